@@ -1,0 +1,38 @@
+"""Every cap on untrusted input, with its reason. A parser bounds each count by the bytes left *and* by these."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+# The Rust reference refuses a longer safetensors header (`MAX_HEADER_SIZE`, decimal); the writer must keep to it too.
+SAFETENSORS_HEADER: Final = 100_000_000
+# llama.cpp's gguf.cpp: one string at most 1 GiB, one array at most 2^30 elements, at most 4 dimensions, names < 64 bytes.
+GGUF_STRING: Final = GIB
+GGUF_ARRAY: Final = 1 << 30
+GGUF_DIMS: Final = 4
+GGUF_NAME: Final = 63
+# The spec allows nested arrays (llama.cpp refuses them); this bound keeps a walk from recursing without end.
+GGUF_NESTING: Final = 4
+# Shape ranks seen in real files stay below 8; numpy's own cap is 64. Beyond it a header is hostile.
+DIMS: Final = 64
+# The largest index JSON seen in public (Kimi-K2.5) is 23.5 MB; config.json files stay below 1 MB.
+INDEX_JSON: Final = 256 * MIB
+CONFIG_JSON: Final = 64 * MIB
+# tokenizer.json of a 262k vocabulary is about 35 MB.
+TOKENIZER_JSON: Final = 512 * MIB
+# serde_json stops at 128 levels; Python's own parser would exhaust the C stack some thousand levels later.
+JSON_DEPTH: Final = 128
+# A shard number in a name has 5 or 6 digits; a set of more shards than this is no model.
+SHARDS: Final = 100_000
+# A `.npy` header is one line of Python literal; numpy itself refuses more than this unless told otherwise.
+NPY_HEADER: Final = 10_000
+# End-of-central-directory: 22 bytes and a comment of at most 65535 bytes (APPNOTE 4.3.16).
+ZIP_TAIL: Final = 22 + 65_535
+# One slab is the unit of reading, of kernels and of threads: a read into a fresh 64 MiB buffer is 4 times
+# slower than into a warm one of 1-4 MiB (page faults), so buffers are this small and are reused.
+SLAB: Final = 4 * MIB
+# What a conversion may hold in memory beside the interpreter, unless the caller says otherwise.
+MEMORY: Final = 192 * MIB

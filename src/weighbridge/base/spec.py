@@ -1,0 +1,70 @@
+"""A tensor's shape and type without its data, and what follows from them: rows, atoms, bytes.
+
+A *row* is the last axis. A tensor of rank 0 or 1 has one atom a row. A tensor whose rows aren't whole atoms is *flat*:
+it is read by ranges of atoms (one a row, like rank 1) and takes part in no row move. So `rows * row_bytes == nbytes` always.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import FormatError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Logical `shape` (C order, as in safetensors and numpy; a GGUF's dims reversed) and `dtype`."""
+
+    shape: Shape
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        if any(n < 0 for n in self.shape):
+            raise FormatError("a dimension is negative", found=list(self.shape))
+        if self.elements % self.dtype.block:
+            raise FormatError(
+                f"{self.elements} elements are not whole atoms of {self.dtype} ({self.dtype.block} elements each)"
+            )
+
+    @cached_property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def atoms(self) -> int:
+        return self.elements // self.dtype.block
+
+    @property
+    def nbytes(self) -> int:
+        return self.atoms * self.dtype.size
+
+    @cached_property
+    def flat(self) -> bool:
+        """True where a row (the last axis) of a matrix isn't whole atoms."""
+        return len(self.shape) > 1 and bool(self.shape[-1] % self.dtype.block)
+
+    @cached_property
+    def row_atoms(self) -> int:
+        return self.shape[-1] // self.dtype.block if len(self.shape) > 1 and not self.flat else 1
+
+    @cached_property
+    def rows(self) -> int:
+        return math.prod(self.shape[:-1]) if len(self.shape) > 1 and not self.flat else self.atoms
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return self.row_atoms * self.dtype.size
+
+    def with_shape(self, *shape: int) -> Spec:
+        return Spec(shape, self.dtype)
+
+    def with_dtype(self, dtype: DType) -> Spec:
+        return Spec(self.shape, dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

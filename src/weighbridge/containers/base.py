@@ -1,0 +1,167 @@
+"""What every container gives and takes. Containers never see tensors: they turn bytes into an `Index` and entries into
+a `Layout`, as pure functions over untrusted bytes.
+
+    parse(source)            -> Index        headers only; FormatError or an index, in time linear in the header
+    regions(source)          -> [Region]     every byte of the file, named: no gap, no overlap
+    layout(slots, metadata)  -> Layout       header bytes and the place of every tensor; nothing is written here
+
+A module of `containers/` is registered by one line in `containers/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import FormatError
+from weighbridge.base.spec import Shape, Spec
+from weighbridge.io.source import Source
+
+
+class Severity(StrEnum):
+    """How bad a finding is. ERROR: violates the format or can't be loaded. WARNING: works, but is likely not meant."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong or odd: a stable `rule` id, words, and the place."""
+
+    rule: str
+    severity: Severity
+    message: str
+    path: str | None = None
+    offset: int | None = None
+    tensor: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored tensor: bytes [offset, offset + nbytes) of `files[file]` of its index, in C order, little-endian
+    unless the index says otherwise."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    offset: int
+    nbytes: int
+    file: int = 0
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a parser found: tensors in file order, metadata, the sources that hold the bytes.
+
+    `metadata` maps keys to Python values. GGUF arrays are lazy (`Sequence` objects that decode on access).
+    `findings` are oddities a parser met that do not stop it (duplicate names, non-zero padding ...).
+    """
+
+    format: str
+    files: tuple[Source, ...]
+    entries: tuple[Entry, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    data_start: tuple[int, ...] = (0,)  # per file: where tensor data begins
+    alignment: int = 1
+    byte_order: str = "<"
+    version: int | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Entry]:
+        return {e.name: e for e in self.entries}
+
+    def __getitem__(self, name: str) -> Entry:
+        return self.by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.by_name
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensor data."""
+        return sum(e.nbytes for e in self.entries)
+
+    def close(self) -> None:
+        for source in self.files:
+            source.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes [start, end) of a file and what they mean. `kind` is a word of a small vocabulary (magic, version, count,
+    key, type, length, value, name, dims, offset, header, json, padding, tensor, checksum, unknown); `label` names the
+    thing; `value` is its decoded content, short."""
+
+    start: int
+    end: int
+    kind: str
+    label: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor's place in a file to be written: bytes [offset, offset + spec.nbytes)."""
+
+    name: str
+    spec: Spec
+    offset: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A file to be written: fixed `pieces` (offset, bytes: headers, padding that isn't zero, trailers), tensor `slots`,
+    total `size`. Bytes in neither are zero. `fixups`, where a format stores checksums, gets `{slot name: crc32}` after
+    the data is written and returns more pieces."""
+
+    format: str
+    pieces: tuple[tuple[int, bytes], ...]
+    slots: tuple[Slot, ...]
+    size: int
+    notes: tuple[str, ...] = ()  # what the caller should hear (how many tensors are page-aligned ...)
+    fixups: Callable[[Mapping[str, int]], Sequence[tuple[int, bytes]]] | None = None
+
+
+@runtime_checkable
+class Container(Protocol):
+    """The interface of a container module."""
+
+    NAME: str
+    SUFFIX: str
+
+    def parse(self, source: Source) -> Index: ...
+
+    def regions(self, source: Source) -> Iterable[Region]: ...
+
+    def layout(self, tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any]) -> Layout: ...
+
+
+def check_regions(regions: Iterable[Region], size: int) -> list[Region]:
+    """The regions, if they cover [0, size) without gap or overlap; FormatError otherwise."""
+    out, at = [], 0
+    for r in regions:
+        if r.start != at or r.end < r.start:
+            raise FormatError("regions leave a gap or overlap", offset=at, expected=at, found=f"{r.start}..{r.end}")
+        out.append(r)
+        at = r.end
+    if at != size:
+        raise FormatError("regions don't cover the file", offset=at, expected=size, found=at)
+    return out

@@ -1,0 +1,188 @@
+"""Byte sources: where bytes come from. Read-only, bounds-checked, safe to share between threads.
+
+`run`, `verify` and the parsers read with `pread` through `FileSource`; only `wb.open` maps (`FileSource.map`), because
+a file truncated under a mapping kills the process and mapped pages count as memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import sys
+import threading
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+
+
+class Source(ABC):
+    """`size` bytes that can be read in any order. `name` is for messages only."""
+
+    name: str
+    size: int
+    #: True where reading backwards costs a re-read from the start (a deflated zip member).
+    sequential: bool = False
+
+    @abstractmethod
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        """Fill `out` from `offset`, as far as bytes go; the number of bytes got. Bounds are already checked."""
+
+    def readinto(self, offset: int, out: memoryview) -> None:
+        """Fill `out` with the bytes at `offset`. FormatError where the source ends before."""
+        if offset < 0 or offset + len(out) > self.size:
+            raise FormatError(
+                "the file ends too early", path=self.name, offset=offset, expected=f"{len(out)} bytes",
+                found=f"{max(self.size - offset, 0)} of them",
+            )  # fmt: skip
+        got = self._readinto(offset, out)
+        if got != len(out):
+            raise FormatError(
+                "the file became shorter while it was read", path=self.name, offset=offset + got,
+                hint="is it still being written or downloaded? try again when it is whole",
+            )  # fmt: skip
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes at `offset`. Bound `length` by `size` first if it comes from a file: it is allocated."""
+        if length < 0 or offset < 0 or offset + length > self.size:
+            self.readinto(offset, _Length(length))  # type: ignore[arg-type]  # raises with the right words
+        out = bytearray(length)
+        self.readinto(offset, memoryview(out))
+        return bytes(out)
+
+    def head(self, length: int) -> bytes:
+        """The first `length` bytes, or all there are."""
+        return self.read(0, min(length, self.size))
+
+    def window(self, offset: int, size: int, name: str | None = None) -> Window:
+        """A part of this source as a source of its own (a zip member, a GGUF inside another file)."""
+        return Window(self, offset, size, name)
+
+    def close(self) -> None:
+        """Free what the source holds. Closing twice is harmless."""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.size} bytes>"
+
+
+class _Length:
+    """Stands in for a buffer that must not be allocated because the read is out of bounds anyway."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return min(max(self.length, 1), sys.maxsize)
+
+
+class BytesSource(Source):
+    """Bytes in memory."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, name: str = "<bytes>") -> None:
+        self.data = memoryview(data).cast("B")
+        self.name, self.size = name, len(self.data)
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        out[:] = self.data[offset : offset + len(out)]
+        return len(out)
+
+
+class Window(Source):
+    """`size` bytes of another source from `offset` on. Closing it leaves the other open."""
+
+    def __init__(self, parent: Source, offset: int, size: int, name: str | None = None) -> None:
+        if offset < 0 or size < 0 or offset + size > parent.size:
+            raise FormatError(
+                "a part lies outside its file", path=parent.name, offset=offset,
+                expected=f"at most {parent.size} bytes", found=f"end at {offset + size}",
+            )  # fmt: skip
+        self.parent, self.offset, self.size = parent, offset, size
+        self.name = name or parent.name
+        self.sequential = parent.sequential
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        return self.parent._readinto(self.offset + offset, out)
+
+
+class FileSource(Source):
+    """A regular file, read with `pread`; opened on construction, so a vanished file is told at once."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.name = os.fspath(path)
+        self._fd = _open_regular(self.name)
+        self.size = os.fstat(self._fd).st_size
+        self._map: memoryview | None = None
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """The descriptor, for copies inside the kernel."""
+        if self._fd < 0:
+            raise UsageError(f"{self.name} is closed")
+        return self._fd
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        done, fd = 0, self.fileno()
+        while done < len(out):  # one call moves at most 2 GiB on Linux, less on others
+            got = pread_into(fd, out[done : done + (1 << 30)], offset + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def map(self) -> memoryview:
+        """The whole file as a read-only view. The view keeps the mapping alive after `close`."""
+        with self._lock:
+            if self._map is None:
+                if self.size == 0:
+                    self._map = memoryview(b"")
+                else:
+                    self._map = memoryview(mmap.mmap(self.fileno(), self.size, access=mmap.ACCESS_READ))
+            return self._map
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        self._map = None
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+
+def _open_regular(name: str) -> int:
+    # O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.
+    fd = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(f"{name} is a folder, not a file")
+        raise UnsupportedError(f"{name} is not a regular file", hint="copy it to a file first")
+    return fd
+
+
+if hasattr(os, "preadv"):
+
+    def pread_into(fd: int, out: memoryview, offset: int) -> int:
+        """Read into `out` at `offset` without moving the file's position; the number of bytes got."""
+        return os.preadv(fd, [out], offset)
+
+else:  # Windows has no pread: one lock guards seek + read
+    _seek_lock = threading.Lock()
+
+    def pread_into(fd: int, out: memoryview, offset: int) -> int:
+        with _seek_lock:
+            os.lseek(fd, offset, os.SEEK_SET)
+            data = os.read(fd, len(out))
+        out[: len(data)] = data
+        return len(data)
