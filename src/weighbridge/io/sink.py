@@ -1,0 +1,263 @@
+"""The only code that writes. Nothing that existed is harmed, nothing half-written is left behind.
+
+A file goes to a temporary sibling (space checked, preallocated), then fsync, then one rename. A folder is staged beside
+its place and exchanged by one rename. On any error the staging is removed; after `kill -9` a stale sibling stays, named
+`.NAME.PID.partial`, and the next write to the same target removes it if that process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.io.source import FileSource
+
+_PARTIAL = re.compile(r"\.(\d+)\.partial\Z")
+# What a system call says where the file system or the kernel has no such service: do it the ordinary way.
+_CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
+_COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to cost nothing, short enough for progress
+
+
+class OutFile:
+    """One file being written by position, from any thread."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._fd = os.open(path, flags, 0o666)  # mode as any normal file: the umask decides
+        self._lock = threading.Lock()
+        try:
+            _preallocate(self._fd, size)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """All of `data` at `offset`."""
+        view = memoryview(data).cast("B")
+        if offset < 0 or offset + len(view) > self.size:
+            raise UsageError(f"a write of {len(view)} bytes at {offset} into a file of {self.size}")
+        while len(view):
+            done = self._pwrite(view, offset)
+            view, offset = view[done:], offset + done
+
+    def _pwrite(self, view: memoryview, offset: int) -> int:
+        if hasattr(os, "pwrite"):
+            return os.pwrite(self._fd, view, offset)
+        with self._lock:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+            return os.write(self._fd, view)
+
+    def copy(self, source: FileSource, start: int, offset: int, size: int) -> bool:
+        """Copy bytes inside the kernel; False where that can't be done (then nothing is assumed written)."""
+        if not hasattr(os, "copy_file_range") or start + size > source.size:
+            return False
+        done = 0
+        while done < size:
+            try:
+                got = os.copy_file_range(
+                    source.fileno(), self._fd, min(size - done, _COPY_CHUNK), start + done, offset + done
+                )
+            except OSError as error:
+                if error.errno in _CANNOT:
+                    return False
+                raise
+            if got == 0:  # the source became shorter: the ordinary read says so in the right words
+                return False
+            done += got
+        return True
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _preallocate(fd: int, size: int) -> None:
+    """Give the file its size, and its blocks where the system can, so that a full disk is told before the work."""
+    if size and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                raise
+    os.ftruncate(fd, size)
+
+
+class Sink:
+    """Files to be written under one target: a single file, or a folder of them. Use as a context manager; leaving it
+    without an error publishes everything at once."""
+
+    def __init__(self, target: str | os.PathLike[str], *, folder: bool, size: int = 0, overwrite: bool = False) -> None:
+        self.target = Path(target)
+        self.folder, self.overwrite = folder, overwrite
+        self._real = _resolve(self.target)  # a symlink stays one: what it points to is replaced
+        self._stage = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
+        self._open: list[OutFile] = []
+        self._check(size)
+
+    def _check(self, size: int) -> None:
+        if self._exists() and not self.overwrite:
+            raise RefusedError(f"{self.target} exists already", option="--overwrite")
+        if self._real.is_dir() != self.folder and self._real.exists():
+            kind = "a folder" if self._real.is_dir() else "a file"
+            raise RefusedError(f"{self.target} is {kind}", hint="choose another target")
+        parent = self._real.parent
+        if not parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the target's folder does not exist", str(parent))
+        _remove_stale(self._real)
+        free = shutil.disk_usage(parent).free
+        if size > free:
+            raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(parent))
+
+    def _exists(self) -> bool:
+        if self.folder and self._real.is_dir():
+            return any(self._real.iterdir())
+        return self._real.exists()
+
+    def __enter__(self) -> Sink:
+        if self.folder:
+            self._stage.mkdir()
+        return self
+
+    def create(self, name: str, size: int) -> OutFile:
+        """A file of `size` bytes: `name` inside the folder, or the target itself where it is a file."""
+        if self.folder and (name in ("", ".", "..") or Path(name).name != name):
+            raise UsageError(f"{name!r} is not a plain file name")
+        out = OutFile(self._stage / name if self.folder else self._stage, size)
+        self._open.append(out)
+        return out
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            for out in self._open:
+                out.close()
+            self._discard()
+
+    def _publish(self) -> None:
+        for out in self._open:
+            out.sync()
+            out.close()
+        if self.folder:
+            _replace_folder(self._stage, self._real)
+        else:
+            if self._real.exists():
+                shutil.copymode(self._real, self._stage)
+            os.replace(self._stage, self._real)
+        _sync_folder(self._real.parent)
+
+    def _discard(self) -> None:
+        if self._stage.is_dir():
+            shutil.rmtree(self._stage, ignore_errors=True)
+        else:
+            self._stage.unlink(missing_ok=True)
+
+
+def _resolve(path: Path) -> Path:
+    return path.resolve() if path.is_symlink() else path.absolute()
+
+
+def _replace_folder(stage: Path, target: Path) -> None:
+    """Put the staged folder in its place. An old one steps aside first and goes only after the new one stands."""
+    if not target.exists():
+        os.rename(stage, target)
+        return
+    old = target.with_name(f".{target.name}.{os.getpid()}.old.partial")
+    os.rename(target, old)
+    try:
+        os.rename(stage, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems refuse; the data itself is already safe
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove_stale(target: Path) -> None:
+    """Staging of killed processes for this very target."""
+    for stale in _partials(target):
+        match = _PARTIAL.search(stale.name)
+        if match and not _alive(int(match[1])):
+            if stale.is_dir() and not stale.is_symlink():
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                stale.unlink(missing_ok=True)
+
+
+def _partials(target: Path) -> Iterator[Path]:
+    prefix = f".{target.name}."
+    with contextlib.suppress(OSError):
+        yield from [p for p in target.parent.iterdir() if p.name.startswith(prefix) and p.name.endswith(".partial")]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+class InPlace:
+    """Bytes of an existing file changed where they lie, for edits that fit. The caller has made sure that the file is
+    nobody else's (no hard link, no store's blob)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            raise UsageError(f"{os.fspath(path)} is not a regular file")
+
+    def write(self, offset: int, data: bytes) -> None:
+        """One positioned write, on disk when this returns."""
+        if hasattr(os, "pwrite"):
+            done = os.pwrite(self._fd, data, offset)
+        else:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+            done = os.write(self._fd, data)
+        if done != len(data):
+            raise OSError(errno.EIO, f"only {done} of {len(data)} bytes were written at {offset}")
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> InPlace:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def write_file(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+    """A whole small file at once, as safely as any other."""
+    with Sink(target, folder=False, size=len(data), overwrite=overwrite) as sink:
+        sink.create("", len(data)).write(0, data)

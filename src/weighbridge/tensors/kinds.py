@@ -1,0 +1,504 @@
+"""A tensor is rows of atoms, read lazily: the closed set of node kinds.
+
+A node has a `spec` and `read(lo, hi, out=None)`, the bytes of rows lo..hi. Nodes that *move* bytes (`Stored`, `Const`,
+`Slice`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks, and a
+quantized tensor passes through without requantizing. Nodes that *compute* (`Decode`, `Encode`, `Cast`, `Transpose`,
+`Transcode`) work on whole slabs. `Packed` holds the several stored tensors of one logical one.
+
+Each node says what it `needs` for rows lo..hi as runs of its sources' rows; from that the plan knows the memory of
+every slab before anything runs (`scratch`). Nodes are built with the functions of `tensors/nodes.py`, which simplify.
+
+Laws (tests/property): read(a,c) = read(a,b) ++ read(b,c); the spec equals what is read; what `needs` names is
+enough; undo(apply(t)) = t for every move.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import SLAB
+from weighbridge.base.spec import Spec
+from weighbridge.io.source import Source
+from weighbridge.tensors import kernels
+
+Bytes = NDArray[np.uint8]
+
+
+class Run(NamedTuple):
+    """Rows [lo, hi) of a node."""
+
+    node: Node
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, eq=False)
+class Node(ABC):
+    """One lazily read tensor. Nodes are immutable and safe to read from several threads."""
+
+    spec: Spec
+    #: True where the bytes of the sources go straight into `out`, so that reading costs no buffer of its own.
+    direct: ClassVar[bool] = False
+    #: True where a slab costs a pass over a whole source: slabs are then as large as the budget allows.
+    stripes: ClassVar[bool] = False
+
+    def read(self, lo: int, hi: int, out: Bytes | None = None) -> Bytes:
+        """Bytes of rows lo..hi as uint8[(hi - lo) * row_bytes], into `out` where given (any alignment)."""
+        if not 0 <= lo <= hi <= self.spec.rows:
+            raise UsageError(f"rows {lo}..{hi} of a tensor of {self.spec.rows} rows")
+        size = (hi - lo) * self.spec.row_bytes
+        if out is None:
+            out = np.empty(size, np.uint8)
+        elif out.nbytes != size:
+            raise UsageError(f"a buffer of {out.nbytes} bytes for {size}")
+        if size:
+            self._read(lo, hi, out)
+        return out
+
+    def read_all(self) -> Bytes:
+        return self.read(0, self.spec.rows)
+
+    @abstractmethod
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        """Fill `out`; bounds and size are already checked, and there is at least one byte."""
+
+    @abstractmethod
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        """The runs of the sources' rows that rows lo..hi come from; [] for a leaf."""
+
+    def scratch(self, lo: int, hi: int) -> int:
+        """Bytes that `read(lo, hi, out)` allocates beside `out`, at its peak."""
+        runs = self.needs(lo, hi)
+        below = max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
+        return below + (0 if self.direct else sum((r.hi - r.lo) * r.node.spec.row_bytes for r in runs))
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The nodes right below."""
+        return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, depth first."""
+    yield node
+    for below in node.sources:
+        yield from walk(below)
+
+
+# ------------------------------------------------------------------------------------------------ leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Stored(Node):
+    """Bytes of a source at `offset`, as they lie; `swap` where the file is big-endian."""
+
+    source: Source
+    offset: int
+    swap: bool = False
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        self.source.readinto(self.offset + lo * self.spec.row_bytes, memoryview(out))
+        if self.swap:
+            kernels.byteswap(self.spec.dtype, out)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class Const(Node):
+    """Bytes in memory."""
+
+    data: bytes
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        width = self.spec.row_bytes
+        out[:] = np.frombuffer(self.data, np.uint8, (hi - lo) * width, lo * width)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return []
+
+
+# ------------------------------------------------------------------------------------------------ moves
+
+
+@dataclass(frozen=True, eq=False)
+class Slice(Node):
+    """A run of a source's atoms from `start` on, under a shape of its own (so reshape is a slice of everything)."""
+
+    source: Node
+    start: int
+    direct: ClassVar[bool] = True
+
+    def _window(self, lo: int, hi: int) -> tuple[int, int, int, int]:
+        """Source rows a..b that hold our rows, and how many atoms to skip at their start and end."""
+        mine, theirs = self.spec.row_atoms, self.source.spec.row_atoms
+        first, last = self.start + lo * mine, self.start + hi * mine
+        a, b = first // theirs, -(-last // theirs)
+        return a, b, first - a * theirs, b * theirs - last
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        a, b, head, tail = self._window(lo, hi)
+        if head == 0 and tail == 0:
+            self.source.read(a, b, out)
+        else:
+            size = self.spec.dtype.size
+            out[:] = self.source.read(a, b)[head * size : head * size + out.nbytes]
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        a, b, _, _ = self._window(lo, hi)
+        return [Run(self.source, a, b)]
+
+    def scratch(self, lo: int, hi: int) -> int:
+        a, b, head, tail = self._window(lo, hi)
+        return self.source.scratch(a, b) + ((b - a) * self.source.spec.row_bytes if head or tail else 0)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Node):
+    """Parts side by side on an axis. On the last axis the cut lies between atoms; elsewhere whole rows follow."""
+
+    parts: tuple[Node, ...]
+    axis: int
+    direct: ClassVar[bool] = True
+
+    @property
+    def _last(self) -> bool:
+        return self.axis == len(self.spec.shape) - 1 and len(self.spec.shape) > 1
+
+    def _segments(self, lo: int, hi: int) -> Iterator[Run]:
+        """The runs of the parts' rows that follow each other in our rows lo..hi (not for the last axis)."""
+        outer = math.prod(self.spec.shape[: self.axis]) or 1
+        heights = [p.spec.rows // outer for p in self.parts]
+        period = sum(heights)
+        for block in range(lo // period, -(-hi // period)) if period else ():
+            at = block * period
+            for part, height in zip(self.parts, heights, strict=True):
+                a, b = max(lo, at), min(hi, at + height)
+                if a < b:
+                    yield Run(part, block * height + a - at, block * height + b - at)
+                at += height
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        if self._last:
+            rows, at = out.reshape(hi - lo, -1), 0
+            for part in self.parts:
+                width = part.spec.row_bytes
+                rows[:, at : at + width] = part.read(lo, hi).reshape(hi - lo, width)
+                at += width
+            return
+        at = 0
+        for part, a, b in self._segments(lo, hi):
+            size = (b - a) * part.spec.row_bytes
+            part.read(a, b, out[at : at + size])
+            at += size
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(p, lo, hi) for p in self.parts] if self._last else list(self._segments(lo, hi))
+
+    def scratch(self, lo: int, hi: int) -> int:
+        runs = self.needs(lo, hi)
+        extra = max(((r.hi - r.lo) * r.node.spec.row_bytes for r in runs), default=0) if self._last else 0
+        return extra + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return self.parts
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(Node):
+    """Rows of a source in another order: row i is the source's row `order[i]`."""
+
+    source: Node
+    order: NDArray[np.int64]
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        width = self.spec.row_bytes
+        rows, want = out.reshape(hi - lo, width), self.order[lo:hi]
+        if self._dense(want):
+            first = int(want.min())
+            block = self.source.read(first, int(want.max()) + 1)
+            kernels.gather_rows(block, want - first, width, out)
+            return
+        for a, b in _consecutive(want):
+            start = int(want[a])
+            self.source.read(start, start + b - a, rows[a:b].reshape(-1))
+
+    @staticmethod
+    def _dense(want: NDArray[np.int64]) -> bool:
+        """True where one read of the whole span costs little more than the rows themselves."""
+        return int(want.max()) - int(want.min()) < 2 * len(want)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        want = self.order[lo:hi]
+        if not len(want):
+            return []
+        if self._dense(want):
+            return [Run(self.source, int(want.min()), int(want.max()) + 1)]
+        return [Run(self.source, int(want[a]), int(want[a]) + b - a) for a, b in _consecutive(want)]
+
+    def scratch(self, lo: int, hi: int) -> int:
+        want, runs = self.order[lo:hi], self.needs(lo, hi)
+        span = sum((r.hi - r.lo) * self.spec.row_bytes for r in runs) if len(want) and self._dense(want) else 0
+        return span + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Index ranges [a, b) over which `order` counts up by one."""
+    breaks = np.flatnonzero(np.diff(order) != 1) + 1
+    edges = [0, *breaks.tolist(), len(order)]
+    yield from zip(edges, edges[1:], strict=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Strided(Node):
+    """A strided view of a one-dimensional source: element (i, j, ...) is its atom start + i*strides[0] + j*strides[1] ...
+
+    Strides count atoms and may be zero (expanded) or negative. As torch storages lie.
+    """
+
+    source: Node
+    start: int
+    strides: tuple[int, ...]
+
+    def _atoms(self, lo: int, hi: int) -> NDArray[np.int64]:
+        """For each atom of rows lo..hi the atom of the source it is."""
+        width = self.spec.row_atoms
+        index = np.unravel_index(np.arange(lo * width, hi * width), self.spec.shape or (1,))
+        steps = self.strides or (0,)
+        return self.start + sum((i * s for i, s in zip(index, steps, strict=True)), np.zeros((), np.int64))
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        want = self._atoms(lo, hi)
+        first = int(want.min())
+        block = self.source.read(first, int(want.max()) + 1)
+        kernels.gather_rows(block, want - first, self.spec.dtype.size, out)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        """From the corners alone: no index array is built to ask."""
+        if lo == hi or not self.spec.atoms:
+            return []
+        width = self.spec.row_atoms
+        shape, steps = self.spec.shape or (1,), self.strides or (0,)
+        first, last = (np.unravel_index(i, shape) for i in (lo * width, hi * width - 1))
+        low = high = self.start
+        free = False  # once a leading index differs, the ones behind it run over their whole range
+        for n, step, a, b in zip(shape, steps, first, last, strict=True):
+            span = (0, n - 1) if free else (int(a), int(b))
+            free = free or int(a) != int(b)
+            low, high = low + min(s * step for s in span), high + max(s * step for s in span)
+        return [Run(self.source, low, high + 1)]
+
+    def scratch(self, lo: int, hi: int) -> int:
+        return super().scratch(lo, hi) + 16 * (hi - lo) * self.spec.row_atoms * (len(self.spec.shape) + 2)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+# ------------------------------------------------------------------------------------------------ packed tensors
+
+
+class Packing(Protocol):
+    """How several stored tensors make one logical one. Implementations live in `packings/`; equal ones compare equal."""
+
+    name: str
+    #: logical rows to one row of a member; 0: the member is shared by all rows
+    row_map: Mapping[str, int]
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
+
+    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
+        """The same parameters in another block type, bit for bit; only where the planner's probe said it is exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Node):
+    """One logical tensor (`spec`, its dtype the one it decodes to) held in several stored `members`."""
+
+    packing: Packing
+    members: Mapping[str, Node]
+
+    @property
+    def unit(self) -> int:
+        """Rows between which the packing can be cut."""
+        return math.lcm(*(k for k in self.packing.row_map.values() if k))
+
+    def runs(self, lo: int, hi: int) -> dict[str, Run]:
+        out = {}
+        for name, node in self.members.items():
+            k = self.packing.row_map[name]
+            out[name] = Run(node, lo // k, -(-hi // k)) if k else Run(node, 0, node.spec.rows)
+        return out
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return list(self.runs(lo, hi).values())
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        raise UsageError(f"a {self.packing.name} tensor has no plain bytes; decode it first")
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return tuple(self.members.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Decode(Node):
+    """Values in F32 of a block type or a packed tensor. `reason`: why a quantized tensor had to be opened, for the plan."""
+
+    source: Node
+    reason: str = ""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        aligned = out.ctypes.data % 4 == 0
+        values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
+        if isinstance(self.source, Packed):
+            parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
+            self.source.packing.decode(self.spec, parts, lo, hi, values)
+        else:
+            kernels.decode(self.source.spec.dtype, self.source.read(lo, hi), values)
+        if not aligned:
+            out[:] = values.view(np.uint8)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return self.source.needs(lo, hi) if isinstance(self.source, Packed) else [Run(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class Transcode(Node):
+    """A packed tensor in a block type with the same parameters: exact, nothing is requantized."""
+
+    source: Packed
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
+        self.source.packing.transcode(self.source.spec, self.spec.dtype, parts, out)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return self.source.needs(lo, hi)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+# ------------------------------------------------------------------------------------------------ computation
+
+
+@dataclass
+class CastReport:
+    """What casts lost, added up over slabs and threads."""
+
+    overflow: int = 0
+    underflow: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, overflow: int, underflow: int) -> None:
+        with self._lock:
+            self.overflow += overflow
+            self.underflow += underflow
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(Node):
+    """Another plain number type, rounded to nearest even; what over- or underflows is counted in `report`."""
+
+    source: Node
+    report: CastReport = field(default_factory=CastReport)
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, self.source.read(lo, hi), out)
+        self.report.add(counts.overflow, counts.underflow)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class Encode(Node):
+    """F32 rows quantized to a block type, byte for byte as the reference does."""
+
+    source: Node
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        kernels.encode(self.spec.dtype, self.source.read(lo, hi).view(np.float32), out)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose(Node):
+    """The last two axes swapped (plain types only). Rows lo..hi are a column stripe of the source, which is read whole
+    in bands for each stripe: the plan makes stripes as large as its budget allows and tells the passes."""
+
+    source: Node
+    stripes: ClassVar[bool] = True
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        height, width = self.source.spec.shape[-2:]
+        size = self.spec.dtype.size
+        stripe = out.view(f"V{size}").reshape(hi - lo, height)
+        at = lo
+        while at < hi:  # one matrix of a stack at a time
+            matrix, column = divmod(at, width)
+            count = min(width - column, hi - at)
+            for a, b in self._bands(height, width * size):
+                band = self.source.read(matrix * height + a, matrix * height + b).view(f"V{size}").reshape(b - a, width)
+                stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
+            at += count
+
+    @staticmethod
+    def _bands(height: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+        step = max(1, SLAB // max(row_bytes, 1))
+        for a in range(0, height, step):
+            yield a, min(a + step, height)
+
+    def needs(self, lo: int, hi: int) -> list[Run]:
+        height, width = self.source.spec.shape[-2:]
+        return [Run(self.source, lo // width * height, -(-hi // width) * height)] if lo < hi else []
+
+    def scratch(self, lo: int, hi: int) -> int:
+        if lo == hi:
+            return 0
+        height, width = self.source.spec.shape[-2:]
+        a, b = next(self._bands(height, width * self.spec.dtype.size))
+        start = lo // width * height
+        return (b - a) * self.source.spec.row_bytes + self.source.scratch(start, start + b - a)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
