@@ -1,0 +1,26 @@
+"""`wb completion`: the script that makes a shell complete commands, options and paths."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from weighbridge.cli.options import examples
+from weighbridge.cli.render import echo
+
+
+@click.command(
+    epilog=examples(
+        "wb completion bash >> ~/.bashrc",
+        "wb completion zsh >> ~/.zshrc",
+        "wb completion fish > ~/.config/fish/completions/wb.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the script that makes SHELL complete commands, options and paths."""
+    from weighbridge.cli.main import cli
+
+    found = get_completion_class(shell)
+    assert found is not None  # the choice above lists only shells that click knows
+    echo(found(cli, {}, "wb", "_WB_COMPLETE").source())

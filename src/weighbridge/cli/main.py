@@ -1,0 +1,272 @@
+"""The group of commands, and the one boundary where an error becomes words and an exit code.
+
+`wb --help` is printed from `COMMANDS` below: no command is imported until it runs, so start-up stays under 0.1 s.
+
+Exit codes: 0 fine; 1 a finding, a difference, a mismatch; 2 usage or trouble (unreadable, malformed, unsupported,
+refused); 70 a fault of Weighbridge itself; 130 interrupted; 141 the reader of our output went away; 143 terminated.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import PurePath
+from types import FrameType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+
+from weighbridge import __version__
+from weighbridge.base.errors import WeighbridgeError
+from weighbridge.cli.render import SCREEN, complain, echo
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+FINDING, TROUBLE, FAULT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 70, 130, 141, 143
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A command: its name, its line in the help, where its code is, what else people type for it."""
+
+    name: str
+    help: str
+    section: str
+    aliases: tuple[str, ...] = ()
+    place: str = ""  # module:attribute under cli/commands; the command's own name if empty
+
+
+_LOOK, _CHANGE, _OTHER = "Look", "Change", "Other"
+COMMANDS: Final = (
+    Row("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
+    Row("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "ls", "tree")),
+    Row("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
+    Row("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
+    Row("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
+    Row("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
+    Row("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert:plan"),
+    Row("split", "Split a model into shards.", _CHANGE, ("shard",)),
+    Row("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
+    Row("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
+    Row("completion", "Print the completion script of a shell.", _OTHER),
+)
+BY_NAME: Final = MappingProxyType({name: row for row in COMMANDS for name in (row.name, *row.aliases)})
+
+
+def load(row: Row) -> click.Command:
+    """Import the command of a row, and give it the options that every command has."""
+    module, _, attribute = (row.place or row.name).partition(":")
+    command = cast(click.Command, getattr(import_module(f"weighbridge.cli.commands.{module}"), attribute or "command"))
+    command.name, command.short_help = row.name, row.help
+    command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    have = {option for param in command.params for option in param.opts}
+    command.params += [option for option in common_options() if not have & set(option.opts)]
+    return command
+
+
+def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value != param.default and value is not None:
+            setattr(SCREEN, name, value)
+
+    return callback
+
+
+def common_options() -> list[click.Option]:
+    """The options that stand before the command or after it, as one likes."""
+    kinds: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
+        (("-q", "--quiet"), {"is_flag": True, "help": "Say nothing but the answer and errors."}, "quiet"),
+        (("-v", "--verbose"), {"count": True, "help": "Say more; twice for most."}, "verbose"),
+        (("--color",), {"type": click.Choice(["auto", "always", "never"]), "help": "Colours [auto]."}, "color"),
+        (("--debug",), {"is_flag": True, "help": "Show the traceback of an error."}, "debug"),
+    )
+    return [
+        click.Option(list(names), expose_value=False, is_eager=True, callback=_set(field), **settings)
+        for names, settings, field in kinds
+    ]
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands from `COMMANDS` and imports one only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [row.name for row in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        row = BY_NAME.get(cmd_name)
+        return load(row) if row else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        named = [CompletionItem(row.name, help=row.help) for row in COMMANDS if row.name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in BY_NAME and not args[0].startswith("-"):
+            ctx.fail(_unknown(args[0]))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section in dict.fromkeys(row.section for row in COMMANDS):
+            with formatter.section(section):
+                formatter.write_dl([(r.name, r.help) for r in COMMANDS if r.section == section], col_max=12)
+
+
+def _unknown(word: str) -> str:
+    """What to say to a word that is no command: it may be a file, or a slip of the fingers."""
+    if os.path.exists(word) or "/" in word or "." in word:
+        return f"no command is called {word!r}. To look into that file: wb inspect {word}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, BY_NAME, 1)
+    return f"no command is called {word!r}." + (f" Did you mean {BY_NAME[near[0]].name!r}?" if near else " See wb --help.")
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        echo(f"weighbridge {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
+)
+def cli() -> None:
+    """One tool for files of model weights: see what they are, check them, convert them.
+
+    A PATH is a file, a folder with a model, or one of a set of shards. Nothing in a file is ever executed.
+    """
+
+
+cli.params += common_options()
+cli.epilog = (
+    "\b\nExamples:\n"
+    "  wb inspect model.gguf\n"
+    "  wb verify ./my-model/\n"
+    "  wb convert ./my-model/ my-model.gguf --dtype q8_0\n\n"
+    "wb COMMAND --help tells more about a command."
+)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """The command's entry point: the exit code, whatever happens."""
+    SCREEN.__init__()  # type: ignore[misc]  # a second run in one process starts afresh
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a file's name that the terminal can't encode must not end the work
+            stream.reconfigure(errors="backslashreplace")
+    _handle_signals()
+    try:
+        code = _invoke(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _no_reader()
+    except BaseException as error:  # noqa: BLE001  # the boundary: whatever it is becomes words and a code
+        return _explain(error)
+
+
+def _invoke(args: list[str]) -> int:
+    name = _program()
+    if instruction := os.environ.get("_WB_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, name, "_WB_COMPLETE", instruction)
+    try:
+        with cli.make_context(name, args) as ctx:
+            result = cli.invoke(ctx)
+            return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+
+
+def _program() -> str:
+    """How we were called, for the usage lines: `wb`, `weighbridge`, or `hf weighbridge` as a plug-in of `hf`."""
+    called = PurePath(sys.argv[0]).stem
+    return {"weighbridge": "weighbridge", "hf-weighbridge": "hf weighbridge"}.get(called, "wb")
+
+
+def _explain(error: BaseException) -> int:
+    """Say what went wrong; the exit code. Anything that isn't foreseen is our fault and says so."""
+    if SCREEN.debug or os.environ.get("WEIGHBRIDGE_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    match error:
+        case WeighbridgeError():
+            complain(error.message, error.hint)
+            return TROUBLE
+        case click.ClickException():
+            return _usage(error)
+        case KeyboardInterrupt() | click.Abort():
+            complain("interrupted")
+            return INTERRUPTED
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else TROUBLE
+        case OSError():
+            complain(_os_words(error))
+            return TROUBLE
+        case MemoryError():
+            complain("out of memory", "give it less to hold at once: --max-memory, -j 1")
+            return TROUBLE
+    return _fault(error)
+
+
+def _usage(error: click.ClickException) -> int:
+    hint = None
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()  # the help itself
+        return TROUBLE
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        sys.stderr.write(error.ctx.get_usage() + "\n")
+        hint = f"{error.ctx.command_path} --help"
+    complain(error.format_message(), hint)
+    return TROUBLE
+
+
+def _os_words(error: OSError) -> str:
+    """The operating system's own words, after the path they are about."""
+    words = error.strerror or str(error) or type(error).__name__
+    paths = [os.fsdecode(p) for p in (error.filename, error.filename2) if isinstance(p, (str, bytes, os.PathLike))]
+    return f"{' -> '.join(paths)}: {words}" if paths else words
+
+
+def _fault(error: BaseException) -> int:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    place = f" at {PurePath(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame else ""
+    complain(
+        f"this is a fault of weighbridge {__version__}: {type(error).__name__}: {error}{place}",
+        "run the same command with --debug and report what it prints, with the file's `wb identify --json`",
+    )
+    return FAULT
+
+
+def _no_reader() -> int:
+    """`wb ... | head`: the reader has what it wanted. Python must not complain again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return NO_READER
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _handle_signals() -> None:
+    """A polite end (SIGTERM, SIGHUP) unwinds like an error does, so that no half-written file is left behind."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        try:
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _terminate)
+        except ValueError:  # not the main thread (a test, an embedding): its owner handles signals
+            return
