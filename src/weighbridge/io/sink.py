@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,8 @@ class Sink:
         if self._real.is_dir() != self.folder and self._real.exists():
             kind = "a folder" if self._real.is_dir() else "a file"
             raise RefusedError(f"{self.target} is {kind}", hint="choose another target")
+        if self.folder and self._exists():
+            _check_expendable(self._real)
         parent = self._real.parent
         if not parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the target's folder does not exist", str(parent))
@@ -141,7 +144,9 @@ class Sink:
         self._open.append(out)
         return out
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 self._publish()
@@ -173,19 +178,52 @@ def _resolve(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path.absolute()
 
 
+# What a model folder holds. A folder with anything else in it is not replaced, whatever the caller says.
+_MODEL_SUFFIXES = frozenset(
+    {".safetensors", ".gguf", ".json", ".model", ".txt", ".md", ".jinja", ".bin", ".npz", ".npy", ".py"}
+    | {".gitattributes", ".gitignore"}
+)
+
+
+def _check_expendable(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() or (path.suffix or path.name) not in _MODEL_SUFFIXES:
+            raise RefusedError(
+                f"{folder} holds {path.name!r}, which no model folder has; replacing the folder would delete it",
+                hint="choose another target, or empty the folder yourself",
+            )
+
+
 def _replace_folder(stage: Path, target: Path) -> None:
-    """Put the staged folder in its place. An old one steps aside first and goes only after the new one stands."""
+    """Put the staged folder in its place. Where the system can, old and new change places in one step; elsewhere the
+    old one steps aside first, under a name that is never cleaned up by itself, and goes after the new one stands."""
     if not target.exists():
         os.rename(stage, target)
-        return
-    old = target.with_name(f".{target.name}.{os.getpid()}.old.partial")
-    os.rename(target, old)
+    elif _exchange(stage, target):
+        shutil.rmtree(stage, ignore_errors=True)
+    else:
+        old = target.with_name(f".{target.name}.{os.getpid()}.old")
+        os.rename(target, old)
+        try:
+            os.rename(stage, target)
+        except BaseException:
+            os.rename(old, target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two folders by one system call: renameat2(2) with RENAME_EXCHANGE, on macOS renamex_np with RENAME_SWAP."""
+    import ctypes  # only here, and seldom
+
     try:
-        os.rename(stage, target)
-    except BaseException:
-        os.rename(old, target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        libc = ctypes.CDLL(None)
+        if sys.platform == "darwin":
+            return bool(libc.renamex_np(os.fsencode(a), os.fsencode(b), 2) == 0)
+        here = -100  # AT_FDCWD
+        return bool(libc.renameat2(here, os.fsencode(a), here, os.fsencode(b), 2) == 0)
+    except (OSError, AttributeError, TypeError):  # no such function here (Windows, musl, an old glibc)
+        return False
 
 
 def _sync_folder(folder: Path) -> None:
@@ -253,7 +291,9 @@ class InPlace:
     def __enter__(self) -> InPlace:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

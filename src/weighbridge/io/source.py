@@ -6,7 +6,9 @@ a file truncated under a mapping kills the process and mapped pages count as mem
 
 from __future__ import annotations
 
+import functools
 import mmap
+import operator
 import os
 import stat
 import sys
@@ -60,13 +62,19 @@ class Source(ABC):
         """A part of this source as a source of its own (a zip member, a GGUF inside another file)."""
         return Window(self, offset, size, name)
 
-    def close(self) -> None:
+    def location(self, offset: int) -> tuple[FileSource, int] | None:
+        """The file, and the offset in it, that holds the byte at `offset`; None where no file holds it as it is."""
+        return None
+
+    def close(self) -> None:  # noqa: B027  most sources hold nothing
         """Free what the source holds. Closing twice is harmless."""
 
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -111,6 +119,9 @@ class Window(Source):
     def _readinto(self, offset: int, out: memoryview) -> int:
         return self.parent._readinto(self.offset + offset, out)
 
+    def location(self, offset: int) -> tuple[FileSource, int] | None:
+        return self.parent.location(self.offset + offset)
+
 
 class FileSource(Source):
     """A regular file, read with `pread`; opened on construction, so a vanished file is told at once."""
@@ -138,6 +149,9 @@ class FileSource(Source):
             done += got
         return done
 
+    def location(self, offset: int) -> tuple[FileSource, int] | None:
+        return self, offset
+
     def map(self) -> memoryview:
         """The whole file as a read-only view. The view keeps the mapping alive after `close`."""
         with self._lock:
@@ -161,7 +175,8 @@ class FileSource(Source):
 
 def _open_regular(name: str) -> int:
     # O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.
-    fd = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    flags = (getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
+    fd = os.open(name, os.O_RDONLY | functools.reduce(operator.or_, flags))
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)

@@ -1,0 +1,21 @@
+"""The registry of packings, and `unpack`, which applies them all. Plain dtypes and ggml blocks need no entry: their
+atoms lie in one tensor, so they are rows of a `Spec` already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from weighbridge.packings import affine
+from weighbridge.packings.base import Unpacker
+from weighbridge.tensors.nodes import Node
+
+REGISTRY: Final[tuple[Unpacker, ...]] = (affine,)
+
+
+def unpack(tensors: Mapping[str, Node], config: Mapping[str, Any]) -> dict[str, Node]:
+    """Logical tensors: every group that a packing recognises becomes one `Packed` node."""
+    out = dict(tensors)
+    for packing in REGISTRY:
+        out = packing.unpack(out, config)
+    return out
