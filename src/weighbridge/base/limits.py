@@ -36,3 +36,6 @@ ZIP_TAIL: Final = 22 + 65_535
 SLAB: Final = 4 * MIB
 # What a conversion may hold in memory beside the interpreter, unless the caller says otherwise.
 MEMORY: Final = 192 * MIB
+# The largest vocabulary seen in public has 901,629 tokens (XLM-V). Files pad a vocabulary by a bare number, so the
+# number itself needs a bound.
+VOCABULARY: Final = 1 << 21
