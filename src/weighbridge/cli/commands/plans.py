@@ -1,0 +1,103 @@
+"""What the converting commands share: their options made into a recipe, a plan shown, a conversion run and told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weighbridge.cli.render import (
+    Column,
+    Progress,
+    clean,
+    echo,
+    emit_json,
+    human_bytes,
+    human_time,
+    note,
+    pairs,
+    table,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from weighbridge.convert.plan import Plan
+    from weighbridge.convert.recipe import ConvertOptions
+    from weighbridge.convert.run import Result
+
+# What the user types -> the library's name of it, where they differ.
+_FIELDS = {"split_max_tensors": "max_shard_tensors"}
+
+
+def recipe(options: dict[str, Any]) -> ConvertOptions:
+    """The library's options from the command's; what wasn't given keeps the library's default."""
+    from weighbridge.convert.recipe import ConvertOptions
+
+    named = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
+    known = {f.name for f in fields(ConvertOptions)}
+    return ConvertOptions(**{name: value for name, value in named.items() if name in known})
+
+
+def show_plan(src: Path, dst: Path, *, as_json: bool = False, to: str | None = None, **options: Any) -> int:
+    """Plan, print the plan, write nothing."""
+    import weighbridge
+
+    plan = weighbridge.plan(src, dst, to=to, options=recipe(options))
+    if as_json:
+        emit_json(plan.describe())
+    else:
+        _print_plan(plan)
+    return 0
+
+
+def convert_and_tell(src: Path, dst: Path, *, as_json: bool = False, to: str | None = None, **options: Any) -> int:
+    """Convert with a line of progress; then say what was written and what was lost."""
+    import weighbridge
+
+    with Progress() as progress:
+        result = weighbridge.convert(src, dst, to=to, options=recipe(options), progress=progress)
+    if as_json:
+        emit_json(result)
+    else:
+        _print_result(result)
+    return 0
+
+
+def _print_plan(plan: Plan) -> None:
+    data = plan.describe()
+    pairs(
+        [
+            ("source", data["source"]),
+            ("target", data["target"]),
+            ("format", data["format"]),
+            ("size", human_bytes(data["bytes"], exact=True)),
+            ("memory", f"{human_bytes(data['memory'])} at most, beside the interpreter"),
+            ("passes", data["passes"] if data["passes"] > 1 else None),
+        ]
+    )
+    echo()
+    files = [(f["name"], len(f["tensors"]), human_bytes(f["bytes"])) for f in data["files"]]
+    files += [(name, None, human_bytes(size)) for name, size in data["texts"].items()]
+    table(["file", Column("tensors", right=True), Column("size", right=True)], files)
+    echo()
+    work = Counter((t["dtype"], t["how"]) for f in data["files"] for t in f["tensors"])
+    table(["type", "how", Column("tensors", right=True)], [(*key, count) for key, count in work.most_common()])
+    for loss in data["losses"]:
+        warn(clean(f"{loss['tensor']}: {loss['what']}" if loss["tensor"] else loss["what"]))
+    for line in data["notes"]:
+        note(f"note: {clean(line)}")
+
+
+def _print_result(result: Result) -> None:
+    for line in result.losses:
+        warn(clean(line))
+    for what, counts in (("overflowed to infinity", result.overflow), ("became zero", result.underflow)):
+        if counts:
+            worst = max(counts, key=counts.__getitem__)
+            warn(f"{sum(counts.values()):,} values {what}, most in {clean(worst)} ({counts[worst]:,})")
+    for line in result.notes:
+        note(f"note: {clean(line)}")
+    rate = f", {human_bytes(int(result.bytes / result.seconds))}/s" if result.seconds > 0.1 else ""
+    count = f"{len(result.files)} files, " if len(result.files) > 1 else ""
+    echo(clean(f"{result.target}: {count}{human_bytes(result.bytes)} in {human_time(result.seconds)}{rate}"))

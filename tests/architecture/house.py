@@ -1,0 +1,94 @@
+"""The tree as the tests of the architecture see it: files, parsed modules, functions. Nothing is imported from it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "weighbridge"
+
+
+class Import(NamedTuple):
+    """`module` imported at `line`; `top` where it happens when the file is imported (not for type checking only)."""
+
+    module: str
+    line: int
+    top: bool
+
+
+class Function(NamedTuple):
+    place: str
+    name: str
+    lines: int
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def short(path: Path) -> str:
+    """`containers/gguf.py`."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Every import of a module, in functions too. Those for type checking only count as not at the top."""
+
+    def visit(node: ast.AST, top: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(alias.name, child.lineno, top) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}: relative import"
+                module = child.module or ""
+                # `from weighbridge.io import source` names the module weighbridge.io.source
+                for alias in child.names:
+                    inner = PACKAGE.parent.joinpath(*module.split("."), alias.name)
+                    below = inner.with_suffix(".py").exists() or inner.is_dir()
+                    yield Import(f"{module}.{alias.name}" if below else module, child.lineno, top)
+            else:
+                deeper = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(
+                    child
+                )
+                yield from visit(child, top and not deeper)
+
+    yield from visit(tree(path), True)
+
+
+def functions(path: Path) -> Iterator[Function]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield Function(f"{short(path)}:{node.lineno}", node.name, node.end_lineno - node.lineno + 1)
+
+
+def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
+    """Every call with the dotted text of what is called."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+def tracked() -> list[Path]:
+    """Files of the repository that are committed or about to be; all of them where there is no git (a source archive)."""
+    found = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=False
+    )
+    if found.returncode == 0 and found.stdout:
+        return [p for name in found.stdout.decode().split("\0") if name and (p := ROOT / name).is_file()]
+    skip = {".git", ".venv", "build", "dist"}
+    return [p for p in ROOT.rglob("*") if p.is_file() and not skip & set(p.relative_to(ROOT).parts)]
