@@ -1,0 +1,195 @@
+// Casts between floats. A type is a row: to f32 and from f32; a pair with f32 on one side is one pass, any other pair
+// goes through a tile of f32 in the first-level cache. Nearest even everywhere (E8M0: see floats.hpp), never saturating.
+#include "floats.hpp"
+
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+constexpr size_t TILE = 1024;   // f32 in a tile: 4 KiB
+constexpr size_t CHUNK = 4096;  // between two additions to the 64-bit counts
+
+// ---------------------------------------------------------------- to f32
+
+void f32_to_f32(const u8* src, u8* dst, size_t n) { memcpy(dst, src, n * 4); }
+
+void f64_to_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t i = 0; i < n; ++i) store(dst, i, float(load<double>(src, i)));
+}
+
+void f64_to_f32_odd(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t i = 0; i < n; ++i) store(dst, i, narrow_f64_odd(load<double>(src, i)));
+}
+
+void bf16_to_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t i = 0; i < n; ++i) store(dst, i, u32(load<u16>(src, i)) << 16);
+}
+
+void f16_to_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  size_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) {
+    const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 2 * i));
+    _mm512_storeu_ps(dst + 4 * i, _mm512_cvtph_ps(h));
+  }
+#elif defined(__F16C__)
+  for (; i + 8 <= n; i += 8) {
+    const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + 2 * i));
+    _mm256_storeu_ps(reinterpret_cast<float*>(dst + 4 * i), _mm256_cvtph_ps(h));
+  }
+#endif
+  for (; i < n; ++i) store(dst, i, widen_f16(load<u16>(src, i)));
+}
+
+template <const Small& S>
+void f8_to_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  static constexpr Values256 table = values<S>();
+  for (size_t i = 0; i < n; ++i) store(dst, i, table.v[src[i]]);
+}
+
+void e8m0_to_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t i = 0; i < n; ++i) store(dst, i, widen_e8m0(src[i]));
+}
+
+// ---------------------------------------------------------------- from f32
+
+void f32_from_f32(const u8* src, u8* dst, size_t n, Counts&) { memcpy(dst, src, n * 4); }
+
+void f64_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts&) {
+  for (size_t i = 0; i < n; ++i) store(dst, i, double(load<float>(src, i)));
+}
+
+// The shared loop of every narrowing: F gives the bits, `mask` takes the sign off, `top` is the largest finite one.
+template <class T, u32 F(u32), u32 mask, u32 top>
+void narrow_loop(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
+  for (size_t start = 0; start < n; start += CHUNK) {
+    const size_t m = n - start < CHUNK ? n - start : CHUNK;
+    u32 over = 0, under = 0;
+    for (size_t i = 0; i < m; ++i) {
+      const u32 bits = load<u32>(src, start + i), a = bits & F32_ABS;
+      const u32 out = F(bits);
+      over += u32(a < F32_INF) & u32((out & mask) > top);
+      under += u32(a != 0) & u32((out & mask) == 0);
+      store(dst, start + i, T(out));
+    }
+    counts.overflow += over;
+    counts.underflow += under;
+  }
+}
+
+template <const Small& S>
+WB_INLINE u32 narrow_small(u32 bits) {
+  return narrow<S>(bits);
+}
+
+WB_INLINE u32 bf16_bits(u32 bits) { return narrow_bf16(bits); }
+WB_INLINE u32 f16_bits(u32 bits) { return narrow_f16(bits); }
+
+void bf16_from_f32(const u8* src, u8* dst, size_t n, Counts& counts) {
+  narrow_loop<u16, bf16_bits, 0x7FFF, 0x7F7F>(src, dst, n, counts);
+}
+
+void f16_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
+#if defined(__AVX512F__) || defined(__F16C__)
+  // The hardware converts; what was lost follows from two thresholds: 65520 is the first value that rounds to Inf,
+  // 2^-25 the last that rounds to zero.
+  while (n >= 16) {
+    const size_t m = n < CHUNK ? n & ~size_t(15) : CHUNK;
+    u32 over = 0, under = 0;
+    for (size_t i = 0; i < m; ++i) {
+      const u32 a = load<u32>(src, i) & F32_ABS;
+      over += u32(a - 0x477FF000u < F32_INF - 0x477FF000u);
+      under += u32(a - 1u < 0x33000000u);
+    }
+    for (size_t i = 0; i < m; i += 16) {
+#if defined(__AVX512F__)
+      const __m512 x = _mm512_loadu_ps(src + 4 * i);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 2 * i), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+#else
+      for (size_t k = i; k < i + 16; k += 8) {
+        const __m256 x = _mm256_loadu_ps(reinterpret_cast<const float*>(src + 4 * k));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + 2 * k), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+      }
+#endif
+    }
+    counts.overflow += over;
+    counts.underflow += under;
+    src += 4 * m, dst += 2 * m, n -= m;
+  }
+#endif
+  narrow_loop<u16, f16_bits, 0x7FFF, 0x7BFF>(src, dst, n, counts);
+}
+
+template <const Small& S>
+void f8_from_f32(const u8* src, u8* dst, size_t n, Counts& counts) {
+  // FNUZ: NaN is the bare sign bit, so the whole byte must be looked at; 0xFF is then finite, 0x80 is not.
+  if constexpr (S.unsigned_zero) {
+    for (size_t i = 0; i < n; ++i) {
+      const u32 bits = load<u32>(src, i), a = bits & F32_ABS, out = narrow<S>(bits);
+      counts.overflow += u32(a < F32_INF) & u32(out == S.nan);
+      counts.underflow += u32(a != 0) & u32(out == 0);
+      dst[i] = u8(out);
+    }
+  } else {
+    narrow_loop<u8, narrow_small<S>, 0x7F, S.top>(src, dst, n, counts);
+  }
+}
+
+void e8m0_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
+  for (size_t i = 0; i < n; ++i) {
+    const u32 bits = load<u32>(src, i), out = narrow_e8m0(bits);
+    counts.overflow += u32((bits & F32_ABS) < F32_INF) & u32(out == 255);
+    dst[i] = u8(out);
+  }
+}
+
+}  // namespace
+
+const Format float_formats[float_format_count] = {
+    {"F32", 1, 4, f32_to_f32, f32_from_f32, nullptr, 0, {}},
+    {"F16", 1, 2, f16_to_f32, f16_from_f32, nullptr, 0, {}},
+    {"BF16", 1, 2, bf16_to_f32, bf16_from_f32, nullptr, 0, {}},
+    {"F64", 1, 8, f64_to_f32, f64_from_f32, f64_to_f32_odd, 0, {}},
+    {"F8_E4M3", 1, 1, f8_to_f32<SPEC_F8_E4M3>, f8_from_f32<SPEC_F8_E4M3>, nullptr, 0, {}},
+    {"F8_E5M2", 1, 1, f8_to_f32<SPEC_F8_E5M2>, f8_from_f32<SPEC_F8_E5M2>, nullptr, 0, {}},
+    {"F8_E8M0", 1, 1, e8m0_to_f32, e8m0_from_f32, nullptr, 0, {}},
+    {"F8_E4M3FNUZ", 1, 1, f8_to_f32<SPEC_F8_E4M3FNUZ>, f8_from_f32<SPEC_F8_E4M3FNUZ>, nullptr, 0, {}},
+    {"F8_E5M2FNUZ", 1, 1, f8_to_f32<SPEC_F8_E5M2FNUZ>, f8_from_f32<SPEC_F8_E5M2FNUZ>, nullptr, 0, {}},
+};
+
+void cast(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts& counts) {
+  if (&from == &to) {  // bit-exact, NaN payloads too
+    memcpy(dst, src, n * from.size);
+  } else if (&from == float_formats) {
+    to.encode(src, dst, n, counts);
+  } else if (&to == float_formats && !from.decode_odd) {
+    from.decode(src, dst, n);
+  } else if (&to == float_formats) {  // f64 -> f32: rounded once, to nearest; counted against what came out
+    for (size_t start = 0; start < n; start += CHUNK) {
+      const size_t m = n - start < CHUNK ? n - start : CHUNK;
+      from.decode(src + start * 8, dst + start * 4, m);
+      u32 over = 0, under = 0;
+      for (size_t i = start; i < start + m; ++i) {
+        const u64 a = load<u64>(src, i) & 0x7FFFFFFFFFFFFFFF;
+        const u32 out = load<u32>(dst, i) & F32_ABS;
+        over += u32(a < 0x7FF0000000000000) & u32(out == F32_INF);
+        under += u32(a != 0) & u32(out == 0);
+      }
+      counts.overflow += over;
+      counts.underflow += under;
+    }
+  } else {
+    const auto decode = from.decode_odd ? from.decode_odd : from.decode;
+    u8 tile[TILE * 4];
+    for (size_t i = 0; i < n; i += TILE) {
+      const size_t m = n - i < TILE ? n - i : TILE;
+      decode(src + i * from.size, tile, m);
+      to.encode(tile, dst + i * to.size, m, counts);
+    }
+  }
+}
+
+}  // namespace weighbridge::WB_LEVEL

@@ -1,0 +1,75 @@
+// What the levels offer and the door calls: tables of plain functions over raw bytes. No Python, no allocation, no
+// exceptions. Sizes were checked by the caller; pointers may have any alignment; source and destination don't overlap.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weighbridge {
+
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i8 = std::int8_t;
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+
+// What a narrowing lost. overflow: finite, became Inf or NaN. underflow: not zero, became zero. Of a block type the
+// same is counted of its f16 scales.
+struct Counts {
+  u64 overflow = 0;
+  u64 underflow = 0;
+};
+
+// What stands in a run of floats. minimum and maximum are over the finite ones (+Inf and -Inf where there are none).
+struct Stats {
+  u64 nan = 0;
+  u64 inf = 0;
+  double minimum = 0;
+  double maximum = 0;
+};
+
+// One stored number type: `block` elements in `size` bytes (an atom). n counts atoms. Null: that way isn't offered.
+struct Format {
+  const char* name;  // as in base/dtypes.py
+  u32 block;
+  u32 size;
+  void (*decode)(const u8* src, u8* f32, size_t n);
+  void (*encode)(const u8* f32, u8* dst, size_t n, Counts&);
+  // f64 only: to f32 with round-to-odd, so that a second rounding to a narrower type gives what one rounding would.
+  void (*decode_odd)(const u8* src, u8* f32, size_t n);
+  u32 scale_count;    // f16 scales in a block,
+  u32 scale_at[2];    // and where they are
+};
+
+struct Affine {
+  int bits;          // 2 3 4 5 6 8
+  size_t group;      // elements that share scale and bias, a multiple of 32
+  const Format* parameters;  // type of scales and biases
+};
+
+// All kernels of one level.
+struct Table {
+  const char* level;
+  int lanes;
+  const Format* const* formats;
+  size_t format_count;
+  void (*cast)(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts&);
+  void (*stats)(const Format& type, const u8* src, size_t n, Stats&);
+  void (*scale_stats)(const Format& type, const u8* src, size_t n, Stats&);
+  void (*affine_decode)(const Affine&, const u8* weight, const u8* scales, const u8* biases, u8* f32, size_t groups);
+  void (*byteswap)(const u8* src, u8* dst, size_t n, u32 word);  // src == dst is fine
+  void (*gather)(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes);
+};
+
+// The families, by level; each family is one file and each level one namespace (see level.hpp).
+#define WB_DECLARE_LEVEL(level) \
+  namespace level {             \
+  extern const Table table;     \
+  }
+WB_DECLARE_LEVEL(baseline)
+WB_DECLARE_LEVEL(avx2)
+WB_DECLARE_LEVEL(avx512)
+
+}  // namespace weighbridge

@@ -1,0 +1,124 @@
+// WB_LANES numbers side by side. Every lane does what the scalar algorithm does, in its order, so a result does not
+// depend on how many lanes there are: this is what makes the levels agree bit for bit (see README.md).
+#pragma once
+
+#include "level.hpp"
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+constexpr int W = WB_LANES;
+
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+
+typedef float F32 __attribute__((vector_size(4 * WB_LANES)));
+typedef i32 I32 __attribute__((vector_size(4 * WB_LANES)));
+typedef u32 U32 __attribute__((vector_size(4 * WB_LANES)));
+
+// `mask` has all bits of a lane set or none: what a comparison gives.
+template <class V>
+WB_INLINE V select(I32 mask, V yes, V no) {
+  return mask ? yes : no;
+}
+WB_INLINE I32 convert(F32 x) { return __builtin_convertvector(x, I32); }
+WB_INLINE F32 splat(float x) { return F32{} + x; }
+WB_INLINE I32 splat(i32 x) { return I32{} + x; }
+
+#else  // Compilers without vector types: the same names as arrays and loops.
+
+template <class T>
+struct Lanes {
+  T v[W];
+  T& operator[](int i) { return v[i]; }
+  const T& operator[](int i) const { return v[i]; }
+};
+using F32 = Lanes<float>;
+using I32 = Lanes<i32>;
+using U32 = Lanes<u32>;
+
+#define WB_EACH(Result, expression)                \
+  Result out{};                                    \
+  for (int i = 0; i < W; ++i) out[i] = expression; \
+  return out
+#define WB_OPERATOR(op)                                            \
+  template <class T>                                               \
+  WB_INLINE Lanes<T> operator op(Lanes<T> a, Lanes<T> b) {         \
+    WB_EACH(Lanes<T>, T(a[i] op b[i]));                            \
+  }
+#define WB_COMPARE(op)                                             \
+  template <class T>                                               \
+  WB_INLINE I32 operator op(Lanes<T> a, Lanes<T> b) {              \
+    WB_EACH(I32, a[i] op b[i] ? -1 : 0);                           \
+  }
+WB_OPERATOR(+) WB_OPERATOR(-) WB_OPERATOR(*) WB_OPERATOR(/) WB_OPERATOR(&) WB_OPERATOR(|)
+WB_COMPARE(<) WB_COMPARE(>) WB_COMPARE(!=) WB_COMPARE(==)
+WB_INLINE I32 operator<<(I32 a, int n) { WB_EACH(I32, i32(u32(a[i]) << n)); }
+WB_INLINE I32 operator>>(I32 a, int n) { WB_EACH(I32, a[i] >> n); }
+template <class V>
+WB_INLINE V select(I32 mask, V yes, V no) {
+  WB_EACH(V, mask[i] ? yes[i] : no[i]);
+}
+WB_INLINE I32 convert(F32 x) { WB_EACH(I32, i32(x[i])); }
+WB_INLINE F32 splat(float x) { WB_EACH(F32, x); }
+WB_INLINE I32 splat(i32 x) { WB_EACH(I32, x); }
+#undef WB_EACH
+#undef WB_OPERATOR
+#undef WB_COMPARE
+
+#endif
+
+WB_INLINE F32 as_f32(I32 x) { return bit_cast<F32>(x); }
+WB_INLINE I32 as_i32(F32 x) { return bit_cast<I32>(x); }
+WB_INLINE F32 absolute(F32 x) { return as_f32(as_i32(x) & splat(i32(0x7FFFFFFF))); }
+
+// float -> int as x86's cvttss2si does it, on every machine: towards zero, and INT_MIN for NaN and what doesn't fit.
+// (C leaves those cases undefined; ggml's x86-64 build has these results.)
+WB_INLINE I32 truncate(F32 x) {
+  return convert(select(absolute(x) < splat(2147483648.0f), x, splat(-2147483648.0f)));
+}
+
+// roundf: nearest, halves away from zero. The largest float below a half, with x's sign, then truncation: exact.
+WB_INLINE I32 round_away(F32 x) {
+  const I32 half = (as_i32(x) & splat(i32(0x80000000))) | splat(i32(0x3EFFFFFF));
+  return truncate(x + as_f32(half));
+}
+
+// W rows of N floats (`stride` bytes apart) to N vectors with one row a lane: element j of every row in out[j].
+// In squares of W x W: log2(W) rounds, each interleaving the first half of the rows with the second.
+template <int N>
+WB_INLINE void load_columns(const u8* src, size_t stride, F32 (&out)[N]) {
+  static_assert(N % W == 0);
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+#if WB_LANES == 4
+#define WB_LOW(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define WB_HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#elif WB_LANES == 8
+#define WB_LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define WB_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#elif WB_LANES == 16
+#define WB_LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define WB_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#endif
+  for (int at = 0; at < N; at += W) {
+    F32 rows[W];
+    for (int i = 0; i < W; ++i) rows[i] = load<F32>(src + size_t(i) * stride + size_t(at) * 4);
+    for (int round = 1; round < W; round *= 2) {
+      F32 next[W];
+      for (int i = 0; i < W / 2; ++i) {
+        next[2 * i] = WB_LOW(rows[i], rows[i + W / 2]);
+        next[2 * i + 1] = WB_HIGH(rows[i], rows[i + W / 2]);
+      }
+      for (int i = 0; i < W; ++i) rows[i] = next[i];
+    }
+    for (int i = 0; i < W; ++i) out[at + i] = rows[i];
+  }
+#undef WB_LOW
+#undef WB_HIGH
+#else
+  for (int j = 0; j < N; ++j)
+    for (int i = 0; i < W; ++i) out[j][i] = load<float>(src + size_t(i) * stride, size_t(j));
+#endif
+}
+
+}  // namespace
+}  // namespace weighbridge::WB_LEVEL

@@ -1,0 +1,69 @@
+// Included first by every kernel file. The file is compiled once a level, into the namespace of that level; helpers
+// live in the unnamed namespace inside it. That matters: an inline function of a shared header compiled with AVX-512
+// flags could be the copy that the linker keeps for the baseline too. So kernels call no std:: function.
+#pragma once
+
+#include "kernels.hpp"
+
+#include <cstring>
+
+#if !defined(WB_LEVEL) || !defined(WB_LANES)
+#error "WB_LEVEL and WB_LANES come from CMakeLists.txt"
+#endif
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#define WB_INLINE static __forceinline
+#define WB_RESTRICT __restrict
+#else
+#define WB_INLINE static inline __attribute__((always_inline))
+#define WB_RESTRICT __restrict__
+#endif
+
+#define WB_STRING_(x) #x
+#define WB_STRING(x) WB_STRING_(x)
+
+// All numbers in files are little-endian and so are all hosts that we build for.
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Weighbridge's kernels need a little-endian host; the Python package works without them"
+#endif
+
+namespace weighbridge::WB_LEVEL {
+
+// Rows of the families, gathered by table.cpp.
+void cast(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts&);
+void stats(const Format& type, const u8* src, size_t n, Stats&);
+void scale_stats(const Format& type, const u8* src, size_t n, Stats&);
+void affine_decode(const Affine&, const u8* weight, const u8* scales, const u8* biases, u8* f32, size_t groups);
+void byteswap(const u8* src, u8* dst, size_t n, u32 word);
+void gather(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes);
+
+constexpr size_t float_format_count = 9;
+constexpr size_t block_format_count = 3;
+extern const Format float_formats[float_format_count];
+extern const Format block_formats[block_format_count];
+
+namespace {
+
+// memcpy is how unaligned, aliasing-safe access is spelled; compilers make one instruction of it, in vectors too.
+template <class T>
+WB_INLINE T load(const u8* p, size_t i = 0) {
+  T value;
+  memcpy(&value, p + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <class T>
+WB_INLINE void store(u8* p, size_t i, T value) {
+  memcpy(p + i * sizeof(T), &value, sizeof(T));
+}
+
+template <class To, class From>
+WB_INLINE To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+}  // namespace
+}  // namespace weighbridge::WB_LEVEL

@@ -1,0 +1,280 @@
+// The door: weighbridge._native. The only file that knows Python. Every size is checked here, once, before the
+// interpreter lock is dropped; a wrong one is a ValueError. Functions only, no classes and no state but the level.
+#include "dispatch.hpp"
+#include "strings.hpp"
+
+#include <nanobind/nanobind.h>
+
+#include <cstring>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace weighbridge;
+
+namespace {
+
+// Any contiguous bytes-like object, held for as long as the kernel runs.
+class Buffer {
+ public:
+  explicit Buffer(nb::handle object, bool writable = false) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) throw nb::python_error();
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  u8* data() const { return static_cast<u8*>(view_.buf); }
+  size_t size() const { return size_t(view_.len); }
+
+ private:
+  Py_buffer view_{};
+};
+
+[[noreturn]] void fail(const char* format, const char* what, size_t expected, size_t found) {
+  PyErr_Format(PyExc_ValueError, format, what, expected, found);
+  throw nb::python_error();
+}
+
+void need_size(const char* what, const Buffer& buffer, size_t expected) {
+  if (buffer.size() != expected) fail("%s: expected %zu bytes, found %zu", what, expected, buffer.size());
+}
+
+size_t whole(const char* what, const Buffer& buffer, size_t unit) {
+  if (buffer.size() % unit) fail("%s: not whole units of %zu bytes: %zu", what, unit, buffer.size());
+  return buffer.size() / unit;
+}
+
+void need_apart(const Buffer& a, const Buffer& out) {
+  if (a.data() < out.data() + out.size() && out.data() < a.data() + a.size())
+    throw nb::value_error("source and destination overlap");
+}
+
+const Format& format(const char* name) {
+  const Table& table = kernels();
+  for (size_t i = 0; i < table.format_count; ++i)
+    if (!std::strcmp(table.formats[i]->name, name)) return *table.formats[i];
+  PyErr_Format(PyExc_ValueError, "no kernels for the number type %s", name);
+  throw nb::python_error();
+}
+
+const Format& float_format(const char* name) {
+  const Format& found = format(name);
+  if (found.block != 1) throw nb::value_error("a plain float type is needed");
+  return found;
+}
+
+nb::tuple pair(const Counts& c) { return nb::make_tuple(c.overflow, c.underflow); }
+
+nb::object number_or_none(double x) {
+  const bool none = x == __builtin_huge_val() || x == -__builtin_huge_val();
+  return none ? nb::none() : nb::object(nb::float_(x));
+}
+
+nb::tuple as_tuple(const Stats& s) {
+  return nb::make_tuple(s.nan, s.inf, number_or_none(s.minimum), number_or_none(s.maximum));
+}
+
+// ---------------------------------------------------------------- levels
+
+nb::list level_names() {
+  size_t count;
+  const Table* const* all = levels(count);
+  nb::list out;
+  for (size_t i = 0; i < count; ++i) out.append(nb::str(all[i]->level));
+  return out;
+}
+
+void use_level(const char* name) {
+  if (set_level(name)) return;
+  PyErr_Format(PyExc_ValueError, "this machine has no instruction-set level %s", name);
+  throw nb::python_error();
+}
+
+nb::list format_names(bool encodable) {
+  nb::list out;
+  const Table& table = kernels();
+  for (size_t i = 0; i < table.format_count; ++i)
+    if (!encodable || table.formats[i]->encode) out.append(nb::str(table.formats[i]->name));
+  return out;
+}
+
+// ---------------------------------------------------------------- numbers
+
+void decode(const char* name, nb::handle src, nb::handle out) {
+  const Format& type = format(name);
+  const Buffer from(src), to(out, true);
+  const size_t atoms = whole("src", from, type.size);
+  need_size("out", to, atoms * type.block * 4);
+  need_apart(from, to);
+  nb::gil_scoped_release unlocked;
+  type.decode(from.data(), to.data(), atoms);
+}
+
+nb::tuple encode(const char* name, nb::handle src, nb::handle out) {
+  const Format& type = format(name);
+  if (!type.encode) throw nb::value_error("this number type can't be written");
+  const Buffer from(src), to(out, true);
+  const size_t atoms = whole("src", from, size_t(type.block) * 4);
+  need_size("out", to, atoms * type.size);
+  need_apart(from, to);
+  Counts counts;
+  {
+    nb::gil_scoped_release unlocked;
+    type.encode(from.data(), to.data(), atoms, counts);
+  }
+  return pair(counts);
+}
+
+nb::tuple cast(const char* source, const char* target, nb::handle src, nb::handle out) {
+  const Format &a = float_format(source), &b = float_format(target);
+  const Table& table = kernels();
+  const Buffer from(src), to(out, true);
+  const size_t n = whole("src", from, a.size);
+  need_size("out", to, n * b.size);
+  need_apart(from, to);
+  Counts counts;
+  {
+    nb::gil_scoped_release unlocked;
+    table.cast(a, b, from.data(), to.data(), n, counts);
+  }
+  return pair(counts);
+}
+
+nb::tuple stats(const char* name, nb::handle src) {
+  const Format& type = format(name);
+  if (type.block != 1 && !type.scale_count) throw nb::value_error("nothing to look at in this number type");
+  const Table& table = kernels();
+  const Buffer from(src);
+  const size_t n = whole("src", from, type.size);
+  Stats s;
+  {
+    nb::gil_scoped_release unlocked;
+    (type.block == 1 ? table.stats : table.scale_stats)(type, from.data(), n, s);
+  }
+  return as_tuple(s);
+}
+
+void affine_decode(int bits, size_t group, const char* parameters, nb::handle weight, nb::handle scales,
+                   nb::handle biases, nb::handle out) {
+  const bool known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
+  if (!known || group == 0 || group % 32 || group > 4096) throw nb::value_error("no such affine packing");
+  const Affine how{bits, group, &float_format(parameters)};
+  const Table& table = kernels();
+  const Buffer w(weight), s(scales), b(biases), to(out, true);
+  const size_t groups = whole("scales", s, how.parameters->size);
+  need_size("weight", w, groups * (group / 8) * size_t(bits));
+  need_size("biases", b, s.size());
+  need_size("out", to, groups * group * 4);
+  need_apart(w, to), need_apart(s, to), need_apart(b, to);
+  nb::gil_scoped_release unlocked;
+  table.affine_decode(how, w.data(), s.data(), b.data(), to.data(), groups);
+}
+
+// ---------------------------------------------------------------- moves
+
+void byteswap(u32 word, nb::handle src, nb::handle out) {
+  if (word != 2 && word != 4 && word != 8) throw nb::value_error("words are 2, 4 or 8 bytes");
+  const Table& table = kernels();
+  const Buffer from(src), to(out, true);
+  const size_t n = whole("src", from, word);
+  need_size("out", to, from.size());
+  if (from.data() != to.data()) need_apart(from, to);
+  nb::gil_scoped_release unlocked;
+  table.byteswap(from.data(), to.data(), n, word);
+}
+
+void gather(nb::handle src, nb::handle index, size_t row_bytes, nb::handle out) {
+  const Table& table = kernels();
+  const Buffer from(src), order(index), to(out, true);
+  if (!row_bytes) throw nb::value_error("a row has at least one byte");
+  const size_t have = whole("src", from, row_bytes), rows = whole("index", order, 8);
+  if (rows > size_t(-1) / row_bytes) throw nb::value_error("too many rows");
+  need_size("out", to, rows * row_bytes);
+  need_apart(from, to);
+  if (reinterpret_cast<std::uintptr_t>(order.data()) % 8) throw nb::value_error("the index must be aligned");
+  const i64* rows_at = reinterpret_cast<const i64*>(order.data());
+  bool inside = true;
+  {
+    nb::gil_scoped_release unlocked;
+    for (size_t i = 0; i < rows; ++i) inside &= u64(rows_at[i]) < have;
+    if (inside) table.gather(from.data(), rows_at, to.data(), rows, row_bytes);
+  }
+  if (!inside) throw nb::value_error("the index names a row that isn't there");
+}
+
+// ---------------------------------------------------------------- GGUF strings
+
+StringWalk walk(const Buffer& data, u64 at, u32 width, bool big_endian) {
+  if (width != 4 && width != 8) throw nb::value_error("a length has 4 or 8 bytes");
+  if (at > data.size()) throw nb::value_error("the position is outside the buffer");
+  return StringWalk{data.data(), data.size(), at, width, big_endian};
+}
+
+nb::tuple skip_strings(nb::handle buffer, u64 at, u64 count, u32 width, bool big_endian) {
+  const Buffer data(buffer);
+  StringWalk w = walk(data, at, width, big_endian);
+  u64 done = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    const u8* text;
+    u64 length;
+    while (done < count && w.next(text, length)) ++done;
+  }
+  return nb::make_tuple(w.at, done);
+}
+
+// Positions of the length fields of up to len(out) / 8 - 1 strings, and the position behind the last.
+u64 string_offsets(nb::handle buffer, u64 at, u32 width, bool big_endian, nb::handle out) {
+  const Buffer data(buffer), to(out, true);
+  StringWalk w = walk(data, at, width, big_endian);
+  const size_t slots = whole("out", to, 8);
+  if (!slots) throw nb::value_error("out has no room for an end");
+  size_t done = 0;
+  nb::gil_scoped_release unlocked;
+  const u8* text;
+  u64 length;
+  for (;; ++done) {
+    std::memcpy(to.data() + 8 * done, &w.at, 8);
+    if (done + 1 == slots || !w.next(text, length)) break;
+  }
+  return done;
+}
+
+// Up to `count` strings as str. Bytes that aren't UTF-8 become lone surrogates, so that they can be written back.
+nb::tuple read_strings(nb::handle buffer, u64 at, u64 count, u32 width, bool big_endian) {
+  const Buffer data(buffer);
+  StringWalk w = walk(data, at, width, big_endian);
+  nb::list out;
+  const u8* text;
+  u64 length;
+  for (u64 done = 0; done < count && w.next(text, length); ++done) {
+    PyObject* s = PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(text), Py_ssize_t(length), "surrogateescape");
+    if (!s) throw nb::python_error();
+    out.append(nb::steal(s));
+  }
+  return nb::make_tuple(out, w.at);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Weighbridge's loops over numbers. Use it through weighbridge.base.native and weighbridge.tensors.kernels.";
+  m.def("levels", level_names, "Instruction-set levels that this machine can run, narrowest first.");
+  m.def("level", [] { return kernels().level; }, "The level in use.");
+  m.def("set_level", use_level, "name"_a, "Use another level from now on, in all threads (for tests).");
+  m.def("formats", format_names, "encodable"_a = false, "Names of the number types with kernels.");
+  m.def("decode", decode, "dtype"_a, "src"_a, "out"_a, "Stored bytes to f32.");
+  m.def("encode", encode, "dtype"_a, "src"_a, "out"_a, "f32 to stored bytes; (overflow, underflow).");
+  m.def("cast", cast, "source"_a, "target"_a, "src"_a, "out"_a, "Float to float; (overflow, underflow).");
+  m.def("stats", stats, "dtype"_a, "src"_a, "(NaN, Inf, minimum, maximum) of floats, or of a block type's f16 scales.");
+  m.def("affine_decode", affine_decode, "bits"_a, "group"_a, "parameters"_a, "weight"_a, "scales"_a, "biases"_a,
+        "out"_a, "MLX affine codes to f32.");
+  m.def("byteswap", byteswap, "word"_a, "src"_a, "out"_a, "Reverse the bytes of every word; in place is fine.");
+  m.def("gather", gather, "src"_a, "index"_a, "row_bytes"_a, "out"_a, "Rows of src in the order of an int64 index.");
+  m.def("skip_strings", skip_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,
+        "Step over GGUF strings: (position, how many were whole).");
+  m.def("string_offsets", string_offsets, "buffer"_a, "at"_a, "width"_a, "big_endian"_a, "out"_a,
+        "Fill int64 positions of GGUF strings and one end; how many strings.");
+  m.def("read_strings", read_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,
+        "GGUF strings as a list of str, and the position behind them.");
+}

@@ -1,0 +1,79 @@
+// What stands in a run of numbers: NaN, Inf, the smallest and the largest finite value.
+#include "floats.hpp"
+#include "lanes.hpp"
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+constexpr size_t TILE = 1024;
+constexpr double NONE = __builtin_huge_val();
+
+WB_INLINE void widen(Stats& s, double low, double high) {
+  // + 0.0: -0 becomes 0, so that the answer doesn't depend on which zero came first
+  s.minimum = low < s.minimum ? low + 0.0 : s.minimum;
+  s.maximum = high > s.maximum ? high + 0.0 : s.maximum;
+}
+
+WB_INLINE void scalar_stats(double x, Stats& s) {
+  const u64 a = bit_cast<u64>(x) & 0x7FFFFFFFFFFFFFFF;
+  s.nan += a > 0x7FF0000000000000;
+  s.inf += a == 0x7FF0000000000000;
+  if (a < 0x7FF0000000000000) widen(s, x, x);
+}
+
+void f32_stats(const u8* tile, size_t n, Stats& s) {
+  const I32 inf = splat(i32(F32_INF)), magnitude = splat(i32(F32_ABS));
+  const F32 none = splat(__builtin_huge_valf());
+  F32 low = none, high = splat(0.0f) - none;
+  I32 nans = splat(i32(0)), infs = splat(i32(0));
+  size_t i = 0;
+  for (; i + W <= n; i += W) {
+    const F32 x = load<F32>(tile + i * 4);
+    const I32 a = as_i32(x) & magnitude;
+    nans = nans - (a > inf);
+    infs = infs - (a == inf);
+    low = select((a < inf) & (x < low), x, low);
+    high = select((a < inf) & (x > high), x, high);
+  }
+  for (int lane = 0; lane < W; ++lane) {
+    s.nan += u64(u32(nans[lane]));
+    s.inf += u64(u32(infs[lane]));
+    widen(s, double(float(low[lane])), double(float(high[lane])));
+  }
+  for (; i < n; ++i) scalar_stats(double(load<float>(tile, i)), s);
+}
+
+WB_INLINE Stats empty() { return Stats{0, 0, NONE, -NONE}; }
+
+}  // namespace
+
+void stats(const Format& type, const u8* src, size_t n, Stats& out) {
+  Stats s = empty();
+  u8 tile[TILE * 4];
+  if (type.decode_odd) {  // f64
+    for (size_t i = 0; i < n; ++i) scalar_stats(load<double>(src, i), s);
+  } else {
+    for (size_t i = 0; i < n; i += TILE) {
+      const size_t m = n - i < TILE ? n - i : TILE;
+      type.decode(src + i * type.size, tile, m);
+      f32_stats(tile, m, s);
+    }
+  }
+  out = s;
+}
+
+void scale_stats(const Format& type, const u8* src, size_t n, Stats& out) {
+  Stats s = empty();
+  u8 tile[TILE * 4];
+  for (size_t i = 0; i < n; i += TILE) {
+    const size_t m = n - i < TILE ? n - i : TILE;
+    for (u32 k = 0; k < type.scale_count; ++k) {
+      const u8* first = src + i * type.size + type.scale_at[k];
+      for (size_t j = 0; j < m; ++j) store(tile, j, widen_f16(load<u16>(first + j * type.size)));
+      f32_stats(tile, m, s);
+    }
+  }
+  out = s;
+}
+
+}  // namespace weighbridge::WB_LEVEL
