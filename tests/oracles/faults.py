@@ -1,0 +1,234 @@
+"""Seeded faults: what a converter could get wrong, done to a right file.
+
+Each must push llama.cpp's answer away from transformers' by more than the tolerance, or make llama.cpp refuse the file.
+Three tables: layouts (rows in another order), keys, and presence. Rows of the architecture tables are covered by
+`shifted`, which moves the rows of any one tensor: a role that was mapped to a wrong name, or whose data don't matter,
+would survive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tests.oracles.gguf_file import File, Tensor
+
+Fault = Callable[[File], None]
+
+BLOCK = "blk.1."
+
+# What no judge of numbers can see: without rotation a key bias adds the same to all scores of a query, and softmax
+# doesn't change. (Its bytes are compared with the reference converter's.)
+INVISIBLE = {"bert": {"blk.0.attn_k.bias", "blk.1.attn_k.bias"}}
+
+
+def shifted(name: str) -> Fault:
+    """Rows (of a 1-D tensor: elements) moved by one; stacked experts by one row inside each expert."""
+
+    def fault(file: File) -> None:
+        tensor = file.tensors[name]
+        tensor.data = np.roll(tensor.data, 1, axis=max(tensor.data.ndim - 2, 0))
+
+    return fault
+
+
+def _swap(first: str, second: str) -> Fault:
+    def fault(file: File) -> None:
+        a, b = file.tensors[first], file.tensors[second]
+        a.data, b.data = b.data, a.data
+
+    return fault
+
+
+def _edit(name: str, change: Callable[[Tensor], Any]) -> Fault:
+    def fault(file: File) -> None:
+        file.tensors[name].data = np.ascontiguousarray(change(file.tensors[name]))
+
+    return fault
+
+
+def _drop_tensor(name: str) -> Fault:
+    def fault(file: File) -> None:
+        del file.tensors[name]
+
+    return fault
+
+
+def unpermuted(name: str, heads: str) -> Fault:
+    """Rotary rows back in Hugging Face's order (halves) instead of llama.cpp's (pairs)."""
+
+    def fault(file: File) -> None:
+        tensor = file.tensors[name]
+        n = int(file.fields[heads].value)
+        rest = tensor.data.shape[1:]
+        pairs = tensor.data.reshape(n, tensor.data.shape[0] // n // 2, 2, *rest)
+        tensor.data = np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(tensor.data.shape))
+
+    return fault
+
+
+def set_key(key: str, value: Any) -> Fault:
+    """`value` in place of the key's, or, if callable, made from it."""
+
+    def fault(file: File) -> None:
+        field = file.fields[key]
+        new = value(field.value) if callable(value) else value
+        file.fields[key] = type(field)(field.type, field.item, new)
+
+    return fault
+
+
+def drop_key(key: str) -> Fault:
+    def fault(file: File) -> None:
+        del file.fields[key]
+
+    return fault
+
+
+def _transposed(tensor: Tensor) -> Any:
+    return tensor.data.swapaxes(-1, -2)
+
+
+def _ones(tensor: Tensor) -> Any:
+    return np.ones_like(tensor.data)
+
+
+def _zeros(tensor: Tensor) -> Any:
+    return np.zeros_like(tensor.data)
+
+
+def _reversed_experts(tensor: Tensor) -> Any:
+    return tensor.data[::-1]
+
+
+_ATTENTION: dict[str, Fault] = {
+    "q-unpermuted": unpermuted(f"{BLOCK}attn_q.weight", "llama.attention.head_count"),
+    "k-unpermuted": unpermuted(f"{BLOCK}attn_k.weight", "llama.attention.head_count_kv"),
+    "k-v-swapped": _swap(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
+    "norms-swapped": _swap(f"{BLOCK}attn_norm.weight", f"{BLOCK}ffn_norm.weight"),
+    "attn-norm-reset": _edit(f"{BLOCK}attn_norm.weight", _ones),
+    "ffn-norm-reset": _edit(f"{BLOCK}ffn_norm.weight", _ones),
+    "output-norm-reset": _edit("output_norm.weight", _ones),
+    "layers-swapped": _swap("blk.0.attn_q.weight", "blk.1.attn_q.weight"),
+    "norm-dropped": _drop_tensor("output_norm.weight"),
+}
+_DENSE: dict[str, Fault] = {"gate-up-swapped": _swap(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight")}
+_UNTIED: dict[str, Fault] = {
+    "output-tied": _drop_tensor("output.weight"),
+    "output-embedding-swapped": _swap("output.weight", "token_embd.weight"),
+}
+
+LAYOUTS: dict[str, dict[str, Fault]] = {
+    "llama": _ATTENTION
+    | _DENSE
+    | _UNTIED
+    | {
+        "q-transposed": _edit(f"{BLOCK}attn_q.weight", _transposed),
+        "v-permuted": unpermuted(f"{BLOCK}attn_v.weight", "llama.attention.head_count_kv"),
+        "o-transposed": _edit(f"{BLOCK}attn_output.weight", _transposed),
+    },
+    "llama3": _ATTENTION
+    | _DENSE
+    | {
+        "rope-factors-dropped": _drop_tensor("rope_freqs.weight"),
+        "rope-factors-reset": _edit("rope_freqs.weight", _ones),
+    },
+    "llama-bias": {
+        "q-bias-unpermuted": unpermuted(f"{BLOCK}attn_q.bias", "llama.attention.head_count"),
+        "k-bias-unpermuted": unpermuted(f"{BLOCK}attn_k.bias", "llama.attention.head_count_kv"),
+        "q-bias-dropped": _drop_tensor(f"{BLOCK}attn_q.bias"),
+        "o-bias-zero": _edit(f"{BLOCK}attn_output.bias", _zeros),
+        "down-bias-zero": _edit(f"{BLOCK}ffn_down.bias", _zeros),
+        "gate-up-bias-swapped": _swap(f"{BLOCK}ffn_gate.bias", f"{BLOCK}ffn_up.bias"),
+    },
+    "llama-linear": {},
+    "mistral": _ATTENTION | _DENSE | _UNTIED,
+    "mixtral": _ATTENTION
+    | _UNTIED
+    | {
+        "gate-up-swapped": _swap(f"{BLOCK}ffn_gate_exps.weight", f"{BLOCK}ffn_up_exps.weight"),
+        "gate-experts-reversed": _edit(f"{BLOCK}ffn_gate_exps.weight", _reversed_experts),
+        "up-experts-reversed": _edit(f"{BLOCK}ffn_up_exps.weight", _reversed_experts),
+        "down-experts-reversed": _edit(f"{BLOCK}ffn_down_exps.weight", _reversed_experts),
+        "router-reversed": _edit(f"{BLOCK}ffn_gate_inp.weight", lambda t: t.data[::-1]),
+    },
+    "bert": {
+        "q-permuted-as-llama": unpermuted(f"{BLOCK}attn_q.weight", "bert.attention.head_count"),
+        "k-v-swapped": _swap(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
+        "norms-swapped": _swap(f"{BLOCK}attn_output_norm.weight", f"{BLOCK}layer_output_norm.weight"),
+        "norm-bias-zero": _edit(f"{BLOCK}layer_output_norm.bias", _zeros),
+        "types-zero": _edit("token_types.weight", _zeros),
+        "positions-off-by-two": _edit("position_embd.weight", lambda t: np.roll(t.data, 2, 0)),
+        "embedding-norm-reset": _edit("token_embd_norm.weight", _ones),
+    },
+}
+
+_LLAMA_KEYS: dict[str, Fault] = {
+    "eps": set_key("llama.attention.layer_norm_rms_epsilon", 1e-6),
+    "rope-theta": set_key("llama.rope.freq_base", lambda v: v * 1.5),
+    "rope-theta-dropped": set_key("llama.rope.freq_base", 20000.0),
+    "heads": set_key("llama.attention.head_count", 2),
+    "kv-heads": set_key("llama.attention.head_count_kv", 1),
+    "layers": set_key("llama.block_count", 1),
+    "width": set_key("llama.embedding_length", 32),
+    "ffn-width": set_key("llama.feed_forward_length", 64),
+    "rope-dimension": set_key("llama.rope.dimension_count", 8),
+}
+KEYS: dict[str, dict[str, Fault]] = {
+    "llama": _LLAMA_KEYS,
+    "llama3": _LLAMA_KEYS
+    | {
+        "key-length": drop_key("llama.attention.key_length"),
+        "value-length": set_key("llama.attention.value_length", 16),
+    },
+    "llama-linear": {  # a missing type isn't a fault: llama.cpp then takes a factor as linear
+        "scaling-factor": set_key("llama.rope.scaling.factor", 4.0),
+        "scaling-type": set_key("llama.rope.scaling.type", "none"),
+    },
+    "mistral": _LLAMA_KEYS,
+    "mixtral": _LLAMA_KEYS
+    | {
+        "experts": set_key("llama.expert_count", 3),
+        "experts-used": set_key("llama.expert_used_count", 1),
+        "experts-used-more": set_key("llama.expert_used_count", 3),
+    },
+    "bert": {  # bert.attention.causal isn't here: llama.cpp encodes without a mask whatever it says
+        "eps": set_key("bert.attention.layer_norm_epsilon", 1e-12),
+        "heads": set_key("bert.attention.head_count", 2),
+        "pooling": set_key("bert.pooling_type", 2),
+        "pooling-dropped": drop_key("bert.pooling_type"),
+        "layers": set_key("bert.block_count", 1),
+        "width": set_key("bert.embedding_length", 32),
+        "ffn-width": set_key("bert.feed_forward_length", 64),
+        "context": set_key("bert.context_length", 64),
+        "type-count": set_key("tokenizer.ggml.token_type_count", 1),
+    },
+}
+
+TOKENIZER_KEYS: dict[str, dict[str, Fault]] = {
+    "llama": {
+        "scores-reversed": set_key("tokenizer.ggml.scores", lambda v: v[:3] + v[:2:-1]),
+        "bos-off": set_key("tokenizer.ggml.add_bos_token", False),
+        "bos-id": set_key("tokenizer.ggml.bos_token_id", 5),
+        "eos-on": set_key("tokenizer.ggml.add_eos_token", True),
+        "space-prefix-off": set_key("tokenizer.ggml.add_space_prefix", False),
+        "tokens-shifted": set_key("tokenizer.ggml.tokens", lambda v: v[:300] + v[301:] + v[300:301]),
+        "byte-types-lost": set_key("tokenizer.ggml.token_type", lambda v: [1 if t == 6 else t for t in v]),
+        "model": set_key("tokenizer.ggml.model", "bert"),
+    },
+    "llama3": {
+        "pre": set_key("tokenizer.ggml.pre", "default"),
+        "merges-reversed": set_key("tokenizer.ggml.merges", lambda v: v[::-1]),
+        "merge-lost": set_key("tokenizer.ggml.merges", lambda v: v[:20] + v[24:]),
+        "bos-id": set_key("tokenizer.ggml.bos_token_id", 5),
+        "tokens-shifted": set_key("tokenizer.ggml.tokens", lambda v: v[:300] + v[301:-3] + v[300:301] + v[-3:]),
+        "control-types-lost": set_key("tokenizer.ggml.token_type", lambda v: [1] * len(v)),
+    },
+    "bert": {
+        "phantom-space-lost": set_key("tokenizer.ggml.tokens", lambda v: [t.removeprefix("▁") for t in v]),
+        "cls-id": set_key("tokenizer.ggml.cls_token_id", 4),
+        "sep-id": set_key("tokenizer.ggml.seperator_token_id", 4),
+        "model": set_key("tokenizer.ggml.model", "gpt2"),
+    },
+}

@@ -1,0 +1,133 @@
+"""A GGUF as the reference's own Python package sees it: read whole, compared, changed by a fault, written again.
+
+No code of ours takes part, so a fault seeded here is a fault in the file and not in our reader or writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass
+class Field:
+    """A key's value with its exact types; `item` is the element type of an array."""
+
+    type: Any
+    item: Any
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Field) or (self.type, self.item) != (other.type, other.item):
+            return False
+        return _bits(self.value) == _bits(other.value)
+
+
+def _bits(value: Any) -> Any:
+    """Floats by their bits, so that -0.0 and NaN are told apart and equal to themselves."""
+    if isinstance(value, float):
+        return np.float64(value).tobytes()
+    return [_bits(v) for v in value] if isinstance(value, list) else value
+
+
+@dataclass
+class Tensor:
+    """`data` as gguf gives it: numbers for plain floats, rows of bytes for block types; `type` is the ggml name."""
+
+    type: str
+    shape: tuple[int, ...]
+    data: NDArray[Any]
+
+
+@dataclass
+class File:
+    fields: dict[str, Field]
+    tensors: dict[str, Tensor]
+
+    @property
+    def architecture(self) -> str:
+        return str(self.fields["general.architecture"].value)
+
+
+def read(path: Path) -> File:
+    """Everything, copied out of the mapping."""
+    import gguf
+
+    reader = gguf.GGUFReader(path)
+    fields = {
+        key: Field(f.types[0], f.types[-1] if len(f.types) > 1 else None, f.contents())
+        for key, f in reader.fields.items()
+        if not key.startswith("GGUF.")
+    }
+    tensors = {
+        t.name: Tensor(t.tensor_type.name, tuple(int(n) for n in reversed(t.shape)), np.array(t.data))
+        for t in reader.tensors
+    }
+    return File(fields, tensors)
+
+
+def write(path: Path, file: File) -> Path:
+    """The file through the reference's writer: keys and tensors in order."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, file.architecture)
+    for key, field in file.fields.items():
+        if key != "general.architecture" and not (field.item is not None and not field.value):
+            writer.add_key_value(key, field.value, field.type, field.item)
+    for name, tensor in file.tensors.items():
+        kind = gguf.GGMLQuantizationType[tensor.type]
+        writer.add_tensor(name, np.ascontiguousarray(tensor.data), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def mutate(source: File, path: Path, fault: Callable[[File], None]) -> Path:
+    """`source` with `fault` applied to a copy, written to `path`."""
+    copy = File(dict(source.fields), {n: Tensor(t.type, t.shape, t.data.copy()) for n, t in source.tensors.items()})
+    fault(copy)
+    return write(path, copy)
+
+
+def differences(found: File, expected: File, *, allowed: Callable[[str], bool] = lambda _: False) -> list[str]:
+    """What differs, in words: keys and their order, types, values; tensors and their order, types, shapes, bytes."""
+    keys = [k for k in found.fields if not allowed(k)], [k for k in expected.fields if not allowed(k)]
+    out = _order("key", *keys)
+    for key in keys[1]:
+        if key in found.fields and found.fields[key] != expected.fields[key]:
+            out.append(f"{key}: {_brief(found.fields[key])}, the reference has {_brief(expected.fields[key])}")
+    out += _order("tensor", list(found.tensors), list(expected.tensors))
+    for name, want in expected.tensors.items():
+        if name in found.tensors:
+            out += [f"{name}: {what}" for what in _tensor_differences(found.tensors[name], want)]
+    return out
+
+
+def _order(what: str, found: list[str], expected: list[str]) -> list[str]:
+    out = [f"{what} {name} is missing" for name in expected if name not in found]
+    out += [f"{what} {name} is ours alone" for name in found if name not in expected]
+    if not out and found != expected:
+        first = next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b)
+        out.append(f"{what}s are in another order from #{first}: {found[first]}, the reference has {expected[first]}")
+    return out
+
+
+def _tensor_differences(found: Tensor, want: Tensor) -> list[str]:
+    if (found.type, found.shape) != (want.type, want.shape):
+        return [f"{found.type}{found.shape}, the reference has {want.type}{want.shape}"]
+    if found.data.tobytes() == want.data.tobytes():
+        return []
+    wrong = np.flatnonzero(found.data.reshape(-1).view(np.uint8) != want.data.reshape(-1).view(np.uint8))
+    return [f"{wrong.size} of {want.data.nbytes} bytes differ, the first at {wrong[0]}"]
+
+
+def _brief(field: Field) -> str:
+    text = repr(field.value)
+    return f"{field.type.name} {text if len(text) <= 80 else text[:77] + '...'}"

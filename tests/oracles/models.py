@@ -1,0 +1,247 @@
+"""Small models that can see a fault, made with transformers in seconds.
+
+A tiny model at default initialisation proves nothing: with q unpermuted or a norm reset its answers hardly move. So
+here every parameter is random, 1-D ones too; queries and keys are large enough for attention to be sharp (a wrong
+rotation shows), epsilon is large enough to matter, the sliding window and the rope scaling's original length are
+shorter than the probe. Dimensions are multiples of 32, so that every tensor a converter would quantize can be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tests.oracles import vocabularies
+
+F32 = NDArray[np.float32]
+PROBE = 96  # tokens in a probe: past WINDOW and past ROPE_ORIGINAL
+WINDOW = 24
+ROPE_ORIGINAL = 32
+
+_DECODER: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 3e-3,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LLAMA3_ROPE: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 2000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": ROPE_ORIGINAL,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model: its transformers config class, what differs from the defaults, and its tokenizer."""
+
+    name: str
+    config: str
+    tokenizer: str
+    options: dict[str, Any] = field(default_factory=dict)
+    save: dict[str, Any] = field(default_factory=dict)  # arguments of save_pretrained
+
+    @property
+    def pre(self) -> str | None:
+        return vocabularies.PRE[self.tokenizer]
+
+    @property
+    def bert(self) -> bool:
+        return self.config == "BertConfig"
+
+
+def _theta(theta: float) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+
+
+CASES = {
+    case.name: case
+    for case in (
+        # Llama 1 and 2: as many key as query heads, output of its own, SentencePiece
+        Case("llama", "LlamaConfig", "spm", _DECODER | _theta(10000.0) | {"num_key_value_heads": 4}),
+        # Llama 3.x: rope scaling, head_dim that isn't hidden / heads, grouped queries, tied embeddings, byte-level BPE,
+        # shards
+        Case(
+            "llama3",
+            "LlamaConfig",
+            "bpe",
+            _DECODER
+            | {"rope_parameters": _LLAMA3_ROPE, "head_dim": 32, "tie_word_embeddings": True}
+            | {"bos_token_id": vocabularies.BPE_SIZE - 3, "eos_token_id": vocabularies.BPE_SIZE - 2},
+            {"max_shard_size": "150KB"},
+        ),
+        # biases wherever the family may have them
+        Case("llama-bias", "LlamaConfig", "spm", _DECODER | _theta(500.0) | {"attention_bias": True, "mlp_bias": True}),
+        # linear rope scaling
+        Case(
+            "llama-linear",
+            "LlamaConfig",
+            "spm",
+            _DECODER | {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
+        ),
+        Case(
+            "mistral",
+            "MistralConfig",
+            "spm-json",
+            _DECODER | _theta(1000.0) | {"sliding_window": WINDOW, "head_dim": 16},
+        ),
+        # experts one by one, under the names that transformers 4 wrote and 5 still writes
+        Case(
+            "mixtral",
+            "MixtralConfig",
+            "spm",
+            _DECODER | _theta(1e6) | {"num_local_experts": 6, "num_experts_per_tok": 2},
+        ),
+        # the same model stacked and fused, as transformers 5 holds it
+        Case(
+            "mixtral-fused",
+            "MixtralConfig",
+            "spm",
+            _DECODER | _theta(1e6) | {"num_local_experts": 6, "num_experts_per_tok": 2},
+            {"save_original_format": False},
+        ),
+        Case(
+            "bert",
+            "BertConfig",
+            "wordpiece",
+            {
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "max_position_embeddings": 128,
+                "layer_norm_eps": 5e-2,
+                "pad_token_id": 0,
+            },
+        ),
+    )
+}
+DECODERS = [name for name, case in CASES.items() if not case.bert]
+
+# What a parameter is drawn from, by the end of its name: mean, standard deviation. The rest: (0, 0.15).
+_SPREADS = (
+    (("norm.weight", "LayerNorm.weight"), (1.0, 0.25)),
+    (("q_proj.weight", "k_proj.weight", "query.weight", "key.weight"), (0.0, 0.22)),
+    (("embed_tokens.weight", "word_embeddings.weight"), (0.0, 0.5)),
+    (("gate.weight",), (0.0, 0.5)),
+)
+
+
+def randomize(model: Any, seed: int) -> None:
+    """Every parameter, 1-D ones too, drawn anew; bf16-exact, so that the same model can be stored as f32 or bf16."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean, std = next((s for ends, s in _SPREADS if name.endswith(ends)), (0.0, 0.15))
+            parameter.copy_((torch.randn(parameter.shape, generator=generator) * std + mean).bfloat16())
+
+
+def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
+    """`folder` with weights, config, tokenizer and, for the embedding model, its pooling files."""
+    import torch
+    import transformers
+
+    folder.mkdir(parents=True)
+    config = getattr(transformers, case.config)(vocab_size=vocabularies.SIZES[case.tokenizer], **case.options)
+    auto = transformers.AutoModel if case.bert else transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    model = auto.from_config(config)
+    randomize(model, seed=20)
+    model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
+    vocabularies.WRITERS[case.tokenizer](folder)
+    if case.bert:
+        _write_pooling(folder, case.options["hidden_size"])
+    return folder
+
+
+def _write_pooling(folder: Path, size: int) -> None:
+    """The files by which sentence-transformers says "mean pooling"."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    modes = {"cls_token": False, "mean_tokens": True, "max_tokens": False, "mean_sqrt_len_tokens": False}
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": size} | {f"pooling_mode_{name}": on for name, on in modes.items()}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+@cache
+def probe(vocab_size: int, length: int = PROBE) -> tuple[int, ...]:
+    """Token ids over the whole vocabulary but its first ids (special in all our tokenizers); fixed."""
+    return tuple(int(i) for i in np.random.default_rng(7).integers(5, vocab_size - 5, length))
+
+
+def probe_of(name: str, length: int = PROBE) -> tuple[int, ...]:
+    """The probe of a case, by its name."""
+    return probe(vocabularies.SIZES[CASES[name.partition("@")[0]].tokenizer], length)
+
+
+def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
+    """The model as transformers runs it: f32, eager attention. `config` overrides its settings."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(2)
+    auto = transformers.AutoModel if embedding else transformers.AutoModelForCausalLM
+    settings = transformers.AutoConfig.from_pretrained(folder)
+    for key, value in config.items():
+        setattr(settings, key, value)
+    model = auto.from_pretrained(folder, config=settings, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
+
+
+def logits(folder: Path, ids: Sequence[int], **config: Any) -> F32:
+    """transformers' f32 logits at every position: [len(ids), vocabulary]."""
+    import torch
+
+    with torch.no_grad():
+        out: F32 = load(folder, **config)(torch.tensor([list(ids)])).logits[0].numpy()
+    return out
+
+
+def embedding(folder: Path, ids: Sequence[int]) -> F32:
+    """The mean of the last hidden states: [hidden]."""
+    import torch
+
+    with torch.no_grad():
+        out: F32 = load(folder, embedding=True)(torch.tensor([list(ids)])).last_hidden_state[0].mean(0).numpy()
+    return out
+
+
+def relative_error(found: F32, expected: F32) -> float:
+    """The largest difference at any position and token, relative to the spread of the expected values."""
+    return float(np.abs(found - expected).max() / expected.std())
+
+
+def rms_error(found: F32, expected: F32) -> float:
+    """The root mean square of the differences, relative to the spread of the expected values."""
+    return float(np.sqrt(np.square(found - expected).mean()) / expected.std())
+
+
+# --- MLX-quantized folders -------------------------------------------------------------------------------------------
+
+
+def quantize_mlx(source: Path, target: Path, *, bits: int, group: int) -> Path:
+    """`source` through mlx_lm.convert: affine, as the published MLX repositories are made."""
+    import mlx_lm
+
+    mlx_lm.convert(str(source), str(target), quantize=True, q_bits=bits, q_group_size=group)
+    return target

@@ -1,0 +1,20 @@
+"""The one place where the proofs call the converter under test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weighbridge import api
+
+
+def to_gguf(source: Path, target: Path, dtype: str, *, pre: str | None = None) -> Path:
+    """`source` (a folder or a file) as one GGUF. `pre` as the command's `--pre`."""
+    options = {} if pre is None else {"pre": pre}
+    api.convert(source, target, to="gguf", dtype=dtype, **options)
+    return target
+
+
+def to_folder(source: Path, target: Path, dtype: str | None = None) -> Path:
+    """`source` as a Hugging Face folder."""
+    api.convert(source, target, to="hf", dtype=dtype)
+    return target

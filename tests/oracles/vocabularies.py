@@ -1,0 +1,175 @@
+"""Tokenizers trained in the test, on text that every Python carries (`pydoc_data.topics`, 450 kB of English).
+
+Three kinds, each in the files that its models are published with: SentencePiece BPE with byte fallback as Llama 2 and
+Mistral have it (`tokenizer.model`, or only `tokenizer.json`), byte-level BPE with the pre-tokenizer of Llama 3,
+WordPiece as BERT has it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SPM_SIZE, BPE_SIZE, WORDPIECE_SIZE = 640, 704, 608
+
+# The Split pattern of Llama 3's tokenizer.json; llama.cpp calls it "llama-bpe" (llama-vocab.cpp).
+LLAMA3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3_PRE = "llama-bpe"
+BERT_PRE = "jina-v2-en"  # what the reference finds for the vocabulary of bert-base-uncased
+
+# What tokenizers get wrong: spaces at the edges, runs, digits, marks, case, byte fallback, newlines, names of tokens.
+SAMPLES = (
+    "Hello world",
+    " leading and trailing ",
+    "two  spaces   three\n\n\tand a tab",
+    "The year 1984, pi is 3.14159; x=-42!",
+    "It's we'll they'VE I'd",
+    "naïve café — “quotes” …",
+    "漢字とかな, кириллица, ελληνικά",
+    "🦙 llama 🏗️",
+    "def f(x: int) -> str:\n    return f'{x!r}'\r\n",
+    "<s> </s> <|begin_of_text|> [CLS] not special here?",
+    "",
+    " ",
+)
+
+
+def text() -> list[str]:
+    """Non-empty lines of the standard library's help topics."""
+    from pydoc_data.topics import topics
+
+    return [line for topic in topics.values() for line in topic.splitlines() if line.strip()]
+
+
+def _json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+
+
+@cache
+def sentencepiece_model() -> bytes:
+    """Options as Llama 2's own tokenizer.model records them (its trainer_spec and normalizer_spec)."""
+    import sentencepiece
+
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text()),
+        model_writer=out,
+        model_type="bpe",
+        vocab_size=SPM_SIZE,
+        byte_fallback=True,
+        split_digits=True,
+        allow_whitespace_only_pieces=True,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        character_coverage=0.9999,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=-1,
+        num_threads=1,
+        minloglevel=3,
+    )
+    return out.getvalue()
+
+
+_SPM_CONFIG = {
+    "tokenizer_class": "LlamaTokenizer",
+    "add_bos_token": True,
+    "add_eos_token": False,
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "legacy": False,
+    "clean_up_tokenization_spaces": False,
+    "model_max_length": 512,
+}
+
+CHAT_TEMPLATE = "{% for m in messages %}<s>[INST] {{ m['content'] | trim }} [/INST]{% endfor %}"
+
+
+def write_sentencepiece(folder: Path) -> None:
+    """tokenizer.model alone, as the first Llamas had it."""
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model())
+    _json(folder / "tokenizer_config.json", _SPM_CONFIG | {"chat_template": CHAT_TEMPLATE})
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    _json(folder / "special_tokens_map.json", special)
+
+
+def write_sentencepiece_json(folder: Path) -> None:
+    """The same vocabulary as tokenizer.json alone, as transformers 5 writes it."""
+    from transformers import AutoTokenizer
+
+    slow = folder / "slow"
+    slow.mkdir()
+    write_sentencepiece(slow)
+    _json(slow / "config.json", {"model_type": "llama"})
+    AutoTokenizer.from_pretrained(slow).save_pretrained(folder)
+    for file in slow.iterdir():
+        file.unlink()
+    slow.rmdir()
+    _json(folder / "tokenizer_config.json", _SPM_CONFIG)
+
+
+def write_byte_level(folder: Path) -> None:
+    """tokenizer.json as Llama 3 has it: special tokens above the vocabulary, BOS from the post-processor."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    split = pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=BPE_SIZE - len(special), initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(text(), trainer)
+    tokenizer.add_special_tokens(special)
+    bos = special[0]
+    template = processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+    )
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": special[0],
+            "eos_token": special[1],
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 131072,
+            "chat_template": CHAT_TEMPLATE.replace("<s>", special[0]),
+        },
+    )
+
+
+def write_wordpiece(folder: Path) -> None:
+    """vocab.txt and tokenizer.json as bert-base-uncased has them."""
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(lowercase=True)
+    tokenizer.train_from_iterator(text(), vocab_size=WORDPIECE_SIZE, show_progress=False)
+    tokenizer.save_model(str(folder))
+    # Loaded from vocab.txt, as the published tokenizers were: so the post-processor ([CLS] $A [SEP]) is in the file.
+    tokenizer = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+    common = {"do_lower_case": True, "model_max_length": 128, "strip_accents": None, "tokenize_chinese_chars": True}
+    _json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **common, **special})
+    _json(folder / "special_tokens_map.json", special)
+
+
+WRITERS = {
+    "spm": write_sentencepiece,
+    "spm-json": write_sentencepiece_json,
+    "bpe": write_byte_level,
+    "wordpiece": write_wordpiece,
+}
+SIZES = {"spm": SPM_SIZE, "spm-json": SPM_SIZE, "bpe": BPE_SIZE, "wordpiece": WORDPIECE_SIZE}
+PRE = {"spm": None, "spm-json": None, "bpe": LLAMA3_PRE, "wordpiece": BERT_PRE}
