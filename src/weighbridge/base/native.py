@@ -1,0 +1,102 @@
+"""The one door to the compiled extension, and what stands in for it where there is none.
+
+`native` is the module `weighbridge._native`, or None; then `reason` says why. Numbers fall back to
+`tensors/reference.py` (see `tensors/kernels.py`); the walk over GGUF strings falls back to the functions here, since
+parsers must not load numpy. Both ways give the same results.
+
+`WEIGHBRIDGE_SIMD` chooses an instruction-set level (baseline, avx2, avx512) or `none` for no extension at all.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from importlib import import_module
+from struct import Struct
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from weighbridge.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ENVIRONMENT: Final = "WEIGHBRIDGE_SIMD"
+
+
+def _load() -> tuple[Any, str | None]:
+    level = os.environ.get(ENVIRONMENT, "")
+    if level == "none":
+        return None, f"turned off by {ENVIRONMENT}=none"
+    try:
+        module: ModuleType = import_module("weighbridge._native")
+    except ImportError as error:  # not built, or built for another Python or machine
+        return None, str(error)
+    if level:
+        if level not in module.levels():
+            raise UsageError(
+                f"{ENVIRONMENT}={level}: this machine has no such instruction-set level",
+                hint=f"it has {', '.join(module.levels())}; none turns the native part off",
+            )
+        module.set_level(level)
+    return module, None
+
+
+native: Any
+reason: str | None
+native, reason = _load()
+
+# The length field of a string: u32 in GGUF version 1, u64 since.
+_LENGTHS: Final = MappingProxyType({(w, big): Struct(("<", ">")[big] + "?IQ"[w // 4]) for w in (4, 8) for big in (0, 1)})
+_MOST: Final = (1 << 63) - 1  # more strings than any buffer holds: a count from a file may be any number
+
+
+def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[int, int]:
+    """Step over up to `count` strings at `at`: the position behind them and how many there were. Fewer than `count`
+    where one isn't wholly in the buffer (the position is then where it begins): the caller may fetch more."""
+    if native is not None:
+        position, done = native.skip_strings(buffer, at, min(count, _MOST), width, big_endian)
+        return position, done
+    data, unpack = memoryview(buffer).cast("B"), _LENGTHS[width, big_endian].unpack_from
+    done, size, last = 0, len(data), len(data) - width
+    while done < count and at <= last:
+        end = at + width + unpack(data, at)[0]
+        if end > size:
+            break
+        at = end
+        done += 1
+    return at, done
+
+
+def string_offsets(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> array[int]:
+    """Where each of up to `count` strings begins (its length field), and one position more: the end of the last. The
+    text of string i is `buffer[offsets[i] + width : offsets[i + 1]]`."""
+    data = memoryview(buffer).cast("B")
+    most = min(count, max(len(data) - at, 0) // width)  # a string has at least its length
+    if native is not None:
+        out = array("q", bytes(8 * (most + 1)))
+        done = native.string_offsets(data, at, width, big_endian, out)
+        return out[: done + 1]
+    offsets, unpack, size = array("q", [at]), _LENGTHS[width, big_endian].unpack_from, len(data)
+    for _ in range(most):
+        if at + width > size:
+            break
+        at += width + unpack(data, at)[0]
+        if at > size:
+            break
+        offsets.append(at)
+    return offsets
+
+
+def read_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[list[str], int]:
+    """Up to `count` strings as str, and the position behind them. Bytes that aren't UTF-8 become lone surrogates
+    (`surrogateescape`), so that they can be written back as they were."""
+    if native is not None:
+        strings, position = native.read_strings(buffer, at, min(count, _MOST), width, big_endian)
+        return strings, position
+    data = memoryview(buffer).cast("B")
+    offsets = string_offsets(data, at, count, width, big_endian)
+    texts = [
+        str(data[a + width : b], "utf-8", "surrogateescape") for a, b in zip(offsets[:-1], offsets[1:], strict=True)
+    ]
+    return texts, offsets[-1]
