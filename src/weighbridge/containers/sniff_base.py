@@ -1,0 +1,91 @@
+"""What the recognisers of `sniff` share: the answer (`Identity`), what one of them says (`Hit`), and a clipped view of
+the bytes (`Probe`). Nothing here raises on short input: a read past the end gives fewer bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from weighbridge.base.limits import MIB, ZIP_TAIL
+from weighbridge.io.source import Source
+
+Confidence = Literal["certain", "likely", "guess"]
+
+#: Bytes that every recogniser may look at without a further read.
+HEAD: Final = 64 * 1024
+#: A structure that is decoded whole to be told apart (safetensors header, JSON, zip directory) may be this long.
+WHOLE: Final = 8 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One recogniser's answer."""
+
+    format: str
+    variant: str = ""
+    evidence: tuple[str, ...] = ()
+    confidence: Confidence = "certain"
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What some bytes are. `readable`: Weighbridge has a reader for the format. `damage`: what is visibly broken."""
+
+    format: str
+    variant: str
+    confidence: Confidence
+    evidence: tuple[str, ...]
+    detail: Mapping[str, Any]
+    readable: bool
+    title: str
+    damage: tuple[str, ...] = ()
+    advice: str | None = None
+
+
+class Probe:
+    """The bytes of a source, clipped to what there is."""
+
+    def __init__(self, source: Source, depth: int = 0) -> None:
+        self.source, self.size, self.depth = source, source.size, depth
+        self.head = source.head(HEAD)
+
+    def at(self, offset: int, length: int) -> bytes:
+        """The bytes [offset, offset + length), or as many of them as exist."""
+        if offset < 0 or offset >= self.size or length <= 0:
+            return b""
+        end = min(offset + length, self.size)
+        return self.head[offset:end] if end <= len(self.head) else self.source.read(offset, end - offset)
+
+    def number(self, offset: int, code: str) -> int | None:
+        """One integer of `struct` code (with its byte order) at `offset`, None where the file is shorter."""
+        data = self.at(offset, struct.calcsize(code))
+        return struct.unpack(code, data)[0] if len(data) == struct.calcsize(code) else None
+
+    @cached_property
+    def tail(self) -> bytes:
+        """The last bytes: where a zip has its directory's end."""
+        length = min(self.size, ZIP_TAIL)
+        return self.at(self.size - length, length)
+
+    @cached_property
+    def text(self) -> str | None:
+        """The head as text, None where it is binary. A cut inside a UTF-8 sequence at its end is forgiven."""
+        data = self.head.removeprefix(b"\xef\xbb\xbf")
+        if not data or any(byte in data for byte in _NOT_TEXT):
+            return None
+        for cut in range(4 if self.size > len(self.head) else 1):
+            try:
+                return data[: len(data) - cut].decode()
+            except UnicodeDecodeError:
+                continue
+        return None
+
+
+# Control characters that no text file has (NUL first: nearly every binary shows it at once).
+_NOT_TEXT: Final = bytes(c for c in range(32) if c not in b"\t\n\r\f\b\x1b")

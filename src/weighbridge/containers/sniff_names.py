@@ -1,0 +1,82 @@
+"""What the names of tensors tell about a checkpoint: adapters, packings, families. Names only, no shapes, so the same
+tables serve the sniffer (first look) and the reports (whole index). One row a fact; the first adapter wins, packings
+add.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+
+class Look(NamedTuple):
+    """`pattern` found in one name or more says `what`."""
+
+    what: str
+    pattern: re.Pattern[str]
+    words: str
+
+
+def _rows(*rows: tuple[str, str, str]) -> tuple[Look, ...]:
+    return tuple(Look(what, re.compile(pattern), words) for what, pattern, words in rows)
+
+
+ADAPTERS: Final = _rows(
+    # PEFT writes base_model.model.<path>.lora_A.weight; kohya lora_unet_...lora_down.weight; diffusers .lora.up.weight
+    ("lora-peft", r"(^base_model\.model\.).*\.lora_(A|B|embedding_A|embedding_B)\b", "PEFT LoRA tensor names"),
+    ("lora-kohya", r"^lora_(unet|te|te1|te2|transformer)_.*\.(lora_down|lora_up)\.", "kohya LoRA tensor names"),
+    ("lora", r"(^|\.)lora_(A|B|a|b|up|down)(\.|$)|\.lora\.(up|down)\.|\.lora_linear_layer\.", "LoRA tensor names"),
+    ("lokr", r"\.lokr_w[12](_[ab])?$", "LyCORIS LoKr tensor names"),
+    ("loha", r"\.hada_w[12]_[ab]$", "LyCORIS LoHa tensor names"),
+    ("ia3", r"\.ia3_l(\.|$)", "IA3 tensor names"),
+    ("prompt", r"^prompt_embeddings$", "prompt tuning tensor names"),
+    ("control-vector", r"^direction\.\d+$", "control vector tensor names"),
+    ("textual-inversion", r"^emb_params$|^clip_[lg]$", "textual inversion tensor names"),
+)
+
+PACKINGS: Final = _rows(
+    ("gptq-or-awq", r"\.qzeros$", "packed int32 weights with qzeros"),
+    ("compressed-tensors", r"\.weight_packed$", "weight_packed tensors (compressed-tensors)"),
+    ("bnb-4bit", r"\.quant_state\.bitsandbytes__(nf4|fp4)$", "bitsandbytes 4-bit quant_state"),
+    ("bnb-int8", r"\.SCB$", "bitsandbytes int8 SCB scales"),
+    ("fp8-block", r"\.weight_scale_inv$", "FP8 weights with weight_scale_inv"),
+    ("mxfp4", r"(_blocks|\.blocks)$", "MXFP4 blocks and scales"),
+    ("nvfp4", r"\.weight_scale_2$", "ModelOpt NVFP4 weight_scale_2"),
+    ("hqq", r"\.W_q$", "HQQ W_q tensors"),
+    ("fp8-comfy", r"\.scale_weight$|^scaled_fp8$", "scaled FP8 (ComfyUI)"),
+    ("mlx", r"\.scales$", "weights with separate scales (MLX)"),
+)
+
+FAMILIES: Final = _rows(
+    (
+        "decoder-hf",
+        r"(^|\.)model\.layers\.0\.self_attn\.(q_proj|qkv_proj)\.",
+        "Hugging Face decoder (Llama-like) names",
+    ),
+    ("decoder-meta", r"^layers\.0\.attention\.wq\.", "Meta / Mistral native names"),
+    ("bert", r"(^|\.)encoder\.layer\.0\.attention\.self\.query\.", "BERT-like encoder names"),
+    ("gpt2", r"(^|\.)h\.0\.attn\.c_attn\.", "GPT-2 names"),
+    ("gpt-neox", r"^gpt_neox\.layers\.0\.", "GPT-NeoX names"),
+    ("t5", r"^encoder\.block\.0\.layer\.0\.SelfAttention\.", "T5 names"),
+    ("mamba", r"\.layers\.0\.mixer\.(in_proj|A_log)", "Mamba names"),
+    ("whisper", r"decoder\.layers\.0\.encoder_attn\.", "encoder-decoder with cross attention (Whisper, BART)"),
+    ("clip", r"(^|\.)text_model\.encoder\.layers\.0\.", "CLIP text encoder names"),
+    ("ldm", r"^model\.diffusion_model\.", "Stable Diffusion (LDM) checkpoint names"),
+    ("flux", r"(^|\.)double_blocks\.0\.img_attn\.", "Flux transformer names"),
+    ("dit", r"^transformer_blocks\.0\.", "diffusers transformer names"),
+    ("unet", r"^down_blocks\.0\.", "diffusers UNet or VAE names"),
+    ("gguf", r"^blk\.0\.attn_", "GGUF names"),
+)
+
+
+def first(looks: tuple[Look, ...], names: Iterable[str]) -> Look | None:
+    """The first row that fits any of the names."""
+    every = list(names)
+    return next((look for look in looks if any(look.pattern.search(n) for n in every)), None)
+
+
+def every(looks: tuple[Look, ...], names: Iterable[str]) -> tuple[Look, ...]:
+    """All rows that fit."""
+    pool = list(names)
+    return tuple(look for look in looks if any(look.pattern.search(n) for n in pool))
