@@ -16,6 +16,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Shape, Spec
@@ -43,10 +45,9 @@ class Finding:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One stored tensor: bytes [offset, offset + nbytes) of `files[file]` of its index, in C order, little-endian
-    unless the index says otherwise."""
+    unless the index says otherwise. (A Struct is made eight times faster than a dataclass; headers have 100,000 of them.)"""
 
     name: str
     dtype: DType

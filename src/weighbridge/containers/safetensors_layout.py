@@ -1,0 +1,163 @@
+"""Writing safetensors: where every tensor goes, and the header's bytes. The same input always gives the same bytes.
+
+The format knows no alignment, but white space may fill the header up: `layout` pads it so that the data starts at a
+page, and orders tensors by the largest power of two (up to the page) that divides their size, large ones first. Every
+tensor then starts at a multiple of its own power, since all sizes before it are multiples of it: matrices at pages, the
+rest at least at their element's size. No other byte is spent; any reader accepts it.
+
+`order="reference"` gives the bytes of the reference's own writer (dtype descending, then name; header padded to 8).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Literal
+
+from weighbridge.base.dtypes import RANK
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.limits import SAFETENSORS_HEADER
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Index, Layout, Slot
+
+SUFFIX: Final = ".safetensors"
+METADATA: Final = "__metadata__"
+PAGE: Final = 4096
+_LENGTH: Final = 8
+Order = Literal["aligned", "given", "reference"]
+Named = tuple[str, Spec]
+
+
+def layout(
+    tensors: Sequence[Named],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    align: int = PAGE,
+    reserve: int = 0,
+    order: Order = "aligned",
+) -> Layout:
+    """A file of `tensors`. The data starts at a multiple of `align`; `reserve` bytes of the header stay free for later
+    edits in place. UsageError for names or metadata that no reader could read back."""
+    _check(tensors, metadata)
+    if order not in _ORDERS:
+        raise UsageError(f"no order is called {order!r}", hint=f"known: {', '.join(_ORDERS)}")
+    ordered = _ORDERS[order](tensors)
+    align = _LENGTH if order == "reference" else align
+    head = header_bytes(ordered, metadata, align=align, reserve=reserve)
+    slots, at = [], len(head)
+    for name, spec in ordered:
+        slots.append(Slot(name, spec, at))
+        at += spec.nbytes
+    return Layout("safetensors", ((0, head),), tuple(slots), at, _notes(slots))
+
+
+def header_bytes(
+    tensors: Iterable[Named],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    align: int = _LENGTH,
+    reserve: int = 0,
+    size: int | None = None,
+) -> bytes:
+    """Length and JSON of tensors that lie one after the other in this order, padded with spaces to a multiple of
+    `align` or to exactly `size` bytes (UsageError where it doesn't fit)."""
+    if align < 1 or align & (align - 1) or reserve < 0:
+        raise UsageError(f"alignment must be a power of two and reserve not negative, not {align} and {reserve}")
+    text = _json(tensors, metadata)
+    need = _LENGTH + len(text) + reserve
+    total = -(-need // align) * align if size is None else size
+    if total < need:
+        raise UsageError(f"the header needs {need} bytes, there is room for {size}", hint="write the file anew")
+    if total - _LENGTH > SAFETENSORS_HEADER:
+        raise UsageError(
+            f"the header would have {total - _LENGTH} bytes; readers refuse more than {SAFETENSORS_HEADER}",
+            hint="split the tensors over several files",
+        )
+    return (total - _LENGTH).to_bytes(_LENGTH, "little") + text.ljust(total - _LENGTH)
+
+
+def edited_header(index: Index, metadata: Mapping[str, str]) -> bytes | None:
+    """The bytes that replace the header of `index` in place to give it this metadata; None where they don't fit.
+
+    Only where the file is known to be read as `index` says: same entries, same data, same length of the header.
+    """
+    _check_metadata(metadata)
+    try:
+        return header_bytes([(e.name, e.spec) for e in index.entries], metadata, size=index.data_start[0])
+    except UsageError:
+        return None
+
+
+def _json(tensors: Iterable[Named], metadata: Mapping[str, str] | None) -> bytes:
+    # Compact, and escaped as serde_json does it, which is also what Python's encoder does without `ensure_ascii`.
+    # Metadata is sorted: the reference writes it in the random order of a hash map.
+    table: dict[str, object] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
+    at = 0
+    for name, spec in tensors:
+        end = at + spec.nbytes
+        table[name] = {"dtype": spec.dtype.safetensors, "shape": spec.shape, "data_offsets": (at, end)}
+        at = end
+    return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _by_alignment(tensors: Sequence[Named]) -> list[Named]:
+    # The sort is stable: among equals the given order, which is the model's, stays. Empty tensors fit anywhere.
+    return sorted(tensors, key=lambda t: -_power(t[1].nbytes))
+
+
+def _power(size: int) -> int:
+    """The largest power of two up to a page that divides `size`."""
+    return min(size & -size, PAGE) if size else PAGE
+
+
+def _as_reference(tensors: Sequence[Named]) -> list[Named]:
+    # tensor.rs `prepare`: dtype descending in the order of its enum, then name (Rust compares bytes, Python code
+    # points: the same order for UTF-8).
+    return sorted(tensors, key=lambda t: (-RANK[t[1].dtype.name], t[0]))
+
+
+_ORDERS: Final[Mapping[str, Callable[[Sequence[Named]], list[Named]]]] = MappingProxyType(
+    {"aligned": _by_alignment, "given": list, "reference": _as_reference}
+)
+
+
+def _check(tensors: Sequence[Named], metadata: Mapping[str, str] | None) -> None:
+    seen = set()
+    for name, spec in tensors:
+        if name in seen:
+            raise UsageError(f"two tensors are called {name!r}")
+        if name == METADATA:
+            raise UsageError(f"a tensor can't be called {METADATA}: readers take it for the metadata")
+        _check_text(name, "a tensor's name")
+        seen.add(name)
+        if spec.dtype.safetensors is None:
+            raise UnsupportedError(
+                f"tensor {name!r} is {spec.dtype}, which safetensors can't hold",
+                hint="decode it first, e.g. --dtype f16",
+            )
+        if any(n >= 2**64 for n in spec.shape):
+            raise UsageError(f"tensor {name!r} has a dimension that doesn't fit 64 bits")
+    _check_metadata(metadata or {})
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    for key, value in metadata.items():
+        _check_text(key, "a metadata key")
+        _check_text(value, f"metadata {key!r}")
+
+
+def _check_text(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise UsageError(f"{what} must be a string, not {text!r}", hint="write other values as JSON text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} is not valid Unicode: {text!r}") from None
+
+
+def _notes(slots: Sequence[Slot]) -> tuple[str, ...]:
+    if not slots:
+        return ()
+    counts = [(sum(s.offset % step == 0 for s in slots), words) for step, words in ((PAGE, "a page"), (64, "64 bytes"))]
+    return tuple(f"{count} of {len(slots)} tensors start at a multiple of {words}" for count, words in counts)
