@@ -1,0 +1,115 @@
+"""What a config.json means once its silences are filled: the defaults of its class, and one form for rope and labels.
+
+Configs leave out what equals the default of their class, and the default differs between classes and between versions.
+The reference converter sees configs through transformers (`AutoConfig(...).to_dict()`), so do we, from tables: the
+defaults stand in the family's TOML. Pure functions over parsed JSON; wrong values are a FormatError that names the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weighbridge.base.errors import FormatError
+
+Config = Mapping[str, Any]
+_INT_MAX = (1 << 31) - 1
+
+
+def integer(value: Any, key: str, low: int = 0) -> int:
+    """A size from a config or a GGUF, checked: a bool, a fraction or a negative number is no size."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _INT_MAX:
+        raise FormatError(
+            "is not a size", field=key, expected=f"an integer from {low} to {_INT_MAX}", found=repr(value)
+        )
+    return value
+
+
+def number(value: Any, key: str) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
+        raise FormatError("is not a number", field=key, expected="a finite number", found=repr(value))
+    return float(value)
+
+
+def evaluate(expression: str, values: Config) -> int | None:
+    """`a/b/2` over sizes (floor, as transformers does), `#a` the length of a list; None where one is absent or null."""
+    if expression.startswith("#"):
+        listed = values.get(expression[1:])
+        return len(listed) or None if listed is not None else None
+    result = None
+    for name in expression.split("/"):
+        value = int(name) if name.isdigit() else values.get(name)
+        if value is None:
+            return None
+        value = _scalar(value, name)
+        if result is not None and value == 0:
+            raise FormatError("is zero, but sizes are divided by it", field=name)
+        result = value if result is None else result // value
+    return result
+
+
+def _scalar(value: Any, name: str) -> int:
+    if not isinstance(value, int | float | str) and hasattr(value, "__len__"):
+        raise FormatError("varies by layer, which this family's table doesn't describe", field=name)
+    return integer(value, name)
+
+
+def rope(config: Config, theta: float) -> dict[str, Any]:
+    """The rotary parameters in one flat form: `rope_theta`, `rope_type` and what belongs to that type.
+
+    transformers 5.23, modeling_rope_utils.py `convert_rope_params_to_dict` and `standardize_rope_params`: v4's
+    `rope_scaling` wins over v5's `rope_parameters`, `type` is the old name of `rope_type`, and the types that scale
+    from a trained length take it from the config where they don't say it.
+    """
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(given, Mapping):
+        raise FormatError("is not an object", field="rope_scaling", found=type(given).__name__)
+    full = given.get("full_attention")
+    out = dict(full if isinstance(full, Mapping) else given)
+    top = config.get("rope_theta")
+    out.setdefault("rope_theta", theta if top is None else top)
+    if config.get("partial_rotary_factor") is not None:
+        out.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    out.setdefault("rope_type", out.get("type", "default"))
+    if not isinstance(out["rope_type"], str):
+        raise FormatError("is not a string", field="rope_type", found=repr(out["rope_type"]))
+    if out["rope_type"] in ("llama3", "yarn", "longrope"):
+        trained = config.get("original_max_position_embeddings")
+        if trained is not None:
+            out["original_max_position_embeddings"] = trained
+        out.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
+    return out
+
+
+def labels(config: Config) -> tuple[str, ...] | None:
+    """A classifier's own labels in order; None for the two dummies that transformers makes up.
+
+    conversion/bert.py `cls_out_labels`, over what transformers makes of `id2label` and `num_labels`.
+    """
+    named = config.get("id2label")
+    if named is None:
+        count = config.get("num_labels")
+        count = 2 if count is None else integer(count, "num_labels")
+        return None if count == 2 else tuple(f"LABEL_{i}" for i in range(min(count, 1 << 20)))
+    try:
+        pairs = sorted((int(key), str(value)) for key, value in named.items())
+    except (AttributeError, ValueError, TypeError):
+        raise FormatError("is not an object of numbered labels", field="id2label", found=repr(named)[:80]) from None
+    if len(pairs) == 2 and pairs[0] == (0, "LABEL_0"):
+        return None
+    return tuple(value for _, value in pairs)
+
+
+def effective(config: Config, defaults: Config, null: Mapping[str, str]) -> dict[str, Any]:
+    """The config as its class would hold it, with `rope` and `labels` in one form. Keys of the file are kept."""
+    out = {**defaults, **config}
+    for key, expression in null.items():
+        if out.get(key) is None:
+            out[key] = evaluate(expression, out)
+    if "rope_theta" in defaults:
+        out["rope"] = rope(out if "rope_theta" in config else {**out, "rope_theta": None}, defaults["rope_theta"])
+    out["labels"] = labels(config)
+    return out

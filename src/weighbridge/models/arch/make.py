@@ -1,0 +1,105 @@
+"""Tensors that are no weights but follow from the config; architecture tables name them with `make`.
+
+Pure functions from an effective config to f32 values, None where the config doesn't call for the tensor. Bits equal the
+reference converter's, whose arithmetic is torch's in f32, step by step: each step here is computed in f64 and rounded
+once, which for + - * / gives exactly the f32 result (53 >= 2 * 24 + 2 bits).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError
+from weighbridge.models.arch.config import evaluate, number
+
+_FLOAT: Final = struct.Struct("<f")
+
+
+def f32(value: float) -> float:
+    """The nearest f32."""
+    try:
+        return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _wavelengths(base: float, dim: int) -> list[float]:
+    """2 pi / base^(-i/dim) for each rotary pair. A scalar over a tensor is `reciprocal() * scalar` in torch."""
+    base, turn = f32(base), f32(2 * math.pi)
+    frequencies = (f32(1.0 / f32(base ** f32(i / dim))) for i in range(0, dim, 2))
+    return [f32(f32(1.0 / f) * turn) for f in frequencies]
+
+
+def llama3(base: float, dim: int, factor: float, low: float, high: float, trained: float) -> tuple[float, ...]:
+    """The divisor of each rotary frequency: 1 for short waves, `factor` for long ones, between them a blend.
+
+    conversion/llama.py `generate_extra_tensors` (llama.cpp b11549).
+    """
+    shortest, longest = f32(trained / high), f32(trained / low)
+    values = []
+    for wave in _wavelengths(base, dim):
+        if wave < shortest:
+            values.append(1.0)
+        elif wave > longest:
+            values.append(f32(factor))
+        else:
+            smooth = f32(f32(f32(f32(1.0 / wave) * f32(trained)) - f32(low)) / f32(high - low)) if high != low else 0.0
+            values.append(f32(1.0 / f32(f32(f32(1.0 - smooth) / f32(factor)) + smooth)))
+    return tuple(values)
+
+
+def llama3_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """`rope_freqs.weight` of a config whose rope type is llama3."""
+    rope = config.get("rope") or {}
+    if str(rope.get("rope_type", "")).lower() != "llama3":
+        return None
+    dim = evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config) or 0
+    keys = (("rope_theta", 10000.0), ("factor", 8.0), ("low_freq_factor", 1.0), ("high_freq_factor", 4.0))
+    base, factor, low, high = (_positive(rope.get(key, default), key) for key, default in keys)
+    trained = _positive(rope.get("original_max_position_embeddings", 8192), "original_max_position_embeddings")
+    return llama3(base, dim, factor, low, high, trained)
+
+
+def _positive(value: Any, key: str) -> float:
+    if (result := number(value, key)) <= 0:
+        raise FormatError("is not positive", field=key, found=result)
+    return result
+
+
+def llama3_parameters(values: Sequence[float], base: float) -> dict[str, Any] | None:
+    """The rope parameters that give exactly these factors, or None. What a GGUF says of llama3 scaling is this tensor
+    alone, so the way back to a config is to find parameters and to prove them bit by bit."""
+    dim, factor = 2 * len(values), max(values, default=0.0)
+    if not factor > 1 or factor == math.inf:
+        return None
+    want = tuple(f32(v) for v in values)
+    for low, high, trained in _candidates(want, base, factor):
+        if 0 < low < high and trained > 0 and llama3(base, dim, factor, low, high, trained) == want:
+            found = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+            return {**found, "original_max_position_embeddings": int(trained)}
+    return None
+
+
+def _candidates(values: Sequence[float], base: float, factor: float) -> Iterator[tuple[float, float, float]]:
+    """Likely (low, high, trained length): the usual ones, then those that two points of the blend determine."""
+    yield from product((1.0,), (4.0,), (8192.0, *(float(1 << n) for n in range(4, 21) if n != 13)))
+    waves = _wavelengths(base, 2 * len(values))
+    blend = [(1.0 / w, (1 / v - 1 / factor) / (1 - 1 / factor)) for w, v in zip(waves, values, strict=True)
+             if 1 < v < factor]  # fmt: skip
+    if len(blend) > 1:  # smooth = (trained / wave - low) / (high - low): a line over 1 / wave
+        (x0, y0), (x1, y1) = blend[0], blend[-1]
+        slope = (y1 - y0) / (x1 - x0)
+        start = y0 - slope * x0
+        for low in (1.0, 0.5, 1.5, 2.0, 3.0, 4.0) if start < 0 else ():
+            width = -low / start
+            yield low, low + round(width, 3), float(round(slope * width))
+
+
+MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | None]]] = MappingProxyType(
+    {"llama3_factors": llama3_factors}
+)

@@ -1,0 +1,183 @@
+"""An architecture TOML as checked, immutable rows. Knows the file's grammar and nothing of tensors.
+
+A table is ours, not input: a mistake in it is a UsageError that names the row, raised when the family is first loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from weighbridge.base.errors import UsageError
+
+_PLACEHOLDER = re.compile(r"{(\w+)}")
+_CALL = re.compile(r"(\w+)\(([\w, ]*)\)")
+_ATTRIBUTES = frozenset({"kind", "shape", "via", "when", "group", "tied", "make"})
+PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
+
+
+@dataclass(frozen=True, slots=True)
+class Via:
+    """A layout by name and the size symbols it takes."""
+
+    layout: str
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One role: a logical tensor (or, with indices, as many) and its name in each dialect that holds it."""
+
+    name: str
+    kind: str
+    shape: tuple[str, ...]
+    names: Mapping[str, str]
+    via: Mapping[str, Via]
+    when: str | None = None
+    group: str | None = None
+    tied: str | None = None
+    make: str | None = None
+
+    @property
+    def optional(self) -> bool:
+        return bool(self.group or self.tied or self.make)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One physical name of a dialect with its placeholders, and the roles it holds in joining order."""
+
+    name: str
+    roles: tuple[str, ...]
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        return tuple(i for i in placeholders(self.name) if i != PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A column: its templates in the order of the rows, the prefixes it is written with, names that are dropped."""
+
+    name: str
+    templates: tuple[Template, ...]
+    prefixes: tuple[str, ...]
+    drop: tuple[str, ...]
+    order: str  # "table": layer by layer; "source": as the reference converter writes, see order.py
+    together: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Where a config and a GGUF say a size; first that is present."""
+
+    hf: tuple[str, ...]
+    gguf: tuple[str, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A class of transformers that belongs to the family. `gguf`: keys and tensors by which a GGUF of it is known
+    (empty: any, None: never)."""
+
+    name: str
+    model_type: str
+    aliases: tuple[str, ...]
+    prefix: str
+    gguf: tuple[str, ...] | None
+    defaults: Mapping[str, Any]
+    null: Mapping[str, str]
+
+
+def placeholders(template: str) -> list[str]:
+    return _PLACEHOLDER.findall(template)
+
+
+def parse_row(name: str, row: Mapping[str, Any]) -> Row:
+    names = {key: value for key, value in row.items() if key not in _ATTRIBUTES}
+    plain = {key: row.get(key) for key in ("when", "group", "tied", "make")}
+    via = {dialect: _parse_via(text) for dialect, text in row.get("via", {}).items()}
+    return Row(
+        name, row["kind"], tuple(row["shape"].split(",")), MappingProxyType(names), MappingProxyType(via), **plain
+    )
+
+
+def _parse_via(text: str) -> Via:
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise UsageError(f"a layout is written name(sizes), not {text!r}")
+    return Via(found[1], tuple(s.strip() for s in found[2].split(",") if s.strip()))
+
+
+def parse_architecture(name: str, doc: Mapping[str, Any], shared: Mapping[str, Any]) -> Architecture:
+    known = doc.get("gguf")
+    return Architecture(
+        name, doc["model_type"], tuple(doc.get("aliases", ())), doc.get("prefix", ""),
+        None if known is None else tuple(known),
+        MappingProxyType({**shared, **doc.get("defaults", {})}), MappingProxyType(doc.get("null", {})),
+    )  # fmt: skip
+
+
+def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) -> Dialect:
+    """A dialect with all that it takes from its base: names, prefixes, drops, fused tensors."""
+    chain, options = _bases(name, doc["dialect"])
+    fused = {f["name"]: tuple(f["roles"]) for f in doc.get("fuse", {}).get(name, {}).values()}
+    member_of = {role: template for template, roles in fused.items() for role in roles}
+    replace = options.get("replace", {})
+    templates: dict[str, Template] = {}
+    for row in rows.values():
+        text = member_of.get(row.name) or next((row.names[d] for d in chain if d in row.names), None)
+        if text is not None:
+            text = _replaced(text, replace)
+            key = f"{text} {row.when or ''}"  # two rows may share a name if their conditions exclude each other
+            templates.setdefault(key, Template(text, fused.get(text, (row.name,))))
+    return Dialect(
+        name, tuple(templates.values()), tuple(options.get("prefixes", ("",))),
+        tuple(t for d in chain for t in doc.get("drop", {}).get(d, ())),
+        options.get("order", "table"),
+        tuple(tuple(group) for group in options.get("together", ())),
+    )  # fmt: skip
+
+
+def _bases(name: str, dialects: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """A dialect and its bases, nearest first, and their options merged."""
+    chain = [name]
+    while base := dialects[chain[-1]].get("base"):
+        chain.append(base)
+    options: dict[str, Any] = {}
+    for link in reversed(chain):
+        options.update(dialects[link])
+    return chain, options
+
+
+def _replaced(text: str, pairs: Mapping[str, str]) -> str:
+    for old, new in pairs.items():
+        text = text.replace(old, new)
+    return text
+
+
+def check(
+    rows: Mapping[str, Row], dialects: Iterable[Dialect], indices: Mapping[str, str], sizes: Mapping[str, Size]
+) -> None:
+    """What a table must hold to: known indices, known sizes, joined roles alike in all but their first axis, no vector
+    stacked (its elements are its rows: an expert's would not be a run of them)."""
+    for dialect in dialects:
+        for template in dialect.templates:
+            first = rows[template.roles[0]]
+            if any(r.shape[1:] != first.shape[1:] or r.group != first.group for r in (rows[n] for n in template.roles)):
+                raise UsageError(f"{template.name}: joined roles differ in shape or group")
+            if set(template.indices) - set(indices):
+                raise UsageError(f"{template.name}: unknown index")
+    for row in rows.values():
+        symbols = {s for dim in row.shape for s in dim.split("*")} | {
+            s for via in row.via.values() for s in via.symbols
+        }
+        if unknown := {s for s in symbols if not s.isdigit()} - set(sizes):
+            raise UsageError(f"{row.name}: unknown sizes {sorted(unknown)}")
+        used = {tuple(t for t in placeholders(n) if t != PREFIX) for n in row.names.values()}
+        if len(row.shape) == 1 and len({frozenset(u) for u in used}) > 1:
+            raise UsageError(f"{row.name}: a vector can't be stacked")

@@ -1,0 +1,398 @@
+"""One family of models: which logical tensors it has, what each dialect calls them, and how they lie there.
+
+A family is one TOML, one row a role (logical tensor), one column a dialect. The rules:
+
+ 1. Names are generated from the sizes in the config, expanded and looked up: missing and unmapped are exact lists.
+ 2. An index that a name omits is stacked, in index order: HF says `experts.{e}.w1`, GGUF says `ffn_gate_exps`.
+ 3. `fuse` joins roles in a stated order into one tensor.
+ 4. `via` names a two-way layout change (tensors/layouts.py) from the role's own layout to the dialect's.
+ 5. Presence decides: a group is there whole or not at all; part of a group, and what is left over, are errors.
+ 6. `tied` roles may be absent, `drop` names carry nothing, `make` roles follow from the config.
+ 7. Shapes are symbols and are checked against every header, on the physical tensor.
+
+What type a tensor is stored as is no matter of a family (convert/recipe.py decides by a role's `kind`). Nothing here
+loads numpy but `load` and `save`, which build nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from importlib import resources
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.spec import Shape
+from weighbridge.models.arch import rows as grammar
+from weighbridge.models.arch.config import effective, evaluate, integer
+from weighbridge.models.arch.expand import Expansion, Instance, Place, Sizes, applies, expand, shape_of
+from weighbridge.models.arch.order import reference_order
+from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size, Via
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.layouts import Layout
+    from weighbridge.tensors.nodes import Node
+
+__all__ = [
+    "Architecture", "Expansion", "Family", "Instance", "MappingError", "MappingReport", "Place", "Row", "Sizes",
+    "families", "family_of_gguf", "family_of_hf",
+]  # fmt: skip
+
+_SHOWN = 5  # names in a message; the report has them all
+
+
+@dataclass(frozen=True, slots=True)
+class MappingReport:
+    """How a file's tensors fit a family: all names, in the order of the table (`missing`) or of the file (the others).
+    `misshapen`: name, expected shape, found shape. `dropped`: constants that carry nothing."""
+
+    missing: tuple[str, ...] = ()
+    unmapped: tuple[str, ...] = ()
+    misshapen: tuple[tuple[str, Shape, Shape], ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not (self.missing or self.unmapped or self.misshapen)
+
+    def __str__(self) -> str:
+        shapes = [f"{name} is {list(found)}, expected {list(want)}" for name, want, found in self.misshapen]
+        lists = (("missing", self.missing), ("without a rule", self.unmapped), ("of the wrong shape", shapes))
+        return "; ".join(f"{len(names)} {word}: {_some(names)}" for word, names in lists if names) or "all fit"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+class MappingError(FormatError):
+    """A file's tensors don't fit the family; `report` has every name."""
+
+    def __init__(self, family: str, dialect: str, report: MappingReport) -> None:
+        super().__init__(f"the tensors don't fit a {family} model under its {dialect} names: {report}")
+        self.report = report
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """One architecture TOML, parsed and checked."""
+
+    name: str
+    gguf: str
+    rows: Mapping[str, Row]
+    dialects: Mapping[str, Dialect]
+    architectures: Mapping[str, Architecture]
+    sizes: Mapping[str, Size]
+    index: Mapping[str, str]
+    _expansions: dict[tuple[str, str, Sizes], Expansion] = field(default_factory=dict, init=False, repr=False)
+
+    # ------------------------------------------------------------------ sizes
+
+    def architecture(self, config: Mapping[str, Any]) -> Architecture | None:
+        """The class that a config belongs to: by `architectures`, else by `model_type`."""
+        listed = config.get("architectures") or ()
+        known = {alias: a for a in self.architectures.values() for alias in (a.name, *a.aliases)}
+        if isinstance(listed, Sequence) and not isinstance(listed, str) and listed:
+            return known.get(listed[0]) if isinstance(listed[0], str) else None
+        same = [a for a in self.architectures.values() if a.model_type == config.get("model_type")]
+        return same[-1] if same else None  # the last is the plain one
+
+    def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The config with its class's defaults filled in (see config.py)."""
+        architecture = self._known(config)
+        return effective(config, architecture.defaults, architecture.null)
+
+    def _known(self, config: Mapping[str, Any]) -> Architecture:
+        if (architecture := self.architecture(config)) is None:
+            raise UsageError(f"the config is of no class of the {self.name} family")
+        return architecture
+
+    def sizes_from_hf(self, config: Mapping[str, Any]) -> Sizes:
+        """The sizes that a config.json states. FormatError for one that is missing or no size."""
+        facts = self.effective(config)
+        values = {s: self._first(size.hf, facts, s, size) for s, size in self.sizes.items()}
+        return Sizes(_known_only(values), self._known(config).name, facts)
+
+    def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
+        """The sizes that a GGUF's key-values state. `names`: its tensors, which may tell the class."""
+        view = _ArchView(metadata, self.gguf)
+        values = {s: self._first(size.gguf, view, s, size) for s, size in self.sizes.items()}
+        return Sizes(_known_only(values), self.architecture_of_gguf(metadata, names).name)
+
+    def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: Size) -> int | None:
+        for source in sources:
+            if n := evaluate(source, values):
+                return integer(n, source, 1)
+        if size.optional:
+            return None
+        raise FormatError(f"the {self.name} family needs this size", field=sources[0], expected="a positive integer",
+                          found=values.get(sources[0].strip("#")))  # fmt: skip
+
+    def architecture_of_gguf(
+        self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()
+    ) -> Architecture:
+        """The class of transformers that a GGUF came from, as far as it shows: GGUF doesn't name it."""
+        view = _ArchView(metadata, self.gguf)
+        for a in self.architectures.values():
+            if a.gguf is not None and (not a.gguf or any(k in names or _filled(view.get(k)) for k in a.gguf)):
+                return a
+        raise UsageError(f"no class of the {self.name} family is open to any GGUF")
+
+    # ------------------------------------------------------------------ names
+
+    @cached_property
+    def role_indices(self) -> Mapping[str, tuple[str, ...]]:
+        """The indices of each role: all that any dialect's name of it has, in the order of the table."""
+        used: dict[str, set[str]] = {name: set() for name in self.rows}
+        for dialect in self.dialects.values():
+            for template in dialect.templates:
+                for role in template.roles:
+                    used[role].update(template.indices)
+        return {name: tuple(i for i in self.index if i in found) for name, found in used.items()}
+
+    def expansion(self, dialect: str, sizes: Sizes, prefix: str | None = None) -> Expansion:
+        """All names of a dialect for a model of these sizes (kept: it is asked for again and again)."""
+        column = self._dialect(dialect)
+        if prefix is None:
+            wanted = self.architectures[sizes.architecture].prefix
+            prefix = wanted if wanted in column.prefixes else column.prefixes[0]
+        key = (dialect, prefix, sizes)
+        if key not in self._expansions:
+            while len(self._expansions) >= 8:  # a few models at a time, not all there ever were
+                self._expansions.pop(next(iter(self._expansions)))
+            self._expansions[key] = expand(column, self.rows, self.role_indices, self.index, sizes, prefix)
+        return self._expansions[key]
+
+    def _dialect(self, name: str) -> Dialect:
+        if name not in self.dialects:
+            raise UsageError(f"the {self.name} family has no {name!r} names", hint=f"known: {', '.join(self.dialects)}")
+        return self.dialects[name]
+
+    def names(self, dialect: str, sizes: Sizes) -> Mapping[str, Shape]:
+        """Every tensor that the dialect may hold for this model, with its shape, layer by layer."""
+        return {name: place.shape for name, place in self.expansion(dialect, sizes).places.items()}
+
+    def recognise(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[str, str]:
+        """The dialect and prefix under whose names most of `names` are; the first of the table where several fit."""
+        held = names.keys() if isinstance(names, Mapping) else set(names)
+        options = [(d.name, p) for d in self.dialects.values() for p in d.prefixes]
+        return max(options, key=lambda o: len(held & self.expansion(o[0], sizes, o[1]).places.keys()))
+
+    def dialect_of(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> str:
+        """The dialect that the names are in. UnsupportedError where they are in none."""
+        dialect, prefix = self.recognise(names, sizes)
+        if not any(name in self.expansion(dialect, sizes, prefix).places for name in names):
+            raise UnsupportedError(f"none of the tensors has a name of the {self.name} family")
+        return dialect
+
+    def _prefix(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
+        prefixes = self._dialect(dialect).prefixes
+        return max(prefixes, key=lambda p: len(names.keys() & self.expansion(dialect, sizes, p).places.keys()))
+
+    def check(self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape]) -> MappingReport:
+        """How tensors of these names and (logical) shapes fit. Needs no data and no numpy."""
+        expansion = self.expansion(dialect, sizes, self._prefix(dialect, shapes, sizes))
+        places = expansion.places
+        begun = {places[name].need for name in shapes if name in places}
+        return MappingReport(
+            tuple(n for n, p in places.items() if n not in shapes and (p.need is None or p.need in begun)),
+            tuple(n for n in shapes if n not in places and n not in expansion.dropped),
+            tuple((n, places[n].shape, s) for n, s in shapes.items() if n in places and tuple(s) != places[n].shape),
+            tuple(n for n in shapes if n in expansion.dropped and n not in places),
+        )
+
+    def kind(self, dialect: str, sizes: Sizes, name: str) -> str:
+        """The kind of the roles that a physical tensor holds (norm, linear, embedding ...), for a recipe."""
+        return self.rows[self.expansion(dialect, sizes).places[name].cells[0].instance[0]].kind
+
+    def lost(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Any]) -> list[Instance]:
+        """Roles that the dialect can't hold, though they are weights: what a plan must list as losses."""
+        held = {r for t in self._dialect(dialect).templates for r in t.roles if applies(self.rows[r], sizes)}
+        return [i for i in roles if i[0] not in held and not self.rows[i[0]].make]
+
+    # ------------------------------------------------------------------ tensors
+
+    def load(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Node]) -> dict[Instance, Node]:
+        """Physical tensors -> logical ones, each in the role's own layout. MappingError unless all fit."""
+        report = self.check(dialect, sizes, {name: node.spec.shape for name, node in tensors.items()})
+        if not report.ok:
+            raise MappingError(self.name, dialect, report)
+        places = self.expansion(dialect, sizes, self._prefix(dialect, tensors, sizes)).places
+        roles: dict[Instance, Node] = {}
+        for name, place in places.items():
+            if (node := tensors.get(name)) is not None:
+                roles |= self._cut(dialect, sizes, place, node)
+        return roles
+
+    def _cut(self, dialect: str, sizes: Sizes, place: Place, node: Node) -> dict[Instance, Node]:
+        from weighbridge.tensors.nodes import slice_rows
+
+        out = {}
+        for instance, start, shape in place.cells:
+            part = node if len(place.cells) == 1 else slice_rows(node, start, shape)
+            layout = self._layout(dialect, instance[0], sizes)
+            out[instance] = layout.undo(part) if layout else part
+        return out
+
+    def save(
+        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], *, source_order: Sequence[str] | None = None,
+        prefix: str | None = None,
+    ) -> dict[str, Node]:  # fmt: skip
+        """Logical tensors -> a dialect's physical ones, in its order: for GGUF the reference converter's, which follows
+        the source's names (`source_order`, as stored); otherwise layer by layer. Roles it can't hold are left out."""
+        places = self.expansion(dialect, sizes, prefix).places
+        roles = {**self._made(dialect, sizes, roles), **roles}
+        present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}
+        self._check_whole(dialect, sizes, present, roles, prefix)
+        out = {name: self._join(dialect, sizes, place, roles) for name, place in present.items()}
+        if self.dialects[dialect].order == "table":
+            return out
+        return {name: out[name] for name in reference_order(self, present, sizes, source_order)}
+
+    def _check_whole(
+        self,
+        dialect: str,
+        sizes: Sizes,
+        present: Mapping[str, Place],
+        roles: Mapping[Instance, Any],
+        prefix: str | None,
+    ) -> None:
+        """FormatError for parts that don't make a whole: a missing expert, half of a fused tensor, part of a group."""
+        if unknown := [i for i in roles if i[0] not in self.rows]:
+            raise UsageError(f"the {self.name} family has no role {unknown[0][0]!r}")
+        parts = [
+            f"{p.name} (its {_label(c.instance)})" for p in present.values() for c in p.cells if c.instance not in roles
+        ]
+        begun = {p.need for p in present.values()}
+        places = self.expansion(dialect, sizes, prefix).places
+        missing = [n for n, p in places.items() if n not in present and (p.need is None or p.need in begun)]
+        if parts or missing:
+            raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
+
+    def _join(self, dialect: str, sizes: Sizes, place: Place, roles: Mapping[Instance, Node]) -> Node:
+        from weighbridge.tensors.nodes import concat, reshape
+
+        parts = []
+        for instance, _, shape in place.cells:
+            node, layout = roles[instance], self._layout(dialect, instance[0], sizes)
+            if node.spec.shape != shape:
+                report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
+                raise MappingError(self.name, dialect, report)
+            parts.append(layout.apply(node) if layout else node)
+        return (
+            parts[0] if len(parts) == 1 and parts[0].spec.shape == place.shape else reshape(concat(parts), place.shape)
+        )
+
+    def _made(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node]) -> dict[Instance, Node]:
+        """Tensors that follow from the config and that this dialect has a name for."""
+        named = {role for template in self._dialect(dialect).templates for role in template.roles}
+        out: dict[Instance, Node] = {}
+        for row in self.rows.values():
+            if row.make and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
+                out |= _make(row, shape_of(row, sizes), sizes)
+        return out
+
+    def _layout(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
+        via: Via | None = self.rows[role].via.get(dialect)
+        return None if via is None else _layout(via, tuple(sizes[s] for s in via.symbols))
+
+
+@lru_cache(maxsize=256)
+def _layout(via: Via, arguments: tuple[int, ...]) -> Layout:
+    from weighbridge.tensors.layouts import layout
+
+    return layout(via.layout, *arguments)
+
+
+def _make(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
+    from weighbridge.models.arch.make import MAKERS
+
+    values = MAKERS[row.make or ""](sizes.facts)
+    if values is None:
+        return {}
+    import numpy as np
+
+    from weighbridge.base.dtypes import F32
+    from weighbridge.tensors.nodes import const
+
+    return {(row.name, ()): const(np.array(values, dtype="<f4").reshape(shape), F32)}
+
+
+def _label(instance: Instance) -> str:
+    return ".".join((instance[0], *map(str, instance[1])))
+
+
+def _known_only(values: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
+    return tuple((s, n) for s, n in values.items() if n is not None)
+
+
+def _filled(value: Any) -> bool:
+    """A key says something: it is there and not zero."""
+    return value is not None and (value if isinstance(value, int | float) else True) not in (0, False)
+
+
+class _ArchView(Mapping[str, Any]):
+    """A GGUF's key-values by their names inside the architecture (`block_count` for `llama.block_count`)."""
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
+        self._metadata, self._architecture = metadata, architecture
+
+    def __getitem__(self, key: str) -> Any:
+        return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]
+
+    def __iter__(self) -> Any:
+        return iter(self._metadata)
+
+    def __len__(self) -> int:
+        return len(self._metadata)
+
+
+# ---------------------------------------------------------------------- the registry: one TOML a family
+
+
+def parse_family(text: str) -> Family:
+    """A family from the text of its TOML."""
+    import tomllib
+
+    doc = tomllib.loads(text)
+    rows = {name: grammar.parse_row(name, row) for name, row in doc["role"].items()}
+    dialects = {name: grammar.parse_dialect(name, doc, rows) for name in doc["dialect"]}
+    sizes = {s: Size(tuple(d["hf"]), tuple(d["gguf"]), d.get("optional", False)) for s, d in doc["size"].items()}
+    architectures = {
+        n: grammar.parse_architecture(n, a, doc.get("defaults", {})) for n, a in doc["architecture"].items()
+    }
+    grammar.check(rows, dialects.values(), doc["index"], sizes)
+    frozen = (MappingProxyType(m) for m in (rows, dialects, architectures, sizes, doc["index"]))
+    return Family(doc["name"], doc["gguf"], *frozen)
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every family by name, from the TOML files beside this module."""
+    folder = resources.files(__package__ or "weighbridge.models.arch")
+    texts = sorted(f.name for f in folder.iterdir() if f.name.endswith(".toml"))
+    found = [parse_family((folder / name).read_text(encoding="utf-8")) for name in texts]
+    return MappingProxyType({family.name: family for family in found})
+
+
+def family_of_hf(config: Mapping[str, Any]) -> Family:
+    """The family of a config.json. UnsupportedError names the classes that are known."""
+    for family in families().values():
+        if family.architecture(config) is not None:
+            return family
+    said = config.get("architectures") or config.get("model_type")
+    known = [name for family in families().values() for name in family.architectures]
+    raise UnsupportedError(f"no family has the architecture {said!r}", hint=f"known: {', '.join(known)}")
+
+
+def family_of_gguf(metadata: Mapping[str, Any]) -> Family:
+    """The family of a GGUF, by its `general.architecture`."""
+    said = metadata.get("general.architecture")
+    for family in families().values():
+        if family.gguf == said:
+            return family
+    known = ", ".join(family.gguf for family in families().values())
+    raise UnsupportedError(f"no family has the GGUF architecture {said!r}", hint=f"known: {known}")
