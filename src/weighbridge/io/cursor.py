@@ -61,9 +61,11 @@ class Cursor:
         self.chunk = max(self.chunk, min(self.chunk * 4, CHUNK_MAX))
         return 0
 
-    def present(self) -> tuple[int, int]:
-        """The bytes from here on that lie in `buffer`: their index in it and their end."""
-        return self.offset - self.start, self.filled
+    def recall(self, start: int, end: int) -> bytes | None:
+        """Bytes [start, end) of the source if they still lie in `buffer`."""
+        if self.start <= start and end <= self.start + self.filled:
+            return bytes(self.buffer[start - self.start : end - self.start])
+        return None
 
     def take(self, count: int, field: str) -> bytes:
         """`count` bytes, and step over them."""

@@ -1,0 +1,164 @@
+"""What can be wrong with a GGUF: one row a rule, and the collector that turns rows into findings or errors.
+
+Severity follows the specification (docs/gguf.md), not habit:
+
+    ERROR    violates the specification
+    WARNING  the specification allows it, llama.cpp refuses it
+    INFO     an oddity; both take it
+
+`refused` is a second, independent column: the stage at which llama.cpp (b11549) turns the file down, so that the
+verdict "would it load there" can be read off the findings, and compared with the real thing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, NoReturn
+
+from weighbridge.base.errors import FormatError
+from weighbridge.containers.base import Finding, Severity
+
+
+class Stage(StrEnum):
+    """Where llama.cpp refuses a file: never, `gguf_init` without data, with data, or the model loader above it."""
+
+    NEVER = ""
+    HEADER = "header"
+    DATA = "data"
+    MODEL = "model"
+
+
+class Rule(NamedTuple):
+    severity: Severity
+    refused: Stage
+    text: str
+    hint: str | None = None
+
+
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+_NEVER, _HEADER, _DATA, _MODEL = Stage
+_CUT: Final = "the file is cut off, damaged or still being written: download or copy it again"
+
+RULES: Final = MappingProxyType(
+    {
+        "gguf/magic": Rule(_E, _HEADER, "the file doesn't begin with the bytes GGUF"),
+        "gguf/version": Rule(
+            _E, _HEADER, "no such version of the format", "a later version of this program may know it"
+        ),
+        "gguf/version-1": Rule(_W, _HEADER, "version 1 of the format, which llama.cpp no longer reads"),
+        "gguf/version-2": Rule(_I, _NEVER, "version 2 of the format"),
+        "gguf/big-endian": Rule(_W, _HEADER, "big-endian file, which llama.cpp reads on big-endian machines only"),
+        "gguf/truncated-header": Rule(_E, _HEADER, "the file ends before its tensor data begins", _CUT),
+        "gguf/counts": Rule(_E, _HEADER, "more keys or tensors are promised than the file can hold"),
+        "gguf/key-empty": Rule(_E, _HEADER, "empty key"),
+        "gguf/key-length": Rule(_E, _NEVER, "key longer than 65535 bytes"),
+        "gguf/key-charset": Rule(_E, _NEVER, "key isn't dot-separated lower_snake_case ASCII"),
+        # llama.cpp's own architecture names have hyphens (falcon-h1, gpt-oss), and begin half of a file's keys.
+        "gguf/key-hyphen": Rule(_I, _NEVER, "key with a hyphen, which the specification doesn't provide for"),
+        "gguf/key-duplicate": Rule(_E, _HEADER, "key given twice"),
+        "gguf/value-type": Rule(_E, _HEADER, "unknown value type"),
+        "gguf/string-huge": Rule(_W, _HEADER, "string longer than 1 GiB"),
+        "gguf/array-huge": Rule(_W, _HEADER, "array of more than 2^30 elements"),
+        "gguf/array-nested": Rule(_W, _HEADER, "array of arrays"),
+        "gguf/array-depth": Rule(_E, _HEADER, "arrays nested deeper than can be read"),
+        "gguf/bool": Rule(_E, _NEVER, "bool that is neither 0 nor 1"),
+        "gguf/utf8": Rule(_E, _NEVER, "string that isn't UTF-8"),
+        "gguf/alignment-type": Rule(_E, _HEADER, "general.alignment isn't a u32"),
+        "gguf/alignment-zero": Rule(_E, _HEADER, "general.alignment gives no alignment"),
+        "gguf/alignment-multiple": Rule(_E, _NEVER, "general.alignment isn't a multiple of 8"),
+        "gguf/alignment-power": Rule(_W, _HEADER, "general.alignment isn't a power of two"),
+        "gguf/name-length": Rule(_E, _HEADER, "tensor name longer than 64 bytes"),
+        "gguf/name-64": Rule(_W, _HEADER, "tensor name of 64 bytes; llama.cpp takes 63"),
+        "gguf/name-duplicate": Rule(_E, _HEADER, "tensor name given twice"),
+        "gguf/name-empty": Rule(_I, _NEVER, "tensor without a name"),
+        "gguf/name-control": Rule(_I, _NEVER, "tensor name with control characters"),
+        "gguf/dims-count": Rule(_W, _HEADER, "tensor of more than 4 dimensions"),
+        "gguf/dims-limit": Rule(_E, _HEADER, "impossible number of dimensions"),
+        "gguf/dims-overflow": Rule(_W, _HEADER, "tensor size beyond 64-bit arithmetic"),
+        "gguf/tensor-type": Rule(_E, _HEADER, "unknown tensor type"),
+        "gguf/row-blocks": Rule(_E, _HEADER, "rows aren't whole blocks of the tensor's type"),
+        "gguf/offset-alignment": Rule(_E, _HEADER, "tensor offset isn't a multiple of the alignment"),
+        "gguf/gap": Rule(_W, _HEADER, "unused space before a tensor"),
+        "gguf/overlap": Rule(_W, _HEADER, "tensors share bytes"),
+        "gguf/order": Rule(_W, _HEADER, "tensor data doesn't lie in the order of the directory"),
+        "gguf/truncated-data": Rule(_E, _DATA, "the file ends inside its tensor data", _CUT),
+        "gguf/final-padding": Rule(_W, _DATA, "no padding after the last tensor"),
+        "gguf/header-padding": Rule(_I, _NEVER, "no padding after a header without tensors"),
+        "gguf/padding": Rule(_E, _NEVER, "padding that isn't zero"),
+        "gguf/trailing": Rule(_I, _NEVER, "bytes after the end of the data"),
+        "gguf/no-architecture": Rule(_E, _MODEL, "general.architecture is missing"),
+        "gguf/no-quantization-version": Rule(_E, _NEVER, "quantized tensors without general.quantization_version"),
+        "gguf/key-type": Rule(_W, _MODEL, "value of a type that llama.cpp doesn't take for this key"),
+        "gguf/block-count": Rule(_W, _MODEL, "block_count outside 1..512"),
+        "gguf/layer-array": Rule(_W, _MODEL, "per-layer array whose length isn't block_count"),
+        "gguf/vocab-type": Rule(_W, _MODEL, "vocabulary array of the wrong type"),
+        "gguf/vocab-short": Rule(_W, _MODEL, "vocabulary array shorter than the list of tokens"),
+        "gguf/vocab-long": Rule(_I, _NEVER, "vocabulary array longer than the list of tokens"),
+        "gguf/token-duplicate": Rule(_W, _MODEL, "token given twice"),
+        "gguf/split-missing": Rule(_E, _MODEL, "shard missing from the set"),
+        "gguf/split-number": Rule(_E, _MODEL, "shard's split.no is missing, wrong, or taken"),
+        # llama.cpp looks at the first shard's count only.
+        "gguf/split-count": Rule(_E, _NEVER, "shards disagree on split.count"),
+        "gguf/split-total": Rule(_E, _MODEL, "split.tensors.count isn't the number of tensors in the set"),
+        "gguf/split-duplicate": Rule(_E, _MODEL, "tensor in two shards"),
+    }
+)
+
+# Findings of one rule that are listed one by one; a hostile file could make millions.
+_LISTED: Final = 50
+
+
+class GGUFError(FormatError):
+    """A FormatError that names the rule of `RULES` that was broken."""
+
+    def __init__(self, rule: str, message: str, **place: Any) -> None:
+        super().__init__(message, **place)
+        self.rule = rule
+
+
+class Collector:
+    """Gathers findings; where `strict`, a `fault` (what can't be read without guessing) is an error instead."""
+
+    def __init__(self, path: str, strict: bool) -> None:
+        self.path, self.strict = path, strict
+        self._findings: list[Finding] = []
+        self._count: Counter[str] = Counter()
+
+    def note(self, rule: str, detail: str = "", *, offset: int | None = None, tensor: str | None = None) -> None:
+        """A finding that doesn't stop the reader."""
+        self._count[rule] += 1
+        if self._count[rule] <= _LISTED:
+            row = RULES[rule]
+            message = f"{row.text}: {detail}" if detail else row.text
+            self._findings.append(Finding(rule, row.severity, message, self.path, offset, tensor, row.hint))
+
+    def fault(self, rule: str, detail: str = "", *, offset: int | None = None, tensor: str | None = None) -> None:
+        """What a strict reader refuses and a lenient one steps over."""
+        if self.strict:
+            self.stop(rule, detail, offset=offset, tensor=tensor)
+        self.note(rule, detail, offset=offset, tensor=tensor)
+
+    def stop(self, rule: str, detail: str = "", *, offset: int | None = None, tensor: str | None = None) -> NoReturn:
+        """What nobody can read on from."""
+        row = RULES[rule]
+        field = None if tensor is None else f"tensor {tensor!r}"
+        message = f"{row.text}: {detail}" if detail else row.text
+        raise GGUFError(rule, message, path=self.path, offset=offset, field=field, hint=row.hint)
+
+    def result(self) -> tuple[Finding, ...]:
+        """All findings; what was too much of one kind is counted in one more line."""
+        more = [
+            Finding(rule, RULES[rule].severity, f"{RULES[rule].text}: {count - _LISTED} more", self.path)
+            for rule, count in self._count.items()
+            if count > _LISTED
+        ]
+        return (*self._findings, *more)
+
+
+def refused_at(findings: Iterable[Finding]) -> Stage:
+    """The first stage at which llama.cpp turns down a file with these findings."""
+    stages = {RULES[f.rule].refused for f in findings if f.rule in RULES} - {Stage.NEVER}
+    return min(stages, key=list(Stage).index, default=Stage.NEVER)
