@@ -75,7 +75,7 @@ constexpr Values256 values() {
       while (!((fraction << shift) >> S.mantissa)) ++shift;
       bits = (u32(127 + 1 - S.bias - int(shift)) << 23) | (((fraction << shift) << (23 - S.mantissa)) & 0x7FFFFF);
     }
-    bits |= (code & 0x80) && !none ? 0x80000000u : 0u;
+    bits |= code & 0x80 ? 0x80000000u : 0u;
     out.v[code] = __builtin_bit_cast(float, bits);
   }
   return out;

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from array import array
 from importlib import import_module
+from itertools import pairwise
 from struct import Struct
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +48,9 @@ reason: str | None
 native, reason = _load()
 
 # The length field of a string: u32 in GGUF version 1, u64 since.
-_LENGTHS: Final = MappingProxyType({(w, big): Struct(("<", ">")[big] + "?IQ"[w // 4]) for w in (4, 8) for big in (0, 1)})
+_LENGTHS: Final = MappingProxyType(
+    {(width, big): Struct("<>"[big] + code) for width, code in ((4, "I"), (8, "Q")) for big in (False, True)}
+)
 _MOST: Final = (1 << 63) - 1  # more strings than any buffer holds: a count from a file may be any number
 
 
@@ -96,7 +99,5 @@ def read_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bo
         return strings, position
     data = memoryview(buffer).cast("B")
     offsets = string_offsets(data, at, count, width, big_endian)
-    texts = [
-        str(data[a + width : b], "utf-8", "surrogateescape") for a, b in zip(offsets[:-1], offsets[1:], strict=True)
-    ]
+    texts = [str(data[a + width : b], "utf-8", "surrogateescape") for a, b in pairwise(offsets)]
     return texts, offsets[-1]

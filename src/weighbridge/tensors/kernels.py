@@ -1,0 +1,169 @@
+"""Loops over numbers: the native ones where they exist for a type, else the same in numpy (`reference.py`). Both give
+the same bytes. Everything takes and fills 1-D C-contiguous arrays; stored bytes are uint8 of any alignment.
+
+A type is offered if it has a row in `reference.py`; the native table only makes it fast.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.native import native
+from weighbridge.tensors import reference
+from weighbridge.tensors.reference import Array, Bytes, Floats
+
+
+class CastCounts(NamedTuple):
+    """What a narrowing lost. overflow: finite values that became Inf or NaN. underflow: non-zero ones that became
+    zero. Of a block type both count its f16 scales."""
+
+    overflow: int
+    underflow: int
+
+
+class ValueStats(NamedTuple):
+    """What stands in floats, or in a block type's f16 scales. The extremes are over finite values; None where there
+    are none."""
+
+    nan: int
+    inf: int
+    minimum: float | None
+    maximum: float | None
+
+
+_DECODES: Final = frozenset(native.formats() if native else ())
+_ENCODES: Final = frozenset(native.formats(True) if native else ())
+
+
+def decodes(dtype: DType) -> bool:
+    """True where stored bytes of `dtype` can become f32."""
+    return dtype.name in reference.DECODE
+
+
+def encodes(dtype: DType) -> bool:
+    """True where f32 can become stored bytes of `dtype`."""
+    return dtype.name in reference.ENCODE
+
+
+def casts(source: DType, target: DType) -> bool:
+    """True where `cast` knows both: plain float types."""
+    return source.name in reference.SCALAR and target.name in reference.SCALAR
+
+
+def decode(dtype: DType, src: Bytes, out: Floats) -> None:
+    """Stored bytes to f32."""
+    _need(decodes(dtype), f"{dtype} can't be decoded by this version")
+    _sizes(src, dtype.size, out, dtype.block * 4)
+    if dtype.name in _DECODES:
+        native.decode(dtype.name, src, out)
+    else:
+        _bytes(out)[:] = reference.DECODE[dtype.name](src).view(np.uint8)
+
+
+def encode(dtype: DType, src: Floats, out: Bytes) -> CastCounts:
+    """f32 to stored bytes, and what that lost."""
+    _need(encodes(dtype), f"{dtype} can't be written by this version")
+    _sizes(src, dtype.block * 4, out, dtype.size)
+    if dtype.name in _ENCODES:
+        return CastCounts(*native.encode(dtype.name, src, out))
+    data, lost = reference.ENCODE[dtype.name](np.require(src, np.float32, "A"))
+    out[:] = data
+    return CastCounts(*lost)
+
+
+def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:
+    """Float bytes to float bytes, each value rounded once to nearest even, and what that lost. Beyond the largest value
+    comes Inf, or NaN where the type has no Inf (F8_E4M3, FNUZ, E8M0); nothing saturates."""
+    _need(casts(source, target), f"no cast from {source} to {target}")
+    _sizes(src, source.size, out, target.size)
+    if {source.name, target.name} <= _DECODES:
+        return CastCounts(*native.cast(source.name, target.name, src, out))
+    data, lost = reference.cast(source.name, target.name, src)
+    out[:] = data
+    return CastCounts(*lost)
+
+
+def stats(dtype: DType, src: Bytes) -> ValueStats:
+    """NaN, Inf and extremes of plain floats; of a block type, of its f16 scales."""
+    _need(decodes(dtype), f"{dtype} can't be looked into by this version")
+    _whole(src, dtype.size)
+    found = native.stats(dtype.name, src) if dtype.name in _DECODES else reference.stats(dtype.name, src)
+    return ValueStats(*found)
+
+
+def affine_decode(
+    bits: int, group: int, scale_dtype: DType, weight: Bytes, scales: Bytes, biases: Bytes, out: Floats
+) -> None:
+    """MLX affine codes to f32: code * scale + bias, in f32. `weight` is the bytes of the u32 words; whole groups."""
+    known = bits in reference.AFFINE_BITS and group in reference.AFFINE_GROUPS
+    _need(known, f"no affine packing of {bits} bits in groups of {group}")
+    _need(casts(scale_dtype, scale_dtype), f"affine scales can't be {scale_dtype}")
+    groups = _whole(scales, scale_dtype.size)
+    found = (weight.nbytes, biases.nbytes, out.nbytes)
+    if found != (groups * group * bits // 8, scales.nbytes, groups * group * 4):
+        raise UsageError(f"affine parts of {found} bytes don't fit {groups} groups of {group} elements of {bits} bits")
+    if scale_dtype.name in _DECODES:
+        native.affine_decode(bits, group, scale_dtype.name, weight, scales, biases, out)
+    else:
+        part = reference.affine_decode(bits, group, scale_dtype.name, weight, scales, biases)
+        _bytes(out)[:] = part.view(np.uint8)
+
+
+# Where the 16-bit words of a block are; a type whose word is one byte needs no swap.
+_BLOCK_WORDS: Final = {name: block.scales for name, block in reference.BLOCKS.items()}
+
+
+def byteswap(dtype: DType, data: Bytes) -> None:
+    """Reverse the byte order of `data` in place: of every word of a plain type, of a block type's scales."""
+    atoms = _whole(data, dtype.size)
+    if dtype.word == 1:
+        return
+    if not dtype.plain:
+        _need(dtype.name in _BLOCK_WORDS, f"the byte order of {dtype} can't be changed by this version")
+        block = data.reshape(atoms, dtype.size)
+        for at in _BLOCK_WORDS[dtype.name]:
+            block[:, [at, at + 1]] = block[:, [at + 1, at]]
+    elif native:
+        native.byteswap(dtype.word, data, data)
+    else:
+        words = data.reshape(-1, dtype.word)
+        words[:] = words[:, ::-1].copy()
+
+
+def gather_rows(src: Bytes, index: NDArray[np.integer], row_bytes: int, out: Bytes) -> None:
+    """Rows of `row_bytes` bytes of `src` in the order of `index`. UsageError where it names a row that isn't there."""
+    rows, order = _whole(src, row_bytes), np.ascontiguousarray(index, np.int64)
+    if out.nbytes != order.size * row_bytes:
+        raise UsageError(f"{order.size} rows of {row_bytes} bytes don't fit {out.nbytes} bytes")
+    if order.size and not 0 <= int(order.min()) <= int(order.max()) < rows:
+        raise UsageError(f"the index names a row outside the {rows} there are")
+    if native:
+        native.gather(src, order, row_bytes, out)
+    else:
+        out.reshape(-1, row_bytes)[:] = src.reshape(-1, row_bytes)[order]
+
+
+def _need(condition: bool, message: str) -> None:
+    if not condition:
+        raise UnsupportedError(message)
+
+
+def _whole(data: Array, unit: int) -> int:
+    """How many units of `unit` bytes `data` has."""
+    if data.nbytes % unit:
+        raise UsageError(f"{data.nbytes} bytes are not whole units of {unit}")
+    return data.nbytes // unit
+
+
+def _sizes(src: Array, unit: int, out: Array, out_unit: int) -> None:
+    if out.nbytes != _whole(src, unit) * out_unit:
+        raise UsageError(f"{src.nbytes} bytes become {src.nbytes // unit * out_unit}, not {out.nbytes}")
+
+
+def _bytes(out: Floats) -> Bytes:
+    return out.view(np.uint8)
