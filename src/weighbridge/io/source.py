@@ -131,7 +131,7 @@ class FileSource(Source):
         self.name = os.fspath(path)
         self._fd = _open_regular(self.name)
         self.size = os.fstat(self._fd).st_size
-        self._map: memoryview | None = None
+        self._maps: dict[bool, memoryview] = {}
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -152,19 +152,18 @@ class FileSource(Source):
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return self, offset
 
-    def map(self) -> memoryview:
-        """The whole file as a read-only view. The view keeps the mapping alive after `close`."""
+    def map(self, private: bool = False) -> memoryview:
+        """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` one may be
+        written to, and the file is not changed by it (pages are copied as they are touched)."""
         with self._lock:
-            if self._map is None:
-                if self.size == 0:
-                    self._map = memoryview(b"")
-                else:
-                    self._map = memoryview(mmap.mmap(self.fileno(), self.size, access=mmap.ACCESS_READ))
-            return self._map
+            if private not in self._maps:
+                access = mmap.ACCESS_COPY if private else mmap.ACCESS_READ
+                self._maps[private] = memoryview(mmap.mmap(self.fileno(), self.size, access=access) if self.size else b"")
+            return self._maps[private]
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        self._map = None
+        self._maps = {}
         if fd >= 0:
             os.close(fd)
 

@@ -1,9 +1,8 @@
-"""A tensor is rows of atoms, read lazily: the closed set of node kinds.
+"""A tensor is rows of atoms, read lazily: the node, the leaves, and the nodes that move bytes.
 
 A node has a `spec` and `read(lo, hi, out=None)`, the bytes of rows lo..hi. Nodes that *move* bytes (`Stored`, `Const`,
 `Slice`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks, and a
-quantized tensor passes through without requantizing. Nodes that *compute* (`Decode`, `Encode`, `Cast`, `Transpose`,
-`Transcode`) work on whole slabs. `Packed` holds the several stored tensors of one logical one.
+quantized tensor passes through without requantizing. Those that compute are in `tensors/compute.py`.
 
 Each node says what it `needs` for rows lo..hi as runs of its sources' rows; from that the plan knows the memory of
 every slab before anything runs (`scratch`). Nodes are built with the functions of `tensors/nodes.py`, which simplify.
@@ -15,18 +14,16 @@ enough; undo(apply(t)) = t for every move.
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UsageError
-from weighbridge.base.limits import SLAB
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import Source
 from weighbridge.tensors import kernels
@@ -72,13 +69,19 @@ class Node(ABC):
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         """Fill `out`; bounds and size are already checked, and there is at least one byte."""
 
-    @abstractmethod
     def needs(self, lo: int, hi: int) -> list[Run]:
-        """The runs of the sources' rows that rows lo..hi come from; [] for a leaf."""
+        """The runs of the sources' rows that rows lo..hi come from; [] for a leaf, and where there are no bytes."""
+        return self._needs(lo, hi) if hi > lo and self.spec.row_bytes else []
 
     def scratch(self, lo: int, hi: int) -> int:
         """Bytes that `read(lo, hi, out)` allocates beside `out`, at its peak."""
-        runs = self.needs(lo, hi)
+        return self._scratch(lo, hi) if hi > lo and self.spec.row_bytes else 0
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return []
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        runs = self._needs(lo, hi)
         below = max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
         return below + (0 if self.direct else sum((r.hi - r.lo) * r.node.spec.row_bytes for r in runs))
 
@@ -111,9 +114,6 @@ class Stored(Node):
         if self.swap:
             kernels.byteswap(self.spec.dtype, out)
 
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        return []
-
 
 @dataclass(frozen=True, eq=False)
 class Const(Node):
@@ -124,9 +124,6 @@ class Const(Node):
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         width = self.spec.row_bytes
         out[:] = np.frombuffer(self.data, np.uint8, (hi - lo) * width, lo * width)
-
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        return []
 
 
 # ------------------------------------------------------------------------------------------------ moves
@@ -155,11 +152,11 @@ class Slice(Node):
             size = self.spec.dtype.size
             out[:] = self.source.read(a, b)[head * size : head * size + out.nbytes]
 
-    def needs(self, lo: int, hi: int) -> list[Run]:
+    def _needs(self, lo: int, hi: int) -> list[Run]:
         a, b, _, _ = self._window(lo, hi)
         return [Run(self.source, a, b)]
 
-    def scratch(self, lo: int, hi: int) -> int:
+    def _scratch(self, lo: int, hi: int) -> int:
         a, b, head, tail = self._window(lo, hi)
         return self.source.scratch(a, b) + ((b - a) * self.source.spec.row_bytes if head or tail else 0)
 
@@ -182,10 +179,10 @@ class Concat(Node):
 
     def _segments(self, lo: int, hi: int) -> Iterator[Run]:
         """The runs of the parts' rows that follow each other in our rows lo..hi (not for the last axis)."""
-        outer = math.prod(self.spec.shape[: self.axis]) or 1
+        outer = math.prod(self.spec.shape[: self.axis])
         heights = [p.spec.rows // outer for p in self.parts]
         period = sum(heights)
-        for block in range(lo // period, -(-hi // period)) if period else ():
+        for block in range(lo // period, -(-hi // period)):
             at = block * period
             for part, height in zip(self.parts, heights, strict=True):
                 a, b = max(lo, at), min(hi, at + height)
@@ -207,10 +204,10 @@ class Concat(Node):
             part.read(a, b, out[at : at + size])
             at += size
 
-    def needs(self, lo: int, hi: int) -> list[Run]:
+    def _needs(self, lo: int, hi: int) -> list[Run]:
         return [Run(p, lo, hi) for p in self.parts] if self._last else list(self._segments(lo, hi))
 
-    def scratch(self, lo: int, hi: int) -> int:
+    def _scratch(self, lo: int, hi: int) -> int:
         runs = self.needs(lo, hi)
         extra = max(((r.hi - r.lo) * r.node.spec.row_bytes for r in runs), default=0) if self._last else 0
         return extra + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
@@ -244,17 +241,15 @@ class Gather(Node):
         """True where one read of the whole span costs little more than the rows themselves."""
         return int(want.max()) - int(want.min()) < 2 * len(want)
 
-    def needs(self, lo: int, hi: int) -> list[Run]:
+    def _needs(self, lo: int, hi: int) -> list[Run]:
         want = self.order[lo:hi]
-        if not len(want):
-            return []
         if self._dense(want):
             return [Run(self.source, int(want.min()), int(want.max()) + 1)]
         return [Run(self.source, int(want[a]), int(want[a]) + b - a) for a, b in _consecutive(want)]
 
-    def scratch(self, lo: int, hi: int) -> int:
+    def _scratch(self, lo: int, hi: int) -> int:
         want, runs = self.order[lo:hi], self.needs(lo, hi)
-        span = sum((r.hi - r.lo) * self.spec.row_bytes for r in runs) if len(want) and self._dense(want) else 0
+        span = sum((r.hi - r.lo) * self.spec.row_bytes for r in runs) if self._dense(want) else 0
         return span + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
 
     @property
@@ -266,12 +261,12 @@ def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Index ranges [a, b) over which `order` counts up by one."""
     breaks = np.flatnonzero(np.diff(order) != 1) + 1
     edges = [0, *breaks.tolist(), len(order)]
-    yield from zip(edges, edges[1:], strict=False)
+    yield from pairwise(edges)
 
 
 @dataclass(frozen=True, eq=False)
 class Strided(Node):
-    """A strided view of a one-dimensional source: element (i, j, ...) is its atom start + i*strides[0] + j*strides[1] ...
+    """A strided view of a one-dimensional source: element (i, j, ...) is its atom start + i*strides[0] + j*strides[1]...
 
     Strides count atoms and may be zero (expanded) or negative. As torch storages lie.
     """
@@ -293,10 +288,8 @@ class Strided(Node):
         block = self.source.read(first, int(want.max()) + 1)
         kernels.gather_rows(block, want - first, self.spec.dtype.size, out)
 
-    def needs(self, lo: int, hi: int) -> list[Run]:
+    def _needs(self, lo: int, hi: int) -> list[Run]:
         """From the corners alone: no index array is built to ask."""
-        if lo == hi or not self.spec.atoms:
-            return []
         width = self.spec.row_atoms
         shape, steps = self.spec.shape or (1,), self.strides or (0,)
         first, last = (np.unravel_index(i, shape) for i in (lo * width, hi * width - 1))
@@ -308,196 +301,8 @@ class Strided(Node):
             low, high = low + min(s * step for s in span), high + max(s * step for s in span)
         return [Run(self.source, low, high + 1)]
 
-    def scratch(self, lo: int, hi: int) -> int:
-        return super().scratch(lo, hi) + 16 * (hi - lo) * self.spec.row_atoms * (len(self.spec.shape) + 2)
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
-
-# ------------------------------------------------------------------------------------------------ packed tensors
-
-
-class Packing(Protocol):
-    """How several stored tensors make one logical one. Implementations live in `packings/`; equal ones compare equal."""
-
-    name: str
-    #: logical rows to one row of a member; 0: the member is shared by all rows
-    row_map: Mapping[str, int]
-
-    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
-
-    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        """The same parameters in another block type, bit for bit; only where the planner's probe said it is exact."""
-
-
-@dataclass(frozen=True, eq=False)
-class Packed(Node):
-    """One logical tensor (`spec`, its dtype the one it decodes to) held in several stored `members`."""
-
-    packing: Packing
-    members: Mapping[str, Node]
-
-    @property
-    def unit(self) -> int:
-        """Rows between which the packing can be cut."""
-        return math.lcm(*(k for k in self.packing.row_map.values() if k))
-
-    def runs(self, lo: int, hi: int) -> dict[str, Run]:
-        out = {}
-        for name, node in self.members.items():
-            k = self.packing.row_map[name]
-            out[name] = Run(node, lo // k, -(-hi // k)) if k else Run(node, 0, node.spec.rows)
-        return out
-
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        return list(self.runs(lo, hi).values())
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        raise UsageError(f"a {self.packing.name} tensor has no plain bytes; decode it first")
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return tuple(self.members.values())
-
-
-@dataclass(frozen=True, eq=False)
-class Decode(Node):
-    """Values in F32 of a block type or a packed tensor. `reason`: why a quantized tensor had to be opened, for the plan."""
-
-    source: Node
-    reason: str = ""
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        aligned = out.ctypes.data % 4 == 0
-        values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
-        if isinstance(self.source, Packed):
-            parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
-            self.source.packing.decode(self.spec, parts, lo, hi, values)
-        else:
-            kernels.decode(self.source.spec.dtype, self.source.read(lo, hi), values)
-        if not aligned:
-            out[:] = values.view(np.uint8)
-
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        return self.source.needs(lo, hi) if isinstance(self.source, Packed) else [Run(self.source, lo, hi)]
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
-
-@dataclass(frozen=True, eq=False)
-class Transcode(Node):
-    """A packed tensor in a block type with the same parameters: exact, nothing is requantized."""
-
-    source: Packed
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
-        self.source.packing.transcode(self.source.spec, self.spec.dtype, parts, out)
-
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        return self.source.needs(lo, hi)
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
-
-# ------------------------------------------------------------------------------------------------ computation
-
-
-@dataclass
-class CastReport:
-    """What casts lost, added up over slabs and threads."""
-
-    overflow: int = 0
-    underflow: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, overflow: int, underflow: int) -> None:
-        with self._lock:
-            self.overflow += overflow
-            self.underflow += underflow
-
-
-@dataclass(frozen=True, eq=False)
-class Cast(Node):
-    """Another plain number type, rounded to nearest even; what over- or underflows is counted in `report`."""
-
-    source: Node
-    report: CastReport = field(default_factory=CastReport)
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, self.source.read(lo, hi), out)
-        self.report.add(counts.overflow, counts.underflow)
-
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        return [Run(self.source, lo, hi)]
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
-
-@dataclass(frozen=True, eq=False)
-class Encode(Node):
-    """F32 rows quantized to a block type, byte for byte as the reference does."""
-
-    source: Node
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        kernels.encode(self.spec.dtype, self.source.read(lo, hi).view(np.float32), out)
-
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        return [Run(self.source, lo, hi)]
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
-
-@dataclass(frozen=True, eq=False)
-class Transpose(Node):
-    """The last two axes swapped (plain types only). Rows lo..hi are a column stripe of the source, which is read whole
-    in bands for each stripe: the plan makes stripes as large as its budget allows and tells the passes."""
-
-    source: Node
-    stripes: ClassVar[bool] = True
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        height, width = self.source.spec.shape[-2:]
-        size = self.spec.dtype.size
-        stripe = out.view(f"V{size}").reshape(hi - lo, height)
-        at = lo
-        while at < hi:  # one matrix of a stack at a time
-            matrix, column = divmod(at, width)
-            count = min(width - column, hi - at)
-            for a, b in self._bands(height, width * size):
-                band = self.source.read(matrix * height + a, matrix * height + b).view(f"V{size}").reshape(b - a, width)
-                stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
-            at += count
-
-    @staticmethod
-    def _bands(height: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-        step = max(1, SLAB // max(row_bytes, 1))
-        for a in range(0, height, step):
-            yield a, min(a + step, height)
-
-    def needs(self, lo: int, hi: int) -> list[Run]:
-        height, width = self.source.spec.shape[-2:]
-        return [Run(self.source, lo // width * height, -(-hi // width) * height)] if lo < hi else []
-
-    def scratch(self, lo: int, hi: int) -> int:
-        if lo == hi:
-            return 0
-        height, width = self.source.spec.shape[-2:]
-        a, b = next(self._bands(height, width * self.spec.dtype.size))
-        start = lo // width * height
-        return (b - a) * self.source.spec.row_bytes + self.source.scratch(start, start + b - a)
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 16 * (hi - lo) * self.spec.row_atoms * (len(self.spec.shape) + 2)
 
     @property
     def sources(self) -> tuple[Node, ...]:

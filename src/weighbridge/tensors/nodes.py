@@ -20,30 +20,39 @@ from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
-from weighbridge.tensors.kinds import (
-    Cast,
-    CastReport,
-    Concat,
-    Const,
-    Decode,
-    Encode,
-    Gather,
-    Node,
-    Packed,
-    Packing,
-    Run,
-    Slice,
-    Stored,
-    Strided,
-    Transcode,
-    Transpose,
-    walk,
-)
+from weighbridge.tensors.compute import Cast, CastReport, Decode, Encode, Packed, Packing, Transcode, Transpose
+from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Run, Slice, Stored, Strided, walk
 
 __all__ = [
-    "Cast", "CastReport", "Concat", "Const", "Decode", "Encode", "Gather", "Node", "Packed", "Packing", "Run", "Slice",
-    "Stored", "Strided", "Transcode", "Transpose", "walk", "cast", "concat", "const", "decode", "flat_range", "gather",
-    "reshape", "slice_rows", "stack", "strided", "transcode", "transpose",
+    "Cast",
+    "CastReport",
+    "Concat",
+    "Const",
+    "Decode",
+    "Encode",
+    "Gather",
+    "Node",
+    "Packed",
+    "Packing",
+    "Run",
+    "Slice",
+    "Stored",
+    "Strided",
+    "Transcode",
+    "Transpose",
+    "cast",
+    "concat",
+    "const",
+    "decode",
+    "flat_range",
+    "gather",
+    "reshape",
+    "slice_rows",
+    "stack",
+    "strided",
+    "transcode",
+    "transpose",
+    "walk",
 ]  # fmt: skip
 
 
@@ -152,8 +161,7 @@ def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
     if all(isinstance(p, Stored) for p in parts):
         at = [(p.source, p.offset, p.swap) for p in parts if isinstance(p, Stored)]
         if all(
-            (b[0], b[1], b[2]) == (a[0], a[1] + p.spec.nbytes, a[2])
-            for a, b, p in zip(at, at[1:], parts, strict=False)
+            (b[0], b[1], b[2]) == (a[0], a[1] + p.spec.nbytes, a[2]) for a, b, p in zip(at, at[1:], parts, strict=False)
         ):
             return Stored(spec, *at[0])
     return None
@@ -191,7 +199,7 @@ def stack(parts: Sequence[Node]) -> Node:
 def gather(node: Node, order: NDArray[np.int64]) -> Node:
     """Rows in the order given; two gathers in a row are one, and one that changes nothing is none."""
     order = np.ascontiguousarray(order, np.int64)
-    if len(order) != node.spec.rows or (len(order) and not (0 <= order.min() and order.max() < node.spec.rows)):
+    if len(order) != node.spec.rows or (len(order) and not (order.min() >= 0 and order.max() < node.spec.rows)):
         raise UsageError(f"an order of {len(order)} rows for {node.spec}")
     if np.array_equal(order, np.arange(len(order))):
         return node

@@ -1,0 +1,52 @@
+"""Tensors as numpy arrays: a read-only view of the file's mapping where the bytes lie there as they are needed, else a
+fresh array. Types that numpy lacks are ml_dtypes' (bfloat16, float8); what neither has is handed over decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.tensors import nodes
+from weighbridge.tensors.kinds import Node, Packed, Stored
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The numpy (or ml_dtypes) dtype of one element. UnsupportedError for block types and sub-byte floats."""
+    if dtype.numpy is None:
+        raise UnsupportedError(f"numpy has no {dtype}", hint="ask for f32: values are then decoded")
+    try:
+        return np.dtype(dtype.numpy)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, dtype.numpy))
+
+
+def to_numpy(node: Node, dtype: DType | None = None) -> NDArray[Any]:
+    """The values of `node`, as `dtype` where given; quantized tensors come decoded to F32 unless told otherwise.
+
+    The array is read-only where it is a view of the file (no copy), and the caller's own otherwise.
+    """
+    if dtype is None and (isinstance(node, Packed) or node.spec.dtype.numpy is None):
+        dtype = F32
+    if dtype is not None:
+        node = nodes.cast(node, dtype)
+    kind = numpy_dtype(node.spec.dtype)
+    view = mapped(node)
+    data = node.read_all() if view is None else np.frombuffer(view, np.uint8)
+    return data.view(kind).reshape(node.spec.shape) if data.size else np.empty(node.spec.shape, kind)
+
+
+def mapped(node: Node, private: bool = False) -> memoryview | None:
+    """The bytes of `node` in the mapping of its file; None where they must be computed or aren't aligned there."""
+    if not isinstance(node, Stored) or node.swap or not node.spec.nbytes:
+        return None
+    place = node.source.location(node.offset)
+    if place is None or place[1] % node.spec.dtype.word:
+        return None
+    source, at = place
+    return source.map(private)[at : at + node.spec.nbytes]

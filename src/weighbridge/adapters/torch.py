@@ -1,0 +1,54 @@
+"""Tensors as torch tensors, torch imported only when asked for. Zero-copy over a private mapping of the file where the
+bytes lie there as torch needs them: such a tensor may be written to; the file is not changed by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weighbridge.adapters.numpy import mapped
+from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.tensors import nodes
+from weighbridge.tensors.kinds import Node, Packed
+
+if TYPE_CHECKING:
+    import torch
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The torch dtype of a row of the type table. UnsupportedError where this torch has none."""
+    import torch
+
+    found = getattr(torch, dtype.torch, None) if dtype.torch else None
+    if found is None:
+        raise UnsupportedError(f"this torch has no {dtype}", hint="ask for f32: values are then decoded")
+    return found  # type: ignore[no-any-return]
+
+
+def to_torch(node: Node, dtype: DType | None = None, device: str | None = None) -> torch.Tensor:
+    """The values of `node` on `device` (the CPU unless told); quantized tensors come decoded to F32 unless told
+    otherwise. F4 keeps torch's packed shape: two values a byte on the last axis."""
+    import torch
+
+    if dtype is None and (isinstance(node, Packed) or node.spec.dtype.torch is None):
+        dtype = F32
+    if dtype is not None:
+        node = nodes.cast(node, dtype)
+    kind = torch_dtype(node.spec.dtype)
+    *lead, last = node.spec.shape or (1,)
+    shape = (*lead, last // node.spec.dtype.block) if node.spec.shape else ()
+    if not node.spec.nbytes:
+        out = torch.empty(shape, dtype=kind)
+    else:
+        view = mapped(node, private=True)
+        data = memoryview(_owned(node)) if view is None else view
+        out = torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)
+    return out if device is None else out.to(device)
+
+
+def _owned(node: Node) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    out = np.empty(node.spec.nbytes, np.uint8)
+    node.read(0, node.spec.rows, out)
+    return out

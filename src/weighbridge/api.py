@@ -1,0 +1,299 @@
+"""The Python interface: about a dozen functions, and the two objects they hand out.
+
+    import weighbridge as wb
+
+    model = wb.open("model/")                 any format; reads headers only
+    model["lm_head.weight"].numpy()           one tensor, a view of the file where that is possible
+    model["lm_head.weight"][0:10].torch()     some rows, without reading the rest
+    wb.open("a.gguf", names="canonical")["layers.0.attention.q.weight"]
+
+    wb.identify(path)  wb.inspect(path)  wb.verify(path)      answers as dataclasses
+    wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from weighbridge.base.dtypes import dtype as _dtype
+from weighbridge.base.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from weighbridge.convert.plan import Plan
+    from weighbridge.convert.recipe import ConvertOptions
+    from weighbridge.convert.run import Progress, Result
+    from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.reports.identify import Report as IdentifyReport
+    from weighbridge.reports.inspect import Report as InspectReport
+    from weighbridge.reports.verify import Report as VerifyReport
+    from weighbridge.tensors.nodes import Node
+
+Path = str | os.PathLike[str]
+Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
+
+__all__ = ["Model", "Tensor", "convert", "identify", "inspect", "open", "plan", "verify"]
+
+
+# ------------------------------------------------------------------------------------------------ functions
+
+
+def open(path: Path, *, names: Names = "logical") -> Model:
+    """The model at `path` (a file, a folder, an index, one of a numbered set) as a mapping of names to tensors.
+
+    `names`: "logical" keeps the file's names, several stored tensors that are one being one (MLX's weight, scales,
+    biases); "stored" keeps those apart; "canonical" gives the same names whatever the file; "hf", "gguf", "mlx" another
+    dialect's. Errors: FormatError, UnsupportedError, OSError.
+    """
+    from weighbridge.models.checkpoint import open_checkpoint
+
+    return Model(open_checkpoint(os.fspath(path)), names)
+
+
+def identify(path: Path, **options: Any) -> IdentifyReport:
+    """What the file or folder at `path` is, by its content."""
+    from weighbridge.reports import identify as reports
+
+    return reports.identify(os.fspath(path), **options)
+
+
+def inspect(path: Path, **options: Any) -> InspectReport:
+    """What is inside: summary, tensors, metadata. Reads headers only."""
+    from weighbridge.reports import inspect as reports
+
+    return reports.inspect(os.fspath(path), **options)
+
+
+def verify(path: Path, **options: Any) -> VerifyReport:
+    """Everything that is wrong with a file or a model, all findings at once."""
+    from weighbridge.reports import verify as reports
+
+    return reports.verify(os.fspath(path), **options)
+
+
+def plan(
+    src: Path, dst: Path, *, to: str | None = None, options: ConvertOptions | None = None, **settings: Any
+) -> Plan:
+    """What `convert` would do, without doing it: files, offsets, memory, losses. `settings` are fields of
+    `ConvertOptions` by name."""
+    from weighbridge.convert.build import build
+    from weighbridge.models.checkpoint import open_checkpoint
+
+    chosen = _options(options, settings)
+    return build(open_checkpoint(os.fspath(src)), os.fspath(dst), to, chosen)
+
+
+def convert(
+    src: Path,
+    dst: Path,
+    *,
+    to: str | None = None,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Result:
+    """Convert the model at `src` to `dst`; the format follows from `dst`'s extension or `to`. On any error nothing is
+    left behind and what existed stays. `settings` are fields of `ConvertOptions` by name (dtype="q8_0")."""
+    from weighbridge.convert.build import build
+    from weighbridge.convert.run import run
+    from weighbridge.models.checkpoint import open_checkpoint
+
+    chosen = _options(options, settings)
+    with open_checkpoint(os.fspath(src)) as model:
+        made = build(model, os.fspath(dst), to, chosen)
+        return run(made, overwrite=chosen.overwrite, progress=progress)
+
+
+def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:
+    from weighbridge.convert.recipe import ConvertOptions
+
+    try:
+        return replace(options or ConvertOptions(), **settings)
+    except TypeError as error:
+        raise UsageError(f"no such option: {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------ objects
+
+
+class Tensor:
+    """One tensor that is read when it is asked for: `numpy()`, `torch()`, `[rows]`."""
+
+    def __init__(self, name: str, node: Node, cache: dict[Any, Any] | None = None) -> None:
+        self.name, self.node = name, node
+        self._cache = cache
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        """Its number type by name; the packing's for a tensor stored in several parts."""
+        packing = getattr(self.node, "packing", None)
+        return f"{packing.name}-{packing.bits}" if packing is not None else self.node.spec.dtype.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored."""
+        members = getattr(self.node, "members", None)
+        return sum(m.spec.nbytes for m in members.values()) if members else self.node.spec.nbytes
+
+    def numpy(self, dtype: str | None = None) -> NDArray[Any]:
+        """The values: a read-only view of the file where its bytes are numpy's, else a new array. Quantized tensors
+        come as F32, or as the `dtype` asked for."""
+        from weighbridge.adapters.numpy import to_numpy
+
+        return cast("NDArray[Any]", self._kept(("numpy", dtype), lambda: to_numpy(self.node, _named(dtype))))
+
+    def torch(self, dtype: str | None = None, device: str | None = None) -> torch.Tensor:
+        """The values as a torch tensor; on the CPU it shares the file's pages where that is possible."""
+        from weighbridge.adapters.torch import to_torch
+
+        make = lambda: to_torch(self.node, _named(dtype), device)  # noqa: E731
+        return cast("torch.Tensor", self._kept(("torch", dtype, device), make))
+
+    def parts(self) -> dict[str, Tensor]:
+        """The stored tensors this one consists of (MLX: weight, scales, biases); itself alone where it is one."""
+        members: Mapping[str, Node] = getattr(self.node, "members", {"": self.node})
+        return {part: Tensor(f"{self.name}:{part}" if part else self.name, node) for part, node in members.items()}
+
+    def raw(self) -> bytes:
+        """The bytes as they would be written: ggml blocks stay blocks."""
+        return self.node.read_all().tobytes()
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        """Numpy indexing with integers, slices and `...`; only the rows that the leading indices name are read."""
+        from weighbridge.adapters.numpy import to_numpy
+        from weighbridge.tensors.slicing import narrow
+
+        node, rest = narrow(self.node, key)
+        return cast("NDArray[Any]", to_numpy(node)[rest])
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
+
+    def _kept(self, key: tuple[Any, ...], make: Any) -> Any:
+        if self._cache is None:
+            return make()
+        full = (self.name, *key)
+        if full not in self._cache:
+            self._cache[full] = make()
+        return self._cache[full]
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name} {self.dtype}{list(self.shape)}>"
+
+    def _repr_html_(self) -> str:
+        from weighbridge.reports.notebook import tensor_html
+
+        return tensor_html(self.name, self.dtype, self.shape, self.nbytes)
+
+
+class Model(Mapping[str, Tensor]):
+    """A lazy checkpoint: names to tensors, config and metadata. `cache()` keeps what was read until `drop()`."""
+
+    def __init__(self, checkpoint: Checkpoint, names: Names = "logical") -> None:
+        self.checkpoint, self.names = checkpoint, names
+        self._nodes = _view(checkpoint, names)
+        self._cache: dict[Any, Any] | None = None
+
+    def __getitem__(self, name: str) -> Tensor:
+        return Tensor(name, self._nodes[name], self._cache)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def has(self, name: str) -> bool:
+        return name in self._nodes
+
+    def dtype(self, name: str) -> str:
+        return self[name].dtype
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json; for a GGUF the config its keys stand for."""
+        return self.checkpoint.config
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The file's own metadata: GGUF's key-values, safetensors' `__metadata__`."""
+        return self.checkpoint.metadata
+
+    @property
+    def format(self) -> str:
+        return self.checkpoint.format
+
+    def fuse(self, names: Sequence[str], axis: int = 0) -> Tensor:
+        """Several tensors as one buffer (q|k|v, gate|up), read straight into it. Quantized ones stay quantized where
+        their parameters agree: then `parts()` of the result are the fused parts."""
+        from weighbridge.tensors.nodes import concat
+
+        if not names:
+            raise UsageError("nothing to fuse")
+        return Tensor("|".join(names), concat([self._nodes[n] for n in names], axis), self._cache)
+
+    def cache(self) -> Model:
+        """Keep arrays once made, so that a second `numpy()` gives the same one."""
+        self._cache = self._cache if self._cache is not None else {}
+        return self
+
+    def drop(self) -> None:
+        """Let go of every array that was kept."""
+        if self._cache is not None:
+            self._cache.clear()
+
+    def numpy(self) -> dict[str, NDArray[Any]]:
+        """All tensors as numpy arrays."""
+        return {name: self[name].numpy() for name in self}
+
+    def torch(self, device: str | None = None) -> dict[str, torch.Tensor]:
+        """All tensors as torch tensors: a state dict."""
+        return {name: self[name].torch(device=device) for name in self}
+
+    def close(self) -> None:
+        """Close the files. Arrays that are views of them stay valid."""
+        self.checkpoint.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Model {self.checkpoint.place.path} {self.format}, {len(self)} tensors>"
+
+    def _repr_html_(self) -> str:
+        from weighbridge.reports.notebook import model_html
+
+        rows = [(t.name, t.dtype, t.shape, t.nbytes) for t in self.values()]
+        return model_html(str(self.checkpoint.place.path), self.format, rows)
+
+
+def _view(checkpoint: Checkpoint, names: Names) -> Mapping[str, Node]:
+    if names == "stored":
+        return checkpoint.stored
+    if names == "logical":
+        return checkpoint.logical
+    family = checkpoint.family
+    if names not in family.dialects:
+        raise UsageError(f"no names are called {names!r}", hint=f"stored, logical, {', '.join(family.dialects)}")
+    return family.save(names, checkpoint.sizes, checkpoint.roles)
+
+
+def _named(dtype: str | None) -> Any:
+    return None if dtype is None else _dtype(dtype)

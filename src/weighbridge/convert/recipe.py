@@ -1,0 +1,105 @@
+"""Which number type for which tensor, and the options of a conversion. Policy lives here and nowhere else: tables of
+architectures know names and shapes, packings know bits, this knows what is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.dtypes import BF16, F16, F32, Q4_1, DType, Kind, dtype
+from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import MEMORY
+from weighbridge.base.spec import Spec
+
+# More threads than this gain nothing: a conversion is bound by the disk, and each one holds slabs.
+_MOST_JOBS: Final = 8
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What a caller may say of a conversion; the defaults keep everything as it is.
+
+    `dtype`: the number type of the weights by name, `auto` (GGUF: the type most of the source is in) or None (keep).
+    `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set.
+    """
+
+    dtype: str | None = None
+    max_shard_size: int | None = None
+    max_shard_tensors: int | None = None
+    pre: str | None = None
+    name: str | None = None
+    align: int | None = None
+    allow_requantize: bool = False
+    max_memory: int | None = None
+    overwrite: bool = False
+    jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("max_shard_size", "max_shard_tensors", "align", "max_memory", "jobs"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise UsageError(f"{field} must be at least 1", hint=f"not {value}")
+
+    @property
+    def sharded(self) -> bool:
+        return self.max_shard_size is not None or self.max_shard_tensors is not None
+
+    @property
+    def workers(self) -> int:
+        return self.jobs or min(os.cpu_count() or 1, _MOST_JOBS)
+
+    @property
+    def memory(self) -> int:
+        return self.max_memory or MEMORY
+
+
+# llama.cpp's file types that the converter writes (general.file_type), by the type of most weights.
+FTYPES: Final = MappingProxyType({"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32})
+
+# Tensors that ggml's graphs take in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549): everything of
+# one dimension, norms, whatever isn't a `.weight`, and these.
+_F32_ALWAYS: Final = ("ffn_gate_inp.weight", "position_embd.weight", "token_types.weight")
+
+
+def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
+    """The type of a GGUF tensor as the reference converter chooses it. A row that isn't whole blocks of the wanted type
+    falls back to F16, as there; the caller tells it as a loss."""
+    if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not name.endswith(".weight"):
+        return F32
+    if spec.shape[-1] % wanted.block:
+        return F16
+    return wanted
+
+
+# What a GGUF can hold of a tensor that arrives quantized, where its parameters fit exactly.
+EXACT_BLOCKS: Final = (Q4_1,)
+
+
+def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:
+    """The type that was asked for; `auto` or nothing: BF16 or F16 where the first matrix is that, else F16, as the
+    reference converter guesses (a config's torch_dtype is often wrong)."""
+    if name not in (None, "auto"):
+        wanted = dtype(name)
+        if wanted.name not in FTYPES:
+            raise UsageError(
+                f"a GGUF of {wanted} can't be written yet", hint=f"one of {', '.join(map(str.lower, FTYPES))}"
+            )
+        return wanted
+    first = next((s.dtype for s in specs if len(s.shape) > 1 and s.dtype in (BF16, F16)), F16)
+    return first
+
+
+def plain_dtype(name: str | None, spec: Spec) -> DType:
+    """The type of a tensor in a container of plain types: floats are cast where a type is asked for, others stay."""
+    kept = spec.dtype
+    if name is None or name == "auto" or kept.kind is not Kind.FLOAT:
+        return kept
+    wanted = dtype(name)
+    if wanted.kind is Kind.BLOCK:
+        raise UsageError(f"{wanted} is a type of GGUF files", hint="give the target the extension .gguf")
+    return wanted
+

@@ -1,0 +1,174 @@
+"""A checkpoint: a model's tensors, config and metadata wherever they lie, as one thing. Opening reads headers only, and
+loads neither numpy nor a tensor; nodes are built when they are asked for.
+
+    stored      the tensors as they are in the files, by their names there
+    logical     every group of a packing (MLX's weight, scales, biases) as one tensor
+    roles       (role, index) of the family's table -> logical tensor in its canonical layout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.containers import REGISTRY, container, sharded
+from weighbridge.containers.base import Index
+from weighbridge.io.source import FileSource, Source
+from weighbridge.models.locate import Place, locate
+
+if TYPE_CHECKING:
+    from weighbridge.models.arch.table import Family
+    from weighbridge.tensors.nodes import Node
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """The model at `path`: a file, a folder, an index, one of a numbered set."""
+    place = locate(path)
+    sources: list[Source] = []
+    try:
+        for weight in place.weights:
+            sources.append(FileSource(weight))
+        return Checkpoint(place, _index(place, sources))
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise
+
+
+def _index(place: Place, sources: list[Source]) -> Index:
+    indexes = [parse(source) for source in sources]
+    formats = {i.format for i in indexes}
+    if len(formats) > 1:
+        raise FormatError(f"the shards are of different formats: {', '.join(sorted(formats))}", path=str(place.path))
+    if indexes[0].format == "gguf" and len(indexes) > 1:
+        from weighbridge.containers import gguf
+
+        return gguf.merge(indexes)
+    if place.index is None:
+        return indexes[0] if place.single else sharded.merge(indexes)
+    with FileSource(place.index) as source:
+        return sharded.merge(indexes, sharded.parse_index(source))
+
+
+def parse(source: Source) -> Index:
+    """The index of a file, by what it is and not by what it is called."""
+    return container(_format(source)).parse(source)
+
+
+def _format(source: Source) -> str:
+    """The common formats by their first bytes; whatever else, by the long way, which also says what is wrong with it."""
+    head = source.head(9)
+    if head[:4] == b"GGUF":
+        return "gguf"
+    if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
+        return "safetensors"
+    from weighbridge.containers import sniff
+
+    found = sniff.sniff(source)
+    if not found.readable or found.format not in REGISTRY:
+        raise UnsupportedError(f"{source.name} is {found.title}, which can't be read", hint=found.advice)
+    return found.format
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """See the module. Close it, or use it as a context manager, to free the files."""
+
+    place: Place
+    index: Index
+
+    @property
+    def format(self) -> str:
+        return self.index.format
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.index.metadata
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """config.json of the folder; for a GGUF the config its keys stand for; {} where there is none."""
+        if self.format == "gguf":
+            from weighbridge.models.meta import config as meta
+
+            return meta.gguf_to_config(self.metadata, self.family, self.index.by_name).config
+        return self.json("config.json") or {}
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """A JSON object beside the weights; None where there is no such file."""
+        data = self.place.read(name, CONFIG_JSON)
+        if data is None:
+            return None
+        try:
+            found = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise FormatError(f"no JSON: {error}", path=str(self.place.folder / name)) from None
+        if not isinstance(found, dict):
+            raise FormatError("the JSON is no object", path=str(self.place.folder / name))
+        return found
+
+    # ---------------------------------------------------------------- the family's view
+
+    @cached_property
+    def family(self) -> Family:
+        """The architecture's table. UnsupportedError where none knows the model."""
+        from weighbridge.models.arch import table
+
+        if self.format == "gguf":
+            return table.family_of_gguf(self.metadata)
+        return table.family_of_hf(self.config)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        if self.format == "gguf":
+            return self.family.sizes_from_gguf(self.metadata)
+        return self.family.sizes_from_hf(self.config)
+
+    @cached_property
+    def dialect(self) -> str:
+        """Whose names the tensors have."""
+        return self.family.dialect_of(list(self.logical), self.sizes)
+
+    # ---------------------------------------------------------------- tensors
+
+    @cached_property
+    def stored(self) -> Mapping[str, Node]:
+        from weighbridge.tensors.nodes import Stored
+
+        swap = self.index.byte_order == ">"
+        files = self.index.files
+        return {e.name: Stored(e.spec, files[e.file], e.offset, swap) for e in self.index}
+
+    @cached_property
+    def logical(self) -> Mapping[str, Node]:
+        from weighbridge.packings import unpack
+
+        return unpack(self.stored, {} if self.format == "gguf" else self.config)
+
+    @cached_property
+    def roles(self) -> Mapping[Any, Node]:
+        return self.family.load(self.dialect, self.sizes, self.logical)
+
+    @cached_property
+    def canonical(self) -> Mapping[str, Node]:
+        """The tensors by the same names whatever the file: `layers.0.attention.q.weight`."""
+        return self.family.save("canonical", self.sizes, self.roles)
+
+    def close(self) -> None:
+        self.index.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,108 @@
+"""Where a model lies: from the path a user names to the weight files and the folder of the files beside them.
+
+    model/                            its index, its one file, or the files of one numbered set
+    model.safetensors.index.json      the set it lists
+    model-00002-of-00003.gguf         the whole set (llama.cpp's splits carry the metadata in the first)
+    anything.safetensors              that file alone
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.limits import INDEX_JSON, SHARDS
+from weighbridge.containers import sharded
+from weighbridge.io.source import FileSource
+
+_SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5,6})-of-(?P<count>\d{5,6})(?P<suffix>\.\w+)\Z")
+# What a folder's weights are looked for in, in this order; the patterns of one entry are one model's.
+_SUFFIXES: Final = (".safetensors", ".gguf", ".npz", ".npy")
+# GGUF files that go with a model but are not the model (llama.cpp skips the same when it picks a file).
+_COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
+_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt")
+
+
+@dataclass(frozen=True)
+class Place:
+    """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
+    `index`: the JSON that lists the shards, where there is one."""
+
+    path: Path
+    weights: tuple[Path, ...]
+    folder: Path
+    index: Path | None = None
+
+    @property
+    def single(self) -> bool:
+        return len(self.weights) == 1
+
+    def read(self, name: str, limit: int = INDEX_JSON) -> bytes | None:
+        """A small file beside the weights; None where there is none. FormatError where it is absurdly large."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        with FileSource(path) as source:
+            if source.size > limit:
+                raise FormatError("the file is too large", path=source.name, expected=f"at most {limit} bytes")
+            return source.read(0, source.size)
+
+
+def locate(path: str | Path) -> Place:
+    """The files of the model at `path`. FileNotFoundError, UsageError or UnsupportedError where there is no one model."""
+    path = Path(path)
+    if path.is_dir():
+        return _folder(path)
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "no such file or folder", str(path))
+    if path.name.endswith(".index.json"):
+        return _indexed(path)
+    match = _SHARD.fullmatch(path.name)
+    if match and match["suffix"] == ".gguf":
+        return Place(path, _siblings(path, match), path.parent)
+    return Place(path, (path,), path.parent)
+
+
+def _indexed(index: Path) -> Place:
+    with FileSource(index) as source:
+        names = sharded.parse_index(source).files
+    return Place(index.parent, tuple(index.parent / name for name in names), index.parent, index)
+
+
+def _siblings(path: Path, match: re.Match[str]) -> tuple[Path, ...]:
+    """All files of the numbered set that `path` belongs to; a missing one is the caller's finding."""
+    width, count = len(match["no"]), int(match["count"])
+    if count > SHARDS:
+        raise FormatError("the name speaks of too many shards", path=str(path), found=count)
+    names = (f"{match['stem']}-{i:0{width}d}-of-{match['count']}{match['suffix']}" for i in range(1, count + 1))
+    return tuple(path.parent / name for name in names)
+
+
+def _folder(folder: Path) -> Place:
+    names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+    for index in ("model.safetensors.index.json", *(n for n in names if n.endswith(".safetensors.index.json"))):
+        if index in names:
+            return Place(folder, _indexed(folder / index).weights, folder, folder / index)
+    for suffix in _SUFFIXES:
+        found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS)]
+        if found:
+            return Place(folder, tuple(folder / n for n in _one_model(folder, found, suffix)), folder)
+    if any(n.endswith(_PICKLES) for n in names):
+        raise UnsupportedError(f"{folder} holds PyTorch pickles, which this version doesn't read")
+    raise UsageError(f"{folder} holds no weights", hint=f"looked for {', '.join(_SUFFIXES)}")
+
+
+def _one_model(folder: Path, names: list[str], suffix: str) -> Iterable[str]:
+    main = f"model{suffix}"
+    if main in names or len(names) == 1:
+        return [main] if main in names else names
+    sets = {(m["stem"], m["count"]) if (m := _SHARD.fullmatch(n)) else n for n in names}
+    if len(sets) > 1:
+        raise UsageError(f"{folder} holds {len(sets)} models", hint=f"name one of {', '.join(names[:4])}")
+    match = _SHARD.fullmatch(names[0])
+    return [p.name for p in _siblings(folder / names[0], match)] if match else names

@@ -1,0 +1,203 @@
+"""The nodes that compute, on whole slabs: `Decode`, `Transcode`, `Cast`, `Encode`, `Transpose`; and `Packed`, which
+holds the several stored tensors of one logical one."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import MIB
+from weighbridge.base.spec import Spec
+from weighbridge.tensors import kernels
+from weighbridge.tensors.kinds import Bytes, Node, Run
+
+# What a transpose reads at a time: its rows and the stripe's part they go to stay in the second-level cache.
+_BAND = MIB // 8
+
+
+class Packing(Protocol):
+    """How several stored tensors make one logical one. They are made in `packings/`; equal ones compare equal."""
+
+    name: str
+    #: logical rows to one row of a member; 0: the member is shared by all rows
+    row_map: Mapping[str, int]
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
+
+    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
+        """The same parameters in another block type, bit for bit; only where the planner's probe said it is exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Node):
+    """One logical tensor (`spec`, its dtype the one it decodes to) held in several stored `members`."""
+
+    packing: Packing
+    members: Mapping[str, Node]
+
+    @property
+    def unit(self) -> int:
+        """Rows between which the packing can be cut."""
+        return math.lcm(*(k for k in self.packing.row_map.values() if k))
+
+    def runs(self, lo: int, hi: int) -> dict[str, Run]:
+        out = {}
+        for name, node in self.members.items():
+            k = self.packing.row_map[name]
+            out[name] = Run(node, lo // k, -(-hi // k)) if k else Run(node, 0, node.spec.rows)
+        return out
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return list(self.runs(lo, hi).values())
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        raise UsageError(f"a {self.packing.name} tensor has no plain bytes; decode it first")
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return tuple(self.members.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Decode(Node):
+    """Values in F32 of a block type or a packed tensor. `reason`: why it had to be opened, for the plan."""
+
+    source: Node
+    reason: str = ""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        aligned = out.ctypes.data % 4 == 0
+        values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
+        if isinstance(self.source, Packed):
+            parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
+            self.source.packing.decode(self.spec, parts, lo, hi, values)
+        else:
+            kernels.decode(self.source.spec.dtype, self.source.read(lo, hi), values)
+        if not aligned:
+            out[:] = values.view(np.uint8)
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return self.source.needs(lo, hi) if isinstance(self.source, Packed) else [Run(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class Transcode(Node):
+    """A packed tensor in a block type with the same parameters: exact, nothing is requantized."""
+
+    source: Packed
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
+        self.source.packing.transcode(self.source.spec, self.spec.dtype, parts, out)
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return self.source.needs(lo, hi)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass
+class CastReport:
+    """What casts lost, added up over slabs and threads."""
+
+    overflow: int = 0
+    underflow: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, overflow: int, underflow: int) -> None:
+        with self._lock:
+            self.overflow += overflow
+            self.underflow += underflow
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(Node):
+    """Another plain number type, rounded to nearest even; what over- or underflows is counted in `report`."""
+
+    source: Node
+    report: CastReport = field(default_factory=CastReport)
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, self.source.read(lo, hi), out)
+        self.report.add(counts.overflow, counts.underflow)
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class Encode(Node):
+    """F32 rows quantized to a block type, byte for byte as the reference does."""
+
+    source: Node
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        kernels.encode(self.spec.dtype, self.source.read(lo, hi).view(np.float32), out)
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose(Node):
+    """The last two axes swapped (plain types only). Rows lo..hi are a column stripe of the source, which is read whole
+    in bands for each stripe: the plan makes stripes as large as its budget allows and tells the passes."""
+
+    source: Node
+    stripes: ClassVar[bool] = True
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        height, width = self.source.spec.shape[-2:]
+        size = self.spec.dtype.size
+        stripe = out.view(f"V{size}").reshape(hi - lo, height)
+        at = lo
+        while at < hi:  # one matrix of a stack at a time
+            matrix, column = divmod(at, width)
+            count = min(width - column, hi - at)
+            for a, b in self._bands(height, width * size):
+                band = self.source.read(matrix * height + a, matrix * height + b).view(f"V{size}").reshape(b - a, width)
+                stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
+            at += count
+
+    @staticmethod
+    def _bands(height: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+        step = max(1, _BAND // max(row_bytes, 1))
+        for a in range(0, height, step):
+            yield a, min(a + step, height)
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        height, width = self.source.spec.shape[-2:]
+        return [Run(self.source, lo // width * height, -(-hi // width) * height)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        height, width = self.source.spec.shape[-2:]
+        a, b = next(self._bands(height, width * self.spec.dtype.size))
+        start = lo // width * height
+        return (b - a) * self.source.spec.row_bytes + self.source.scratch(start, start + b - a)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)

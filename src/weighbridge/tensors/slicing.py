@@ -1,0 +1,72 @@
+"""Numpy indexing of a node that reads no more than the leading axes ask for."""
+
+from __future__ import annotations
+
+import math
+from types import EllipsisType
+from typing import Any
+
+from weighbridge.base.errors import UsageError
+from weighbridge.tensors.kinds import Node
+from weighbridge.tensors.nodes import reshape, slice_rows
+
+Index = int | slice | EllipsisType
+
+
+def narrow(node: Node, key: Any) -> tuple[Node, tuple[Index, ...]]:
+    """A node of the rows that `key` needs, and the index that is left to apply to its array.
+
+    Integers on leading axes and then one slice narrow what is read; what follows is applied to the rows read.
+    UsageError for indices numpy would refuse, and for arrays and None, which this doesn't do.
+    """
+    rest = list(_full(key, node.spec.shape))
+    shape = node.spec.shape
+    if node.spec.flat or not shape:
+        return node, tuple(rest)
+    while len(shape) > 1 and isinstance(rest[0], int):  # one of a stack
+        step = math.prod(shape[1:-1])
+        at = _wrap(rest.pop(0), shape[0]) * step  # type: ignore[arg-type]
+        node = slice_rows(node, at, shape[1:])
+        shape = shape[1:]
+    first = rest[0]
+    if isinstance(first, slice) and (len(shape) > 1 or node.spec.dtype.plain):
+        picked = range(shape[0])[first]
+        lo, hi = (min(picked), max(picked) + 1) if picked else (0, 0)
+        node = _rows(node, lo, hi)
+        rest[0] = _shifted(picked, lo)
+    return node, tuple(rest)
+
+
+def _rows(node: Node, lo: int, hi: int) -> Node:
+    """Entries lo..hi of the first axis."""
+    shape = node.spec.shape
+    step = math.prod(shape[1:-1])
+    return slice_rows(node, lo * step, (hi - lo, *shape[1:])) if (lo, hi) != (0, shape[0]) else reshape(node, shape)
+
+
+def _shifted(picked: range, lo: int) -> slice:
+    """The slice that picks the same entries once `lo` of them are gone."""
+    if not picked:
+        return slice(0, 0, 1)
+    start, stop = picked.start - lo, picked.stop - lo
+    return slice(start, None if stop < 0 else stop, picked.step)
+
+
+def _full(key: Any, shape: tuple[int, ...]) -> tuple[Index, ...]:
+    """One index an axis."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if not all(isinstance(k, slice | EllipsisType) or (hasattr(k, "__index__") and not isinstance(k, bool)) for k in keys):
+        raise UsageError(f"a tensor is indexed by integers, slices and ..., not {key!r}")
+    keys = tuple(k if isinstance(k, slice | EllipsisType) else k.__index__() for k in keys)
+    if keys.count(...) > 1 or len(keys) - keys.count(...) > len(shape):
+        raise UsageError(f"{len(keys)} indices for {len(shape)} axes")
+    at = keys.index(...) if ... in keys else len(keys)
+    missing = len(shape) - (len(keys) - keys.count(...))
+    full = (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])
+    return tuple(_wrap(k, n) if isinstance(k, int) else k for k, n in zip(full, shape, strict=True))
+
+
+def _wrap(at: int, count: int) -> int:
+    if not -count <= at < count:
+        raise IndexError(f"index {at} is out of bounds for an axis of {count}")
+    return at % count

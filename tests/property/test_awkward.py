@@ -1,0 +1,277 @@
+"""The awkward five: layouts that break converters which think that a tensor is one array in one place. Each is built on
+random data with nothing but nodes and a `Packing`, equals the direct computation, and streams through a plan whose
+memory budget is far below the tensor's size.
+
+    GPTQ         packed along the input axis, transposed, its columns in groups of any order (act-order)
+    FP8 blocks   one scale for each 128 x 128 block
+    HQQ, BitNet  the rows of one half (quarter) in the high bits of the rows of the other
+    Conv1D       the whole matrix transposed
+    ZeRO         one flat buffer over all parameters, cut evenly over ranks
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
+from weighbridge.base.errors import RefusedError
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Layout, Slot
+from weighbridge.convert.plan import Plan, PlannedFile, losses_of
+from weighbridge.convert.run import run
+from weighbridge.io.source import BytesSource
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.kinds import Bytes, Node, Stored
+from weighbridge.tensors.nodes import Packed
+
+BUDGET = 256 << 10  # bytes of slabs; every tensor here decodes to several times as much
+SLACK = 192 << 10  # the interpreter's own: thread stacks' Python objects, futures, small arrays
+
+
+def as_stored(array: np.ndarray[Any, Any], dtype: DType, shape: tuple[int, ...] | None = None) -> Stored:
+    return Stored(Spec(shape or array.shape, dtype), BytesSource(array.tobytes()), 0)
+
+
+def floats(part: Bytes, dtype: str, columns: int) -> np.ndarray[Any, Any]:
+    return part.view(dtype).astype(np.float32).reshape(-1, columns)
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """The base of the packings below: what decodes, told by `row_map`."""
+
+    row_map: Mapping[str, int]
+    name: str = field(default="test", init=False)
+
+    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Gptq(_Packing):
+    """w[o, i] = scales[g[i], o] * (code[i, o] - zero[g[i], o] - 1); members transposed so that rows are outputs."""
+
+    groups: int = 0
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: np.ndarray[Any, Any]) -> None:
+        shifts = 4 * np.arange(8, dtype=np.uint32)
+        words = parts["qweight"].view(np.uint32).reshape(hi - lo, -1)
+        codes = ((words[:, :, None] >> shifts) & 15).reshape(hi - lo, -1)
+        rows = np.arange(lo, hi) - lo // 8 * 8
+        packed = parts["qzeros"].view(np.uint32).reshape(-1, self.groups)[rows // 8]
+        zeros = (packed >> (4 * (rows % 8).astype(np.uint32))[:, None]) & 15
+        group = parts["g_idx"].view(np.int32)
+        scales = floats(parts["scales"], "<f2", self.groups)
+        values = scales[:, group] * (codes.astype(np.float32) - zeros[:, group].astype(np.float32) - 1)
+        out[:] = values.reshape(-1)
+
+
+def gptq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
+    inner, outer, groups = 512, 384, 4
+    codes = rng.integers(0, 16, (inner, outer), np.uint32)
+    zeros = rng.integers(0, 15, (groups, outer), np.uint32)
+    scales = rng.normal(size=(groups, outer)).astype(np.float16)
+    g_idx = rng.permutation(np.repeat(np.arange(groups), inner // groups)).astype(np.int32)
+    shifts = 4 * np.arange(8, dtype=np.uint32)
+    qweight = (codes.reshape(inner // 8, 8, outer) << shifts[None, :, None]).sum(1, dtype=np.uint32)
+    qzeros = (zeros.reshape(groups, outer // 8, 8) << shifts).sum(2, dtype=np.uint32)
+    members = {
+        "qweight": n.transpose(as_stored(qweight, I32)),
+        "qzeros": n.transpose(as_stored(qzeros, I32)),
+        "scales": n.transpose(as_stored(scales, F16)),
+        "g_idx": as_stored(g_idx, I32),
+    }
+    packing = Gptq(MappingProxyType({"qweight": 1, "qzeros": 8, "scales": 1, "g_idx": 0}), groups)
+    want = scales.astype(np.float32)[g_idx] * (codes.astype(np.float32) - zeros[g_idx].astype(np.float32) - 1)
+    return n.decode(Packed(Spec((outer, inner), F32), packing, members)), want.T
+
+
+@dataclass(frozen=True)
+class Fp8Block(_Packing):
+    """w[r, c] = fp8[r, c] * scale[r // 128, c // 128]"""
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: np.ndarray[Any, Any]) -> None:
+        import ml_dtypes
+
+        columns = spec.shape[1]
+        scale = floats(parts["scale"], "<f4", -(-columns // 128))
+        rows = np.arange(lo, hi) // 128 - lo // 128
+        values = parts["weight"].view(ml_dtypes.float8_e4m3fn).reshape(hi - lo, columns).astype(np.float32)
+        out[:] = (values * np.repeat(scale, 128, axis=1)[rows, :columns]).reshape(-1)
+
+
+def fp8(rng: np.random.Generator) -> tuple[Packed, np.ndarray[Any, Any]]:
+    import ml_dtypes
+
+    rows, columns = 700, 520  # neither is a multiple of the block
+    weight = rng.normal(size=(rows, columns)).astype(ml_dtypes.float8_e4m3fn)
+    scale = rng.uniform(0.5, 2, (6, 5)).astype(np.float32)
+    members = {"weight": as_stored(weight, BY_NAME["F8_E4M3"]), "scale": as_stored(scale, F32)}
+    packing = Fp8Block(MappingProxyType({"weight": 1, "scale": 128}))
+    grid = np.repeat(np.repeat(scale, 128, 0), 128, 1)[:rows, :columns]
+    return Packed(Spec((rows, columns), F32), packing, members), weight.astype(np.float32) * grid
+
+
+@dataclass(frozen=True)
+class Plane(_Packing):
+    """One plane of bits of every byte: (code - zero) * scale."""
+
+    shift: int = 0
+    mask: int = 15
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: np.ndarray[Any, Any]) -> None:
+        codes = ((parts["weight"] >> self.shift) & self.mask).reshape(hi - lo, -1).astype(np.float32)
+        scale, zero = (parts[m].view(np.float32)[:, None] for m in ("scale", "zero"))
+        out[:] = ((codes - zero) * scale).reshape(-1)
+
+
+def hqq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
+    """4 bits: rows 0..n/2 in the high nibbles, the others in the low ones; a scale and zero for each group of 64."""
+    outer, inner, group = 512, 640, 64
+    rows = outer * inner // group
+    codes = rng.integers(0, 16, (rows, group), np.uint8)
+    scale, zero = rng.normal(size=(2, rows)).astype(np.float32)
+    packed = as_stored((codes[: rows // 2] << 4) | codes[rows // 2 :], U8)
+    each = MappingProxyType({"weight": 1, "scale": 1, "zero": 1})
+    halves = []
+    for i, shift in enumerate((4, 0)):
+        members: dict[str, Node] = {"weight": packed}
+        for m, values in (("scale", scale), ("zero", zero)):
+            members[m] = n.slice_rows(as_stored(values, F32, (rows, 1)), i * rows // 2, (rows // 2, 1))
+        halves.append(n.decode(Packed(Spec((rows // 2, group), F32), Plane(each, shift), members)))
+    want = (codes.astype(np.float32) - zero[:, None]) * scale[:, None]
+    return n.reshape(n.concat(halves), (outer, inner)), want.reshape(outer, inner)
+
+
+def bitnet(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
+    """2 bits: row r of quarter i in bits 2i of packed row r; one scale for all."""
+    outer, inner = 512, 384
+    codes = rng.integers(0, 3, (4, outer // 4, inner), np.uint8)
+    packed = as_stored((codes << (2 * np.arange(4, dtype=np.uint8))[:, None, None]).sum(0, dtype=np.uint8), U8)
+    shared = MappingProxyType({"weight": 1, "scale": 0, "zero": 0})
+    scale, zero = as_stored(np.array([0.37], np.float32), F32), as_stored(np.ones(1, np.float32), F32)
+    parts = [
+        n.decode(
+            Packed(
+                Spec((outer // 4, inner), F32), Plane(shared, 2 * i, 3), {"weight": packed, "scale": scale, "zero": zero}
+            )
+        )
+        for i in range(4)
+    ]
+    return n.concat(parts), ((codes.astype(np.float32) - 1) * np.float32(0.37)).reshape(outer, inner)
+
+
+def conv1d(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
+    matrix = rng.normal(size=(600, 700)).astype(np.float32)
+    return n.transpose(as_stored(matrix, F32)), matrix.T
+
+
+def zero(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
+    """Three ranks hold a third each of [a (301 x 7) | b (512 x 500) | padding]; b lies on all of them."""
+    line = rng.normal(size=301 * 7 + 512 * 500 + 5).astype(np.float32)
+    line = line[: len(line) // 3 * 3]
+    flat = n.concat([as_stored(part, F32) for part in np.split(line, 3)])
+    return n.flat_range(flat, 301 * 7, (512, 500)), line[301 * 7 : 301 * 7 + 512 * 500].reshape(512, 500)
+
+
+FIVE = {
+    "gptq": gptq,
+    "fp8": lambda rng: (lambda p: (n.decode(p[0]), p[1]))(fp8(rng)),
+    "hqq": hqq,
+    "bitnet": bitnet,
+    "conv1d": conv1d,
+    "zero": zero,
+}
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_it_equals_the_direct_computation(name: str) -> None:
+    node, want = FIVE[name](np.random.default_rng(1))
+    got = node.read_all().view(np.float32).reshape(want.shape)
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_any_range_of_rows_equals_the_same_rows_of_the_whole(name: str) -> None:
+    node, want = FIVE[name](np.random.default_rng(2))
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        lo, hi = sorted(rng.integers(0, node.spec.rows + 1, 2).tolist())
+        assert node.read(lo, hi).tobytes() == want.reshape(node.spec.rows, -1)[lo:hi].tobytes()
+
+
+def plan_of(node: Node, target: Path, budget: int) -> Plan:
+    layout = Layout("raw", (), (Slot("t", node.spec, 0),), node.spec.nbytes)
+    return Plan("test", target, "raw", False, (PlannedFile("t", layout, (node,)),), jobs=1, budget=budget)
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_it_streams_within_the_stated_budget(name: str, tmp_path: Path) -> None:
+    node, want = FIVE[name](np.random.default_rng(4))
+    plan = plan_of(node, tmp_path / "out", BUDGET)
+    assert plan.memory <= BUDGET < node.spec.nbytes / 2
+    tracemalloc.start()
+    try:
+        run(plan)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "out").read_bytes() == np.ascontiguousarray(want).tobytes()
+    # Decoding in plain numpy takes a few temporaries of the slab's size beside the buffers the plan counts.
+    assert peak <= 6 * BUDGET + SLACK
+
+
+def test_a_transpose_tells_its_passes_and_more_memory_makes_fewer(tmp_path: Path) -> None:
+    node, _ = conv1d(np.random.default_rng(5))
+    small, large = plan_of(node, tmp_path / "a", 5 << 20), plan_of(node, tmp_path / "b", 32 << 20)
+    assert small.passes >= large.passes == 1
+    assert small.memory <= 5 << 20
+
+
+def test_a_budget_below_one_row_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    node, _ = conv1d(np.random.default_rng(5))
+    with pytest.raises(RefusedError, match="--max-memory"):
+        run(plan_of(node, tmp_path / "out", 1000))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_move_aligned_with_the_blocks_keeps_them_packed() -> None:
+    packed, want = fp8(np.random.default_rng(6))
+    part = n.slice_rows(packed, 128, (256, 520))
+    assert isinstance(part, Packed)
+    assert np.array_equal(n.decode(part).read_all().view(np.float32).reshape(256, 520), want[128:384])
+
+
+def test_a_move_across_the_blocks_becomes_a_decode_that_says_why() -> None:
+    packed, want = fp8(np.random.default_rng(6))
+    part = n.slice_rows(packed, 100, (256, 520))
+    assert np.array_equal(part.read_all().view(np.float32).reshape(256, 520), want[100:356])
+    assert [x.what for x in losses_of({"t": part})] == ["decoded to F32: rows are cut inside a block of 128"]
+
+
+def test_a_join_of_different_parameters_becomes_a_decode_that_says_why() -> None:
+    a, b = (fp8(np.random.default_rng(seed))[0] for seed in (7, 8))
+    top = n.slice_rows(a, 0, (640, 520))
+    joined = n.concat([top, n.slice_rows(b, 0, (128, 520))])
+    assert isinstance(joined, Packed)  # same packing, whole blocks: still packed
+    assert joined.spec.shape == (768, 520)
+    other = Packed(b.spec, Plane(b.packing.row_map), b.members)
+    assert "different parameters" in losses_of({"t": n.concat([top, n.slice_rows(other, 0, (128, 520))])})[0].what
+
+
+def test_gathering_whole_blocks_keeps_them_packed_and_single_rows_do_not() -> None:
+    packed, want = fp8(np.random.default_rng(9))
+    whole = n.slice_rows(packed, 0, (640, 520))
+    order = np.arange(640).reshape(5, 128)[[3, 0, 4, 1, 2]].reshape(-1)
+    moved = n.gather(whole, order)
+    assert isinstance(moved, Packed)
+    assert np.array_equal(n.decode(moved).read_all().view(np.float32).reshape(640, 520), want[:640][order])
+    assert losses_of({"t": n.gather(whole, order[::-1].copy())})
