@@ -16,7 +16,7 @@ loads numpy but `load` and `save`, which build nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from importlib import resources
@@ -27,7 +27,17 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch import rows as grammar
 from weighbridge.models.arch.config import effective, evaluate, integer
-from weighbridge.models.arch.expand import Expansion, Instance, Place, Sizes, applies, expand, shape_of
+from weighbridge.models.arch.expand import (
+    Expansion,
+    Instance,
+    Place,
+    Sizes,
+    applies,
+    expand,
+    index_counts,
+    run,
+    shape_of,
+)
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size, Via
 
@@ -177,20 +187,26 @@ class Family:
 
     def recognise(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[str, str]:
         """The dialect and prefix under whose names most of `names` are; the first of the table where several fit."""
-        held = names.keys() if isinstance(names, Mapping) else set(names)
+        held = names if isinstance(names, Mapping) else frozenset(names)
         options = [(d.name, p) for d in self.dialects.values() for p in d.prefixes]
-        return max(options, key=lambda o: len(held & self.expansion(o[0], sizes, o[1]).places.keys()))
+        return max(options, key=lambda o: self._hits(o[0], o[1], held, sizes))
+
+    def _hits(self, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
+        """How many of a dialect's names are held."""
+        counts = index_counts(self.index, sizes)
+        templates = [t for t in self._dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes)]
+        return sum(name in held for t in templates for name in run(t.name, counts, prefix))
 
     def dialect_of(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> str:
         """The dialect that the names are in. UnsupportedError where they are in none."""
         dialect, prefix = self.recognise(names, sizes)
-        if not any(name in self.expansion(dialect, sizes, prefix).places for name in names):
+        if not self._hits(dialect, prefix, frozenset(names), sizes):
             raise UnsupportedError(f"none of the tensors has a name of the {self.name} family")
         return dialect
 
     def _prefix(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
         prefixes = self._dialect(dialect).prefixes
-        return max(prefixes, key=lambda p: len(names.keys() & self.expansion(dialect, sizes, p).places.keys()))
+        return prefixes[0] if len(prefixes) == 1 else max(prefixes, key=lambda p: self._hits(dialect, p, names, sizes))
 
     def check(self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape]) -> MappingReport:
         """How tensors of these names and (logical) shapes fit. Needs no data and no numpy."""

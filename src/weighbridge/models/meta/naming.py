@@ -1,0 +1,183 @@
+"""What a model's name says: organization, base name, size, fine-tune, version.
+
+The rules are the reference's (gguf-py/gguf/metadata.py `Metadata.get_model_id_components`, gguf-py/gguf/utility.py
+`size_label`, llama.cpp b11549), so that `general.*` comes out equal; the words it knows stand in the patterns below. A
+part of a name may be several things until its neighbours are known, hence the passes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+_VERSION: Final = re.compile(r"(v|iter)?\d+([.]\d+)*", re.IGNORECASE)
+_TYPE: Final = re.compile(r"i?q\d(_\w)*|b?fp?(16|32)", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(([A]|\d+[x])?\d+([._]\d+)?[KMBT][\d]?|small|mini|medium|large|x?xl)", re.IGNORECASE)
+_FINETUNE: Final = re.compile(r"chat|instruct|vision|lora", re.IGNORECASE)
+_KEEPS_CASE: Final = re.compile(r"^(v\d+(?:\.\d+)*|\d.*)$")
+
+
+class ModelId(NamedTuple):
+    """The parts of `organization/Full-Name-7B-Instruct-v0.1`; None where the name doesn't say."""
+
+    full: str | None = None
+    organization: str | None = None
+    basename: str | None = None
+    finetune: str | None = None
+    version: str | None = None
+    size_label: str | None = None
+
+
+@dataclass
+class _Part:
+    """One word between dashes and what it may be."""
+
+    text: str
+    kinds: set[str] = field(default_factory=set)
+
+
+def title(name: str) -> str:
+    """Words capitalised, but for acronyms, versions and numbers: `Llama 2 7b hf` of `llama-2-7b-hf`."""
+    words = name.strip().replace("-", " ").split()
+    return " ".join(w.title() if w.islower() and not _KEEPS_CASE.match(w) else w for w in words)
+
+
+def parse_model_id(model_id: str | None, parameters: int = 0) -> ModelId:
+    """The components of a model's id or folder name. `parameters` (negative: at least so many, for an adapter) tells a
+    size from a context length."""
+    if model_id is None:
+        return ModelId()
+    if " " in model_id:
+        return ModelId(model_id)  # a sentence, not an id
+    organization, slash, full = model_id.partition("/")
+    if not slash:
+        organization, full = "", model_id
+    parts = [_Part(p) for p in full.split("-") if p]
+    for i, part in enumerate(parts):
+        _annotate(part, i == 0, parameters)
+    _drop_word_sizes(parts)
+    _find_basename(parts)
+    org = organization if slash and not organization.startswith(".") else None
+    return _assembled(full, org, parts)
+
+
+def _annotate(part: _Part, first: bool, parameters: int) -> None:
+    if _VERSION.fullmatch(part.text):
+        part.kinds.add("version")
+    elif _TYPE.fullmatch(part.text):
+        part.kinds.add("type")
+        part.text = part.text.upper()
+    elif not first and _SIZE.fullmatch(part.text):
+        _annotate_size(part, parameters)
+    elif not first and _FINETUNE.fullmatch(part.text):
+        redundant = parameters < 0 and part.text.lower() == "lora"
+        part.kinds.add("type" if redundant else "finetune")
+
+
+def _annotate_size(part: _Part, parameters: int) -> None:
+    """`7b1` is 7.1B, `8_0B` is 8.0B; a "size" far off the parameters is a context length, hence part of the
+    fine-tune."""
+    text = part.text.replace("_", ".")
+    if text[-1].isdecimal():
+        text = f"{text[:-2]}.{text[-1]}{text[-2]}"
+    if len(text) > 1 and text[-2].isdecimal() and text[-1] in "kmbt":
+        text = text[:-1] + text[-1].upper()
+    if parameters and _contradicts(text, parameters):
+        part.kinds.add("finetune")
+        text = text[:-1] + text[-1].lower()
+    if not part.kinds:
+        part.kinds.add("size_label")
+    part.text = text
+
+
+def _contradicts(text: str, parameters: int) -> bool:
+    try:
+        claimed = float(text[:-1]) * 1000.0 ** " KMBT".find(text[-1])
+    except ValueError:
+        return False
+    if parameters < 0:  # an adapter may cover a part of its model, so a larger label is no contradiction
+        return claimed < -parameters // 8
+    return abs(claimed - parameters) > 7 * parameters // 8
+
+
+def _drop_word_sizes(parts: list[_Part]) -> None:
+    """`large` says no size where a number does."""
+    sizes = [p for p in parts if "size_label" in p.kinds]
+    if any(c.isdecimal() for p in sizes for c in p.text):
+        for part in sizes:
+            if part.text.isalpha():
+                part.kinds.discard("size_label")
+
+
+def _find_basename(parts: list[_Part]) -> None:
+    """The base name is the run of plain words and versions at the start, less the versions that end it."""
+    at_start = True
+    for part in parts:
+        if at_start and ((not part.kinds and part.text[0].isalpha()) or "version" in part.kinds):
+            part.kinds.add("basename")
+        else:
+            at_start = False
+            if not part.kinds:
+                part.kinds.add("finetune")
+    for part in reversed(parts):
+        if "basename" not in part.kinds or len(part.kinds) == 1:
+            break
+        part.kinds.discard("basename")
+
+
+def _assembled(full: str, organization: str | None, parts: list[_Part]) -> ModelId:
+    def joined(kind: str, without: str = "") -> str | None:
+        return "-".join(p.text for p in parts if kind in p.kinds and without not in p.kinds) or None
+
+    size = "-".join(dict.fromkeys(p.text for p in parts if "size_label" in p.kinds)) or None
+    finetune, version = joined("finetune"), joined("version", "basename")
+    basename = joined("basename") if size or finetune or version else None  # alone it is too ambiguous
+    return ModelId(full, organization, basename, finetune, version, size)
+
+
+# ---------------------------------------------------------------------- size
+
+
+class Parameters(NamedTuple):
+    """Elements of all tensors; of those every token uses; of one expert; how many experts."""
+
+    total: int
+    shared: int
+    expert: int
+    experts: int
+
+
+def count_parameters(shapes: Mapping[str, tuple[int, ...]]) -> Parameters:
+    """Counts over a GGUF's tensors (gguf-py `GGUFWriter.get_total_parameter_count`; shapes in C order)."""
+    total = shared = expert = experts = stacks = 0
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        total += size
+        if "_exps." in name and len(shape) >= 3:
+            count = shape[-2 if ".bias" in name else -3]
+            expert += size // max(count, 1)
+            experts += count
+            stacks += 1
+        else:
+            shared += size
+    return Parameters(total, shared, expert, experts // stacks if stacks else 0)
+
+
+def size_label(parameters: Parameters) -> str:
+    """`8.0B`, `8x7B`, `23M`."""
+    if parameters.experts > 0:
+        return f"{parameters.experts}x{_rounded(parameters.shared + parameters.expert)}"
+    return _rounded(parameters.total)
+
+
+def _rounded(count: int) -> str:
+    suffix, factor = next(
+        ((s, f) for s, limit, f in (("T", 1e12, 1e-12), ("B", 1e9, 1e-9), ("M", 1e6, 1e-6)) if count > limit),
+        ("K", 1e-3),
+    )
+    scaled = count * factor
+    digits = max(2 - len(str(round(scaled)).lstrip("0")), 0)
+    return f"{scaled:.{digits}f}{suffix}"

@@ -1,0 +1,88 @@
+"""How a sentence-embedding folder says that it pools, and how a GGUF does.
+
+sentence-transformers lists modules in modules.json; the one whose type ends in `Pooling` has a folder with a
+config.json. conversion/base.py `_try_set_pooling_type` (llama.cpp b11549). Files come through `read`, which gives
+None where there is none; a module's path is untrusted and is refused unless it stays inside the folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+
+Read = Callable[[str], bytes | None]
+
+# llama.h `llama_pooling_type` -> the flag in 1_Pooling/config.json, in the order in which the reference asks
+POOLING: Final[Mapping[int, str]] = MappingProxyType(
+    {1: "pooling_mode_mean_tokens", 2: "pooling_mode_cls_token", 3: "pooling_mode_lasttoken"}
+)
+_MODES: Final[Mapping[str, int]] = MappingProxyType({"mean": 1, "cls": 2, "lasttoken": 3})
+_FLAGS: Final = (
+    "pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_max_tokens",
+    "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken",
+)  # fmt: skip
+
+
+def pooling_type(read: Read) -> int | None:
+    """llama.cpp's number for how the folder pools; None where it doesn't say."""
+    modules = _json(read, "modules.json")
+    for module in modules if isinstance(modules, list) else ():
+        if isinstance(module, dict) and str(module.get("type", "")).endswith("Pooling"):
+            return _of_config(_json(read, f"{_inside(module.get('path'))}/config.json"))
+    embedding = _json(read, "embedding_config.json")
+    said = embedding.get("pooling") if isinstance(embedding, dict) else None
+    if said in (None, "last_token"):
+        return None if said is None else 3
+    raise UnsupportedError(f"embedding_config.json pools by {said!r}, for which GGUF has no key")
+
+
+def _of_config(config: Any) -> int:
+    if not isinstance(config, dict):
+        raise FormatError("modules.json names a pooling module whose config.json is missing")
+    for number, flag in POOLING.items():
+        if config.get(flag):
+            return number
+    if (mode := str(config.get("pooling_mode"))) in _MODES:
+        return _MODES[mode]
+    raise UnsupportedError(
+        "the folder pools in a way GGUF has no number for", hint="GGUF knows mean, cls and last token"
+    )
+
+
+def _inside(path: Any) -> str:
+    parts = PurePosixPath(path).parts if isinstance(path, str) and "\\" not in path else ("..",)
+    if not parts or ".." in parts or parts[0] == "/" or ":" in parts[0]:
+        raise FormatError("a module's path leaves the folder", field="modules.json", found=repr(path)[:80])
+    return "/".join(parts)
+
+
+def _json(read: Read, name: str) -> Any:
+    raw = read(name)
+    if raw is None:
+        return None
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as e:
+        raise FormatError("is not JSON", path=name, found=str(e)[:80]) from None
+
+
+def sentence_files(metadata: Mapping[str, Any], architecture: str, hidden: int) -> dict[str, bytes]:
+    """modules.json and 1_Pooling/config.json for a GGUF that says how it pools; nothing where it doesn't."""
+    number = metadata.get(f"{architecture}.pooling_type")
+    if not isinstance(number, int) or number not in POOLING:
+        return {}
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    config = {"word_embedding_dimension": hidden, **{flag: flag == POOLING[number] for flag in _FLAGS}}
+    return {"modules.json": _dump(modules), "1_Pooling/config.json": _dump(config)}
+
+
+def _dump(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
