@@ -212,7 +212,6 @@ TOKENIZER_KEYS: dict[str, dict[str, Fault]] = {
         "bos-off": set_key("tokenizer.ggml.add_bos_token", False),
         "bos-id": set_key("tokenizer.ggml.bos_token_id", 5),
         "eos-on": set_key("tokenizer.ggml.add_eos_token", True),
-        "space-prefix-off": set_key("tokenizer.ggml.add_space_prefix", False),
         "tokens-shifted": set_key("tokenizer.ggml.tokens", lambda v: v[:300] + v[301:] + v[300:301]),
         "byte-types-lost": set_key("tokenizer.ggml.token_type", lambda v: [1 if t == 6 else t for t in v]),
         "model": set_key("tokenizer.ggml.model", "bert"),
@@ -227,7 +226,7 @@ TOKENIZER_KEYS: dict[str, dict[str, Fault]] = {
     },
     "bert": {
         "phantom-space-lost": set_key("tokenizer.ggml.tokens", lambda v: [t.removeprefix("▁") for t in v]),
-        "cls-id": set_key("tokenizer.ggml.cls_token_id", 4),
+        "cls-id": set_key("tokenizer.ggml.bos_token_id", 4),
         "sep-id": set_key("tokenizer.ggml.seperator_token_id", 4),
         "model": set_key("tokenizer.ggml.model", "gpt2"),
     },

@@ -110,6 +110,13 @@ def differences(found: File, expected: File, *, allowed: Callable[[str], bool] =
     return out
 
 
+def differs_at(found: File, expected: File, name: str) -> bool:
+    """Whether the two differ in this key or tensor."""
+    if name in found.tensors and name in expected.tensors:
+        return bool(_tensor_differences(found.tensors[name], expected.tensors[name]))
+    return found.fields.get(name) != expected.fields.get(name) or (name in found.tensors) != (name in expected.tensors)
+
+
 def _order(what: str, found: list[str], expected: list[str]) -> list[str]:
     out = [f"{what} {name} is missing" for name in expected if name not in found]
     out += [f"{what} {name} is ours alone" for name in found if name not in expected]

@@ -7,20 +7,23 @@ meaning anything is switched off: f32 KV cache, no flash attention, no weight re
 Structures are those of `include/llama.h` at b11549; `_check_layout` proves them against the library's own defaults,
 since a struct passed by value with one field too few doesn't fail, it lies.
 
-llama.cpp aborts the process on some wrong files. `outcome_in_subprocess` is for input that may do that.
+llama.cpp aborts the process on some wrong files. The functions `..._in_subprocess` are for input that may do that.
 """
 
 from __future__ import annotations
 
 import ctypes as c
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,6 +180,15 @@ def _require(handle: object, what: str) -> None:
         raise LlamaCppError(f"llama.cpp {what}: {''.join(_messages[-6:]).strip()}")
 
 
+@dataclass(frozen=True)
+class Spoken:
+    """What a vocabulary makes of one text."""
+
+    ids: list[int]
+    parsed: list[int]  # with special tokens recognised
+    text: str  # `parsed` as text again, special tokens not shown
+
+
 class Model:
     """One loaded GGUF. `vocab_only` loads no tensors, for tokenizer tests."""
 
@@ -219,6 +231,10 @@ class Model:
         out = c.create_string_buffer(room)
         n = self._lib.llama_detokenize(self._vocab, tokens, len(ids), out, room, False, special)
         return out.raw[: max(n, 0)].decode("utf-8", "replace")
+
+    def speak(self, text: str) -> Spoken:
+        parsed = self.tokenize(text, parse_special=True)
+        return Spoken(self.tokenize(text), parsed, self.detokenize(parsed))
 
     def logits(self, ids: Sequence[int]) -> F32:
         """f32 logits after every position: [len(ids), n_vocab]."""
@@ -265,21 +281,38 @@ class Model:
         return batch
 
 
-def outcome_in_subprocess(path: Path, ids: Sequence[int], *, embeddings: bool = False) -> F32 | str:
+def numbers_in_subprocess(path: Path, ids: Sequence[int], *, embeddings: bool = False) -> F32 | str:
     """Logits (or the pooled embedding) from a process of its own, or why there are none: it may abort."""
-    command = [sys.executable, __file__, str(path), "embed" if embeddings else "logits", ",".join(map(str, ids))]
-    done = subprocess.run(command, capture_output=True, timeout=120)
-    if done.returncode:
-        return f"exit {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-600:]}"
-    flat = np.frombuffer(done.stdout, np.float32)
+    answer = _ask(path, "embed" if embeddings else "logits", list(ids))
+    if isinstance(answer, str):
+        return answer
+    flat = np.frombuffer(answer, np.float32)
     return flat if embeddings else flat.reshape(len(ids), -1)
 
 
+def spoken_in_subprocess(path: Path, texts: Sequence[str]) -> list[Spoken] | str:
+    """Tokens and their text, for each text, from a process of its own, or why there are none."""
+    answer = _ask(path, "speak", list(texts))
+    return answer if isinstance(answer, str) else [Spoken(**row) for row in json.loads(answer)]
+
+
+def _ask(path: Path, what: str, request: object) -> bytes | str:
+    command = [sys.executable, __file__, str(path), what]
+    done = subprocess.run(command, input=json.dumps(request).encode(), capture_output=True, timeout=120)
+    return (
+        f"exit {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-600:]}" if done.returncode else done.stdout
+    )
+
+
+def _answer(path: str, what: str, request: list[Any]) -> bytes:
+    with Model(path, vocab_only=what == "speak") as model:
+        if what == "speak":
+            return json.dumps([asdict(model.speak(text)) for text in request]).encode()
+        return (model.embed(request) if what == "embed" else model.logits(request)).astype("<f4").tobytes()
+
+
 def _main() -> None:
-    path, what, ids = sys.argv[1], sys.argv[2], [int(i) for i in sys.argv[3].split(",")]
-    with Model(path) as model:
-        result = model.embed(ids) if what == "embed" else model.logits(ids)
-    sys.stdout.buffer.write(result.astype("<f4").tobytes())
+    sys.stdout.buffer.write(_answer(sys.argv[1], sys.argv[2], json.load(sys.stdin)))
     sys.stdout.flush()
     os._exit(0)  # skip the library's exit handlers: nothing of theirs is under test
 

@@ -132,6 +132,26 @@ CASES = {
 }
 DECODERS = [name for name, case in CASES.items() if not case.bert]
 
+# (case, type) that our conversion is compared with the reference converter's in. `@`: the type that the folder is in.
+REFERENCES = [
+    ("bert", "f16"),
+    ("bert", "f32"),
+    ("bert", "q8_0"),
+    ("llama", "f32"),
+    ("llama", "q8_0"),
+    ("llama-bias", "f32"),
+    ("llama-linear", "bf16"),
+    ("llama3", "f16"),
+    ("llama3", "f32"),
+    ("llama3@bfloat16", "auto"),
+    ("llama3@bfloat16", "q8_0"),
+    ("mistral", "f16"),
+    ("mixtral", "f32"),
+    ("mixtral", "q8_0"),
+    ("mixtral@bfloat16", "bf16"),
+    ("mixtral@float16", "auto"),
+]
+
 # What a parameter is drawn from, by the end of its name: mean, standard deviation. The rest: (0, 0.15).
 _SPREADS = (
     (("norm.weight", "LayerNorm.weight"), (1.0, 0.25)),

@@ -7,10 +7,9 @@ from pathlib import Path
 from weighbridge import api
 
 
-def to_gguf(source: Path, target: Path, dtype: str, *, pre: str | None = None) -> Path:
+def to_gguf(source: Path, target: Path, dtype: str | None, *, pre: str | None = None) -> Path:
     """`source` (a folder or a file) as one GGUF. `pre` as the command's `--pre`."""
-    options = {} if pre is None else {"pre": pre}
-    api.convert(source, target, to="gguf", dtype=dtype, **options)
+    api.convert(source, target, to="gguf", dtype=dtype, pre=pre)
     return target
 
 

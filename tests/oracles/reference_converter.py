@@ -3,46 +3,87 @@
 It recognises a pre-tokenizer by hashing the tokens of one probe text, so it knows only published vocabularies; one that
 a test trained is unknown by construction. `pre` puts the name in place of that hash. Everything else is untouched.
 
-Run as a script, this file is the process: `reference_converter.py TREE PRE ARGUMENTS...`.
+Starting it (torch, transformers) costs seconds, a small model costs none, so jobs are done in batches: run as a script,
+this file is the process, `reference_converter.py TREE < jobs.json > results.json`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import runpy
 import subprocess
 import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
-def convert(folder: Path, out: Path, outtype: str, *, pre: str | None = None, arguments: tuple[str, ...] = ()) -> Path:
-    """`folder` converted to `out` by the reference. `pre`: the pre-tokenizer's name."""
+@dataclass(frozen=True)
+class Job:
+    """`folder` to `out`. `pre`: its pre-tokenizer's name, for a vocabulary that the reference can't know."""
+
+    folder: str
+    out: str
+    outtype: str
+    pre: str | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["--outtype", self.outtype, "--outfile", self.out, self.folder]
+
+
+def convert_all(jobs: Sequence[Job]) -> list[str | None]:
+    """For each job None, or the traceback that the reference ended with."""
     from tests.oracles import tree
 
-    options = ["--outtype", outtype, "--outfile", str(out), *arguments, str(folder)]
-    command = [sys.executable, __file__, str(tree.require()), pre or "", *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=_environment(), timeout=300)
+    command = [sys.executable, __file__, str(tree.require())]
+    todo = json.dumps([asdict(job) for job in jobs])
+    done = subprocess.run(command, input=todo, capture_output=True, text=True, env=_environment(), timeout=600)
     if done.returncode:
-        raise AssertionError(f"the reference converter failed on {folder}:\n{done.stderr[-3000:]}")
+        raise AssertionError(f"the reference converter didn't run:\n{done.stderr[-3000:]}")
+    return list(json.loads(done.stdout))
+
+
+def convert(folder: Path, out: Path, outtype: str, *, pre: str | None = None) -> Path:
+    """One job; the reference's failure is an AssertionError."""
+    failure = convert_all([Job(str(folder), str(out), outtype, pre)])[0]
+    if failure:
+        raise AssertionError(f"the reference converter failed on {folder}:\n{failure[-3000:]}")
     return out
 
 
 def _environment() -> dict[str, str]:
-    """Offline and quiet; its own gguf-py is put on the path by the script itself."""
     quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
     return {k: v for k, v in os.environ.items() if k != "NO_LOCAL_GGUF"} | quiet
 
 
-def _main(tree: str, pre: str, arguments: list[str]) -> None:
+def _run(tree: str, job: Job) -> str | None:
+    from conversion.base import TextModel  # type: ignore[import-not-found]
+
+    original = TextModel.get_vocab_base_pre
+    try:
+        if job.pre:
+            TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre
+        sys.argv = ["convert_hf_to_gguf.py", *job.arguments]
+        runpy.run_path(os.path.join(tree, "convert_hf_to_gguf.py"), run_name="__main__")
+    except (Exception, SystemExit):
+        return traceback.format_exc()
+    finally:
+        TextModel.get_vocab_base_pre = original
+    return None
+
+
+def _main(tree: str) -> None:
     sys.path[0] = tree  # in place of this file's folder, as if the script itself had been started
     sys.path.insert(1, os.path.join(tree, "gguf-py"))
-    sys.argv = ["convert_hf_to_gguf.py", *arguments]
-    if pre:
-        from conversion.base import TextModel  # type: ignore[import-not-found]
-
-        TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
-    runpy.run_path(os.path.join(tree, "convert_hf_to_gguf.py"), run_name="__main__")
+    jobs = [Job(**job) for job in json.load(sys.stdin)]
+    with contextlib.redirect_stdout(sys.stderr):
+        results = [_run(tree, job) for job in jobs]
+    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    _main(sys.argv[1])

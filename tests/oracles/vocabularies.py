@@ -125,7 +125,7 @@ def write_byte_level(folder: Path) -> None:
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=BPE_SIZE - len(special), initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(text(), trainer)

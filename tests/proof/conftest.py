@@ -17,6 +17,7 @@ for _oracle in ("torch", "transformers", "gguf", "xllamacpp", "sentencepiece", "
         pytest.importorskip(_oracle, reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
 
 from tests.oracles import gguf_file, models, ours, reference_converter  # noqa: E402
+from tests.oracles.reference_converter import Job  # noqa: E402
 
 Maker = Callable[[str], Path]
 Converter = Callable[[str, str], Path]
@@ -51,15 +52,19 @@ def gguf_of(workshop: Path, folder_of: Maker) -> Converter:
 
 
 @pytest.fixture(scope="session")
-def reference_of(workshop: Path, folder_of: Maker) -> Converter:
+def references(workshop: Path, folder_of: Maker) -> dict[tuple[str, str], Path]:
+    """All that tests compare with, made in one go: the reference's start takes longer than its work."""
+    wanted = {pair: workshop / f"{pair[0]}-{pair[1]}-reference.gguf" for pair in models.REFERENCES}
+    jobs = [Job(str(folder_of(name)), str(out), dtype, _pre(name)) for (name, dtype), out in wanted.items()]
+    failed = {job.folder: why for job, why in zip(jobs, reference_converter.convert_all(jobs), strict=True) if why}
+    assert not failed
+    return wanted
+
+
+@pytest.fixture(scope="session")
+def reference_of(references: dict[tuple[str, str], Path]) -> Converter:
     """(case, dtype) -> the GGUF that the reference converter makes of it."""
-
-    @cache
-    def make(name: str, dtype: str) -> Path:
-        out = workshop / f"{name}-{dtype}-reference.gguf"
-        return reference_converter.convert(folder_of(name), out, dtype, pre=_pre(name))
-
-    return make
+    return lambda name, dtype: references[name, dtype]
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ def distance(gguf_of: Converter, folder_of: Maker, expected_logits: Expected) ->
 
     def measure(name: str, path: Path) -> float:
         bert = CASES[name].bert
-        found = llamacpp.outcome_in_subprocess(path, probe_of(name), embeddings=bert)
+        found = llamacpp.numbers_in_subprocess(path, probe_of(name), embeddings=bert)
         if isinstance(found, str):
             return float("inf")
         expected = models.embedding(folder_of(name), probe_of(name)) if bert else expected_logits(name)
