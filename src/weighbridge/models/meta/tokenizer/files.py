@@ -1,0 +1,169 @@
+"""The JSON files of a tokenizer folder, read strictly: a wrong type, a number out of range, or nesting without end is a
+FormatError that names the file and the place in it.
+
+The structs spell out what we use of each file. msgspec checks types while it decodes, so the large parts
+(260,000 tokens, 500,000 merges) cost no second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
+
+T = TypeVar("T")
+Read = Callable[[str], bytes | None]
+Id = Annotated[int, Meta(ge=0, lt=VOCABULARY)]
+Json = dict[str, Any]
+
+
+class AddedToken(Struct):
+    """One row of `added_tokens` (tokenizer.json) or of `added_tokens_decoder` (tokenizer_config.json, id outside)."""
+
+    content: str
+    id: Id = 0
+    special: bool = False
+    normalized: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+
+class Model(Struct):
+    """`model` of tokenizer.json. `type` is absent in files of tokenizers < 0.9."""
+
+    type: str | None = None
+    vocab: dict[str, Id] | list[tuple[str, float]] = {}
+    merges: list[str | tuple[str, str]] = []
+    unk_token: str | None = None
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+    byte_fallback: bool | None = None
+    ignore_merges: bool | None = None
+
+
+class Ref(Struct):
+    id: str
+
+
+class Piece(Struct, rename={"special": "SpecialToken", "sequence": "Sequence"}):
+    """An item of a TemplateProcessing."""
+
+    special: Ref | None = None
+    sequence: Ref | None = None
+
+
+class Processor(Struct):
+    """`post_processor`, or one of a sequence of them."""
+
+    type: str | None = None
+    processors: list[Processor] | None = None
+    single: list[Piece] = []
+    pair: list[Piece] = []
+    cls: tuple[str, int] | None = None
+    sep: tuple[str, int] | None = None
+
+
+class TokenizerJson(Struct):
+    model: Model
+    added_tokens: list[AddedToken] = []
+    normalizer: Json | None = None
+    pre_tokenizer: Json | None = None
+    post_processor: Processor | None = None
+    decoder: Json | None = None
+
+
+def decode(data: bytes, kind: Any, name: str, limit: int = CONFIG_JSON) -> Any:
+    """`data` as JSON of type `kind`; FormatError otherwise."""
+    if len(data) > limit:
+        raise FormatError("the file is too large", path=name, expected=f"<= {limit} bytes", found=len(data))
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, ValueError) as error:  # ValueError: text that isn't UTF-8, numbers beyond 4300 digits
+        raise FormatError(str(error), path=name) from error
+    except RecursionError as error:
+        raise FormatError("JSON is nested too deeply", path=name) from error
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A tokenizer's files, each decoded when first asked for. `names` lists the folder, where the caller knows it."""
+
+    read: Read
+    names: Sequence[str] = field(default=())
+
+    def json(self, name: str, kind: Any = Json, limit: int = CONFIG_JSON) -> Any:
+        """The decoded file, or None where there is none."""
+        data = self.read(name)
+        return None if data is None else decode(data, kind, name, limit)
+
+    def text(self, name: str) -> str | None:
+        data = self.read(name)
+        try:
+            return None if data is None else data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise FormatError("the text isn't UTF-8", path=name, offset=error.start) from error
+
+    @cached_property
+    def tokenizer(self) -> TokenizerJson | None:
+        found: TokenizerJson | None = self.json("tokenizer.json", TokenizerJson, TOKENIZER_JSON)
+        return found
+
+    @cached_property
+    def settings(self) -> Json | None:
+        """tokenizer_config.json."""
+        found: Json | None = self.json("tokenizer_config.json")
+        return found
+
+    @cached_property
+    def config(self) -> Json:
+        """config.json with `text_config` merged into it, as the reference does (conversion/base.py, `TextModel`)."""
+        return {**self.root, **self.text_config}
+
+    @cached_property
+    def root(self) -> Json:
+        """config.json."""
+        found: Json = self.json("config.json") or {}
+        return found
+
+    @property
+    def text_config(self) -> Json:
+        inner = self.root.get("text_config")
+        return inner if isinstance(inner, dict) else {}
+
+    @cached_property
+    def added_decoder(self) -> dict[int, AddedToken]:
+        """`added_tokens_decoder` of tokenizer_config.json by id."""
+        name, key = "tokenizer_config.json", "added_tokens_decoder"
+        rows = (self.settings or {}).get(key)
+        try:
+            found = msgspec.convert(rows or {}, dict[Id, AddedToken], strict=False)
+        except msgspec.ValidationError as error:
+            raise FormatError(str(error), path=name, field=key) from error
+        return {i: msgspec.structs.replace(t, id=i) for i, t in found.items()}
+
+    def vocab_size(self, *keys: str) -> int | None:
+        """The first of `keys` in config.json that is a count; zero and null say nothing."""
+        for key in keys:
+            value = self.config.get(key)
+            if value is None or value == 0:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= VOCABULARY:
+                raise FormatError(
+                    "not a vocabulary size", path="config.json", field=key, expected=f"1..{VOCABULARY}", found=value
+                )
+            return value
+        return None
+
+
+def content(value: Any) -> str | None:
+    """The text of a `*_token` entry: a string, or an object with `content`."""
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None

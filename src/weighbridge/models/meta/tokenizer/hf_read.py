@@ -1,0 +1,345 @@
+"""A Hugging Face folder's tokenizer files -> `Vocab`, by the reference converter's rules (llama.cpp, conversion/base.py
+and conversion/llama.py, bert.py). The order of tries is `LlamaModel.set_vocab`'s, with the content deciding what the
+reference takes from the architecture:
+
+    tokenizer.json of WordPiece, or vocab.txt      wordpiece   `BertModel.set_vocab`
+    tokenizer.model (SentencePiece)                spm         `_set_vocab_sentencepiece`
+    tokenizer.json, BPE with byte fallback         spm         `_set_vocab_llama_hf`
+    tokenizer.json, byte-level BPE                 bpe         `_set_vocab_gpt2`
+
+Where the reference is wrong we differ, on purpose and only there:
+  * scores of an SPM-like tokenizer.json come from its merges; the reference writes -1000 for every token, and llama.cpp
+    then merges from the left, whatever the tokenizer's order is (`scores="reference"` writes these);
+  * a SentencePiece model that adds no space before the text is written with add_space_prefix = false;
+  * a folder with vocab.txt alone gets its special ids and its lowercase flag (the reference leaves llama.cpp's guess);
+  * byte-level names that make llama.cpp add a bos on their own get an explicit add_bos_token = false where the
+    tokenizer adds none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import JSON_DEPTH
+from weighbridge.models.meta.tokenizer import merges as mergelists
+from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece
+from weighbridge.models.meta.tokenizer.added import added_tokens, is_control, named_tokens, spoken
+from weighbridge.models.meta.tokenizer.files import AddedToken, Folder, Id, Json, Read, TokenizerJson
+from weighbridge.models.meta.tokenizer.special import Special, normalizer_flags, special, templates
+from weighbridge.models.meta.tokenizer.vocab import SPACE, Kind, TokenType, Vocab, padding
+
+Scores = Literal["exact", "reference"]
+NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # of added tokens, of padding (conversion/base.py)
+BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+# The architectures that `LlamaModel` converts; some of its rules look at nothing but a size in config.json.
+LLAMA: Final = frozenset(
+    (
+        "LLaMAForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "VLlama3ForCausalLM",
+        "LlavaForConditionalGeneration", "VoxtralForConditionalGeneration", "IQuestCoderForCausalLM", "LlamaModel",
+    )
+)  # fmt: skip
+
+
+def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = ()) -> Vocab:
+    """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
+    `names`, where known, lists the folder's files (for additional_chat_templates/)."""
+    folder = Folder(read, tuple(names))
+    tokenizer = folder.tokenizer
+    kind = None if tokenizer is None else model_type(tokenizer)
+    if kind == "WordPiece" or (tokenizer is None and read("vocab.txt") is not None):
+        return wordpiece(folder, tokenizer, pre)
+    data = read(sentencepiece.NAME)
+    if data is not None and (kind is None or not is_ranks(data)):
+        return llama(folder, spm(folder, sentencepiece.parse(data)))
+    if tokenizer is None:
+        raise UnsupportedError(
+            "no tokenizer file that we read",
+            hint="tokenizer.json, tokenizer.model and vocab.txt are; other files become a tokenizer.json by "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+        )
+    if kind != "BPE":
+        raise UnsupportedError(
+            f"a tokenizer of type {kind}", hint="WordPiece, SentencePiece BPE and byte-level BPE are read"
+        )
+    vocab = llama_hf(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
+    return llama(folder, vocab)
+
+
+def model_type(tokenizer: TokenizerJson) -> str:
+    """`model.type`, told from the content in old files that lack it."""
+    model = tokenizer.model
+    if model.type is not None:
+        return model.type
+    if isinstance(model.vocab, list):
+        return "Unigram"
+    return "BPE" if model.merges else "WordPiece"
+
+
+def is_ranks(data: bytes) -> bool:
+    """Is this `tokenizer.model` a tiktoken rank file (lines of base64 and a number), as Meta's Llama 3 has it?"""
+    return re.match(rb"[A-Za-z0-9+/]+=* \d+\n", data[:200]) is not None
+
+
+def is_spm_like(tokenizer: TokenizerJson) -> bool:
+    """gguf-py/gguf/vocab.py, `LlamaHfVocab`: byte fallback, and a decoder that is a sequence."""
+    return bool(tokenizer.model.byte_fallback) and (tokenizer.decoder or {}).get("type") == "Sequence"
+
+
+def table_of(tokenizer: TokenizerJson) -> dict[str, int]:
+    """The model's vocabulary; FormatError where two tokens have one id."""
+    vocab = tokenizer.model.vocab
+    if not isinstance(vocab, dict):
+        raise FormatError("the vocabulary isn't an object", path="tokenizer.json", field="model.vocab")
+    if not vocab:
+        raise FormatError("the vocabulary is empty", path="tokenizer.json", field="model.vocab")
+    if len(set(vocab.values())) != len(vocab):
+        seen: dict[int, str] = {}
+        for text, index in vocab.items():
+            if seen.setdefault(index, text) != text:
+                raise FormatError(
+                    f"tokens {seen[index]!r} and {text!r} have one id",
+                    path="tokenizer.json",
+                    field="model.vocab",
+                    found=index,
+                )
+    return vocab
+
+
+@dataclass(frozen=True)
+class Base:
+    """A WordPiece or byte-level vocabulary with its added tokens, as `get_vocab_base` sees it."""
+
+    tokens: list[str]
+    types: list[int]
+    known: Mapping[str, int]
+
+
+def base(folder: Folder, vocab: dict[str, int], tokenizer: TokenizerJson | None) -> Base:
+    """conversion/base.py, `get_vocab_base`: ids without a token are padding, added tokens control or user-defined."""
+    added = added_tokens(folder, vocab, tokenizer)
+    known = vocab | {t.content: i for i, t in added.items()}
+    size = folder.vocab_size("vocab_size") or len(known)
+    top = max(known.values())
+    if top >= size:
+        raise FormatError(
+            "a token's id is outside of the vocabulary", field="vocab_size", expected=f"> {top}", found=size
+        )
+    tokens: list[Any] = [None] * size
+    types = [int(TokenType.NORMAL)] * size
+    for text, index in vocab.items():
+        tokens[index] = text
+    for index, token in added.items():
+        tokens[index], types[index] = base_added(token, tokenizer)
+    if len(known) < size:
+        for index in [i for i, t in enumerate(tokens) if t is None]:
+            tokens[index], types[index] = padding(index), int(TokenType.UNUSED)
+    return Base(tokens, types, known)
+
+
+def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str, int]:
+    """An added token's text and type. llama.cpp takes control and user-defined tokens as normalized already."""
+    text = token.content if token.normalized else spoken(token.content, tokenizer.decoder if tokenizer else None)
+    if token.special or is_control(text):
+        return text, int(TokenType.CONTROL)
+    return text.replace(SPACE, " "), int(TokenType.USER_DEFINED)
+
+
+def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None) -> Vocab:
+    """`_set_vocab_gpt2`."""
+    vocab, model = table_of(tokenizer), tokenizer.model
+    if model.continuing_subword_prefix or model.end_of_word_suffix:
+        raise UnsupportedError("BPE with a subword prefix or suffix: llama.cpp has none")
+    pairs = mergelists.split(model.merges, "tokenizer.json")
+    mergelists.check(pairs, vocab, "tokenizer.json")
+    found = base(folder, vocab, tokenizer)
+    normalizers = normalizer_names(tokenizer)
+    losses: tuple[str, ...] = ()
+    if set(normalizers) - {"NFC"} and pre is None:
+        raise UnsupportedError(
+            f"byte-level BPE over a normalizer ({', '.join(normalizers)}): llama.cpp has none",
+            hint="use --pre NAME to convert without it",
+        )
+    if normalizers:
+        losses = (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
+    if not pairs:
+        raise UnsupportedError("byte-level BPE without merges: llama.cpp can't load it")
+    state = special(folder, None)
+    name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
+    if pretokenizer.known(name).add_bos:
+        state.add.setdefault("bos", False)
+    made = Vocab(Kind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
+    return finish(folder, made, state)
+
+
+def recognise(tokenizer: TokenizerJson, known: Mapping[str, int], normalizers: Sequence[str]) -> str:
+    processor = tokenizer.post_processor
+    return pretokenizer.recognise(
+        pretokenizer.canonical(tokenizer.pre_tokenizer),
+        known.keys(),
+        ignore_merges=bool(tokenizer.model.ignore_merges),
+        normalizer=normalizers[0] if normalizers else None,
+        processor=processor.type if processor is not None else None,
+    )
+
+
+def normalizer_names(tokenizer: TokenizerJson) -> list[str]:
+    return [str(n.get("type")) for n in pretokenizer.flat(tokenizer.normalizer, "normalizers")]
+
+
+def wordpiece(folder: Folder, tokenizer: TokenizerJson | None, pre: str | None) -> Vocab:
+    """`BertModel.set_vocab`: "##x" -> "x", other tokens -> U+2581 + token, control tokens as they are."""
+    vocab = lines(folder) if tokenizer is None else table_of(tokenizer)
+    prefix = "##" if tokenizer is None else tokenizer.model.continuing_subword_prefix
+    if prefix not in (None, "##"):
+        raise UnsupportedError(f"WordPiece with the prefix {prefix!r}: llama.cpp knows ## only")
+    found = base(folder, vocab, tokenizer)
+    tokens = [phantom(t, k) for t, k in zip(found.tokens, found.types, strict=True)]
+    state = special(folder, len(tokens))
+    flags: Json = {**normalizer_flags(tokenizer.normalizer)} if tokenizer is not None else settings_flags(folder)
+    if tokenizer is None:
+        for role, index in named_tokens(folder, vocab).items():
+            state.ids.setdefault({"cls": "bos"}.get(role, role), index)
+    name = pre if pre is not None else wordpiece_name(len(tokens))
+    made = Vocab(Kind.WORDPIECE, tokens, found.types, pre=name, token_type_count=token_type_count(folder))
+    return replace(finish(folder, made, state), **flags)
+
+
+def phantom(text: str, kind: int) -> str:
+    if kind == TokenType.CONTROL:
+        return text
+    return text[2:] if text.startswith("##") else SPACE + text
+
+
+def token_type_count(folder: Folder) -> int:
+    count = folder.config.get("type_vocab_size", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 32:
+        raise FormatError("not a count", path="config.json", field="type_vocab_size", found=count)
+    return count
+
+
+def wordpiece_name(size: int) -> str:
+    """llama.cpp reads no pre-tokenizer name for WordPiece, so any will do. The reference's hash knows two vocabularies:
+    bert-base-uncased's (twice in its list: the later name wins) and the Chinese one."""
+    return "bert-bge-large" if size == 21128 else "jina-v2-en"
+
+
+def settings_flags(folder: Folder) -> Json:
+    """The normalizer's flags where there is no tokenizer.json; transformers' `BertTokenizer` lowercases unless told."""
+    settings = folder.settings or {}
+    lowercase, strip = settings.get("do_lower_case", True), settings.get("strip_accents")
+    flags = {"lowercase": lowercase is not False}
+    return flags | {"strip_accents": strip} if isinstance(strip, bool) else flags
+
+
+def lines(folder: Folder) -> dict[str, int]:
+    """vocab.txt: a token a line; a token that occurs twice has its last id, as in transformers' `load_vocab`."""
+    text = folder.text("vocab.txt") or ""
+    rows = text.split("\n")
+    rows = rows[:-1] if rows and not rows[-1] else rows
+    if not rows:
+        raise FormatError("the vocabulary is empty", path="vocab.txt")
+    return {row.rstrip("\r"): i for i, row in enumerate(rows)}
+
+
+def spm(folder: Folder, model: sentencepiece.Spm) -> Vocab:
+    """`_create_vocab_sentencepiece`: pieces, then added_tokens.json, then `added_tokens_decoder`, in a padded list."""
+    if model.model_type != sentencepiece.BPE:
+        raise UnsupportedError(
+            "a SentencePiece model that isn't BPE: llama.cpp's `llama` tokenizer would split text otherwise",
+            hint="unigram models (T5, XLM-R) aren't converted yet",
+        )
+    size = folder.vocab_size("vocab_size_per_layer_input", "vocab_size") or len(model.pieces)
+    count = min(size, len(model.pieces))
+    tokens = [*model.pieces[:count], *map(padding, range(count, size))]
+    scores = [*model.scores[:count], *[PAD_SCORE] * (size - count)]
+    # The reference knows no user-defined pieces: they are normal unless `added_tokens_decoder` says more.
+    types = [TokenType.NORMAL if t == TokenType.USER_DEFINED else t for t in model.types[:count]]
+    types += [TokenType.UNUSED] * (size - count)
+    listed: dict[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {}
+    for text, index in listed.items():
+        if index < size:
+            tokens[index], scores[index], types[index] = text, NO_SCORE, TokenType.USER_DEFINED
+    for index, token in folder.added_decoder.items():
+        if index < size:
+            control = token.special or is_control(token.content)
+            types[index] = TokenType.CONTROL if control else TokenType.USER_DEFINED
+            tokens[index] = token.content if control else token.content.replace(SPACE, " ")
+            scores[index] = NO_SCORE
+    losses = ("the SentencePiece normalizer: llama.cpp tokenizes the text as it is",) if model.charsmap else ()
+    made = Vocab(Kind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=losses)
+    if not model.add_dummy_prefix:
+        made = replace(made, add_space_prefix=False)
+    return finish(folder, made, special(folder, size))
+
+
+def llama_hf(folder: Folder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
+    """`LlamaHfVocab`: ids 0.. of the model, then the added tokens beyond them."""
+    vocab = table_of(tokenizer)
+    size = len(vocab)
+    if max(vocab.values()) != size - 1:
+        raise FormatError("ids have gaps", path="tokenizer.json", field="model.vocab", expected=f"0..{size - 1}")
+    pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
+    mergelists.check(pairs, vocab, "tokenizer.json")
+    added = added_tokens(folder, vocab, tokenizer)
+    controls = set(named_tokens(folder, vocab | {t.content: i for i, t in added.items()}).values())
+    tokens: list[Any] = [None] * size
+    types = [int(TokenType.NORMAL)] * size
+    for text, index in vocab.items():
+        tokens[index] = text
+        if text.startswith("<0x") and BYTE_TOKEN.fullmatch(text):
+            types[index] = TokenType.BYTE
+    for index in controls:
+        if index < size and types[index] != TokenType.BYTE:
+            types[index] = TokenType.CONTROL
+    for index, token in sorted(added.items()):
+        if index >= size:
+            tokens.append(token.content)
+            types.append(TokenType.CONTROL if index in controls else TokenType.USER_DEFINED)
+    values = [NO_SCORE] * len(tokens)
+    if scores == "exact":
+        values[:size] = mergelists.to_scores(pairs, vocab, size)
+    made = Vocab(Kind.SPM, tokens, types, values, pre="default")
+    if not prefixes_space(tokenizer):
+        made = replace(made, add_space_prefix=False)
+    return finish(folder, made, special(folder, len(tokens)))
+
+
+def prefixes_space(tokenizer: TokenizerJson) -> bool:
+    """Is a space put before the text: by a `Prepend` normalizer, or by a `Metaspace` that doesn't say "never"?"""
+    items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
+    items += pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
+    return any(
+        n.get("type") == "Prepend" or (n.get("type") == "Metaspace" and n.get("prepend_scheme", "always") != "never")
+        for n in items[:JSON_DEPTH]
+    )
+
+
+def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
+    """Special ids, flags, templates: `SpecialVocab` for all kinds."""
+    flags: dict[str, Any] = {}
+    if vocab.kind != Kind.WORDPIECE and folder.tokenizer is not None:
+        flags = normalizer_flags(folder.tokenizer.normalizer)
+    length = (folder.settings or {}).get("model_max_length")
+    limit = length if isinstance(length, int) and 0 < length < 1 << 31 else None
+    return replace(vocab, special=state.ids, add=state.add, templates=templates(folder), max_length=limit, **flags)
+
+
+def llama(folder: Folder, vocab: Vocab) -> Vocab:
+    """The end of `LlamaModel.set_vocab`: rules by size, for the architectures it converts."""
+    names = folder.root.get("architectures")
+    if not isinstance(names, list) or not names or names[0] not in LLAMA:
+        return vocab
+    size = folder.vocab_size("vocab_size") or 32000
+    prefix = (folder.settings or {}).get("add_prefix_space")
+    changes: Json = {}
+    if isinstance(prefix, bool):
+        changes["add_space_prefix"] = prefix
+    if size == 32016:  # CodeLlama
+        changes["special"] = {**vocab.special, "eot": 32010}
+    if size == 49152:  # small Granite models
+        changes["add"] = {**vocab.add, "bos": False}
+    return replace(vocab, **changes)

@@ -1,0 +1,92 @@
+"""Merges and scores are two spellings of one order: BPE files list the pairs by rank, SentencePiece gives each result a
+score. Both directions, and the byte alphabet of byte-level BPE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from weighbridge.base.errors import FormatError
+
+ESCAPED: Final = chr(ord(" ") + 256)  # a real space inside a merge's part (gguf-py/gguf/vocab.py, SpecialVocab)
+
+
+def alphabet() -> dict[str, int]:
+    """GPT-2's printable character for each byte: itself where printable, else U+0100 + a running number."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [b for b in range(256) if b not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+BYTE_OF: Final = alphabet()
+
+
+def split(rows: Sequence[str | tuple[str, str]], path: str) -> list[tuple[str, str]]:
+    """Merges as pairs, from either spelling of tokenizer.json ("a b" up to transformers 4.44, ["a", "b"] since)."""
+    if not any(isinstance(row, str) for row in rows):
+        return rows  # type: ignore[return-value]
+    pairs = [tuple(row.split(" ")) if isinstance(row, str) else row for row in rows]
+    if any(len(p) != 2 for p in pairs):
+        bad = next(i for i, p in enumerate(pairs) if len(p) != 2)
+        raise FormatError("a merge has two parts", path=path, field=f"model.merges[{bad}]", found=rows[bad])
+    return pairs  # type: ignore[return-value]
+
+
+def check(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], path: str) -> None:
+    """FormatError if a merge has a part or a result that is no token, as the tokenizers library refuses it."""
+    parts = {a for a, _ in pairs} | {b for _, b in pairs} | set(map("".join, pairs))
+    if parts <= vocab.keys():
+        return
+    for i, (a, b) in enumerate(pairs):
+        for text in (a, b, a + b):
+            if text not in vocab:
+                raise FormatError("a merge names an unknown token", path=path, field=f"merge {i}", found=text)
+
+
+def joined(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """GGUF's spelling: "a b", a space inside a part as U+0120."""
+    out = [f"{a} {b}" for a, b in pairs]
+    if "".join(out).count(" ") != len(out):  # one pass in C over all of them; hardly any file has such a part
+        return [" ".join(p.replace(" ", ESCAPED) for p in pair) for pair in pairs]
+    return out
+
+
+def parted(merges: Sequence[str]) -> list[tuple[str, str]]:
+    """GGUF merges as pairs, cut at the first space that isn't the first character (llama-vocab.cpp, `load`)."""
+    out: list[tuple[str, str]] = []
+    for i, text in enumerate(merges):
+        cut = text.find(" ", 1)
+        if cut < 1 or cut + 1 == len(text):
+            raise FormatError("a merge has two parts", field=f"tokenizer.ggml.merges[{i}]", found=text)
+        out.append((text[:cut], text[cut + 1 :]))
+    return out
+
+
+def from_scores(tokens: Sequence[str], scores: Sequence[float], skip: Collection[int]) -> list[tuple[str, str]]:
+    """All pairs of tokens that make a token, best score first: what transformers derives from a `tokenizer.model`
+    (`generate_merges`; ties: the longer left part first, as its reversed sort has it). Tokens of ids `skip` (control,
+    bytes ...) take no part."""
+    index = {t: i for i, t in enumerate(tokens) if i not in skip}
+    found: list[tuple[float, int, int, str, str]] = []
+    for text, i in index.items():
+        score, size = -scores[i], len(text)
+        for cut in range(1, size):
+            left, right = text[:cut], text[cut:]
+            if left in index and right in index:
+                found.append((score, -cut, cut - size, left, right))
+    found.sort(key=lambda row: row[:3])  # stable: tokens of one score stay in order of their ids
+    return [(left, right) for *_, left, right in found]
+
+
+def to_scores(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], size: int) -> list[float]:
+    """A score for each id under which SentencePiece merges in the order of `pairs`: minus the rank of the token's first
+    merge, counted in tokens as SentencePiece's own trainer does; 0 for what no merge makes."""
+    scores = [0.0] * size
+    rank = 0
+    for left, right in pairs:
+        index = vocab[left + right]
+        if scores[index] == 0.0:
+            rank += 1
+            scores[index] = float(-rank)
+    return scores

@@ -1,0 +1,101 @@
+"""The neutral vocabulary: what a tokenizer is, whichever files it came from.
+
+Rules of this package: pure functions over bytes and JSON values; no tokenizer library runs here (they are test
+oracles). A folder's files come through a `read(name) -> bytes | None` callback, a GGUF's keys through a mapping. Text
+is never rendered: a chat template is carried as text only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import VOCABULARY
+
+SPACE: Final = "\u2581"  # how SentencePiece writes a space inside a piece ("lower one eighth block")
+
+
+class Kind(StrEnum):
+    """The algorithm; its value is `tokenizer.ggml.model`."""
+
+    WORDPIECE = "bert"
+    SPM = "llama"  # SentencePiece BPE: merge by score
+    BPE = "gpt2"  # byte-level BPE: merge by rank
+    UNIGRAM = "t5"
+
+
+class TokenType(IntEnum):
+    """`tokenizer.ggml.token_type`; the values are SentencePiece's (sentencepiece_model.proto, SentencePiece.Type)."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A chat template. The one named "default" is the one that programs use unless told otherwise."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vocab:
+    """A tokenizer, neutral.
+
+    `tokens` are in GGUF's spelling of the kind (WordPiece: U+2581 before a word, nothing before a continuation).
+    `special` maps a role (bos, eos, unk, sep, pad, mask, eot ...) to an id and `add` a role to "is added to every
+    text"; both keep the order in which the reference converter writes them. `None` means "not said", which isn't
+    False: llama.cpp has a default for each kind. `losses` are the things that reading could not carry over.
+    """
+
+    kind: Kind
+    tokens: Sequence[str]
+    types: Sequence[int] = ()
+    scores: Sequence[float] = ()
+    merges: Sequence[str] = ()  # "left right"
+    pre: str | None = None
+    special: Mapping[str, int] = field(default_factory=dict)
+    add: Mapping[str, bool] = field(default_factory=dict)
+    add_space_prefix: bool | None = None
+    remove_extra_whitespaces: bool | None = None
+    charsmap: bytes | None = None
+    lowercase: bool | None = None
+    strip_accents: bool | None = None
+    token_type_count: int | None = None
+    suppress: Sequence[int] = ()
+    templates: tuple[Template, ...] = ()
+    max_length: int | None = None
+    losses: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def token(self, role: str) -> str | None:
+        """The text of a special token."""
+        index = self.special.get(role)
+        return self.tokens[index] if index is not None and index < len(self.tokens) else None
+
+    @property
+    def template(self) -> str | None:
+        """The default chat template."""
+        return next((t.text for t in self.templates if t.name == "default"), None)
+
+
+def check_size(count: int, where: str) -> int:
+    """`count`, if a vocabulary may be that large: padding is made from a number alone, so that number needs a bound."""
+    if not 0 <= count <= VOCABULARY:
+        raise FormatError("not a vocabulary size", field=where, expected=f"0..{VOCABULARY}", found=count)
+    return count
+
+
+def padding(index: int) -> str:
+    """The name of an id that no token has (conversion/base.py, `_create_vocab_sentencepiece` and `get_vocab_base`)."""
+    return f"[PAD{index}]"
