@@ -1,8 +1,8 @@
 """The llama.cpp source tree of the very build that `llamacpp.py` runs: reference converter, its gguf-py, vocabularies.
 
-The source distribution of xllamacpp carries all of llama.cpp b11549. `python tests/oracles/tree.py` (`make oracle`)
-downloads it through pip, checks its hash and unpacks what tests need into `.oracle/`, which git ignores. Tests then
-read it; without it they skip and say so, except under `CI=true`, where its absence is a failure.
+The source distribution of xllamacpp carries all of llama.cpp b11549. The first test that needs it (or running this file)
+downloads it through pip, checks its hash and unpacks what tests need into `.oracle/`, which git ignores. Where that
+fails, tests skip and say so, except under `CI=true`, where its absence is a failure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 VERSION = "2026.10.11549"
@@ -29,16 +32,36 @@ def find() -> Path | None:
     return TREE if (TREE / "convert_hf_to_gguf.py").is_file() else None
 
 
+@cache
+def _obtained() -> Path | str:
+    try:
+        return obtain()
+    except (OSError, subprocess.SubprocessError, SystemExit) as error:
+        return str(error)
+
+
 def require() -> Path:
-    """The tree; without it the calling test is skipped, or fails where CI=true."""
+    """The tree, downloaded on first use; without it the calling test is skipped, or fails where CI=true."""
     import pytest
 
-    tree = find()
-    if tree is None:
-        message = "THE REFERENCE CONVERTER IS MISSING, so nothing here was compared with it: run `make oracle`"
+    tree = _obtained()
+    if isinstance(tree, str):
+        message = f"THE REFERENCE CONVERTER IS MISSING, so nothing here was compared with it: {tree}"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
-    assert tree is not None
+    assert isinstance(tree, Path)
     return tree
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One test worker downloads, the others wait for it (where the system has such locks)."""
+    ROOT.mkdir(exist_ok=True)
+    with open(ROOT / "lock", "w") as lock:
+        with suppress(ImportError):
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _download(folder: Path) -> Path:
@@ -54,19 +77,19 @@ def _wanted(members: tarfile.TarFile) -> list[tarfile.TarInfo]:
 
 
 def obtain() -> Path:
-    """Download, check, unpack, move into place with one rename (two test workers may race)."""
+    """Download, check, unpack, move into place with one rename."""
     if found := find():
         return found
-    ROOT.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+    with _alone(), tempfile.TemporaryDirectory(dir=ROOT) as folder:
+        if found := find():
+            return found
         archive = _download(Path(folder))
         if (digest := hashlib.sha256(archive.read_bytes()).hexdigest()) != SHA256:
             raise SystemExit(f"{archive.name}: sha256 is {digest}, not {SHA256}")
         with tarfile.open(archive) as tar:
             tar.extractall(folder, members=_wanted(tar), filter="data")
-        if find() is None:
-            shutil.rmtree(TREE, ignore_errors=True)
-            os.rename(Path(folder) / _PREFIX, TREE)
+        shutil.rmtree(TREE, ignore_errors=True)
+        os.rename(Path(folder) / _PREFIX, TREE)
     return TREE
 
 
