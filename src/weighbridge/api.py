@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from weighbridge.convert.plan import Plan
-    from weighbridge.convert.recipe import ConvertOptions
-    from weighbridge.convert.run import Progress, Result
+    from weighbridge.conversion.plan import Plan
+    from weighbridge.conversion.recipe import ConvertOptions
+    from weighbridge.conversion.run import Progress, Result
     from weighbridge.models.checkpoint import Checkpoint
     from weighbridge.reports.identify import Report as IdentifyReport
     from weighbridge.reports.inspect import Report as InspectReport
@@ -82,7 +82,7 @@ def plan(
 ) -> Plan:
     """What `convert` would do, without doing it: files, offsets, memory, losses. `settings` are fields of
     `ConvertOptions` by name."""
-    from weighbridge.convert.build import build
+    from weighbridge.conversion.build import build
     from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _options(options, settings)
@@ -100,8 +100,8 @@ def convert(
 ) -> Result:
     """Convert the model at `src` to `dst`; the format follows from `dst`'s extension or `to`. On any error nothing is
     left behind and what existed stays. `settings` are fields of `ConvertOptions` by name (dtype="q8_0")."""
-    from weighbridge.convert.build import build
-    from weighbridge.convert.run import run
+    from weighbridge.conversion.build import build
+    from weighbridge.conversion.run import run
     from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _options(options, settings)
@@ -111,7 +111,7 @@ def convert(
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:
-    from weighbridge.convert.recipe import ConvertOptions
+    from weighbridge.conversion.recipe import ConvertOptions
 
     try:
         return replace(options or ConvertOptions(), **settings)

@@ -25,8 +25,8 @@ from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.convert.plan import Plan, PlannedFile, losses_of
-from weighbridge.convert.run import run
+from weighbridge.conversion.plan import Plan, PlannedFile, losses_of
+from weighbridge.conversion.run import run
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node, Stored

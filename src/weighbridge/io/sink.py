@@ -137,12 +137,18 @@ class Sink:
         return self
 
     def create(self, name: str, size: int) -> OutFile:
-        """A file of `size` bytes: `name` inside the folder, or the target itself where it is a file."""
-        if self.folder and (name in ("", ".", "..") or Path(name).name != name):
-            raise UsageError(f"{name!r} is not a plain file name")
-        out = OutFile(self._stage / name if self.folder else self._stage, size)
+        """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself where it is a file."""
+        path = self._inside(name) if self.folder else self._stage
+        path.parent.mkdir(exist_ok=True)
+        out = OutFile(path, size)
         self._open.append(out)
         return out
+
+    def _inside(self, name: str) -> Path:
+        parts = name.split("/")
+        if len(parts) > 2 or any(part in ("", ".", "..") or Path(part).name != part for part in parts):
+            raise UsageError(f"{name!r} is not a plain file name")
+        return self._stage.joinpath(*parts)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -186,8 +192,8 @@ _MODEL_SUFFIXES = frozenset(
 
 
 def _check_expendable(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() or (path.suffix or path.name) not in _MODEL_SUFFIXES:
+    for path in folder.rglob("*"):
+        if not path.is_dir() and (path.suffix or path.name) not in _MODEL_SUFFIXES:
             raise RefusedError(
                 f"{folder} holds {path.name!r}, which no model folder has; replacing the folder would delete it",
                 hint="choose another target, or empty the folder yourself",

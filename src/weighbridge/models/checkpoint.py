@@ -8,6 +8,7 @@ loads neither numpy nor a tensor; nodes are built when they are asked for.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import REGISTRY, container, sharded
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.locate import Place, locate
 
 if TYPE_CHECKING:
-    from weighbridge.models.arch.table import Family
+    from weighbridge.models.arch.table import Family, Sizes
+    from weighbridge.models.meta.table import HfConfig
     from weighbridge.tensors.nodes import Node
 
 
@@ -97,10 +100,25 @@ class Checkpoint:
     def config(self) -> Mapping[str, Any]:
         """config.json of the folder; for a GGUF the config its keys stand for; {} where there is none."""
         if self.format == "gguf":
-            from weighbridge.models.meta import config as meta
-
-            return meta.gguf_to_config(self.metadata, self.family, self.index.by_name).config
+            return self.restored().config
         return self.json("config.json") or {}
+
+    def restored(self, torch_dtype: str | None = None) -> HfConfig:
+        """What a GGUF's keys say as config.json and generation_config.json, and what they can't say."""
+        from weighbridge.models.meta.table import gguf_to_config
+
+        freqs = self._vector("rope_freqs.weight")
+        return gguf_to_config(
+            self.metadata, self.family, self.index.by_name, rope_freqs=freqs, torch_dtype=torch_dtype
+        )
+
+    def _vector(self, name: str) -> tuple[float, ...] | None:
+        """A short F32 tensor's values; None where there is no such tensor."""
+        entry = self.index.by_name.get(name)
+        if entry is None or entry.dtype is not F32 or entry.nbytes > MIB:
+            return None
+        raw = self.index.files[entry.file].read(entry.offset, entry.nbytes)
+        return struct.unpack(f"{self.index.byte_order}{entry.nbytes // 4}f", raw)
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A JSON object beside the weights; None where there is no such file."""
@@ -127,15 +145,15 @@ class Checkpoint:
         return table.family_of_hf(self.config)
 
     @cached_property
-    def sizes(self) -> Mapping[str, int]:
+    def sizes(self) -> Sizes:
         if self.format == "gguf":
-            return self.family.sizes_from_gguf(self.metadata)
+            return self.family.sizes_from_gguf(self.metadata, self.index.by_name)
         return self.family.sizes_from_hf(self.config)
 
     @cached_property
     def dialect(self) -> str:
         """Whose names the tensors have."""
-        return self.family.dialect_of(list(self.logical), self.sizes)
+        return self.family.dialect_of(self.logical, self.sizes)
 
     # ---------------------------------------------------------------- tensors
 

@@ -42,6 +42,12 @@ class Place:
     def single(self) -> bool:
         return len(self.weights) == 1
 
+    def names(self) -> tuple[str, ...]:
+        """The files in the folder, subfolders' with their paths (one level)."""
+        near = sorted(self.folder.iterdir())
+        deep = (p for d in near if d.is_dir() and not d.name.startswith(".") for p in sorted(d.iterdir()))
+        return tuple(p.relative_to(self.folder).as_posix() for p in (*near, *deep) if p.is_file())
+
     def read(self, name: str, limit: int = INDEX_JSON) -> bytes | None:
         """A small file beside the weights; None where there is none. FormatError where it is absurdly large."""
         path = self.folder / name

@@ -52,9 +52,13 @@ class SafetensorsHeader:
         self.start = index.data_start[0]
         self.metadata = {key: KV("str", value) for key, value in index.metadata.items()}
         raw = source.read(8, self.start - 8)
-        member = next((p for p in Scanner(raw, 8, source.name).members() if p.key == "__metadata__"), None)
+        scan = Scanner(raw, 8, source.name)
+        scan.peek()
+        member = next((p for p in scan.members() if p.key == "__metadata__"), None)
         opening = raw.index(b"{") + 1
-        self.before, self.after = (raw[: member.key_at], raw[member.end :]) if member else (raw[:opening], raw[opening:])
+        self.before, self.after = (
+            (raw[: member.key_at], raw[member.end :]) if member else (raw[:opening], raw[opening:])
+        )
         self.after = self.after.rstrip(b" \t\n\r")
 
     def _json(self, metadata: Mapping[str, KV]) -> bytes:
@@ -96,7 +100,9 @@ class GGUFHeader:
         head = walk(source, Collector(source.name, strict=True))
         if head.order == ">" or head.version == 1:
             kind = "big-endian" if head.order == ">" else "version 1"
-            raise UnsupportedError(f"{source.name}: a {kind} GGUF can't be edited", hint="make it version 3: wb convert")
+            raise UnsupportedError(
+                f"{source.name}: a {kind} GGUF can't be edited", hint="make it version 3: wb convert"
+            )
         self.start, self.alignment = head.data_start, head.alignment
         self.pairs: dict[str, Pair] = {pair.key: pair for pair in head.pairs}
         self.metadata = {key: pair.kv for key, pair in self.pairs.items() if key != RESERVED}

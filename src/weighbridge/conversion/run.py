@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from weighbridge.containers.base import Slot
-from weighbridge.convert.plan import Plan, PlannedFile
+from weighbridge.conversion.plan import Plan, PlannedFile
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.kinds import Bytes, Node, Stored

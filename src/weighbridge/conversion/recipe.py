@@ -60,6 +60,9 @@ class ConvertOptions:
 # llama.cpp's file types that the converter writes (general.file_type), by the type of most weights.
 FTYPES: Final = MappingProxyType({"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32})
 
+# ... and by the block type that tensors were quantized in already, where they are kept in it.
+KEPT_FTYPES: Final = MappingProxyType({"Q4_1": 3})
+
 # Tensors that ggml's graphs take in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549): everything of
 # one dimension, norms, whatever isn't a `.weight`, and these.
 _F32_ALWAYS: Final = ("ffn_gate_inp.weight", "position_embd.weight", "token_types.weight")

@@ -13,6 +13,7 @@ import difflib
 import json
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, RefusedError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.containers.gguf_meta import IDS, KV, RANGES, check_type, element_type, infer
-from weighbridge.convert.headers import Edited, Header, check, open_header
+from weighbridge.containers.gguf_meta import IDS, KV, RANGES, SCALARS, check_type, element_type, infer
+from weighbridge.conversion.headers import Edited, Header, check, open_header
 from weighbridge.io.sink import InPlace, OutFile, Sink, write_file
 from weighbridge.io.source import FileSource
 
@@ -195,7 +196,8 @@ def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = 
             f"{edit.key} has the type {old.type}, not {kind}; readers look for exactly one type", option="--force"
         )
     if kind is None:
-        return infer(guess(edit.value) if isinstance(edit.value, str) else edit.value)
+        fitting = infer(guess(edit.value) if isinstance(edit.value, str) else edit.value)
+        return KV(fitting.type, coerce(edit.key, fitting.type, fitting.value))
     return KV(check_type(kind), coerce(edit.key, kind, edit.value))
 
 
@@ -239,7 +241,11 @@ def _number(key: str, kind: str, value: Any) -> Any:
         if not isinstance(value, int) or not low <= value <= high:
             raise UsageError(f"{key}: {value} is not a {kind} ({low} to {high})")
         return value
-    return float(value)
+    try:  # the value that the file will hold, which may have fewer digits
+        stored: float = struct.unpack("<" + SCALARS[kind], struct.pack("<" + SCALARS[kind], value))[0]
+    except OverflowError:
+        raise UsageError(f"{key}: {value} is too large for {kind}") from None
+    return stored
 
 
 # What people write for a type: llama.cpp's --override-kv has int, float, bool and str.
@@ -285,9 +291,7 @@ def store_of(path: Path) -> str | None:
     return "the Hugging Face cache" if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", real.name) else None
 
 
-def _why_rewrite(
-    path: Path, output: str | os.PathLike[str] | None, fits: bool, rewrite: bool, force: bool
-) -> str:
+def _why_rewrite(path: Path, output: str | os.PathLike[str] | None, fits: bool, rewrite: bool, force: bool) -> str:
     """Why the file can't be changed in place; empty if it can."""
     if output is not None:
         return f"the result goes to {os.fspath(output)}"

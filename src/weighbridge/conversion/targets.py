@@ -13,8 +13,8 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers import gguf, npy, npz, safetensors, sharded
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.convert.plan import PlannedFile
-from weighbridge.convert.recipe import ConvertOptions
+from weighbridge.conversion.plan import PlannedFile
+from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.nodes import Node, Stored
 
@@ -67,14 +67,12 @@ def write_safetensors(stem: str, tensors: Tensors, metadata: Mapping[str, Any], 
 
 def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
     """One file, or a set with the names and keys of llama-gguf-split."""
-    alignment = options.align or 32
     if not options.sharded:
-        layout = gguf.layout(specs(tensors), metadata, alignment=alignment)
+        layout = gguf.layout(specs(tensors), metadata)
         return Written((planned(f"{stem}.gguf", layout, tensors),), {}, layout.notes)
     layouts = gguf.split_layouts(
-        specs(tensors), metadata, max_tensors=options.max_shard_tensors, max_bytes=options.max_shard_size,
-        alignment=alignment,
-    )  # fmt: skip
+        specs(tensors), metadata, max_tensors=options.max_shard_tensors, max_bytes=options.max_shard_size
+    )
     names = [gguf.shard_name(stem, i, len(layouts)) for i in range(len(layouts))]
     files = tuple(planned(name, layout, tensors) for name, layout in zip(names, layouts, strict=True))
     return Written(files, {}, tuple(f"{f.name}: {line}" for f in files for line in f.layout.notes))

@@ -1,0 +1,228 @@
+"""From a checkpoint and options to a plan: names, types and metadata are settled here; nothing is read but headers and
+what `probe` declares, nothing is written.
+
+    source        target                names           types
+    GGUF          GGUF                  as they are     kept, or cast by the rules of a GGUF
+    HF, MLX       GGUF                  the family's    by the rules of a GGUF (recipe)
+    any           safetensors, npz      as they are     kept, or cast
+    any           HF folder             the family's    kept, or cast; config and tokenizer beside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
+from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.conversion import metadata as meta
+from weighbridge.conversion import probe, recipe, targets
+from weighbridge.conversion.plan import Loss, Plan, PlannedFile, check_requantize, losses_of
+from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.io.source import FileSource
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.tensors.nodes import CastReport, Node, Packed, cast, transcode
+
+_SUFFIXES: Final = MappingProxyType({".gguf": "gguf", ".safetensors": "safetensors", ".npz": "npz", ".npy": "npy"})
+# What goes with a model folder to its new place, besides the weights and their index.
+_SIDE: Final = (".json", ".txt", ".md", ".model", ".jinja", ".py")
+_NO_SIDE: Final = (".index.json",)
+
+
+@dataclass
+class Draft:
+    """A plan in the making: what will be in the files, not yet where."""
+
+    tensors: dict[str, Node]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    stem: str = "model"
+    texts: dict[str, bytes] = field(default_factory=dict)
+    beside: list[PlannedFile] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    reports: dict[str, CastReport] = field(default_factory=dict)
+
+
+def build(model: Checkpoint, target: str | Path, to: str | None, options: ConvertOptions) -> Plan:
+    """The plan of converting `model` to `target`; `to` is a format, or None to tell it from the target's name.
+    RefusedError, UnsupportedError or UsageError where it can't be done as asked."""
+    path = Path(target)
+    kind = to or _told_by(path, model)
+    draft = _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
+    container = "safetensors" if kind == "hf" else kind
+    folder = kind == "hf" or (options.sharded and container in targets.SHARDABLE)
+    _check_target(path, model, folder)
+    draft.stem = _stem(path, model, kind)
+    written = targets.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
+    again = check_requantize(draft.tensors, options.allow_requantize)
+    return Plan(
+        source=str(model.place.path),
+        target=path,
+        format=kind,
+        folder=folder,
+        files=(*written.files, *draft.beside),
+        texts={**draft.texts, **written.texts},
+        losses=(*draft.losses, *again, *losses_of(draft.tensors)),
+        notes=(*draft.notes, *written.notes),
+        jobs=options.workers,
+        budget=options.memory,
+        reports=draft.reports,
+    )
+
+
+def _told_by(path: Path, model: Checkpoint) -> str:
+    """The target's format from its name: an extension, or a folder, which is the source's own kind of folder."""
+    if path.suffix in _SUFFIXES:
+        return _SUFFIXES[path.suffix]
+    if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
+        raise UsageError(f"{path.suffix!r} is no format to write", hint=f"{', '.join(_SUFFIXES)}, or say --to")
+    if model.format == "gguf":
+        return "hf"
+    return "hf" if model.place.path.is_dir() and model.format == "safetensors" else model.format
+
+
+def _check_target(path: Path, model: Checkpoint, folder: bool) -> None:
+    here = path.resolve()
+    held = {w.resolve() for w in model.place.weights}
+    if here in held or (folder and any(w.parent == here for w in held)):
+        raise RefusedError(f"{path} holds the source itself", hint="choose another target")
+
+
+def _stem(path: Path, model: Checkpoint, kind: str) -> str:
+    """What the files are called before `-00001-of-...` and the suffix."""
+    if kind == "hf" or (kind == "safetensors" and not path.suffix):
+        return "model"
+    return path.stem if path.suffix in _SUFFIXES else path.name
+
+
+# ------------------------------------------------------------------------------------------------ types
+
+
+def _retyped(name: str, node: Node, wanted: DType, draft: Draft) -> Node:
+    """The tensor as `wanted`, its cast counted where it can lose a value."""
+    if node.spec.dtype is wanted and not isinstance(node, Packed):
+        return node
+    report = CastReport()
+    if wanted.kind is not Kind.BLOCK and wanted is not F32:
+        draft.reports[name] = report
+    return cast(node, wanted, report)
+
+
+# ------------------------------------------------------------------------------------------------ to GGUF
+
+
+def _to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
+    if model.format == "gguf":
+        return _gguf_again(model, options)
+    family = model.family
+    draft = Draft({})
+    sizes = model.sizes
+    draft.losses += [
+        Loss("has no place in a GGUF of this family", ".".join((role, *map(str, index))))
+        for role, index in family.lost("gguf", sizes, model.roles)
+    ]
+    named = family.save("gguf", sizes, model.roles, source_order=list(model.stored))
+    wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
+    exact = recipe.EXACT_BLOCKS if options.dtype in (None, "auto") else ()
+    for name, node in named.items():
+        draft.tensors[name] = _for_gguf(name, node, wanted, exact, draft)
+    draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses)
+    return draft
+
+
+def _for_gguf(name: str, node: Node, wanted: DType, exact: tuple[DType, ...], draft: Draft) -> Node:
+    chosen = recipe.gguf_dtype(name, node.spec, wanted)
+    if isinstance(node, Packed) and chosen is wanted:
+        block = probe.exact_blocks(node, exact)
+        if block is not None:
+            return transcode(node, block)
+        draft.losses.append(Loss(f"decoded from {node.packing.name} to {chosen}", name))
+    if chosen is F16 and wanted.block > 1:
+        draft.losses.append(Loss(f"its rows of {node.spec.shape[-1]} are no whole blocks of {wanted}: F16", name))
+    return _retyped(name, node, chosen, draft)
+
+
+def _gguf_again(model: Checkpoint, options: ConvertOptions) -> Draft:
+    """GGUF to GGUF: split, merged, realigned, cast; keys kept."""
+    draft = Draft(dict(model.stored))
+    kept = meta.kept_keys(model.metadata)
+    if options.dtype is not None:
+        wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
+        for name, node in model.stored.items():
+            draft.tensors[name] = _retyped(name, node, recipe.gguf_dtype(name, node.spec, wanted), draft)
+        kept = meta.with_file_type(kept, wanted)
+    draft.metadata = meta.with_alignment(kept, options.align)
+    return draft
+
+
+# ------------------------------------------------------------------------------------------------ to plain containers
+
+
+def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> Draft:
+    """Names kept. A tensor stored in parts stays in parts unless its values are asked for."""
+    targets.writer(kind)
+    nodes = model.stored if options.dtype is None else model.logical
+    draft = Draft({}, {} if model.format == "gguf" else model.metadata)
+    decoded = []
+    for name, node in nodes.items():
+        wanted = _holdable(recipe.plain_dtype(options.dtype, node.spec), kind)
+        if wanted is not node.spec.dtype and options.dtype is None:
+            decoded.append(name)
+        draft.tensors[name] = _retyped(name, node, wanted, draft)
+    if decoded:
+        draft.notes.append(f"{len(decoded)} tensors are decoded, as {kind} has no such types: first {decoded[0]}")
+    if model.format == "gguf":
+        count = len(model.metadata)
+        draft.losses.append(Loss(f"the GGUF's {count} keys (--to hf makes a folder with config and tokenizer)"))
+    return draft
+
+
+def _holdable(wanted: DType, kind: str) -> DType:
+    """The type itself where the container holds it; else F32, which holds every value of the small float types."""
+    if kind == "safetensors":
+        return wanted if wanted.safetensors else F32
+    small = wanted.kind is Kind.FLOAT and (wanted.numpy is None or wanted is BF16 or wanted.size == 1)
+    return F32 if small or wanted.kind is Kind.BLOCK else wanted
+
+
+# ------------------------------------------------------------------------------------------------ to an HF folder
+
+
+def _to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
+    if model.format == "gguf":
+        return _gguf_to_hf(model, options)
+    if model.format != "safetensors":
+        raise UsageError(f"a {model.format} file has no config to make a model folder of")
+    draft = _plain(model, options, "safetensors")
+    folder = model.place.folder
+    draft.beside = [targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in _side_files(folder)]
+    return draft
+
+
+def _side_files(folder: Path) -> list[Path]:
+    """The small files of a model folder, and of its sentence-transformers modules (1_Pooling/config.json)."""
+    near = [p for p in folder.iterdir() if p.name.endswith(_SIDE) and not p.name.endswith(_NO_SIDE)]
+    return sorted(p for p in (*near, *folder.glob("[0-9]_*/*.json")) if p.is_file())
+
+
+def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
+    named = model.family.save("hf", model.sizes, model.roles)
+    draft = Draft({}, {"format": "pt"})
+    narrow = probe.narrowest(named) if options.dtype is None else {}
+    for name, node in named.items():
+        wanted = recipe.plain_dtype(options.dtype, node.spec)
+        if wanted.kind is Kind.BLOCK:
+            draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
+            wanted = F16
+        draft.tensors[name] = _retyped(name, node, narrow.get(name, wanted), draft)
+    draft.texts, lost = meta.for_hf(model, draft.tensors)
+    draft.losses += lost
+    return draft
+
+
+_DRAFTS: Final[Mapping[str, Callable[[Checkpoint, ConvertOptions], Draft]]] = MappingProxyType(
+    {"gguf": _to_gguf, "hf": _to_hf}
+)

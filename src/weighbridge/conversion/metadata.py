@@ -1,0 +1,101 @@
+"""What goes with the weights: a GGUF's key-values from a model folder, a model folder's files from a GGUF. The tables
+and readers are in `models/meta`; here they are put together for one conversion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.containers.gguf import KV
+from weighbridge.containers.gguf_meta import kvs
+from weighbridge.conversion.plan import Loss
+from weighbridge.conversion.recipe import FTYPES, KEPT_FTYPES, ConvertOptions
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.meta import card, sentence
+from weighbridge.models.meta.general import general_to_gguf
+from weighbridge.models.meta.table import assemble, config_losses, config_to_gguf
+from weighbridge.models.meta.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
+from weighbridge.tensors.nodes import Node
+
+# Keys that speak of the file and not of the model: a new file says them itself.
+_OF_THE_FILE: Final = ("split.no", "split.count", "split.tensors.count")
+_ALIGNMENT: Final = "general.alignment"
+_FILE_TYPE: Final = "general.file_type"
+
+
+def for_gguf(
+    model: Checkpoint, tensors: Mapping[str, Node], wanted: DType, options: ConvertOptions, lost: list[Loss]
+) -> dict[str, KV]:
+    """All key-values of a GGUF for a model folder, in the reference converter's order. What the keys can't say is
+    added to `lost`."""
+    place = model.place
+    about, unreadable = card.read_card(place.read("README.md"))
+    lost += [Loss(what) for what in (unreadable, *config_losses(model.config, model.family)) if what]
+    general = general_to_gguf(
+        model.family,
+        directory=options.name or place.folder.resolve().name,
+        config=model.config,
+        shapes={name: node.spec.shape for name, node in tensors.items()},
+        generation_config=model.json("generation_config.json"),
+        card={**about, "name": options.name} if options.name else about,
+    )
+    architecture = config_to_gguf(
+        model.config, model.family, file_type=file_type(tensors, wanted), pooling=sentence.pooling_type(place.read)
+    )
+    vocab = from_hf(lambda name: place.read(name, TOKENIZER_JSON), pre=options.pre, names=place.names())
+    lost += [Loss(what) for what in vocab.losses]
+    return with_alignment(assemble(general, architecture, to_gguf(vocab)), options.align)
+
+
+def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
+    """`general.file_type`: the type that was asked for, or the block type that tensors came in and were kept in."""
+    kept = {node.spec.dtype.name for node in tensors.values()} & set(KEPT_FTYPES)
+    return KEPT_FTYPES[min(kept)] if kept else FTYPES[wanted.name]
+
+
+def kept_keys(metadata: Mapping[str, Any]) -> dict[str, KV]:
+    """A GGUF's keys for another GGUF of the same model."""
+    return {key: kv for key, kv in kvs(metadata).items() if key not in _OF_THE_FILE}
+
+
+def with_file_type(metadata: Mapping[str, KV], wanted: DType) -> dict[str, KV]:
+    return {**metadata, _FILE_TYPE: KV("u32", FTYPES[wanted.name])}
+
+
+def with_alignment(metadata: Mapping[str, KV], align: int | None) -> dict[str, KV]:
+    """The keys with `general.alignment`, which may be stated only by a power of two; 32 needs no key."""
+    return dict(metadata) if align is None else {**metadata, _ALIGNMENT: KV("u32", align)}
+
+
+# ------------------------------------------------------------------------------------------------ back
+
+
+def for_hf(model: Checkpoint, tensors: Mapping[str, Node]) -> tuple[dict[str, bytes], list[Loss]]:
+    """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell."""
+    found = model.restored(_main_dtype(tensors))
+    texts = {"config.json": _json(found.config)}
+    if found.generation is not None:
+        texts["generation_config.json"] = _json(found.generation)
+    texts |= sentence.sentence_files(model.metadata, model.family.gguf, found.config["hidden_size"])
+    if (readme := card.write_card(model.metadata)) is not None:
+        texts["README.md"] = readme
+    lost = [Loss(what) for what in found.losses]
+    if "tokenizer.ggml.tokens" not in model.metadata:
+        return texts, [*lost, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]
+    vocab = from_gguf(model.metadata)
+    return {**texts, **to_hf(vocab)}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]
+
+
+def _main_dtype(tensors: Mapping[str, Node]) -> str | None:
+    """torch's name of the type that most elements are in."""
+    sizes: dict[DType, int] = {}
+    for node in tensors.values():
+        sizes[node.spec.dtype] = sizes.get(node.spec.dtype, 0) + node.spec.elements
+    return max(sizes, key=sizes.__getitem__).torch if sizes else None
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

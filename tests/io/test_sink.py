@@ -1,0 +1,178 @@
+"""Writing: all or nothing, and nothing that existed is harmed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.io import sink as module
+from weighbridge.io.sink import InPlace, Sink, write_file
+from weighbridge.io.source import FileSource
+
+
+def test_a_file_appears_whole_with_the_mode_of_any_file(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        write_file(tmp_path / "a", b"hello")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "a").read_bytes() == b"hello"
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_existing_file_is_refused_and_named_option_allows_it(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "a").chmod(0o600)
+    with pytest.raises(RefusedError, match="--overwrite"):
+        write_file(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    write_file(tmp_path / "a", b"new", overwrite=True)
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600  # an existing file keeps its mode
+
+
+def test_a_symlink_stays_one_and_what_it_names_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    write_file(tmp_path / "link", b"new", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+class _Boom(Exception):
+    pass
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_an_error_leaves_nothing_behind_and_the_old_unharmed(tmp_path: Path, folder: bool) -> None:
+    target = tmp_path / "t"
+    if folder:
+        target.mkdir()
+        (target / "model.safetensors").write_bytes(b"old")
+    else:
+        target.write_bytes(b"old")
+    with pytest.raises(_Boom), Sink(target, folder=folder, size=10, overwrite=True) as sink:
+        sink.create("model.safetensors", 10).write(0, b"new")
+        raise _Boom
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+    assert (target / "model.safetensors" if folder else target).read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_folder_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not exchange:  # as on a system that can't swap two names in one step
+        monkeypatch.setattr(module, "_exchange", lambda a, b: False)
+    target = tmp_path / "t"
+    target.mkdir()
+    (target / "old.safetensors").write_bytes(b"old")
+    with Sink(target, folder=True, overwrite=True) as sink:
+        sink.create("new.safetensors", 3).write(0, b"new")
+    assert [p.name for p in target.iterdir()] == ["new.safetensors"]
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+@pytest.mark.parametrize("stray", ["photo.jpg", "sub/notes.doc"])
+def test_a_folder_with_other_things_in_it_is_never_replaced(tmp_path: Path, stray: str) -> None:
+    target = tmp_path / "t"
+    target.mkdir()
+    (target / "sub").mkdir()
+    (target / stray).write_bytes(b"mine")
+    with pytest.raises(RefusedError, match=Path(stray).name):
+        Sink(target, folder=True, overwrite=True)
+
+
+def test_an_empty_folder_may_be_the_target(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    with Sink(tmp_path / "t", folder=True) as sink:
+        sink.create("a", 1).write(0, b"x")
+    assert (tmp_path / "t" / "a").read_bytes() == b"x"
+
+
+def test_not_enough_space_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="not enough space") as caught:
+        Sink(tmp_path / "t", folder=False, size=1 << 60)
+    assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_while_preallocating_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        write_file(tmp_path / "t", b"data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_parent_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_file(tmp_path / "no" / "t", b"")
+
+
+@pytest.mark.parametrize("name", ["../a", "a/../b", "a/b/c", "", ".", "..", "/abs"])
+def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError), Sink(tmp_path / "t", folder=True) as sink:
+        sink.create(name, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_outside_the_file_is_refused(tmp_path: Path) -> None:
+    for offset in (-1, 3, 100):
+        with pytest.raises(UsageError), Sink(tmp_path / "t", folder=False) as sink:
+            sink.create("", 4).write(offset, b"xy")
+
+
+def test_a_killed_process_harms_nothing_and_its_rest_is_removed_next_time(tmp_path: Path) -> None:
+    target = tmp_path / "t"
+    target.write_bytes(b"old")
+    code = f"""
+        import os, signal
+        from weighbridge.io.sink import Sink
+        with Sink({str(target)!r}, folder=False, size=100, overwrite=True) as sink:
+            sink.create("", 100).write(0, b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert target.read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 2  # the old one and the killed process's staging
+    write_file(target, b"new", overwrite=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+    assert target.read_bytes() == b"new"
+
+
+def test_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / f".t.{os.getppid()}.partial"
+    other.write_bytes(b"busy")
+    write_file(tmp_path / "t", b"x")
+    assert other.exists()
+
+
+def test_copy_inside_the_kernel_equals_the_bytes(tmp_path: Path) -> None:
+    data = os.urandom(300_000)
+    (tmp_path / "src").write_bytes(data)
+    with FileSource(tmp_path / "src") as source, Sink(tmp_path / "t", folder=False) as sink:
+        out = sink.create("", 200_000)
+        if out.copy(source, 1234, 5, 100_000):
+            done = (tmp_path / f".t.{os.getpid()}.partial").read_bytes()
+            assert done[5:100_005] == data[1234:101_234]
+        assert not out.copy(source, 299_999, 0, 2)  # reaches beyond the source: the ordinary way has to tell it
+
+
+def test_in_place_changes_only_what_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"0123456789")
+    with InPlace(tmp_path / "t") as file:
+        file.write(3, b"xyz")
+    assert (tmp_path / "t").read_bytes() == b"012xyz6789"
+    with pytest.raises((UsageError, OSError)):
+        InPlace(tmp_path)
