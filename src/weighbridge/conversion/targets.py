@@ -11,7 +11,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import gguf, npy, npz, safetensors, sharded
+from weighbridge.containers import gguf, safetensors
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.plan import PlannedFile
 from weighbridge.conversion.recipe import ConvertOptions
@@ -54,6 +54,11 @@ def write_safetensors(stem: str, tensors: Tensors, metadata: Mapping[str, Any], 
     def layout(names: Sequence[str]) -> Layout:
         return safetensors.layout([(n, tensors[n].spec) for n in names], meta, align=options.align or 4096)
 
+    if not options.sharded:
+        file = planned(f"{stem}.safetensors", layout(list(tensors)), tensors)
+        return Written((file,), {}, file.layout.notes)
+    from weighbridge.containers import sharded
+
     parts = sharded.partition(specs(tensors), options.max_shard_size, options.max_shard_tensors)
     names = sharded.shard_names(len(parts), stem) if len(parts) > 1 else [f"{stem}.safetensors"]
     files = tuple(planned(name, layout(part), tensors) for name, part in zip(names, parts, strict=True))
@@ -79,6 +84,8 @@ def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options
 
 
 def write_npz(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+    from weighbridge.containers import npz
+
     layout = npz.layout(specs(tensors), {})
     return Written((planned(f"{stem}.npz", layout, tensors),), {}, layout.notes)
 
@@ -86,6 +93,8 @@ def write_npz(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options:
 def write_npy(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
     if len(tensors) != 1:
         raise UsageError(f"a .npy file holds one tensor, not {len(tensors)}", hint="write a .npz, or use wb get")
+    from weighbridge.containers import npy
+
     layout = npy.layout(specs(tensors), {})
     return Written((planned(f"{stem}.npy", layout, tensors),), {}, layout.notes)
 

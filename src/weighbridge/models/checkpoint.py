@@ -21,7 +21,7 @@ import msgspec
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON, MIB
-from weighbridge.containers import REGISTRY, container, sharded
+from weighbridge.containers import REGISTRY, container
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.locate import Place, locate
@@ -55,8 +55,12 @@ def _index(place: Place, sources: list[Source]) -> Index:
         from weighbridge.containers import gguf
 
         return gguf.merge(indexes)
+    if place.index is None and place.single:
+        return indexes[0]
+    from weighbridge.containers import sharded
+
     if place.index is None:
-        return indexes[0] if place.single else sharded.merge(indexes)
+        return sharded.merge(indexes)
     with FileSource(place.index) as source:
         return sharded.merge(indexes, sharded.parse_index(source))
 

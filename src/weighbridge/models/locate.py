@@ -17,7 +17,6 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
-from weighbridge.containers import sharded
 from weighbridge.io.source import FileSource
 
 _SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5,6})-of-(?P<count>\d{5,6})(?P<suffix>\.\w+)\Z")
@@ -75,6 +74,8 @@ def locate(path: str | Path) -> Place:
 
 
 def _indexed(index: Path) -> Place:
+    from weighbridge.containers import sharded
+
     with FileSource(index) as source:
         names = sharded.parse_index(source).files
     return Place(index.parent, tuple(index.parent / name for name in names), index.parent, index)
