@@ -13,24 +13,32 @@
 namespace weighbridge::WB_LEVEL {
 namespace {
 
-// 32 codes of B bits from 4 * B bytes.
+// Eight codes of B bits to eight bytes, by halving: the upper half of every part moves to the middle of the part it
+// will fill.   8 B bits -> 2 x 4 B in 32 -> 4 x 2 B in 16 -> 8 x B in 8
+template <int B>
+WB_INLINE u64 spread8(u64 x) {
+  constexpr auto ones = [](int n) { return (u64(1) << n) - 1; };
+  constexpr u64 half = ones(4 * B), quarter = ones(2 * B) * 0x0000000100000001, each = ones(B) * 0x0001000100010001;
+  x = (x & half) | ((x & ~half) << (32 - 4 * B));
+  x = (x & quarter) | ((x & ~quarter) << (16 - 2 * B));
+  return (x & each) | ((x & ~each) << (8 - B));
+}
+
+// B bytes as a number. In parts that fit a register: a copy of odd size goes through memory and stalls.
+template <int B>
+WB_INLINE u64 load_bytes(const u8* p) {
+  if constexpr (B == 8) return load<u64>(p);
+  if constexpr (B == 2) return load<u16>(p);
+  if constexpr (B == 3) return load<u16>(p) | u64(p[2]) << 16;
+  if constexpr (B == 4) return load<u32>(p);
+  if constexpr (B == 5) return load<u32>(p) | u64(p[4]) << 32;
+  if constexpr (B == 6) return load<u32>(p) | u64(load<u16>(p + 4)) << 32;
+}
+
+// 32 codes of B bits from 4 * B bytes, one a byte.
 template <int B>
 WB_INLINE void unpack32(const u8* WB_RESTRICT src, u8* WB_RESTRICT codes) {
-  if constexpr (B == 8) {
-    memcpy(codes, src, 32);
-  } else if constexpr (B == 4) {  // the common one, in whole vectors
-    for (size_t j = 0; j < 16; ++j) {
-      codes[2 * j] = src[j] & 15;
-      codes[2 * j + 1] = src[j] >> 4;
-    }
-  } else {
-    constexpr u64 mask = (u64(1) << B) - 1;
-    for (size_t at = 0; at < 32; at += 8, src += B) {
-      u64 bits = 0;
-      memcpy(&bits, src, B);
-      for (int k = 0; k < 8; ++k) codes[at + size_t(k)] = u8((bits >> (k * B)) & mask);
-    }
-  }
+  for (size_t i = 0; i < 4; ++i) store(codes, i, spread8<B>(load_bytes<B>(src + i * B)));
 }
 
 constexpr size_t GROUPS = 64;  // parameters are widened this many at a time
@@ -39,6 +47,7 @@ template <int B>
 void decode(const Affine& how, const u8* WB_RESTRICT weight, const u8* WB_RESTRICT scales, const u8* WB_RESTRICT biases,
             u8* WB_RESTRICT dst, size_t groups) {
   const Format& type = *how.parameters;
+  const size_t group = how.group;
   u8 s[GROUPS * 4], b[GROUPS * 4], codes[32];
   for (size_t start = 0; start < groups; start += GROUPS) {
     const size_t m = groups - start < GROUPS ? groups - start : GROUPS;
@@ -46,7 +55,7 @@ void decode(const Affine& how, const u8* WB_RESTRICT weight, const u8* WB_RESTRI
     type.decode(biases + start * type.size, b, m);
     for (size_t g = 0; g < m; ++g) {
       const float scale = load<float>(s, g), bias = load<float>(b, g);
-      for (size_t at = 0; at < how.group; at += 32, weight += 4 * B, dst += 32 * 4) {
+      for (size_t at = 0; at < group; at += 32, weight += 4 * B, dst += 32 * 4) {
         unpack32<B>(weight, codes);
         for (size_t j = 0; j < 32; ++j) store(dst, j, float(int(codes[j])) * scale + bias);
       }

@@ -62,34 +62,44 @@ void f64_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Coun
   for (size_t i = 0; i < n; ++i) store(dst, i, double(load<float>(src, i)));
 }
 
-// The shared loop of every narrowing: F gives the bits, `mask` takes the sign off, `top` is the largest finite one.
-template <class T, u32 F(u32), u32 mask, u32 top>
+// How one narrow type is made, and when a result of it has lost the number.
+struct ToF16 {
+  static u32 bits(u32 x) { return narrow_f16(x); }
+  static u32 finite(u32 out) { return (out & 0x7FFF) < 0x7C00; }
+  static u32 zero(u32 out) { return (out & 0x7FFF) == 0; }
+};
+struct ToBF16 {
+  static u32 bits(u32 x) { return narrow_bf16(x); }
+  static u32 finite(u32 out) { return (out & 0x7FFF) < 0x7F80; }
+  static u32 zero(u32 out) { return (out & 0x7FFF) == 0; }
+};
+template <const Small& S>
+struct ToF8 {
+  static u32 bits(u32 x) { return narrow<S>(x); }
+  static u32 finite(u32 out) { return S.unsigned_zero ? out != S.nan : (out & 0x7F) <= S.top; }
+  static u32 zero(u32 out) { return S.unsigned_zero ? out == 0 : (out & 0x7F) == 0; }
+};
+struct ToE8M0 {  // a power of two is never zero
+  static u32 bits(u32 x) { return narrow_e8m0(x); }
+  static u32 finite(u32 out) { return out != 255; }
+  static u32 zero(u32) { return 0; }
+};
+
+template <class T, class To>
 void narrow_loop(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
-  for (size_t start = 0; start < n; start += CHUNK) {
+  for (size_t start = 0; start < n; start += CHUNK) {  // 32-bit counts inside: as wide as the numbers
     const size_t m = n - start < CHUNK ? n - start : CHUNK;
     u32 over = 0, under = 0;
     for (size_t i = 0; i < m; ++i) {
-      const u32 bits = load<u32>(src, start + i), a = bits & F32_ABS;
-      const u32 out = F(bits);
-      over += u32(a < F32_INF) & u32((out & mask) > top);
-      under += u32(a != 0) & u32((out & mask) == 0);
+      const u32 x = load<u32>(src, start + i), a = x & F32_ABS;
+      const u32 out = To::bits(x);
+      over += u32(a < F32_INF) & (To::finite(out) ^ 1u);
+      under += u32(a != 0) & To::zero(out);
       store(dst, start + i, T(out));
     }
     counts.overflow += over;
     counts.underflow += under;
   }
-}
-
-template <const Small& S>
-WB_INLINE u32 narrow_small(u32 bits) {
-  return narrow<S>(bits);
-}
-
-WB_INLINE u32 bf16_bits(u32 bits) { return narrow_bf16(bits); }
-WB_INLINE u32 f16_bits(u32 bits) { return narrow_f16(bits); }
-
-void bf16_from_f32(const u8* src, u8* dst, size_t n, Counts& counts) {
-  narrow_loop<u16, bf16_bits, 0x7FFF, 0x7F7F>(src, dst, n, counts);
 }
 
 void f16_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
@@ -120,30 +130,7 @@ void f16_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Coun
     src += 4 * m, dst += 2 * m, n -= m;
   }
 #endif
-  narrow_loop<u16, f16_bits, 0x7FFF, 0x7BFF>(src, dst, n, counts);
-}
-
-template <const Small& S>
-void f8_from_f32(const u8* src, u8* dst, size_t n, Counts& counts) {
-  // FNUZ: NaN is the bare sign bit, so the whole byte must be looked at; 0xFF is then finite, 0x80 is not.
-  if constexpr (S.unsigned_zero) {
-    for (size_t i = 0; i < n; ++i) {
-      const u32 bits = load<u32>(src, i), a = bits & F32_ABS, out = narrow<S>(bits);
-      counts.overflow += u32(a < F32_INF) & u32(out == S.nan);
-      counts.underflow += u32(a != 0) & u32(out == 0);
-      dst[i] = u8(out);
-    }
-  } else {
-    narrow_loop<u8, narrow_small<S>, 0x7F, S.top>(src, dst, n, counts);
-  }
-}
-
-void e8m0_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
-  for (size_t i = 0; i < n; ++i) {
-    const u32 bits = load<u32>(src, i), out = narrow_e8m0(bits);
-    counts.overflow += u32((bits & F32_ABS) < F32_INF) & u32(out == 255);
-    dst[i] = u8(out);
-  }
+  narrow_loop<u16, ToF16>(src, dst, n, counts);
 }
 
 }  // namespace
@@ -151,13 +138,13 @@ void e8m0_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Cou
 const Format float_formats[float_format_count] = {
     {"F32", 1, 4, f32_to_f32, f32_from_f32, nullptr, 0, {}},
     {"F16", 1, 2, f16_to_f32, f16_from_f32, nullptr, 0, {}},
-    {"BF16", 1, 2, bf16_to_f32, bf16_from_f32, nullptr, 0, {}},
+    {"BF16", 1, 2, bf16_to_f32, narrow_loop<u16, ToBF16>, nullptr, 0, {}},
     {"F64", 1, 8, f64_to_f32, f64_from_f32, f64_to_f32_odd, 0, {}},
-    {"F8_E4M3", 1, 1, f8_to_f32<SPEC_F8_E4M3>, f8_from_f32<SPEC_F8_E4M3>, nullptr, 0, {}},
-    {"F8_E5M2", 1, 1, f8_to_f32<SPEC_F8_E5M2>, f8_from_f32<SPEC_F8_E5M2>, nullptr, 0, {}},
-    {"F8_E8M0", 1, 1, e8m0_to_f32, e8m0_from_f32, nullptr, 0, {}},
-    {"F8_E4M3FNUZ", 1, 1, f8_to_f32<SPEC_F8_E4M3FNUZ>, f8_from_f32<SPEC_F8_E4M3FNUZ>, nullptr, 0, {}},
-    {"F8_E5M2FNUZ", 1, 1, f8_to_f32<SPEC_F8_E5M2FNUZ>, f8_from_f32<SPEC_F8_E5M2FNUZ>, nullptr, 0, {}},
+    {"F8_E4M3", 1, 1, f8_to_f32<SPEC_F8_E4M3>, narrow_loop<u8, ToF8<SPEC_F8_E4M3>>, nullptr, 0, {}},
+    {"F8_E5M2", 1, 1, f8_to_f32<SPEC_F8_E5M2>, narrow_loop<u8, ToF8<SPEC_F8_E5M2>>, nullptr, 0, {}},
+    {"F8_E8M0", 1, 1, e8m0_to_f32, narrow_loop<u8, ToE8M0>, nullptr, 0, {}},
+    {"F8_E4M3FNUZ", 1, 1, f8_to_f32<SPEC_F8_E4M3FNUZ>, narrow_loop<u8, ToF8<SPEC_F8_E4M3FNUZ>>, nullptr, 0, {}},
+    {"F8_E5M2FNUZ", 1, 1, f8_to_f32<SPEC_F8_E5M2FNUZ>, narrow_loop<u8, ToF8<SPEC_F8_E5M2FNUZ>>, nullptr, 0, {}},
 };
 
 void cast(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts& counts) {

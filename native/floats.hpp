@@ -46,8 +46,8 @@ WB_INLINE u32 narrow(u32 bits) {
   u32 m = a < smallest_normal ? denormal : normal;
   m = m > S.top ? S.over : m;
   m = a > F32_INF ? S.nan : m;
-  if (S.unsigned_zero) return (m == 0 || m == S.nan) ? m : m | sign;
-  return m | sign;
+  const bool bare = S.unsigned_zero & ((m == 0) | (m == S.nan));
+  return m | (bare ? 0 : sign);
 }
 
 // The 256 values of an 8-bit float; NaN keeps its sign as ml_dtypes has it.
@@ -114,8 +114,9 @@ WB_INLINE u32 narrow_bf16(u32 bits) {
 // both ml_dtypes and torch round at 2^-127 instead of at 1.5 * 2^-127, and so do we.
 WB_INLINE u32 narrow_e8m0(u32 bits) {
   const u32 exponent = bits >> 23, fraction = bits & 0x7FFFFF;
-  const u32 up = exponent ? fraction >= 0x400000 : fraction > 0x400000;
-  return (bits == 0 || bits >= F32_INF) ? 255 : exponent + up;
+  const u32 up = fraction + u32(exponent != 0) > 0x400000;
+  const bool none = (bits == 0) | (bits >= F32_INF);
+  return none ? 255 : exponent + up;
 }
 
 WB_INLINE u32 widen_e8m0(u32 code) {

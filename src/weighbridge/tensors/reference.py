@@ -26,9 +26,6 @@ Lost = tuple[int, int]
 Decoder = Callable[[Bytes], Floats]
 Encoder = Callable[[Floats], tuple[Bytes, Lost]]
 
-F32_INF: Final = np.uint32(0x7F800000)
-F32_ABS: Final = np.uint32(0x7FFFFFFF)
-
 
 @contextmanager
 def _quiet() -> Iterator[None]:
@@ -230,11 +227,15 @@ def decode_q4_0(src: Bytes) -> Floats:
     return out.reshape(-1)
 
 
+def _first(rows: Floats, at: NDArray[np.intp]) -> Floats:
+    """The element of every block that a search found. As in C, the first of equals (-0 and 0 are equal)."""
+    return np.take_along_axis(rows, at[:, None], axis=1)
+
+
 def _extreme(rows: Floats) -> Floats:
     """The first element of largest magnitude, with its sign; NaN never wins."""
     with _quiet():
-        at = np.argmax(np.where(np.isnan(rows), np.float32(-1), np.abs(rows)), axis=1, keepdims=True)
-    best = np.take_along_axis(rows, at, axis=1)
+        best = _first(rows, np.argmax(np.where(np.isnan(rows), np.float32(-1), np.abs(rows)), axis=1))
     return np.where(np.abs(best) > 0, best, np.float32(0)).astype(np.float32)
 
 
@@ -258,11 +259,11 @@ def decode_q4_1(src: Bytes) -> Floats:
 def encode_q4_1(x: Floats) -> tuple[Bytes, Lost]:
     """m = min, d = (max - min) / 15, q = min(15, trunc((x - m) / d + 0.5)). Comparisons start at +-FLT_MAX, so NaN and
     a whole block of Inf leave these there."""
-    rows = x.reshape(-1, QK)
-    most = np.finfo(np.float32).max
+    rows, most, inf = x.reshape(-1, QK), np.finfo(np.float32).max, np.float32(np.inf)
     with _quiet():
-        low = np.fmin(np.fmin.reduce(rows, axis=1), most).reshape(-1, 1)
-        high = np.fmax(np.fmax.reduce(rows, axis=1), -most).reshape(-1, 1)
+        low = _first(rows, np.argmin(np.where(np.isnan(rows), inf, rows), axis=1))
+        high = _first(rows, np.argmax(np.where(np.isnan(rows), -inf, rows), axis=1))
+        low, high = np.where(low < most, low, most), np.where(high > -most, high, -most)
         d = (high - low) / np.float32(Q4_TOP)
         q = np.minimum(_int8(truncate((rows - low) * _inverse(d) + np.float32(Q4_1_ROUND))), Q4_TOP)
     scales = np.concatenate([d, low], axis=1)

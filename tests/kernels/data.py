@@ -1,0 +1,122 @@
+"""Numbers that have broken codecs before, and the ways to run a kernel: the reference and every level of this CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.native import native
+from weighbridge.tensors import kernels, reference
+
+Floats = NDArray[np.float32]
+LEVELS: Final = tuple(native.levels()) if native else ()
+PATHS: Final = ("reference", *LEVELS)
+
+
+@contextmanager
+def running(path: str) -> Iterator[None]:
+    """Everything inside runs on one level, or on the reference."""
+    if path != "reference":
+        before = native.level()
+        native.set_level(path)
+        try:
+            yield
+        finally:
+            native.set_level(before)
+        return
+    saved: dict[str, Any] = {name: getattr(kernels, name) for name in ("native", "_DECODES", "_ENCODES")}
+    kernels.native, kernels._DECODES, kernels._ENCODES = None, frozenset(), frozenset()  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(kernels, name, value)
+
+
+def random_bits(count: int, seed: int = 0) -> Floats:
+    """Every kind of f32, NaN payloads and denormals too, alike likely."""
+    return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32).view(np.float32)
+
+
+def _normal(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    return rng.normal(size=n)
+
+
+def _sprinkled(*values: float) -> Callable[[np.random.Generator, int], NDArray[Any]]:
+    def make(rng: np.random.Generator, n: int) -> NDArray[Any]:
+        x = rng.normal(size=n).astype(np.float32)
+        for value in values:
+            x[rng.random(n) < 0.02] = value
+        return x
+
+    return make
+
+
+def _anchored(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    """Halves, in blocks whose scale is exactly one: every rounding rule shows."""
+    x = rng.integers(-254, 255, n) / 2
+    x[::32] = 127
+    return x
+
+
+def _below_halves(rng: np.random.Generator, n: int) -> NDArray[Any]:
+    """The last f32 below each half: adding 0.5 and cutting would round it up."""
+    x = np.nextafter((rng.integers(0, 8, n) + 0.5).astype(np.float32), np.float32(0))
+    x[::32] = 127
+    return x
+
+
+def _nan_last(rng: np.random.Generator, n: int) -> NDArray[Any]:
+    """A NaN with a payload at the end of each block, where ggml's maximum keeps it."""
+    x = rng.normal(size=n).astype(np.float32)
+    x[31::32] = np.array([0x7FC12345], np.uint32).view(np.float32)
+    return x
+
+
+SETS: Final = MappingProxyType(
+    {
+        "normal": _normal,
+        "wide": lambda rng, n: rng.normal(size=n) * 10.0 ** rng.integers(-45, 38, n),
+        "nan": _sprinkled(np.nan),
+        "inf": _sprinkled(np.inf, -np.inf),
+        "nan and inf": _sprinkled(np.nan, np.inf, -np.inf),
+        "halves": lambda rng, n: rng.integers(-16, 17, n) / 2,
+        "halves of 127ths": _anchored,
+        "below halves": _below_halves,
+        "nan last": _nan_last,
+        "one sign": lambda rng, n: -np.abs(rng.normal(size=n)),
+        "denormal": lambda rng, n: rng.integers(0, 1 << 23, n).astype(np.uint32).view(np.float32),
+        "tiny": lambda rng, n: rng.normal(size=n) * 1e-7,
+        "huge": lambda rng, n: rng.normal(size=n) * 1e38,
+        "zero": lambda rng, n: np.zeros(n),
+        "signed zero": lambda rng, n: np.where(rng.random(n) < 0.5, -0.0, 0.0),
+        "constant": lambda rng, n: np.repeat(rng.normal(size=n // 32 + 1), 32)[:n],
+        "all nan": lambda rng, n: np.full(n, np.nan),
+        "all inf": lambda rng, n: np.full(n, np.inf),
+        "bits": lambda rng, n: rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32),
+    }
+)
+
+
+def numbers(kind: str, count: int, seed: int = 7) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(SETS[kind](np.random.default_rng(seed), count)).astype(np.float32)
+
+
+def boundaries(name: str) -> Floats:
+    """Every value of a narrow type, every midpoint of neighbours, and the f32 on each side of these: all the places
+    where rounding can go wrong."""
+    codes = np.arange(256 ** reference.SCALAR[name].itemsize).astype(f"u{reference.SCALAR[name].itemsize}")
+    with np.errstate(all="ignore"):
+        values = np.unique(reference.widen(name, codes.view(np.uint8)))
+        values = values[np.isfinite(values)].astype(np.float64)
+        top = np.abs(values).max() * np.array([1.0625, 1.125, 1.25, 1.5, 2.0, 4.0])
+        spots = np.concatenate([values, (values[1:] + values[:-1]) / 2, top, -top]).astype(np.float32)
+        return np.concatenate(
+            [spots, np.nextafter(spots, np.float32(np.inf)), np.nextafter(spots, np.float32(-np.inf))]
+        )

@@ -1,0 +1,134 @@
+"""MLX affine against MLX itself (its CPU backend)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.kernels.data import LEVELS, numbers, running
+
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.tensors import kernels, reference
+
+TYPES = ["F16", "BF16", "F32"]
+GROUPS = [32, 64, 128]
+# MLX computes in the type of the scales: its last bit is another one, so only f32 can be compared exactly.
+KINDS = ["normal", "halves", "one sign", "tiny", "zero", "constant"]
+
+
+def decode(bits: int, group: int, dtype: str, parts: tuple[np.ndarray, ...]) -> np.ndarray:
+    out = np.full(parts[0].size * 8 // bits, np.nan, np.float32)
+    kernels.affine_decode(bits, group, BY_NAME[dtype], *parts, out)
+    return out
+
+
+def random_parts(bits: int, group: int, dtype: str, groups: int = 37) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(bits * group)
+    scales = reference.narrow(dtype, rng.normal(size=groups).astype(np.float32)).view(np.uint8)
+    biases = reference.narrow(dtype, rng.normal(size=groups).astype(np.float32)).view(np.uint8)
+    return rng.integers(0, 256, groups * group * bits // 8, dtype=np.uint8), scales, biases
+
+
+def as_bytes(mx: Any, array: Any) -> np.ndarray:
+    array = array.view(mx.uint16) if array.dtype in (mx.float16, mx.bfloat16) else array
+    return np.array(array).view(np.uint8).reshape(-1)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_encoding_equals_mlx(dtype: str, bits: int, group: int, kind: str) -> None:
+    """Codes, scales and biases bit for bit, as its CPU kernel makes them."""
+    mx = pytest.importorskip("mlx.core")
+    stored = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}[dtype]
+    x = reference.widen(dtype, reference.narrow(dtype, numbers(kind, 8 * 256)).view(np.uint8))
+    with mx.stream(mx.cpu):
+        want = mx.quantize(mx.array(x.reshape(8, 256)).astype(stored), group_size=group, bits=bits)
+        mx.eval(want)
+    got = reference.affine_encode(bits, group, dtype, x)
+    for part, (ours, theirs) in enumerate(zip(got, want, strict=True)):
+        np.testing.assert_array_equal(ours, as_bytes(mx, theirs), err_msg=("weight", "scales", "biases")[part])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+def test_decoding_equals_mlx(bits: int, group: int, path: str) -> None:
+    mx = pytest.importorskip("mlx.core")
+    groups = 4 * 128 // group
+    parts = random_parts(bits, group, "F32", groups)
+    weight, scales, biases = (
+        mx.array(p.view(t).reshape(1, -1)) for p, t in zip(parts, ("u4", "f4", "f4"), strict=True)
+    )
+    with mx.stream(mx.cpu):
+        want = np.array(mx.dequantize(weight, scales, biases, group_size=group, bits=bits)).reshape(-1)
+    np.testing.assert_allclose(decode(bits, group, "F32", parts), want, rtol=0, atol=2e-5)
+    # MLX may contract to a fused multiply-add, which differs in the last bit; codes must not:
+    scale = scales.__class__(np.ones((1, groups), np.float32))
+    zero = scales.__class__(np.zeros((1, groups), np.float32))
+    with mx.stream(mx.cpu):
+        codes = np.array(mx.dequantize(weight, scale, zero, group_size=group, bits=bits)).reshape(-1)
+    one = np.ones(groups, np.float32).view(np.uint8)
+    np.testing.assert_array_equal(decode(bits, group, "F32", (parts[0], one, np.zeros_like(one))), codes)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+def test_levels_equal_the_reference(bits: int, group: int, dtype: str) -> None:
+    parts = random_parts(bits, group, dtype, groups=131)
+    with running("reference"):
+        want = decode(bits, group, dtype, parts)
+    for level in LEVELS:
+        with running(level):
+            np.testing.assert_array_equal(decode(bits, group, dtype, parts), want, err_msg=level)
+
+
+@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+def test_tails_and_alignment(bits: int, path: str) -> None:
+    parts = random_parts(bits, 32, "BF16", groups=70)
+    full = decode(bits, 32, "BF16", parts)
+    for n in range(71):
+        sizes = (4 * bits * n, 2 * n, 2 * n)
+        odd = [np.empty(size + 1, np.uint8) for size in sizes]
+        for target, part, size in zip(odd, parts, sizes, strict=True):
+            target[1:] = part[:size]
+        out = np.full(128 * n + 2, 0x5A, np.uint8)
+        kernels.affine_decode(bits, 32, BF16, odd[0][1:], odd[1][1:], odd[2][1:], out[1:-1].view(np.float32))
+        np.testing.assert_array_equal(out[1:-1], full[: 32 * n].view(np.uint8))
+        assert out[0] == out[-1] == 0x5A
+
+
+@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+def test_codes_pack_and_unpack(bits: int) -> None:
+    codes = np.random.default_rng(1).integers(0, 1 << bits, 640).astype(np.uint8)
+    words = reference.pack_codes(bits, codes)
+    assert words.size == 80 * bits
+    np.testing.assert_array_equal(reference.unpack_codes(bits, words), codes)
+
+
+def test_hand_checked() -> None:
+    """Codes 0,15,5,0,11,6,1,12 of 4 bits are the word 0xC16B05F0; 0,7,5,0,3,6,1,4 of 3 bits the bytes 78 31 87."""
+    four = reference.pack_codes(4, np.array([0, 15, 5, 0, 11, 6, 1, 12], np.uint8))
+    assert four.view("<u4").tolist() == [0xC16B05F0]
+    assert reference.pack_codes(3, np.array([0, 7, 5, 0, 3, 6, 1, 4], np.uint8)).tobytes() == bytes.fromhex("783187")
+
+
+def test_wrong_calls_are_refused(path: str) -> None:
+    weight, scales, biases = random_parts(4, 64, "F16")
+    out = np.zeros(37 * 64, np.float32)
+    with pytest.raises(UnsupportedError):
+        kernels.affine_decode(7, 64, F16, weight, scales, biases, out)
+    with pytest.raises(UnsupportedError):
+        kernels.affine_decode(4, 48, F16, weight, scales, biases, out)
+    with pytest.raises(UnsupportedError):
+        kernels.affine_decode(4, 64, BY_NAME["U8"], weight, scales, biases, out)
+    for wrong in ((weight[1:], scales, biases), (weight, scales[2:], biases), (weight, scales, biases[2:])):
+        with pytest.raises(UsageError):
+            kernels.affine_decode(4, 64, F16, *wrong, out)
+    with pytest.raises(UsageError):
+        kernels.affine_decode(4, 64, F32, weight, scales, biases, out)

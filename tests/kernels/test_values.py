@@ -1,0 +1,105 @@
+"""What stands in the numbers; and the moves that don't look at them: byte order, rows by an index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.data import LEVELS, numbers, random_bits, running
+
+from weighbridge.base.dtypes import BY_NAME, F32, F64
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.tensors import kernels, reference
+
+RNG = np.random.default_rng(9)
+
+
+@pytest.mark.parametrize("name", reference.SCALAR)
+def test_stats_of_floats(name: str, path: str) -> None:
+    with np.errstate(all="ignore"):
+        for count in (*range(36), 5000):
+            data = RNG.integers(0, 256, count * BY_NAME[name].size, dtype=np.uint8)
+            values = data.view(reference.SCALAR[name]).astype(np.float64)
+            found, finite = kernels.stats(BY_NAME[name], data), values[np.isfinite(values)]
+            assert found[:2] == (np.isnan(values).sum(), np.isinf(values).sum())
+            assert found[2:] == ((finite.min(), finite.max()) if finite.size else (None, None))
+
+
+@pytest.mark.parametrize("name", reference.BLOCKS)
+def test_stats_of_scales(name: str, path: str) -> None:
+    """Only the f16 scales are looked at: codes of 0x7C00 are numbers like others."""
+    block = reference.BLOCKS[name]
+    data = np.full((1500, block.size), 0x7C, np.uint8)
+    scales = np.stack([RNG.normal(size=1500).astype(np.float16) for _ in block.scales], axis=1)
+    scales[7, 0], scales[8, -1], scales[9, -1] = np.nan, np.inf, -np.inf
+    for k, at in enumerate(block.scales):
+        data[:, at : at + 2] = scales[:, k : k + 1].copy().view(np.uint8)
+    finite = scales[np.isfinite(scales)].astype(np.float64)
+    assert kernels.stats(BY_NAME[name], data.reshape(-1)) == (1, 2, finite.min(), finite.max())
+
+
+def test_stats_where_nothing_is_finite_and_of_zeros(path: str) -> None:
+    assert kernels.stats(F32, np.full(40, np.nan, np.float32).view(np.uint8)) == (40, 0, None, None)
+    assert kernels.stats(F32, np.zeros(0, np.uint8)) == (0, 0, None, None)
+    low, high = kernels.stats(F32, np.array([-0.0, 0.0, -0.0] * 20, np.float32).view(np.uint8))[2:]
+    assert (str(low), str(high)) == ("0.0", "0.0")  # the sign of a zero depends on order; it isn't told
+    assert kernels.stats(F64, np.array([1e300, -1e-300]).view(np.uint8)) == (0, 0, -1e-300, 1e300)
+
+
+def test_stats_agree_over_levels() -> None:
+    data = random_bits(100_003).view(np.uint8)
+    with running("reference"):
+        want = kernels.stats(F32, data)
+    for level in LEVELS:
+        with running(level):
+            assert kernels.stats(F32, data) == want
+
+
+@pytest.mark.parametrize("name", ["U8", "F16", "BF16", "F32", "F64", "I64", "C64", "MXFP4"])
+def test_byteswap_of_plain_types(name: str, path: str) -> None:
+    """Words are reversed in place: those of the largest scalar inside (a complex number's parts each)."""
+    dtype = BY_NAME[name]
+    for atoms in range(70):
+        odd = RNG.integers(0, 256, atoms * dtype.size + 1, dtype=np.uint8)
+        before = odd[1:].reshape(-1, dtype.word).copy()
+        kernels.byteswap(dtype, odd[1:])
+        np.testing.assert_array_equal(odd[1:].reshape(-1, dtype.word), before[:, ::-1])
+
+
+@pytest.mark.parametrize("name", reference.BLOCKS)
+def test_byteswap_of_blocks_turns_the_scales_only(name: str, path: str) -> None:
+    x = numbers("normal", 32 * 9)
+    data = np.zeros(9 * BY_NAME[name].size, np.uint8)
+    kernels.encode(BY_NAME[name], x, data)
+    before = data.reshape(9, -1).copy()
+    kernels.byteswap(BY_NAME[name], data)
+    after = data.reshape(9, -1)
+    codes = 2 * len(reference.BLOCKS[name].scales)
+    np.testing.assert_array_equal(after[:, codes:], before[:, codes:])
+    np.testing.assert_array_equal(after[:, :codes].copy().view(">u2"), before[:, :codes].copy().view("<u2"))
+
+
+def test_byteswap_refuses_what_it_does_not_know(path: str) -> None:
+    with pytest.raises(UnsupportedError):
+        kernels.byteswap(BY_NAME["Q4_K"], np.zeros(144, np.uint8))
+    with pytest.raises(UsageError):
+        kernels.byteswap(F32, np.zeros(5, np.uint8))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 16, 18, 20, 34, 100, 4096])
+def test_gather(width: int, path: str) -> None:
+    rows = RNG.integers(0, 256, (50, width), dtype=np.uint8)
+    for count in (0, 1, 49, 77):
+        order = RNG.integers(0, 50, count)
+        out = np.zeros(count * width, np.uint8)
+        kernels.gather_rows(rows.reshape(-1), order.astype(np.int32), width, out)
+        np.testing.assert_array_equal(out.reshape(-1, width), rows[order])
+
+
+@pytest.mark.parametrize("bad", [-1, 4, 1 << 62, -(1 << 63)])
+def test_gather_refuses_rows_that_are_not_there(bad: int, path: str) -> None:
+    out = np.full(16, 0x5A, np.uint8)
+    with pytest.raises(UsageError):
+        kernels.gather_rows(np.zeros(32, np.uint8), np.array([0, bad]), 8, out)
+    assert (out == 0x5A).all()
+    with pytest.raises(UsageError):
+        kernels.gather_rows(np.zeros(32, np.uint8), np.array([0, 1]), 8, out[1:])
