@@ -14,11 +14,12 @@ PACKAGE = ROOT / "src" / "weighbridge"
 
 
 class Import(NamedTuple):
-    """`module` imported at `line`; `top` where it happens when the file is imported (not for type checking only)."""
+    """`module` imported at `line`; `top`: when the file itself is imported; `typing`: for type checkers only."""
 
     module: str
     line: int
     top: bool
+    typing: bool = False
 
 
 class Function(NamedTuple):
@@ -48,25 +49,27 @@ def _is_type_checking(node: ast.AST) -> bool:
 def imports(path: Path) -> Iterator[Import]:
     """Every import of a module, in functions too. Those for type checking only count as not at the top."""
 
-    def visit(node: ast.AST, top: bool) -> Iterator[Import]:
+    def visit(node: ast.AST, top: bool, typing: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Import):
-                yield from (Import(alias.name, child.lineno, top) for alias in child.names)
+                yield from (Import(alias.name, child.lineno, top, typing) for alias in child.names)
             elif isinstance(child, ast.ImportFrom):
                 assert child.level == 0, f"{path}: relative import"
-                module = child.module or ""
-                # `from weighbridge.io import source` names the module weighbridge.io.source
-                for alias in child.names:
-                    inner = PACKAGE.parent.joinpath(*module.split("."), alias.name)
-                    below = inner.with_suffix(".py").exists() or inner.is_dir()
-                    yield Import(f"{module}.{alias.name}" if below else module, child.lineno, top)
+                yield from (Import(name, child.lineno, top, typing) for name in _imported(child))
             else:
-                deeper = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(
-                    child
-                )
-                yield from visit(child, top and not deeper)
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                checking = typing or _is_type_checking(child)
+                yield from visit(child, top and not inside and not checking, checking)
 
-    yield from visit(tree(path), True)
+    yield from visit(tree(path), True, False)
+
+
+def _imported(node: ast.ImportFrom) -> Iterator[str]:
+    """`from weighbridge.io import source` names the module weighbridge.io.source."""
+    module = node.module or ""
+    for alias in node.names:
+        inner = PACKAGE.parent.joinpath(*module.split("."), alias.name)
+        yield f"{module}.{alias.name}" if inner.with_suffix(".py").exists() or inner.is_dir() else module
 
 
 def functions(path: Path) -> Iterator[Function]:
@@ -84,7 +87,7 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
 
 
 def tracked() -> list[Path]:
-    """Files of the repository that are committed or about to be; all of them where there is no git (a source archive)."""
+    """Files of the repository, committed or about to be; all there are in a source archive, which has no git."""
     found = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=False
     )

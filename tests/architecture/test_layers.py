@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tests.architecture import house
 
 FLOORS = {
@@ -19,7 +18,7 @@ FLOORS = {
     "packings": 4,
     "adapters": 4,
     "models": 5,
-    "convert": 6,
+    "conversion": 6,
     "reports": 6,
     "api": 7,
     "cli": 8,
@@ -101,14 +100,14 @@ def test_numpy_stays_where_it_belongs(path: Path) -> None:
 @pytest.mark.parametrize("path", house.modules(), ids=house.short)
 def test_models_and_reports_import_tensors_inside_functions(path: Path) -> None:
     if room_of(path) in LAZY_NUMPY:
-        at_top = [i for i in house.imports(path) if i.top and room(i.module) in ("tensors", "packings", "convert")]
+        at_top = [i for i in house.imports(path) if i.top and room(i.module) in ("tensors", "packings", "conversion")]
         assert [f"{house.short(path)}:{i.line} {i.module}" for i in at_top if i.module.startswith("weighbridge")] == []
 
 
 @pytest.mark.parametrize("path", house.modules(), ids=house.short)
 def test_only_adapters_import_a_framework_and_only_inside_functions(path: Path) -> None:
     for found in house.imports(path):
-        if found.module.split(".")[0] in FRAMEWORKS:
+        if found.module.split(".")[0] in FRAMEWORKS and not found.typing:
             assert room_of(path) == "adapters", f"{house.short(path)}:{found.line} imports {found.module}"
             assert not found.top, f"{house.short(path)}:{found.line} imports {found.module} for everybody"
 
@@ -140,7 +139,13 @@ def writes(node: ast.Call, called: str) -> bool:
 
 
 # What `writes` finds outside the sink, and why it is none of a user's files.
-ALLOWED_WRITES = {"cli/main.py": {"os.open"}, "cli/render.py": {"write_bytes"}, "cli/commands/get.py": {"write_bytes"}}
+ALLOWED_WRITES = {
+    "cli/main.py": {"os.open"},
+    "cli/render.py": {"write_bytes"},
+    "cli/commands/get.py": {"write_bytes"},
+    # `--backup`: a second name for the old file; no byte is written.
+    "conversion/edit.py": {"os.link"},
+}
 
 
 @pytest.mark.parametrize("path", house.modules(), ids=house.short)
@@ -174,7 +179,7 @@ def test_nothing_in_a_file_can_be_executed(path: Path) -> None:
 
 @pytest.mark.parametrize("path", house.modules(), ids=house.short)
 def test_no_validation_by_assert(path: Path) -> None:
-    """An assert vanishes under -O; it may only tell the type checker what is known already (`is not None`, isinstance)."""
+    """An assert vanishes under -O; it may only tell the type checker what is known already."""
     for node in ast.walk(house.tree(path)):
         if isinstance(node, ast.Assert):
             text = ast.unparse(node.test)
@@ -189,8 +194,8 @@ BAD = {
     "reports/x.py": ("import numpy as np", numpy_faults),
     "base/x.py": ("from weighbridge.io.source import Source", layer_faults),
     "packings/x.py": ("def f():\n    from weighbridge.containers import base", layer_faults),
-    "models/x.py": ("from weighbridge.convert import plan", layer_faults),
-    "reports/y.py": ("from weighbridge.convert.plan import Plan", layer_faults),
+    "models/x.py": ("from weighbridge.conversion import plan", layer_faults),
+    "reports/y.py": ("from weighbridge.conversion.plan import Plan", layer_faults),
 }
 
 

@@ -6,7 +6,6 @@ import statistics
 from pathlib import Path
 
 import pytest
-
 from tests.architecture import house
 
 MAX_FUNCTION, MAX_FILE, MEDIAN_FUNCTION, P90_FUNCTION = 60, 500, 10, 30

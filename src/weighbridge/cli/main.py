@@ -159,7 +159,7 @@ cli.epilog = (
 )
 
 
-def run(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The command's entry point: the exit code, whatever happens."""
     SCREEN.__init__()  # type: ignore[misc]  # a second run in one process starts afresh
     for stream in (sys.stdout, sys.stderr):
@@ -172,7 +172,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:
         return _no_reader()
-    except BaseException as error:  # noqa: BLE001  # the boundary: whatever it is becomes words and a code
+    except BaseException as error:  # the boundary: whatever it is becomes words and a code
         return _explain(error)
 
 

@@ -1,4 +1,4 @@
-"""What several commands share: the parameters they have in common, the spelling of sizes, the form of their examples."""
+"""What several commands share: parameters, the spelling of sizes, the form of their examples."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def human_time(seconds: float) -> str:
 def plain(value: Any) -> Any:
     """`value` as JSON can say it: dataclasses and mappings become objects, other iterables arrays, enums their value,
     bytes hexadecimal, numbers that JSON lacks the strings `NaN`, `Infinity`, `-Infinity`."""
-    if value is None or isinstance(value, (bool, int, str)) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, Enum)):
         return value
     if isinstance(value, float):
         return value if value - value == 0 else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
@@ -258,9 +258,8 @@ def pairs(items: Iterable[tuple[str, object]], indent: int = 0) -> None:
     shown = [(label, _cell(v)) for label, v in items if v is not None]
     width = max((len(label) for label, _ in shown), default=0)
     for label, cell in shown:
-        echo(
-            f"{' ' * indent}{styled(clean(label).ljust(width), 'dim')}  {styled(cell.text, cell.style or None)}".rstrip()
-        )
+        name = styled(clean(label).ljust(width), "dim")
+        echo(f"{' ' * indent}{name}  {styled(cell.text, cell.style or None)}".rstrip())
 
 
 def console() -> Console:
@@ -284,8 +283,8 @@ def width(default: int = 100) -> int:
 class Progress:
     """A line with bar, rate and time left on standard error, while it lasts; nothing unless a person watches.
 
-    Hand it to the library as `progress(done, total, label)` (bytes). Use it in a `with`: the line is removed at the end,
-    also when an error ends the work."""
+    Hand it to the library as `progress(done, total, label)` (bytes). Use it in a `with`: the line is removed at the
+    end, also when an error ends the work."""
 
     PERIOD: Final = 0.1  # seconds between two drawings
     WINDOW: Final = 5.0  # seconds of which the rate is the mean

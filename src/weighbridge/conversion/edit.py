@@ -15,6 +15,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,7 @@ CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One wish: set `key` to `value` (as `type`; None: the type it has, or the one that fits the value), or remove it."""
+    """One wish: set `key` to `value` (as `type`; None: the type it has, or the one that fits), or remove it."""
 
     key: str
     value: Any = None
@@ -59,7 +60,7 @@ class EditPlan:
     changes: tuple[Change, ...]
     in_place: bool
     reason: str
-    bytes: int
+    written: int
     header: bytes = field(repr=False)
     start: int = field(repr=False)
     stamp: tuple[int, int] = field(repr=False)
@@ -77,13 +78,14 @@ class EditPlan:
             "format": self.format,
             "in_place": self.in_place,
             "reason": self.reason,
-            "bytes": self.bytes,
+            "bytes": self.written,
             "changes": changes,
         }
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, KV]:
     """The metadata of a safetensors or GGUF file with its types; arrays are decoded when looked at."""
+    # The source stays open as long as an array that was not looked at yet needs it.
     return open_header(FileSource(path)).metadata
 
 
@@ -99,7 +101,7 @@ def plan_edit(
     """What `edits` do to the file at `path`. `output`: write the result there and leave the file alone. `force`: also
     change what is guarded (a store's blob, a key's type, keys that describe the file itself). `rewrite`: never in
     place. `reserve`: bytes of room for later edits, where the file is written anew."""
-    with FileSource(path) as source:
+    with closing(FileSource(path)) as source:
         header = open_header(source)
         metadata = _edited(header, edits, force)
         changes = _changes(header.metadata, metadata)
@@ -117,7 +119,7 @@ def plan_edit(
             changes=changes,
             in_place=not why,
             reason=why or ("it fits in the header's room" if changes else "nothing changes"),
-            bytes=len(span) if not why else len(rendered) + max(source.size - header.start, 0),
+            written=len(span) if not why else len(rendered) + max(source.size - header.start, 0),
             header=rendered,
             start=header.start,
             stamp=(stat.st_size, stat.st_mtime_ns),
@@ -130,7 +132,7 @@ def apply_edit(
     """Do what the plan says. `backup` keeps the old file as `NAME.bak` (then the plan must be one that rewrites)."""
     if plan.in_place and not plan.changes:
         return
-    with FileSource(plan.path) as source:
+    with closing(FileSource(plan.path)) as source:
         stat = os.fstat(source.fileno())
         if (stat.st_size, stat.st_mtime_ns) != plan.stamp:
             raise FormatError("the file was changed since the edit was planned", path=plan.path, hint="try again")

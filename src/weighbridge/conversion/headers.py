@@ -1,7 +1,7 @@
 """A file's header as an edit sees it: typed metadata, and everything else as bytes that are kept as they are.
 
-`open_header(source)` gives one of two kinds; `metadata` is what it says, `render(metadata)` the bytes of the same header
-that says something else. Tensor entries are never decoded and encoded again: they are spliced, so whatever a
+`open_header(source)` gives one of two kinds; `metadata` is what it says, `render(metadata)` the bytes of the same
+header that says something else. Tensor entries are never decoded and encoded again: they are spliced, so whatever a
 file has there (duplicates, array-form entries, odd white space, unknown fields of the future) survives an edit.
 
 `fit(metadata)` renders to exactly the old length, or gives None: then tensor data would have to move.
@@ -25,8 +25,8 @@ from weighbridge.io.source import Source
 
 PAGE: Final = 4096
 _PREAMBLE: Final = 24  # of a GGUF from version 2 on: magic, version, two counts
-# A GGUF's data begins at the first multiple of the alignment after the directory, so a header that becomes shorter needs
-# something to fill the room. Readers pass over keys that they don't know.
+# A GGUF's data begins at the first multiple of the alignment after the directory, so a header that becomes shorter
+# needs something to fill the room. Readers pass over keys that they don't know.
 RESERVED: Final = "weighbridge.reserved"
 
 
@@ -45,7 +45,7 @@ class Header(Protocol):
 class SafetensorsHeader:
     """`N`, then JSON of N bytes. The metadata is one member of the object; white space may follow the object."""
 
-    format: Final = "safetensors"
+    format: str = "safetensors"
 
     def __init__(self, source: Source) -> None:
         index = safetensors.parse(source)
@@ -56,10 +56,8 @@ class SafetensorsHeader:
         scan.peek()
         member = next((p for p in scan.members() if p.key == "__metadata__"), None)
         opening = raw.index(b"{") + 1
-        self.before, self.after = (
-            (raw[: member.key_at], raw[member.end :]) if member else (raw[:opening], raw[opening:])
-        )
-        self.after = self.after.rstrip(b" \t\n\r")
+        self.before = raw[: member.key_at if member else opening]
+        self.after = raw[member.end if member else opening :].rstrip(b" \t\n\r")
 
     def _json(self, metadata: Mapping[str, KV]) -> bytes:
         for key, kv in metadata.items():
@@ -94,7 +92,7 @@ class SafetensorsHeader:
 class GGUFHeader:
     """Preamble, keys, tensor directory, zeros up to the alignment. Offsets count from there, so they never change."""
 
-    format: Final = "gguf"
+    format: str = "gguf"
 
     def __init__(self, source: Source) -> None:
         head = walk(source, Collector(source.name, strict=True))

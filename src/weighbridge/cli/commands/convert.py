@@ -1,7 +1,7 @@
 """`wb convert` and `wb plan`: from one form of a model to another. The work is the library's; here are its options.
 
-Spellings follow what people type already: `--outtype` and `--outfile` of llama.cpp's converter, `--dtype` of transformers,
-`--max-shard-size 5GB` of the Hub, `--split-max-size`, `--split-max-tensors` of llama-gguf-split.
+Spellings follow what people type already: `--outtype` and `--outfile` of llama.cpp's converter, `--dtype` of
+transformers, `--max-shard-size 5GB` of the Hub, `--split-max-size`, `--split-max-tensors` of llama-gguf-split.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.plans import convert_and_tell, show_plan
-from weighbridge.cli.options import examples, jobs_option, json_option, parse_size, size_option
+from weighbridge.cli.options import examples, jobs_option, json_option, size_option
 
 TARGETS: Final = ("gguf", "safetensors", "npz", "hf")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.cli.render import (
+    Cell,
     Column,
     Progress,
     clean,
@@ -22,9 +22,9 @@ from weighbridge.cli.render import (
 )
 
 if TYPE_CHECKING:
-    from weighbridge.convert.plan import Plan
-    from weighbridge.convert.recipe import ConvertOptions
-    from weighbridge.convert.run import Result
+    from weighbridge.conversion.plan import Plan
+    from weighbridge.conversion.recipe import ConvertOptions
+    from weighbridge.conversion.run import Result
 
 # What the user types -> the library's name of it, where they differ.
 _FIELDS = {"split_max_tensors": "max_shard_tensors"}
@@ -32,11 +32,10 @@ _FIELDS = {"split_max_tensors": "max_shard_tensors"}
 
 def recipe(options: dict[str, Any]) -> ConvertOptions:
     """The library's options from the command's; what wasn't given keeps the library's default."""
-    from weighbridge.convert.recipe import ConvertOptions
+    from weighbridge.conversion.recipe import ConvertOptions
 
     named = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
-    known = {f.name for f in fields(ConvertOptions)}
-    return ConvertOptions(**{name: value for name, value in named.items() if name in known})
+    return ConvertOptions(**named)
 
 
 def show_plan(src: Path, dst: Path, *, as_json: bool = False, to: str | None = None, **options: Any) -> int:
@@ -77,7 +76,7 @@ def _print_plan(plan: Plan) -> None:
         ]
     )
     echo()
-    files = [(f["name"], len(f["tensors"]), human_bytes(f["bytes"])) for f in data["files"]]
+    files: list[tuple[Cell, ...]] = [(f["name"], len(f["tensors"]), human_bytes(f["bytes"])) for f in data["files"]]
     files += [(name, None, human_bytes(size)) for name, size in data["texts"].items()]
     table(["file", Column("tensors", right=True), Column("size", right=True)], files)
     echo()
