@@ -5,15 +5,17 @@ every parser of ours: it returns or raises one of `allowed` (no other kind of ex
 peak of Python memory is bounded by the input (`budget`). Runs are reproducible: same seeds, same `seed`, same inputs.
 
 A harness is a file `fuzz_<parser>.py` beside this one: its docstring's first line states the invariant, `target(data)`
-holds it, `seeds()` gives good files to start from, and `main(target, seeds())` makes it a command. `test_fuzz.py` runs
-each for a few hundred inputs; alone it runs as long as wished:
+holds it, `seeds()` gives good files to start from, and it begins with `import harness` and ends with
+`sys.exit(harness.main(target, seeds()))`. `test_fuzz.py` runs each for a few hundred inputs, this file all of them:
 
+    python tests/fuzz/harness.py --seconds 60
     python tests/fuzz/fuzz_npz.py --seconds 5 --seed 1
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import random
 import signal
 import sys
@@ -23,10 +25,16 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Final
 
-from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
+HERE: Final = Path(__file__).resolve().parent
+# A harness runs as a file of its own, from any folder: make `tests.` and this module's name importable.
+for _folder in (HERE, HERE.parents[1]):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
+
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError  # noqa: E402
 
 Target = Callable[[bytes], object]
 Mutator = Callable[[random.Random, bytearray], None]
@@ -34,7 +42,26 @@ Mutator = Callable[[random.Random, bytearray], None]
 ALLOWED: Final = (FormatError, UnsupportedError, RefusedError)
 SLOW: Final = 2.0
 # Numbers at which counts, lengths and offsets go wrong: signs, powers, wrap-arounds.
-EDGES: Final = (0, 1, 7, 8, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
+EDGES: Final = (
+    0,
+    1,
+    7,
+    8,
+    127,
+    128,
+    255,
+    256,
+    65535,
+    65536,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**53,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
 # What text headers trip over: JSON and Python literals.
 TOKENS: Final = (
     b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u0000", b"\\ud800", b"null", b"true", b"NaN", b"1e999", b"-0", b"-1",
@@ -110,7 +137,19 @@ def _move(rng: random.Random, data: bytearray) -> None:
     data[to : to + size] = data[source : source + size]
 
 
-MUTATORS: Final[Sequence[Mutator]] = (_flip, _byte, _number, _number, _cut, _delete, _insert, _token, _token, _repeat, _move)
+MUTATORS: Final[Sequence[Mutator]] = (
+    _flip,
+    _byte,
+    _number,
+    _number,
+    _cut,
+    _delete,
+    _insert,
+    _token,
+    _token,
+    _repeat,
+    _move,
+)
 
 
 def mutated(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
@@ -192,23 +231,63 @@ def run(
     return count
 
 
-def main(target: Target, seeds: Sequence[bytes], argv: Sequence[str] | None = None) -> int:
-    """The command line of a harness: `--seconds N --seed N`, or files to try again. 1 where the invariant broke."""
-    parser = argparse.ArgumentParser(description="fuzz one parser")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=0)
+def harnesses() -> list[Path]:
+    return sorted(HERE.glob("fuzz_*.py"))
+
+
+def load(path: Path) -> ModuleType:
+    """The module of a harness file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _options(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long, in all")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, other inputs")
     parser.add_argument("--save", type=Path, help="write the input that breaks the invariant here")
+    return parser
+
+
+def _report(name: str, save: Path | None, fuzz: Callable[[], int]) -> int:
+    try:
+        print(f"{name}: {fuzz()} inputs, invariant holds", flush=True)
+    except Broken as broken:
+        if save:
+            save.write_bytes(broken.data)
+        print(f"{name}: BROKEN: {broken}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def main(target: Target, seeds: Sequence[bytes], argv: Sequence[str] | None = None) -> int:
+    """The command line of one harness: random inputs for a while, or files to try again. 1 where the invariant broke."""
+    parser = _options("fuzz one parser")
     parser.add_argument("inputs", nargs="*", type=Path, help="try these files instead of random ones")
     args = parser.parse_args(argv)
-    try:
+
+    def fuzz() -> int:
         if args.inputs:
-            count = run(target, [p.read_bytes() for p in args.inputs], iterations=1)
-        else:
-            count = run(target, seeds, args.seconds, seed=args.seed)
-    except Broken as broken:
-        if args.save:
-            args.save.write_bytes(broken.data)
-        print(f"BROKEN: {broken}", file=sys.stderr)
-        return 1
-    print(f"{count} inputs, invariant holds")
-    return 0
+            return run(target, [p.read_bytes() for p in args.inputs])
+        return run(target, seeds, args.seconds, seed=args.seed)
+
+    return _report(target.__module__, args.save, fuzz)
+
+
+def every(argv: Sequence[str] | None = None) -> int:
+    """All harnesses of this folder, each for its share of the time."""
+    args = _options("fuzz every parser").parse_args(argv)
+    worst, share = 0, args.seconds / max(len(harnesses()), 1)
+    for path in harnesses():
+        module = load(path)
+        seeds = module.seeds()
+        worst |= _report(path.stem, args.save, lambda m=module, s=seeds: run(m.target, s, share, seed=args.seed))  # type: ignore[misc]
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(load(Path(__file__).resolve()).every())

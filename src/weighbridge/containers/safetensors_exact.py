@@ -8,7 +8,6 @@ so every value is first read as plain JSON and then as a `TensorInfo`: all of it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -24,7 +23,7 @@ SPACE: Final = b" \t\n\r"  # what JSON calls white space
 FIELDS: Final = ("dtype", "shape", "data_offsets")  # also their order where an entry is an array
 U64: Final = 2**64 - 1
 # dtype name -> its row and the bits of one element
-TYPES: Final = MappingProxyType({name: (t, t.size * 8 // t.block) for name, t in BY_SAFETENSORS.items() if name})
+TYPES: Final = {name: (t, t.size * 8 // t.block) for name, t in BY_SAFETENSORS.items() if name}
 
 
 class Info(msgspec.Struct, forbid_unknown_fields=True, gc=False):
