@@ -156,7 +156,9 @@ def human_count(n: int) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """`41s`, `3m12s`, `2h05m`."""
+    """`0.4s`, `41s`, `3m12s`, `2h05m`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
     s = round(seconds)
     if s < 60:
         return f"{s}s"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.commands.plans import convert_and_tell, show_plan
+from weighbridge.cli.commands.plans import convert_and_tell, own_format, show_plan
 from weighbridge.cli.options import examples, jobs_option, json_option
 
 
@@ -30,4 +30,4 @@ def command(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) 
     Tensor bytes stay as they are. A missing shard is an error, and nothing is written.
     """
     act = show_plan if dry_run else convert_and_tell
-    return act(src, dst, as_json=as_json, **options)
+    return act(src, dst, to=own_format(src, dst), as_json=as_json, **options)

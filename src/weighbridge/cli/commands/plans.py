@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.cli.render import (
+    SCREEN,
     Cell,
     Column,
     Progress,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Result
 
+_NOTES = 4  # lines
 # What the user types -> the library's name of it, where they differ.
 _FIELDS = {"split_max_tensors": "max_shard_tensors"}
 
@@ -36,6 +39,17 @@ def recipe(options: dict[str, Any]) -> ConvertOptions:
 
     named = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
     return ConvertOptions(**named)
+
+
+def own_format(src: Path, dst: Path) -> str | None:
+    """What `split` and `merge` write: the format they read. None where DST's extension says it anyway."""
+    import weighbridge
+
+    if dst.suffix in (".gguf", ".safetensors"):
+        return None
+    with weighbridge.open(src) as model:
+        # A folder keeps what lies beside its weights: config, tokenizer.
+        return "hf" if src.is_dir() and model.format == "safetensors" else model.format
 
 
 def show_plan(src: Path, dst: Path, *, as_json: bool = False, to: str | None = None, **options: Any) -> int:
@@ -84,8 +98,16 @@ def _print_plan(plan: Plan) -> None:
     table(["type", "how", Column("tensors", right=True)], [(*key, count) for key, count in work.most_common()])
     for loss in data["losses"]:
         warn(clean(f"{loss['tensor']}: {loss['what']}" if loss["tensor"] else loss["what"]))
-    for line in data["notes"]:
+    _notes(data["notes"])
+
+
+def _notes(lines: Sequence[str]) -> None:
+    """A few of them; a set of a hundred shards has hundreds."""
+    shown = lines if SCREEN.verbose or len(lines) <= _NOTES else lines[: _NOTES - 1]
+    for line in shown:
         note(f"note: {clean(line)}")
+    if len(shown) < len(lines):
+        note(f"note: {len(lines) - len(shown)} more, shown with -v")
 
 
 def _print_result(result: Result) -> None:
@@ -95,8 +117,7 @@ def _print_result(result: Result) -> None:
         if counts:
             worst = max(counts, key=counts.__getitem__)
             warn(f"{sum(counts.values()):,} values {what}, most in {clean(worst)} ({counts[worst]:,})")
-    for line in result.notes:
-        note(f"note: {clean(line)}")
+    _notes(result.notes)
     rate = f", {human_bytes(int(result.bytes / result.seconds))}/s" if result.seconds > 0.1 else ""
     count = f"{len(result.files)} files, " if len(result.files) > 1 else ""
     echo(clean(f"{result.target}: {count}{human_bytes(result.bytes)} in {human_time(result.seconds)}{rate}"))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.commands.plans import convert_and_tell, show_plan
+from weighbridge.cli.commands.plans import convert_and_tell, own_format, show_plan
 from weighbridge.cli.options import examples, jobs_option, json_option, size_option
 
 
@@ -40,4 +40,12 @@ def command(
     if max_size is None and max_tensors is None:
         raise UsageError("how large may a shard be?", hint="say --max-size 5GB or --max-tensors 128")
     act = show_plan if dry_run else convert_and_tell
-    return act(src, dst, as_json=as_json, max_shard_size=max_size, split_max_tensors=max_tensors, **options)
+    return act(
+        src,
+        dst,
+        to=own_format(src, dst),
+        as_json=as_json,
+        max_shard_size=max_size,
+        split_max_tensors=max_tensors,
+        **options,
+    )
