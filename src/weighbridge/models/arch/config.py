@@ -62,7 +62,8 @@ def rope(config: Config, theta: float) -> dict[str, Any]:
 
     transformers 5.23, modeling_rope_utils.py `convert_rope_params_to_dict` and `standardize_rope_params`: v4's
     `rope_scaling` wins over v5's `rope_parameters`, `type` is the old name of `rope_type`, and the types that scale
-    from a trained length take it from the config where they don't say it.
+    from a trained length take `max_position_embeddings` where they don't say it (not even a top-level
+    `original_max_position_embeddings` counts: it is no field of these classes).
     """
     given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
@@ -77,9 +78,6 @@ def rope(config: Config, theta: float) -> dict[str, Any]:
     if not isinstance(out["rope_type"], str):
         raise FormatError("is not a string", field="rope_type", found=repr(out["rope_type"]))
     if out["rope_type"] in ("llama3", "yarn", "longrope"):
-        trained = config.get("original_max_position_embeddings")
-        if trained is not None:
-            out["original_max_position_embeddings"] = trained
         out.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
     return out
 

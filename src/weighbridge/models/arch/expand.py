@@ -49,13 +49,58 @@ class Cell(NamedTuple):
     shape: Shape
 
 
-class Place(NamedTuple):
-    """One physical tensor of a dialect. `need`: None if it must be there, else the name of the all-or-none group."""
+@dataclass(frozen=True)
+class Plan:
+    """A template ready to be run through its indices: a printf format, and how an instance's index is put together."""
 
-    name: str
+    text: str
+    lead: tuple[str, ...]  # the first named index, over which neighbouring templates run together
+    rest: tuple[str, ...]
+    stacked: tuple[int, ...]  # how far each stacked index runs
+    order: tuple[int, ...]  # where each index of an instance stands among (lead, rest, stacked)
+    parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
     shape: Shape
-    cells: tuple[Cell, ...]
     need: str | None
+
+    def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
+        """What one physical tensor holds, in the order of its rows."""
+        cells, start = [], 0
+        for values in product(*map(range, self.stacked)):
+            at = named + values
+            index = tuple([at[n] for n in self.order])
+            for role, shape in self.parts:
+                cells.append(Cell((role, index), start, shape))
+                start += height(shape)
+        return tuple(cells)
+
+
+class Place:
+    """One physical tensor of a dialect. `need`: None if it must be there, else the name of the all-or-none group. There
+    are as many as names, so its cells are made when they are asked for."""
+
+    __slots__ = ("_cells", "_plan", "name", "named")
+
+    def __init__(self, plan: Plan, named: tuple[int, ...]) -> None:
+        self.name, self.named, self._plan = plan.text % named, named, plan
+        self._cells: tuple[Cell, ...] | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self._plan.shape
+
+    @property
+    def need(self) -> str | None:
+        return self._plan.need
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(role for role, _ in self._plan.parts)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        if self._cells is None:
+            self._cells = self._plan.cells(self.named)
+        return self._cells
 
 
 @dataclass(frozen=True)
@@ -82,24 +127,6 @@ def applies(row: Row, sizes: Sizes) -> bool:
     return all(s.isdigit() or s in sizes for dim in row.shape for s in dim.split("*"))
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A template ready to be run through its indices: a printf format, and how an instance's index is put together."""
-
-    text: str
-    lead: tuple[str, ...]  # the first named index, over which neighbouring templates run together
-    rest: tuple[str, ...]
-    stacked: tuple[str, ...]
-    order: tuple[int, ...]  # where each index of an instance stands among (lead, rest, stacked)
-    parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
-    shape: Shape
-    need: str | None
-
-    @property
-    def instances(self) -> tuple[str, ...]:
-        return (*self.lead, *self.rest, *self.stacked)
-
-
 def expand(
     dialect: Dialect, rows: Mapping[str, Row], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
     sizes: Sizes, prefix: str,
@@ -111,7 +138,7 @@ def expand(
         for t in dialect.templates
         if applies(rows[t.roles[0]], sizes)
     ]
-    _bound(math.prod(counts[i] for i in p.instances) * len(p.parts) for p in plans)
+    _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
     places = {place.name: place for place in _places(plans, counts)}
     dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
     return Expansion(places, dropped)
@@ -147,7 +174,7 @@ def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
 def _plan(
     template: Template, rows: Mapping[str, Row], role_indices: Mapping[str, tuple[str, ...]], counts: Mapping[str, int],
     sizes: Sizes, prefix: str,
-) -> _Plan:  # fmt: skip
+) -> Plan:  # fmt: skip
     members = [rows[r] for r in template.roles]
     text, named = _printf(template.name, prefix)
     all_indices = role_indices[members[0].name]
@@ -156,26 +183,15 @@ def _plan(
     parts = tuple((row.name, shape_of(row, sizes)) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:])
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
-    shape = (*(counts[i] for i in stacked), *joined)
-    return _Plan(text, named[:1], named[1:], stacked, order, parts, shape, need)
+    runs = tuple(counts[i] for i in stacked)
+    return Plan(text, named[:1], named[1:], runs, order, parts, (*runs, *joined), need)
 
 
-def _places(plans: Sequence[_Plan], counts: Mapping[str, int]) -> Iterator[Place]:
+def _places(plans: Sequence[Plan], counts: Mapping[str, int]) -> Iterator[Place]:
     """Rows that share their first named index run together, so that a layer's tensors are neighbours."""
     for lead, block in groupby(plans, key=lambda p: p.lead):
         group = list(block)
         for first in product(*(range(counts[i]) for i in lead)):
             for plan in group:
                 for rest in product(*(range(counts[i]) for i in plan.rest)):
-                    yield _place(plan, first + rest, counts)
-
-
-def _place(plan: _Plan, named: tuple[int, ...], counts: Mapping[str, int]) -> Place:
-    cells, start = [], 0
-    for values in product(*(range(counts[i]) for i in plan.stacked)):
-        at = named + values
-        index = tuple([at[n] for n in plan.order])
-        for role, shape in plan.parts:
-            cells.append(Cell((role, index), start, shape))
-            start += height(shape)
-    return Place(plan.text % named, plan.shape, tuple(cells), plan.need)
+                    yield Place(plan, first + rest)

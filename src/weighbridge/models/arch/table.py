@@ -10,7 +10,7 @@ A family is one TOML, one row a role (logical tensor), one column a dialect. The
  6. `tied` roles may be absent, `drop` names carry nothing, `make` roles follow from the config.
  7. Shapes are symbols and are checked against every header, on the physical tensor.
 
-What type a tensor is stored as is no matter of a family (convert/recipe.py decides by a role's `kind`). Nothing here
+What type a tensor is stored as is no matter of a family (conversion/recipe.py decides by a role's `kind`). Nothing here
 loads numpy but `load` and `save`, which build nodes.
 """
 
@@ -222,7 +222,7 @@ class Family:
 
     def kind(self, dialect: str, sizes: Sizes, name: str) -> str:
         """The kind of the roles that a physical tensor holds (norm, linear, embedding ...), for a recipe."""
-        return self.rows[self.expansion(dialect, sizes).places[name].cells[0].instance[0]].kind
+        return self.rows[self.expansion(dialect, sizes).places[name].roles[0]].kind
 
     def lost(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Any]) -> list[Instance]:
         """Roles that the dialect can't hold, though they are weights: what a plan must list as losses."""
@@ -248,7 +248,7 @@ class Family:
 
         out = {}
         for instance, start, shape in place.cells:
-            part = node if len(place.cells) == 1 else slice_rows(node, start, shape)
+            part = node if node.spec.shape == shape else slice_rows(node, start, shape)
             layout = self._layout(dialect, instance[0], sizes)
             out[instance] = layout.undo(part) if layout else part
         return out
@@ -298,9 +298,7 @@ class Family:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
                 raise MappingError(self.name, dialect, report)
             parts.append(layout.apply(node) if layout else node)
-        return (
-            parts[0] if len(parts) == 1 and parts[0].spec.shape == place.shape else reshape(concat(parts), place.shape)
-        )
+        return reshape(concat(parts), place.shape)
 
     def _made(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node]) -> dict[Instance, Node]:
         """Tensors that follow from the config and that this dialect has a name for."""
@@ -369,11 +367,8 @@ class _ArchView(Mapping[str, Any]):
 # ---------------------------------------------------------------------- the registry: one TOML a family
 
 
-def parse_family(text: str) -> Family:
-    """A family from the text of its TOML."""
-    import tomllib
-
-    doc = tomllib.loads(text)
+def build_family(doc: Mapping[str, Any]) -> Family:
+    """A family from its parsed TOML."""
     rows = {name: grammar.parse_row(name, row) for name, row in doc["role"].items()}
     dialects = {name: grammar.parse_dialect(name, doc, rows) for name in doc["dialect"]}
     sizes = {s: Size(tuple(d["hf"]), tuple(d["gguf"]), d.get("optional", False)) for s, d in doc["size"].items()}
@@ -388,9 +383,11 @@ def parse_family(text: str) -> Family:
 @cache
 def families() -> Mapping[str, Family]:
     """Every family by name, from the TOML files beside this module."""
+    import tomllib
+
     folder = resources.files(__package__ or "weighbridge.models.arch")
-    texts = sorted(f.name for f in folder.iterdir() if f.name.endswith(".toml"))
-    found = [parse_family((folder / name).read_text(encoding="utf-8")) for name in texts]
+    files = sorted(f.name for f in folder.iterdir() if f.name.endswith(".toml"))
+    found = [build_family(tomllib.loads((folder / name).read_text(encoding="utf-8"))) for name in files]
     return MappingProxyType({family.name: family for family in found})
 
 

@@ -1,0 +1,277 @@
+"""What an architecture table is held against, each judge a function of a family that raises where it errs.
+
+The names of others are recorded from them (golden/), what a dialect does to numbers is said again here, plainly and
+apart from the table. Mutation tests call the same judges with a damaged table and expect one to raise.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.models import record_names, record_reference
+from tests.models.reference_cases import CASES
+
+from weighbridge.base.dtypes import F32
+from weighbridge.models.arch.order import as_read
+from weighbridge.models.arch.table import Family, Sizes, build_family
+from weighbridge.tensors.nodes import Node, const
+
+Arrays = dict[str, np.ndarray]
+GOLDEN = Path(__file__).parent / "golden"
+FORCED_F32 = {"norm", "bias", "router", "position", "types", "factors"}  # what the reference stores as F32 always
+
+
+@cache
+def golden(name: str) -> dict[str, Any]:
+    return json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+@cache
+def _doc(family: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files("weighbridge.models.arch") / f"{family}.toml").read_text())
+
+
+def doc(family: str) -> dict[str, Any]:
+    """The TOML of a family, to be damaged."""
+    return copy.deepcopy(_doc(family))
+
+
+def config_of(model: str) -> dict[str, Any]:
+    cls, options = record_names.MODELS[model]
+    return {"architectures": [cls], **options}
+
+
+def nodes(arrays: Mapping[str, np.ndarray]) -> dict[str, Node]:
+    return {name: const(array.astype("<f4"), F32) for name, array in arrays.items()}
+
+
+def array(node: Node) -> np.ndarray:
+    return node.read(0, node.spec.rows).view("<f4").reshape(node.spec.shape)
+
+
+def random_hf(family: Family, sizes: Sizes, optional: bool = True) -> Arrays:
+    """A model's tensors under Hugging Face's names, every number different."""
+    rng = np.random.default_rng(5)
+    places = family.expansion("hf", sizes).places.values()
+    return {p.name: rng.standard_normal(p.shape, np.float32) for p in places if optional or p.need is None}
+
+
+# ---------------------------------------------------------------------- names, shapes, types, order
+
+
+def judge_names(family: Family) -> None:
+    """Every name and shape that transformers and mlx-lm write is in the table, and the table has none but those that a
+    recorded model has (`_ELSEWHERE`: what only older files hold)."""
+    known: dict[str, set[str]] = {"hf": set(_ELSEWHERE), "hf5": set(), "mlx": set()}
+    made: dict[str, set[str]] = {"hf": set(), "hf5": set(), "mlx": set()}
+    for key, want in golden("names").items():
+        dialect, _, model = key.partition(" ")
+        if not model or family.architecture(config_of(model)) is None:
+            continue
+        config = config_of(model)
+        if dialect == "mlx":
+            config.pop("head_dim")  # mlx-lm's Mixtral has none
+        sizes = family.sizes_from_hf(config)
+        report = family.check(dialect, sizes, {n: tuple(s) for n, s in want.items()})
+        assert report.ok and not report.dropped, f"{key}: {report}"
+        known[dialect] |= want.keys()
+        made[dialect] |= family.names(dialect, sizes).keys()
+    assert made["hf"] <= known["hf"], sorted(made["hf"] - known["hf"])
+    assert family.name != "bert" or made["hf"] >= _ELSEWHERE
+    for dialect in ("hf5", "mlx"):  # recorded for a Mixtral, which has no biases
+        assert {n for n in made[dialect] if "bias" not in n} == known[dialect], dialect
+
+
+_ELSEWHERE = {  # BertForPreTraining and files that repeat tied tensors; Mistral and Mixtral with Llama's optional biases
+    "cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "cls.seq_relationship.weight",
+    "cls.seq_relationship.bias", "pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias",
+    "cls.predictions.bias", *(f"cls.predictions.transform.{m}.{p}" for m in ("dense", "LayerNorm") for p in ("weight", "bias")),
+    "bert.pooler.dense.weight", "bert.pooler.dense.bias",
+}  # fmt: skip
+
+
+def judge_reference(family: Family) -> None:
+    """For each recorded conversion: the reference's names, shapes, order, forced types; the bits of rope_freqs."""
+    for name, case in CASES.items():
+        if family.architecture(case.config) is None:
+            continue
+        want, sizes = golden("reference")[name], family.sizes_from_hf(case.config)
+        shapes = record_reference.tensors(case)
+        source = {n: np.zeros(s, np.float32) for n, s in shapes.items()}
+        order = as_read(record_reference.deal(case))
+        assert family.dialect_of(source, sizes) == case.dialect
+        roles = family.load(case.dialect, sizes, nodes(source))
+        out = family.save("gguf", sizes, roles, source_order=order)
+        assert [[n, list(t.spec.shape)] for n, t in out.items()] == [[n, s] for n, _, s in want["tensors"]], name
+        factors = out.get("rope_freqs.weight")
+        assert (factors and array(factors).tobytes().hex()) == want["rope_freqs"], name
+        if case.outtype != "f32":
+            for tensor, kind, _ in want["tensors"]:
+                forced = family.kind("gguf", sizes, tensor) in FORCED_F32
+                assert (kind == "F32") == forced, f"{name}: {tensor} is {kind}"
+        _judge_metadata(family, sizes, want)
+
+
+def _judge_metadata(family: Family, sizes: Sizes, want: Mapping[str, Any]) -> None:
+    """The GGUF's own key-values lead to the same sizes and, as far as it shows, to the class."""
+    metadata = {key: value for key, kind, value in want["keys"] if kind != "f32"}
+    if "llama.vocab_size" not in metadata:
+        metadata["tokenizer.ggml.tokens"] = ["x"] * sizes["V"]
+    names = [name for name, _, _ in want["tensors"]]
+    found = family.sizes_from_gguf(metadata, names)
+    assert found.values == sizes.values
+    twin = {"MistralForCausalLM": "LlamaForCausalLM", "BertForMaskedLM": "BertModel"}
+    assert found.architecture == twin.get(sizes.architecture, sizes.architecture)
+    if sizes.architecture == "MistralForCausalLM":  # other writers say the window
+        told = family.architecture_of_gguf({**metadata, "llama.attention.sliding_window": 4096})
+        assert told.name == sizes.architecture
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def _interleaved(tensor: np.ndarray, heads: int) -> np.ndarray:
+    """One head at a time: first halves' row j goes to 2j, second halves' to 2j + 1."""
+    out = np.empty_like(tensor)
+    d = len(tensor) // heads
+    for h in range(heads):
+        for j in range(d // 2):
+            out[h * d + 2 * j] = tensor[h * d + j]
+            out[h * d + 2 * j + 1] = tensor[h * d + d // 2 + j]
+    return out
+
+
+def plain(model: str, hf: Arrays) -> dict[str, Arrays]:
+    """What each dialect holds for a Mixtral or Llama under Hugging Face's names, said without any table."""
+    out: dict[str, Arrays] = {"gguf": {}, "hf5": {}, "mlx": {}}
+    for name, t in hf.items():
+        if ".experts." not in name:
+            mixtral_router = name.replace("block_sparse_moe.gate", "mlp.gate")
+            out["hf5"][mixtral_router] = out["mlx"][name] = t
+            heads = 4 if "q_proj" in name else 2
+            out["gguf"][_gguf(name)] = _interleaved(t, heads) if "q_proj" in name or "k_proj" in name else t
+    for layer in range(2) if model == "mixtral" else ():
+        base = f"model.layers.{layer}."
+        w1, w2, w3 = (
+            np.stack([hf[f"{base}block_sparse_moe.experts.{e}.{w}.weight"] for e in range(3)]) for w in ("w1", "w2", "w3")
+        )
+        for part, stacked in (("gate", w1), ("down", w2), ("up", w3)):
+            out["gguf"][f"blk.{layer}.ffn_{part}_exps.weight"] = stacked
+            out["mlx"][f"{base}block_sparse_moe.switch_mlp.{part}_proj.weight"] = stacked
+        out["hf5"][f"{base}mlp.experts.gate_up_proj"] = np.concatenate([w1, w3], axis=1)
+        out["hf5"][f"{base}mlp.experts.down_proj"] = w2
+    return out
+
+
+_GGUF = (
+    ("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output"), ("model.layers", "blk"),
+    ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"), ("self_attn.o_proj", "attn_output"),
+    ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"),
+    ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"),
+    ("block_sparse_moe.gate", "ffn_gate_inp"),
+)  # fmt: skip
+
+
+def _gguf(name: str) -> str:
+    for theirs, ours in _GGUF:
+        name = name.replace(theirs, ours)
+    return name
+
+
+def judge_numbers(family: Family) -> None:
+    """Hugging Face's tensors come out in every dialect as `plain` says, and back from it bit by bit."""
+    models = ("llama", "mixtral") if family.name == "llama" else ("bert-mlm", "bert-labels", "bert-dummies")
+    for model in models:
+        sizes = family.sizes_from_hf(config_of(model))
+        hf = random_hf(family, sizes)
+        roles = family.load("hf", sizes, nodes(hf))
+        expected = plain(model, hf) if family.name == "llama" else {}
+        for dialect in family.dialects:
+            kept = {i: n for i, n in roles.items() if i not in family.lost(dialect, sizes, roles)}
+            out = {n: array(t) for n, t in family.save(dialect, sizes, kept).items()}
+            for name, want in expected.get(dialect, {}).items():
+                assert np.array_equal(out[name], want), f"{model}, {dialect}: {name}"
+            assert dialect not in expected or out.keys() == expected[dialect].keys()
+            back = family.load(dialect, sizes, nodes(out))
+            assert back.keys() == kept.keys()
+            for instance, node in back.items():
+                assert np.array_equal(array(node), array(roles[instance])), f"{model}, {dialect}: {instance}"
+
+
+def judge_canonical(family: Family) -> None:
+    """Our own names are a promise: they are pinned. Kinds go with ranks: recipes rely on it."""
+    for row in family.rows.values():
+        assert (len(row.shape) == 1) == (row.kind in ("norm", "bias", "factors")), row.name
+    pinned = golden("canonical")[family.name]
+    for model, want in pinned.items():
+        sizes = family.sizes_from_hf(config_of(model))
+        assert {n: list(s) for n, s in family.names("canonical", sizes).items()} == want, model
+
+
+def judge_presence(family: Family) -> None:
+    """A group is there whole or not at all, what is tied may be absent, what is neither must be there."""
+    for model in ("llama", "mixtral", "bert-mlm", "bert-labels"):
+        if family.architecture(config_of(model)) is None:
+            continue
+        sizes = family.sizes_from_hf(config_of(model))
+        names = family.names("hf", sizes)
+        optional = {n for n in names if _may_be_absent(n)}
+        report = family.check("hf", sizes, {n: s for n, s in names.items() if n not in optional})
+        assert report.ok, f"{model}: {report}"
+        for name in names:
+            report = family.check("hf", sizes, {n: s for n, s in names.items() if n != name})
+            alone = name in _ALONE
+            assert report.missing == (() if alone else (name,)), f"{model}: {name}: {report.missing}"
+
+
+_ALONE = {"lm_head.weight", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "cls.predictions.bias"}
+
+
+def _may_be_absent(name: str) -> bool:
+    llama = name.endswith("_proj.bias") or name == "lm_head.weight"
+    return llama or name.startswith(("cls.", "classifier.")) or "pooler." in name
+
+
+def judge_defaults(family: Family) -> None:
+    """The defaults are those of transformers' config classes, what null stands for too."""
+    for name, architecture in family.architectures.items():
+        theirs = golden("names")[name]
+        theirs = {**theirs, "rope_theta": (theirs.get("rope_parameters") or {}).get("rope_theta")}
+        for key, value in architecture.defaults.items():
+            assert theirs[key] == value, f"{name}: {key}"
+        filled = family.effective({"architectures": [name]})
+        for key in {"num_key_value_heads", "head_dim"} & theirs.keys():
+            assert filled[key] == theirs[key], f"{name}: {key}"
+        if "num_key_value_heads" in theirs:
+            null = family.effective({"architectures": [name], "num_key_value_heads": None})
+            assert null["num_key_value_heads"] == theirs["num_attention_heads"]
+        assert architecture.model_type == theirs["model_type"]
+        assert family.architecture({"model_type": architecture.model_type}) is not None
+
+
+JUDGES: tuple[Callable[[Family], None], ...] = (
+    judge_names, judge_reference, judge_numbers, judge_canonical, judge_presence, judge_defaults,
+)  # fmt: skip
+
+
+def build(document: Mapping[str, Any]) -> Family:
+    return build_family(document)
+
+
+def convicts(document: Mapping[str, Any]) -> bool:
+    """Whether any judge raises over a family built of this document."""
+    try:
+        family = build(document)
+        for judge in JUDGES:
+            judge(family)
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,270 @@
+"""The shipped architecture tables, held against other people's names and conversions, and the laws of load and save."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models.arch_judges import JUDGES, array, build, config_of, doc, golden, nodes, random_hf
+
+from weighbridge.base.dtypes import Q8_0
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.models.arch.order import as_read
+from weighbridge.models.arch.table import Family, MappingError, Sizes, families, family_of_gguf, family_of_hf
+from weighbridge.tensors.layouts import LAYOUTS, inverse, layout, rope_order
+from weighbridge.tensors.nodes import Const, Slice, const
+
+LLAMA, BERT = families()["llama"], families()["bert"]
+
+
+@pytest.mark.parametrize("judge", JUDGES, ids=lambda j: j.__name__)
+@pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
+def test_the_table_stands_before(family: Family, judge) -> None:
+    judge(family)
+
+
+def test_families_are_found_by_config_and_by_gguf() -> None:
+    assert family_of_hf({"architectures": ["MistralForCausalLM"]}) is LLAMA
+    assert family_of_hf({"architectures": ["LLaMAForCausalLM"]}) is LLAMA
+    assert family_of_hf({"model_type": "mixtral"}) is LLAMA
+    assert family_of_hf({"model_type": "bert"}).architecture({"model_type": "bert"}).name == "BertModel"
+    assert family_of_gguf({"general.architecture": "bert"}) is BERT
+    for wrong in ({}, {"architectures": ["GPT2LMHeadModel"], "model_type": "llama"}, {"architectures": "Llama"}, {"architectures": [3]}):
+        with pytest.raises(UnsupportedError, match="LlamaForCausalLM"):
+            family_of_hf(wrong)
+    with pytest.raises(UnsupportedError, match="known: bert, llama"):
+        family_of_gguf({"general.architecture": "gpt2"})
+
+
+# ---------------------------------------------------------------------- laws
+
+
+@st.composite
+def small_models(draw) -> tuple[Family, Sizes]:
+    """A config of either family with sizes drawn freely."""
+    n = st.integers(1, 4)
+    heads, kv = draw(n), 0
+    kv = draw(st.sampled_from([d for d in range(1, heads + 1) if heads % d == 0]))
+    config = {
+        "architectures": [draw(st.sampled_from([a for f in families().values() for a in f.architectures]))],
+        "num_hidden_layers": draw(n), "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": 2 * draw(n),
+        "hidden_size": heads * draw(n), "intermediate_size": draw(n), "vocab_size": draw(n), "num_local_experts": draw(n),
+        "max_position_embeddings": draw(n), "type_vocab_size": draw(n),
+    }  # fmt: skip
+    if config["architectures"] == ["LlamaForCausalLM"]:
+        del config["num_local_experts"]
+    family = family_of_hf(config)
+    return family, family.sizes_from_hf(config)
+
+
+@settings(max_examples=40, deadline=None)
+@given(small_models(), st.data())
+def test_load_and_save_undo_each_other_between_any_two_dialects(model, data) -> None:
+    family, sizes = model
+    hf = random_hf(family, sizes, optional=data.draw(st.booleans()))
+    roles = family.load("hf", sizes, nodes(hf))
+    a, b = (data.draw(st.sampled_from(list(family.dialects))) for _ in "ab")
+    there = family.save(a, sizes, roles)
+    assert not family.check(a, sizes, {n: t.spec.shape for n, t in there.items()}).unmapped
+    over = family.save(b, sizes, family.load(a, sizes, there))
+    lost = {i[0] for i in (*family.lost(a, sizes, roles), *family.lost(b, sizes, roles))}
+    back = family.load(b, sizes, over)
+    assert {i for i in roles if i[0] not in lost} == set(back)
+    for instance, node in back.items():
+        assert np.array_equal(array(node), array(roles[instance]))
+
+
+@given(st.integers(1, 8), st.integers(1, 16))
+def test_the_rope_order_is_the_reference_s_permutation_and_its_inverse_undoes_it(heads: int, pairs: int) -> None:
+    rows = np.arange(heads * pairs * 2)
+    want = rows.reshape(heads, 2, pairs).swapaxes(1, 2).reshape(-1)  # conversion/llama.py `permute`
+    order = rope_order(len(rows), heads)
+    assert np.array_equal(rows[order], want)
+    assert np.array_equal(rows[order][inverse(rope_order, len(rows), heads)], rows)
+
+
+def test_a_layout_moves_whole_quantized_rows() -> None:
+    """Rows of Q8_0 blocks are permuted as bytes: no block is opened."""
+    raw = np.random.default_rng(0).integers(0, 256, (16, 68), np.uint8)
+    node = Const(Spec((16, 64), Q8_0), raw.tobytes())
+    for name in LAYOUTS:
+        way = layout(name, 2)
+        there = way.apply(node)
+        assert there.spec == node.spec and way.exact
+        assert there.read(0, 16).tobytes() == raw[rope_order(16, 2)].tobytes()
+        assert way.undo(there).read(0, 16).tobytes() == raw.tobytes()
+
+
+def test_heads_that_do_not_divide_the_rows_are_refused() -> None:
+    for rows, heads in ((6, 2), (7, 1), (8, 0)):
+        with pytest.raises(FormatError, match="rotary heads"):
+            rope_order(rows, heads)
+
+
+def test_one_rename_costs_no_copy() -> None:
+    """What only changes its name is the very same node: a byte copy, NaN payloads and all."""
+    sizes = LLAMA.sizes_from_hf(config_of("mixtral"))
+    tensors = nodes(random_hf(LLAMA, sizes))
+    out = LLAMA.save("gguf", sizes, LLAMA.load("hf", sizes, tensors))
+    assert out["blk.0.attn_v.weight"] is tensors["model.layers.0.self_attn.v_proj.weight"]
+    through = LLAMA.save("gguf", sizes, LLAMA.load("gguf", sizes, out))
+    split, whole = through["blk.1.ffn_up_exps.weight"], out["blk.1.ffn_up_exps.weight"]
+    assert isinstance(split, Slice) and isinstance(whole, Slice)  # three experts joined, seen as one
+    assert split.source is whole.source and split.start == whole.start == 0 and split.spec == whole.spec
+
+
+# ---------------------------------------------------------------------- presence: exact lists
+
+
+def _mixtral() -> tuple[Sizes, dict[str, tuple[int, ...]]]:
+    sizes = LLAMA.sizes_from_hf(config_of("mixtral"))
+    return sizes, {n: s for n, s in LLAMA.names("hf", sizes).items() if not n.endswith("bias")}
+
+
+def test_what_is_missing_left_over_or_misshapen_is_named() -> None:
+    sizes, shapes = _mixtral()
+    gone = "model.layers.1.block_sparse_moe.experts.2.w3.weight"
+    shapes.pop(gone)
+    shapes["model.layers.2.input_layernorm.weight"] = (64,)
+    shapes["model.norm.weight"] = (63,)
+    shapes["model.layers.0.self_attn.rotary_emb.inv_freq"] = (12,)
+    report = LLAMA.check("hf", sizes, shapes)
+    assert report.missing == (gone,)
+    assert report.unmapped == ("model.layers.2.input_layernorm.weight",)
+    assert report.misshapen == (("model.norm.weight", (64,), (63,)),)
+    assert report.dropped == ("model.layers.0.self_attn.rotary_emb.inv_freq",)
+    with pytest.raises(MappingError, match="1 missing: .*w3.weight; 1 without a rule: .*layers.2.*; 1 of the wrong") as e:
+        LLAMA.load("hf", sizes, nodes({n: np.zeros(s, np.float32) for n, s in shapes.items()}))
+    assert e.value.report == report
+
+
+def test_a_long_list_is_cut_in_the_message_and_whole_in_the_report() -> None:
+    sizes, shapes = _mixtral()
+    report = LLAMA.check("hf", sizes, {"model.norm.weight": shapes["model.norm.weight"]})
+    assert len(report.missing) == len(shapes) - 2  # lm_head may be absent
+    assert "and 28 more" in str(report)
+
+
+def test_part_of_a_group_is_an_error_with_the_absent_part_named() -> None:
+    sizes, shapes = _mixtral()
+    shapes["model.layers.0.self_attn.q_proj.bias"] = (96,)
+    want = [f"model.layers.{n}.self_attn.{m}_proj.bias" for n in range(2) for m in "qkvo"]
+    assert LLAMA.check("hf", sizes, shapes).missing == tuple(want[1:])
+
+
+def test_parts_that_make_no_whole_are_not_written() -> None:
+    """An expert short: the first sketch of this wrote a tensor of two experts out of three."""
+    sizes, _ = _mixtral()
+    roles = LLAMA.load("hf", sizes, nodes(random_hf(LLAMA, sizes)))
+    for gone, want in ((("up_exp", (1, 2)), "ffn_up_exps.weight .its up_exp.1.2"), (("norm", ()), "output_norm.weight")):
+        kept = {i: n for i, n in roles.items() if i != gone}
+        with pytest.raises(MappingError, match=want):
+            LLAMA.save("gguf", sizes, kept)
+    with pytest.raises(MappingError, match=r"gate_up_proj .its gate_exp.0.1"):
+        LLAMA.save("hf5", sizes, {i: n for i, n in roles.items() if i != ("gate_exp", (0, 1))})
+    with pytest.raises(MappingError, match=r"expected \[64\]"):
+        LLAMA.save("hf", sizes, {**roles, ("norm", ()): const(np.zeros(3, "<f4"), next(iter(roles.values())).spec.dtype)})
+    with pytest.raises(UsageError, match="no role 'nonsense'"):
+        LLAMA.save("hf", sizes, {**roles, ("nonsense", ()): roles["norm", ()]})
+
+
+def test_dialects_are_told_by_their_names() -> None:
+    for key, want in golden("names").items():
+        dialect, _, model = key.partition(" ")
+        if model:
+            family = family_of_hf(config_of(model))
+            assert family.dialect_of(want, family.sizes_from_hf(config_of(model))) == dialect
+    sizes = LLAMA.sizes_from_hf(config_of("llama"))
+    with pytest.raises(UnsupportedError, match="none of the tensors"):
+        LLAMA.dialect_of(["transformer.h.0.ln_1.weight"], sizes)
+    with pytest.raises(UsageError, match="known: hf, hf5, mlx, gguf, canonical"):
+        LLAMA.names("onnx", sizes)
+
+
+def test_what_gguf_cannot_hold_is_listed() -> None:
+    sizes = BERT.sizes_from_hf(config_of("bert-mlm"))
+    roles = BERT.load("hf", sizes, nodes(random_hf(BERT, sizes)))
+    lost = {role for role, _ in BERT.lost("gguf", sizes, roles)}
+    assert lost == {"pooler", "pooler_bias", "mlm", "mlm_bias", "mlm_norm", "mlm_norm_bias", "mlm_out_bias", "mlm_out",
+                    "mlm_out_copy", "nsp", "nsp_bias"}  # fmt: skip
+    assert not BERT.lost("canonical", sizes, roles)
+
+
+def test_files_are_read_in_the_order_of_their_names() -> None:
+    assert as_read({"b": "2", "a": "2", "c": "1"}) == ["c", "a", "b"]
+
+
+# ---------------------------------------------------------------------- input is untrusted
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"hidden_size": -1}, "hidden_size"), ({"hidden_size": "64"}, "hidden_size"), ({"hidden_size": True}, "hidden_size"),
+        ({"hidden_size": 1 << 40}, "hidden_size"), ({"hidden_size": 0}, "hidden_size"), ({"vocab_size": None}, "vocab_size"),
+        ({"num_hidden_layers": 1.5}, "num_hidden_layers"), ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"intermediate_size": [96, 96]}, "intermediate_size"), ({"rope_scaling": "linear"}, "rope_scaling"),
+        ({"rope_scaling": {"type": 3}}, "rope_type"), ({"id2label": "x"}, "id2label"), ({"id2label": {"x": "y"}}, "id2label"),
+        ({"num_labels": -3}, "num_labels"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_config_of_nonsense_is_a_format_error_that_names_the_key(change, field: str) -> None:
+    with pytest.raises(FormatError) as e:
+        LLAMA.sizes_from_hf({**config_of("llama"), "head_dim": None, **change})
+    assert e.value.field == field
+
+
+def test_sizes_that_ask_for_millions_of_names_are_refused_at_once() -> None:
+    sizes = LLAMA.sizes_from_hf({**config_of("mixtral"), "num_hidden_layers": (1 << 31) - 1})
+    start = time.perf_counter()
+    for call in (lambda: LLAMA.names("gguf", sizes), lambda: LLAMA.check("hf", sizes, {}), lambda: LLAMA.dialect_of([], sizes)):
+        with pytest.raises(FormatError, match="more tensors than any model"):
+            call()
+    assert time.perf_counter() - start < 1
+
+
+def test_a_gguf_without_sizes_or_with_sizes_by_layer_is_refused() -> None:
+    metadata = {"llama.block_count": 2, "llama.attention.head_count": [4, 2]}
+    with pytest.raises(FormatError, match="varies by layer"):
+        LLAMA.sizes_from_gguf(metadata)
+    with pytest.raises(FormatError, match="block_count"):
+        LLAMA.sizes_from_gguf({"llama.block_count": 0})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d["role"]["q"].update(shape="X,N"), lambda d: d["role"]["q"]["via"].update(gguf="rope"),
+        lambda d: d["role"]["q"].update(hf="model.{x}.q"), lambda d: d["role"]["up_exp"].update(shape="F,F"),
+        lambda d: d["role"]["gate_exp"].update(shape="F"),
+    ],
+)  # fmt: skip
+def test_a_table_that_makes_no_sense_is_refused_when_it_is_read(damage) -> None:
+    document = doc("llama")
+    damage(document)
+    with pytest.raises(UsageError):
+        build(document)
+
+
+def test_a_hundred_thousand_tensors_map_within_a_second_and_names_need_no_numpy() -> None:
+    code = """
+import sys, time
+from weighbridge.models.arch.table import families
+family = families()["llama"]
+config = {"architectures": ["MixtralForCausalLM"], "num_hidden_layers": 100, "num_local_experts": 330}
+start = time.process_time()
+sizes = family.sizes_from_hf(config)
+names = dict(family.names("hf", sizes))
+assert len(names) > 100_000 and family.dialect_of(names, sizes) == "hf" and family.check("hf", sizes, names).ok
+assert "numpy" not in sys.modules and "tomllib" in sys.modules
+print(time.process_time() - start)
+"""
+    seconds = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in "12"]
+    assert min(seconds) < 1
