@@ -1,6 +1,6 @@
 """The llama.cpp source tree of the very build that `llamacpp.py` runs: reference converter, its gguf-py, vocabularies.
 
-The source distribution of xllamacpp carries all of llama.cpp b11549. The first test that needs it (or running this file)
+The source distribution of xllamacpp carries all of llama.cpp b11549. The first test that needs it (or this file, run)
 downloads it through pip, checks its hash and unpacks what tests need into `.oracle/`, which git ignores. Where that
 fails, tests skip and say so, except under `CI=true`, where its absence is a failure.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,29 @@ def text() -> list[str]:
     from pydoc_data.topics import topics
 
     return [line for topic in topics.values() for line in topic.splitlines() if line.strip()]
+
+
+# Names of special tokens are left out: libraries read those in plain text by rules of their own.
+TEXTS = [sample for sample in SAMPLES if "<s>" not in sample] + text()[:400]
+Encode = Callable[[str], list[int]]
+
+
+def _sentencepiece_encode(text: str) -> list[int]:
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_proto=sentencepiece_model())
+    ids: list[int] = processor.encode(text)
+    return [processor.bos_id(), *ids]
+
+
+def owner(kind: str, folder: Path) -> Encode:
+    """The encoder that the model's publisher would run: sentencepiece, or the tokenizer.json of the folder."""
+    if kind.startswith("spm"):
+        return _sentencepiece_encode
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return lambda text: list(tokenizer(text).input_ids)
 
 
 def _json(path: Path, content: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ from tests.oracles import models, ours, vocabularies
 from tests.oracles.folders import assert_same, tensors
 from tests.oracles.models import CASES, probe_of
 
+from weighbridge import api
+
 pytestmark = pytest.mark.oracle
 
 Maker = Callable[[str], Path]
@@ -24,14 +26,14 @@ Converter = Callable[[str, str], Path]
 # A GGUF has no place for the pooler: llama.cpp pools by itself, and the reference converter drops it as we do.
 LOST = {"bert": {"pooler.dense.weight", "pooler.dense.bias"}}
 # Settings that mean nothing for the numbers and that a GGUF doesn't hold.
-UNHELD = {"initializer_range", "transformers_version", "use_cache", "attention_dropout", "pretraining_tp"}
+UNHELD = {"initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path"}
 
 
 @pytest.fixture(scope="session")
 def back_of(workshop: Path, gguf_of: Converter) -> Converter:
     @cache
     def make(name: str, dtype: str) -> Path:
-        return ours.to_folder(gguf_of(name, dtype), workshop / "back" / f"{name}-{dtype}")
+        return ours.to_folder(gguf_of(name, dtype), workshop / f"{name}-{dtype}-back")
 
     return make
 
@@ -49,33 +51,49 @@ def test_half_precision_is_identical(name: str, back_of: Converter, folder_of: M
     assert_same(tensors(back_of(name, "auto")), tensors(folder_of(name)))
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", [name for name in sorted(CASES) if name != "mistral"])
 def test_transformers_computes_the_same(name: str, back_of: Converter, folder_of: Maker) -> None:
     run = models.embedding if CASES[name].bert else models.logits
     found, expected = (run(folder, probe_of(name)) for folder in (back_of(name, "f32"), folder_of(name)))
     assert np.array_equal(found, expected)
 
 
+def test_a_mistral_comes_back_as_a_llama(
+    back_of: Converter, gguf_of: Converter, expected_logits: Callable[[str], models.F32]
+) -> None:
+    """llama.cpp's "llama" has no sliding window and its GGUF no place for one: the plan says so, the numbers are those
+    of full attention."""
+    assert np.array_equal(models.logits(back_of("mistral", "f32"), probe_of("mistral")), expected_logits("mistral"))
+    losses = " ".join(loss.what for loss in api.plan(gguf_of("mistral", "f32"), "elsewhere", to="hf").losses)
+    assert "MistralForCausalLM" in losses
+
+
 @pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "bert"])
 def test_tokenizer_is_equal(name: str, back_of: Converter, folder_of: Maker) -> None:
+    """To SentencePiece's models the sentencepiece library is the judge: transformers 5 has a rule of its own for a text
+    that begins with a space, which a GGUF doesn't hold and the plan tells as a loss."""
     from transformers import AutoTokenizer
 
-    found, expected = (AutoTokenizer.from_pretrained(f) for f in (back_of(name, "f32"), folder_of(name)))
-    for text in [*vocabularies.SAMPLES, *vocabularies.text()[:200]]:
-        ids = expected(text).input_ids
-        assert found(text).input_ids == ids, text
-        assert found.decode(ids) == expected.decode(ids)
-    assert found.get_vocab() == expected.get_vocab()
-    assert found.special_tokens_map == expected.special_tokens_map
-    assert found.chat_template == expected.chat_template
+    found, original = (AutoTokenizer.from_pretrained(f) for f in (back_of(name, "f32"), folder_of(name)))
+    expected = vocabularies.owner(CASES[name].tokenizer, folder_of(name))
+    for text in vocabularies.TEXTS:
+        ids = expected(text)
+        assert list(found(text).input_ids) == ids, text
+        plain = {"clean_up_tokenization_spaces": False, "skip_special_tokens": True}
+        assert found.decode(ids, **plain) == original.decode(ids, **plain)
+    assert found.get_vocab() == original.get_vocab()
+    assert set(found.all_special_ids) == set(original.all_special_ids)
+    assert found.chat_template == original.chat_template
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", [name for name in sorted(CASES) if name != "mistral"])
 def test_settings_are_equal(name: str, back_of: Converter, folder_of: Maker) -> None:
-    found, expected = (json.loads((f / "config.json").read_text()) for f in (back_of(name, "f32"), folder_of(name)))
-    assert {k: found.get(k) for k in expected if k not in UNHELD} == {
-        k: v for k, v in expected.items() if k not in UNHELD
-    }
+    """As transformers understands them: spellings differ between its versions, meanings mustn't."""
+    from transformers import AutoConfig
+
+    found, expected = (AutoConfig.from_pretrained(f).to_dict() for f in (back_of(name, "f32"), folder_of(name)))
+    held = expected.keys() - UNHELD
+    assert {k: found.get(k) for k in held} == {k: expected[k] for k in held}
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
@@ -88,8 +106,6 @@ def test_gguf_from_the_folder_that_came_back_is_the_same_file(
     back_of: Converter, gguf_of: Converter, workshop: Path
 ) -> None:
     """The second round starts from our own folder: nothing may drift. (The name is given: it comes from the folder.)"""
-    from weighbridge import api
-
     paths = [workshop / f"round-{i}.gguf" for i in (1, 2)]
     for source, path in zip((gguf_of("llama3", "f32"), back_of("llama3", "f32")), paths, strict=True):
         api.convert(source, path, to="gguf", dtype="f32", name="Round")

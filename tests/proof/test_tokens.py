@@ -11,38 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.oracles import faults, gguf_file, llamacpp, vocabularies
+from tests.oracles import faults, gguf_file, llamacpp
 from tests.oracles.models import CASES
+from tests.oracles.vocabularies import TEXTS, Encode, owner
 
 pytestmark = pytest.mark.oracle
 
 Maker = Callable[[str], Path]
 Converter = Callable[[str, str], Path]
-Encode = Callable[[str], list[int]]
 
 NAMES = ["llama", "llama3", "mistral", "bert"]
 SPECIAL = {"llama": "</s>", "llama3": "<|reserved_special_token_0|>", "mistral": "</s>", "bert": "[MASK]"}
 SPACED = {"llama": True, "llama3": False, "mistral": True}  # whose tokenizer puts a space in front
-# Names of special tokens are left out: libraries read those in plain text by rules of their own.
-TEXTS = [t for t in vocabularies.SAMPLES if "<s>" not in t] + vocabularies.text()[:400]
-
-
-def sentencepiece_encode(text: str) -> list[int]:
-    from sentencepiece import SentencePieceProcessor
-
-    processor = SentencePieceProcessor(model_proto=vocabularies.sentencepiece_model())
-    ids: list[int] = processor.encode(text)
-    return [processor.bos_id(), *ids]
-
-
-def owner(name: str, folder: Path) -> Encode:
-    """The encoder that the model's publisher would run."""
-    if CASES[name].tokenizer.startswith("spm"):
-        return sentencepiece_encode
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return lambda text: list(tokenizer(text).input_ids)
 
 
 def wrong(spoken: list[llamacpp.Spoken], encode: Encode, texts: list[str]) -> list[Any]:
@@ -59,7 +39,7 @@ def speak(path: Path, texts: list[str]) -> list[llamacpp.Spoken]:
 @pytest.mark.parametrize("name", NAMES)
 def test_llama_cpp_tokenizes_as_the_owner_does(name: str, gguf_of: Converter, folder_of: Maker) -> None:
     spoken = speak(gguf_of(name, "f32"), TEXTS)
-    assert wrong(spoken, owner(name, folder_of(name)), TEXTS)[:3] == []
+    assert wrong(spoken, owner(CASES[name].tokenizer, folder_of(name)), TEXTS)[:3] == []
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "bert"])
