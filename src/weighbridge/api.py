@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -113,10 +113,10 @@ def convert(
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:
     from weighbridge.conversion.recipe import ConvertOptions
 
-    try:
-        return replace(options or ConvertOptions(), **settings)
-    except TypeError as error:
-        raise UsageError(f"no such option: {error}") from None
+    known = {f.name for f in fields(ConvertOptions)}
+    if unknown := settings.keys() - known:
+        raise UsageError(f"no such option: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(sorted(known))}")
+    return replace(options or ConvertOptions(), **settings)
 
 
 # ------------------------------------------------------------------------------------------------ objects

@@ -114,9 +114,12 @@ def test_a_full_disk_while_preallocating_leaves_nothing(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_parent_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_file(tmp_path / "no" / "t", b"")
+def test_missing_parents_are_made_and_unmade_where_nothing_comes_of_it(tmp_path: Path) -> None:
+    write_file(tmp_path / "a" / "b" / "t", b"x")
+    assert (tmp_path / "a" / "b" / "t").read_bytes() == b"x"
+    with pytest.raises(_Boom), Sink(tmp_path / "c" / "d" / "t", folder=True):
+        raise _Boom
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("name", ["../a", "a/../b", "a/b/c", "", ".", "..", "/abs"])

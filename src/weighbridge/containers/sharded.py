@@ -248,7 +248,7 @@ def partition(
 ) -> list[list[str]]:
     """Names shard by shard, cut greedily in the order given, as huggingface_hub does: a tensor larger than the bound
     gets a shard of its own, placed before the one that is still open."""
-    if min(max_bytes or 1, max_tensors or 1) < 1:
+    if any(bound is not None and bound < 1 for bound in (max_bytes, max_tensors)):
         raise UsageError("a shard must hold something")
     done: list[list[str]] = []
     shard: list[str] = []

@@ -108,6 +108,7 @@ class Sink:
         self._real = _resolve(self.target)  # a symlink stays one: what it points to is replaced
         self._stage = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
         self._open: list[OutFile] = []
+        self._made: list[Path] = []
         self._check(size)
 
     def _check(self, size: int) -> None:
@@ -118,13 +119,11 @@ class Sink:
             raise RefusedError(f"{self.target} is {kind}", hint="choose another target")
         if self.folder and self._exists():
             _check_expendable(self._real)
-        parent = self._real.parent
-        if not parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "the target's folder does not exist", str(parent))
         _remove_stale(self._real)
-        free = shutil.disk_usage(parent).free
+        above = next(p for p in self._real.parents if p.exists())
+        free = shutil.disk_usage(above).free
         if size > free:
-            raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(parent))
+            raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(above))
 
     def _exists(self) -> bool:
         if self.folder and self._real.is_dir():
@@ -132,6 +131,8 @@ class Sink:
         return self._real.exists()
 
     def __enter__(self) -> Sink:
+        self._made = [p for p in self._real.parents if not p.exists()]
+        self._real.parent.mkdir(parents=True, exist_ok=True)
         if self.folder:
             self._stage.mkdir()
         return self
@@ -160,6 +161,10 @@ class Sink:
             for out in self._open:
                 out.close()
             self._discard()
+            if not self._real.exists():
+                for parent in self._made:  # deepest first
+                    with contextlib.suppress(OSError):
+                        parent.rmdir()
 
     def _publish(self) -> None:
         for out in self._open:

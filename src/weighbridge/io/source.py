@@ -11,7 +11,6 @@ import mmap
 import operator
 import os
 import stat
-import sys
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -32,13 +31,17 @@ class Source(ABC):
     def _readinto(self, offset: int, out: memoryview) -> int:
         """Fill `out` from `offset`, as far as bytes go; the number of bytes got. Bounds are already checked."""
 
-    def readinto(self, offset: int, out: memoryview) -> None:
-        """Fill `out` with the bytes at `offset`. FormatError where the source ends before."""
-        if offset < 0 or offset + len(out) > self.size:
+    def check(self, offset: int, length: int) -> None:
+        """FormatError unless the source has `length` bytes at `offset`."""
+        if offset < 0 or length < 0 or offset + length > self.size:
             raise FormatError(
-                "the file ends too early", path=self.name, offset=offset, expected=f"{len(out)} bytes",
+                "the file ends too early", path=self.name, offset=offset, expected=f"{length} bytes",
                 found=f"{max(self.size - offset, 0)} of them",
             )  # fmt: skip
+
+    def readinto(self, offset: int, out: memoryview) -> None:
+        """Fill `out` with the bytes at `offset`. FormatError where the source ends before."""
+        self.check(offset, len(out))
         got = self._readinto(offset, out)
         if got != len(out):
             raise FormatError(
@@ -47,9 +50,8 @@ class Source(ABC):
             )  # fmt: skip
 
     def read(self, offset: int, length: int) -> bytes:
-        """`length` bytes at `offset`. Bound `length` by `size` first if it comes from a file: it is allocated."""
-        if length < 0 or offset < 0 or offset + length > self.size:
-            self.readinto(offset, _Length(length))  # type: ignore[arg-type]  # raises with the right words
+        """`length` bytes at `offset`; a length that the source doesn't have is never allocated."""
+        self.check(offset, length)
         out = bytearray(length)
         self.readinto(offset, memoryview(out))
         return bytes(out)
@@ -79,16 +81,6 @@ class Source(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.size} bytes>"
-
-
-class _Length:
-    """Stands in for a buffer that must not be allocated because the read is out of bounds anyway."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return min(max(self.length, 1), sys.maxsize)
 
 
 class BytesSource(Source):
