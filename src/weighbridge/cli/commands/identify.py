@@ -1,0 +1,64 @@
+"""`wb identify`: what a file or a folder is, by its content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weighbridge.cli.options import examples, json_option
+
+if TYPE_CHECKING:
+    from weighbridge.reports.identify import Report
+
+
+@click.command(
+    epilog=examples("wb identify model.bin", "wb identify ./downloads/*", "wb identify ./my-model/ --json"),
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@json_option
+def command(paths: tuple[str, ...], as_json: bool) -> int:
+    """Say what each PATH is, by its content and never by its name, and on what evidence.
+
+    Exit code 1 where a name lies or a file is visibly broken, 2 where a path can't be read.
+    """
+    from weighbridge.cli.render import complain, emit_json
+    from weighbridge.reports.identify import identify
+
+    reports, trouble = [], False
+    for path in paths:
+        try:
+            reports.append(identify(path))
+        except OSError as error:
+            trouble = True
+            complain(f"{path}: {error.strerror or error}")
+    if as_json:
+        emit_json(reports[0] if len(paths) == 1 and reports else reports)
+    else:
+        for report in reports:
+            _show(report)
+    return 2 if trouble else int(any(r.damage or r.name_lies for r in reports))
+
+
+def _show(report: Report) -> None:
+    from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, pairs, styled, table
+
+    words = [report.title, *([report.variant] if report.variant else [])]
+    sure = "" if report.confidence == "certain" else f" ({report.confidence})"
+    echo(f"{styled(clean(report.path), 'head')}: {clean(', '.join(words))}{sure}, {human_bytes(report.bytes)}")
+    pairs([("because", words) for words in report.evidence], indent=2)
+    pairs(
+        [(key.replace("_", " "), value) for key, value in report.detail.items() if value not in (None, [], {})],
+        indent=2,
+    )
+    for label, style, said in (
+        ("broken", "error", report.damage),
+        ("the name lies", "warning", [report.name_lies] if report.name_lies else []),
+        ("next", "info", [report.advice] if report.advice else []),
+    ):
+        for line in said:
+            echo(f"  {styled(label, style)}  {clean(line)}")
+    if report.files and SCREEN.verbose:
+        table(["file", "format", "variant"], [(line.name, line.format, line.variant) for line in report.files])
+    if not report.readable and report.kind == "file":
+        echo(f"  {styled('this version has no reader for it', 'dim')}")

@@ -1,0 +1,56 @@
+"""`wb inspect`: what is inside. Summary, tensor tree or rows, metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from weighbridge.cli.options import examples, json_option
+
+
+@click.command(
+    epilog=examples(
+        "wb inspect ./my-model/",
+        "wb inspect model.gguf --metadata",
+        "wb inspect model.safetensors --filter 'size>1MB' --sort size:desc --limit 20",
+        "wb inspect model.gguf::token_embd.weight",
+    )
+)
+@click.argument("path")
+@click.option("--tensors", is_flag=True, help="List the tensors (implied by a filter, a glob, --sort or --limit).")
+@click.option("--tree", is_flag=True, help="Show the tree of names only.")
+@click.option("--metadata", is_flag=True, help="Show the metadata only.")
+@click.option(
+    "--filter", "filters", multiple=True, metavar="EXPR", help="Rows that satisfy it: 'size>1MB', 'dtype=F16'."
+)
+@click.option("--include", multiple=True, metavar="GLOB", help="Tensors whose name fits.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Not those whose name fits.")
+@click.option("--sort", metavar="FIELD[:desc]", help="name, size, params, offset, dtype, rank, rows or file.")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N rows.")
+@json_option
+def command(path: str, tensors: bool, tree: bool, metadata: bool, as_json: bool, **selection: Any) -> None:
+    """Show what is inside PATH: a file, a folder, one of a set of shards, or PATH::TENSOR for a single tensor.
+
+    Reads headers and config files only, whatever the size of the model. The JSON form is described in docs/schema.md.
+    """
+    from weighbridge.cli.render import emit_json
+    from weighbridge.reports.inspect import inspect
+
+    report = inspect(path, **selection)
+    if as_json:
+        return emit_json(report)
+    from weighbridge.cli.commands import inspect_view as view
+
+    one = len(report.tensors) == 1 and "::" in path
+    rows = tensors or any(selection.values()) or selection["limit"] is not None
+    if one:
+        view.one(report)
+    elif not (tree or metadata or rows):
+        view.summary(report)
+        view.tree(report)
+        view.metadata(report, brief=True)
+    for wanted, show in ((tree, view.tree), (rows and not one, view.rows), (metadata, view.metadata)):
+        if wanted:
+            show(report)
+    view.notes(report)

@@ -1,0 +1,155 @@
+"""How `wb inspect` looks: each function prints one part of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from weighbridge.cli.render import (
+    Column,
+    clean,
+    echo,
+    human_bytes,
+    human_count,
+    pairs,
+    table,
+    warn,
+)
+from weighbridge.reports.facts import Model
+from weighbridge.reports.inspect import Report, Tensor
+from weighbridge.reports.tree import grow, lines
+
+
+def summary(report: Report) -> None:
+    """The head of the report and the table of types."""
+    echo(clean(report.path), "head")
+    pairs(_summary(report), indent=2)
+    echo()
+    table(
+        ["type", Column("tensors", right=True), Column("elements", right=True), Column("bytes", right=True)],
+        [(d.dtype, f"{d.tensors:,}", f"{d.elements:,}", human_bytes(d.nbytes)) for d in report.dtypes],
+    )
+
+
+def _summary(report: Report) -> Iterator[tuple[str, object]]:
+    model, count = report.model, len(report.files)
+    version = f" v{report.version}" if report.version else ""
+    yield "format", f"{report.format}{version}" + (", big-endian" if report.byte_order == "big" else "")
+    yield "size", human_bytes(report.nbytes, exact=True) + (f" in {count} files" if count > 1 else "")
+    yield (
+        "architecture",
+        " / ".join(dict.fromkeys(x for x in (model.architecture, model.family, model.kind) if x)) or None,
+    )
+    yield "name", model.name
+    yield "parameters", f"{human_count(report.parameters)} ({report.parameters:,})"
+    yield "bits per weight", f"{report.bits_per_weight:.2f}" if report.bits_per_weight else None
+    yield "quantization", model.quantization.words if model.quantization else None
+    yield "layers", _layers(model)
+    yield "context", f"{model.context_length:,}" if model.context_length else None
+    yield "tokenizer", _tokenizer(model)
+    yield "chat template", f"{model.chat_template:,} characters" if model.chat_template else None
+    yield "tensors", f"{report.tensor_count:,}, each at a multiple of {report.alignment} bytes"
+
+
+def _layers(model: Model) -> str | None:
+    sizes = (
+        ("hidden size", model.hidden_size),
+        ("heads", model.heads),
+        ("kv heads", model.kv_heads),
+        ("experts", model.experts),
+    )
+    said = [f"{value:,} {name}" for name, value in sizes if value]
+    return ", ".join([f"{model.layers}", *said]) if model.layers else None
+
+
+def _tokenizer(model: Model) -> str | None:
+    if model.tokenizer is None:
+        return None
+    size = model.tokenizer.vocab_size or model.vocab_size
+    pre = f", pre-tokenizer {model.tokenizer.pre}" if model.tokenizer.pre else ""
+    return model.tokenizer.kind + (f", {size:,} tokens" if size else "") + pre
+
+
+def tree(report: Report) -> None:
+    """The names as a tree, layers that look alike folded."""
+    echo()
+    table(
+        ["tensor", "type", "shape", Column("parameters", right=True), Column("bytes", right=True)],
+        [_branch(line) for line in lines(grow(report.tensors))],
+    )
+
+
+def _branch(line: Any) -> tuple[str, str, str, str, str]:
+    node = line.node
+    name = f"{'  ' * line.depth}{line.name}" + (f"  ({node.repeat} alike)" if node.repeat > 1 else "")
+    shape = "" if node.shape is None else _shape(node.shape)
+    return name, node.dtype, shape, human_count(node.parameters), human_bytes(node.nbytes)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def rows(report: Report) -> None:
+    """One row a tensor."""
+    several = len(report.files) > 1
+    heads: list[str | Column] = [
+        "tensor",
+        "type",
+        "shape",
+        Column("parameters", right=True),
+        Column("bytes", right=True),
+    ]
+    table(
+        [*heads, Column("offset", right=True), *(["file"] if several else [])],
+        [_row(t, several) for t in report.tensors],
+    )
+    if report.selected > len(report.tensors):
+        echo(f"... {report.selected - len(report.tensors):,} more", "dim")
+
+
+def _row(t: Tensor, several: bool) -> tuple[str, ...]:
+    file = (t.file,) if several else ()
+    return t.name, t.dtype, _shape(t.shape), f"{t.parameters:,}", f"{t.nbytes:,}", f"{t.offset:,}", *file
+
+
+def one(report: Report) -> None:
+    """All that is known of a single tensor."""
+    t = report.tensors[0]
+    echo(clean(t.name), "head")
+    pairs(
+        [
+            ("type", t.dtype),
+            ("shape", _shape(t.shape)),
+            ("parameters", f"{t.parameters:,}"),
+            ("bytes", human_bytes(t.nbytes, exact=True)),
+            ("packing", t.packing),
+            ("file", t.file),
+            ("bytes at", f"{t.offset:,} to {t.offset + t.nbytes:,} (0x{t.offset:x})"),
+            ("aligned to", f"{(t.offset & -t.offset) or 1:,} bytes"),
+        ],
+        indent=2,
+    )
+
+
+def metadata(report: Report, brief: bool = False) -> None:
+    """Keys and values; `brief` cuts to what fits on a line."""
+    if not report.metadata:
+        return
+    echo()
+    echo(f"metadata ({len(report.metadata):,} keys)", "head")
+    pairs(((key, _value(value, 100 if brief else 10_000)) for key, value in report.metadata.items()), indent=2)
+
+
+def _value(value: Any, width: int) -> str:
+    if isinstance(value, dict) and "array" in value:
+        return f"{value['array']}[{value['length']:,}]: {', '.join(map(repr, value['first']))} ..."[:width]
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= width else f"{text[:width]} ... ({len(text):,} characters)"
+
+
+def notes(report: Report) -> None:
+    """What the parser met, beside the answer."""
+    for finding in report.notes:
+        if finding.severity != "info":
+            warn(clean(f"{finding.message} ({finding.rule})"))

@@ -1,0 +1,39 @@
+"""Small files beside the weights (config, tokenizer, templates), read within bounds and forgiven: a report says what a
+folder holds even where one of these files is broken. What is wrong with them is `verify`'s to tell.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weighbridge.base.errors import WeighbridgeError
+from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.io.source import FileSource
+
+
+def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
+    """A file's bytes; None where it isn't there, can't be read or is absurdly large."""
+    try:
+        with FileSource(path) as source:
+            return source.read(0, source.size) if source.size <= limit else None
+    except (OSError, WeighbridgeError):
+        return None
+
+
+def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
+    """A JSON object; {} where there is none."""
+    data = read(path, limit)
+    try:
+        value = msgspec.json.decode(data) if data else None
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def text_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config that speaks of the language model: itself, or `text_config` of a multimodal one over it."""
+    inner = config.get("text_config") or config.get("llm_config") or config.get("language_config")
+    return config | inner if isinstance(inner, dict) else config

@@ -1,0 +1,357 @@
+"""What is this file, what is this folder? By content; a name is only used to say that it lies.
+
+    identify(path) -> Report     JSON-able; a folder's report has a line for each file in it
+
+A file is what its bytes say (`containers/sniff.py`). A folder is what its files say together: one table of folder
+kinds, tried in order, each with the evidence it saw.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.containers.sniff import TITLES, sniff
+from weighbridge.containers.sniff_base import Identity
+from weighbridge.io.source import FileSource
+from weighbridge.reports import beside, facts
+
+SCHEMA: Final = "weighbridge/identify/1"
+
+# Files of a folder that are looked for (two levels deep), and looked into: a data set of a million images is no model.
+_LISTED: Final = 10_000
+_SNIFFED: Final = 1_000
+
+# A suffix and the formats that files of that name hold; a suffix that isn't here promises nothing.
+_PICKLES: Final = frozenset({"torch-zip", "torch-legacy", "torch-tar", "torchscript", "pickle"})
+PROMISES: Final = MappingProxyType(
+    {
+        ".safetensors": frozenset({"safetensors"}),
+        ".gguf": frozenset({"gguf"}),
+        ".npy": frozenset({"npy"}),
+        ".npz": frozenset({"npz"}),
+        ".bin": _PICKLES | {"ggml", "onnx", "unknown", "text"},  # says little: raw data has this suffix too
+        ".pt": _PICKLES,
+        ".pth": _PICKLES,
+        ".ckpt": _PICKLES | {"tf-savedmodel", "unknown"},
+        ".pkl": frozenset({"pickle", "torch-legacy"}),
+        ".pickle": frozenset({"pickle"}),
+        ".onnx": frozenset({"onnx"}),
+        ".h5": frozenset({"hdf5"}),
+        ".hdf5": frozenset({"hdf5"}),
+        ".keras": frozenset({"keras", "hdf5"}),
+        ".tflite": frozenset({"tflite"}),
+        ".pte": frozenset({"executorch"}),
+        ".nemo": frozenset({"nemo", "tar"}),
+        ".mlmodel": frozenset({"coreml"}),
+        ".llamafile": frozenset({"llamafile"}),
+        ".json": frozenset({"json"}),
+        ".model": frozenset({"sentencepiece", "tiktoken", "json"}),
+        ".zip": frozenset({"zip", "torch-zip", "torchscript", "npz", "keras"}),
+        ".gz": frozenset({"gzip", "nemo"}),
+        ".tar": frozenset({"tar", "torch-tar", "nemo", "tf-hub"}),
+        ".7z": frozenset({"7z"}),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLine:
+    """One file of a folder, shortly."""
+
+    name: str
+    bytes: int
+    format: str
+    variant: str
+    damage: tuple[str, ...] = ()
+    name_lies: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`kind` is "file" or "folder"; `format` of a folder is a word of `FOLDERS`. `readable`: Weighbridge reads it."""
+
+    path: str
+    kind: str
+    format: str
+    variant: str
+    title: str
+    confidence: str
+    evidence: tuple[str, ...]
+    readable: bool
+    bytes: int
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+    name_lies: str | None = None
+    advice: str | None = None
+    files: tuple[FileLine, ...] = ()
+    schema: str = SCHEMA
+
+
+def identify(path: str | os.PathLike[str]) -> Report:
+    """What `path` is. OSError where it can't be read; nothing else is an error."""
+    path = Path(path)
+    return _folder(path) if path.is_dir() else _file(path)
+
+
+def _file(path: Path) -> Report:
+    with FileSource(path) as source:
+        found, size = sniff(source), source.size
+    return Report(
+        str(path), "file", found.format, found.variant, found.title, found.confidence, found.evidence, found.readable,
+        size, found.detail, found.damage, name_lies(path.name, found.format), found.advice,
+    )  # fmt: skip
+
+
+def name_lies(name: str, found: str) -> str | None:
+    """Words, where a file's suffix promises another format than what was found."""
+    suffix = Path(name).suffix.lower()
+    promised = PROMISES.get(suffix)
+    if promised is None or found in promised:
+        return None
+    return f"the name ends in {suffix}, but by its content it is: {TITLES[found]}"
+
+
+# ---- folders ----
+
+
+class Folder:
+    """What a folder's table rows may ask: the files in it by name, their identities, its JSON files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Relative names of the files, two levels deep, sorted."""
+        out: list[str] = []
+        for base, folders, files in os.walk(self.path):
+            inner = Path(base).relative_to(self.path)
+            folders[:] = sorted(f for f in folders if f != ".git") if len(inner.parts) < 2 else []
+            out += [(inner / f).as_posix() for f in files]
+            if len(out) > _LISTED:
+                break
+        return sorted(out[:_LISTED])
+
+    @cached_property
+    def top(self) -> frozenset[str]:
+        return frozenset(n for n in self.names if "/" not in n)
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        return frozenset(n.partition("/")[0] for n in self.names if "/" in n)
+
+    @cached_property
+    def lines(self) -> tuple[FileLine, ...]:
+        return tuple(line for name in self.names[:_SNIFFED] if (line := self._line(name)))
+
+    def _line(self, name: str) -> FileLine | None:
+        path = self.path / name
+        try:
+            with FileSource(path) as source:
+                found, size = sniff(source), source.size
+        except (UnsupportedError, OSError) as error:  # a socket, a dangling link: told, and no reason to stop
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            return FileLine(name, 0, "unknown", "", (why,))
+        self.identities[name] = found
+        return FileLine(name, size, found.format, found.variant, found.damage, name_lies(name, found.format))
+
+    @cached_property
+    def identities(self) -> dict[str, Identity]:
+        return {}
+
+    def of(self, *formats: str, top: bool = True) -> list[FileLine]:
+        return [line for line in self.lines if line.format in formats and (not top or line.name in self.top)]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return beside.json(self.path / "config.json")
+
+
+Seen = tuple[str, tuple[str, ...], dict[str, Any]]  # variant, evidence, detail
+Look = Callable[[Folder], Seen | None]
+
+
+def _cache_repository(folder: Folder) -> Seen | None:
+    """models--org--name of the Hugging Face cache: refs, snapshots of links into blobs."""
+    if not {"blobs", "snapshots", "refs"} <= {p.name for p in folder.path.iterdir()}:
+        return None
+    revisions = sorted(p.name for p in (folder.path / "snapshots").iterdir() if p.is_dir())
+    main = beside.read(folder.path / "refs" / "main", 256)
+    head = main.decode("ascii", "replace").strip() if main else None
+    chosen = head if head in revisions else revisions[-1] if revisions else None
+    name = folder.path.name.removeprefix("models--").replace("--", "/")
+    detail = {"repository": name, "revision": chosen, "revisions": len(revisions)}
+    if chosen:
+        detail["snapshot"] = str(folder.path / "snapshots" / chosen)
+    return "", (f"folders blobs, refs and snapshots ({len(revisions)} revisions)",), detail
+
+
+def _pipeline(folder: Folder) -> Seen | None:
+    index = beside.json(folder.path / "model_index.json")
+    if "_class_name" not in index:
+        return None
+    parts = sorted(key for key, value in index.items() if isinstance(value, list) and key in folder.folders)
+    evidence = (f"model_index.json of a {index['_class_name']}", f"components: {', '.join(parts)}")
+    return str(index["_class_name"]), evidence, {"components": parts}
+
+
+def _peft(folder: Folder) -> Seen | None:
+    config = beside.json(folder.path / "adapter_config.json")
+    weights = [line.name for line in folder.of("safetensors", *_PICKLES) if line.name.startswith("adapter_model")]
+    if "peft_type" not in config or not weights:
+        return None
+    base = config.get("base_model_name_or_path")
+    detail = {"peft_type": config["peft_type"], "base_model": base, "rank": config.get("r")}
+    return (
+        str(config["peft_type"]).lower(),
+        (f"adapter_config.json of a {config['peft_type']} adapter", *weights),
+        detail,
+    )
+
+
+def _sentence_transformer(folder: Folder) -> Seen | None:
+    if "modules.json" not in folder.top or "config.json" not in folder.top:
+        return None
+    return "", ("modules.json and config.json (sentence-transformers)",), _model_detail(folder)
+
+
+def _mlx(folder: Folder) -> Seen | None:
+    weights = folder.of("safetensors")
+    told = folder.config.get("quantization")
+    made = [line.name for line in weights if folder.identities[line.name].detail.get("metadata_format") == "mlx"]
+    if not weights or not (made or (isinstance(told, dict) and "bits" in told)):
+        return None
+    evidence: tuple[str, ...] = (f'{len(made)} of {len(weights)} safetensors say format "mlx"',) if made else ()
+    if isinstance(told, dict):
+        evidence += (f"config.json: quantization of {told.get('bits')} bits, groups of {told.get('group_size')}",)
+    return "quantized" if isinstance(told, dict) else "", evidence, _model_detail(folder)
+
+
+def _transformers(folder: Folder) -> Seen | None:
+    weights = folder.of("safetensors", *_PICKLES, "gguf")
+    if not folder.config or not weights or not ({"model_type", "architectures"} & set(folder.config)):
+        return None
+    kinds = sorted({line.format for line in weights})
+    evidence = ("config.json of a transformers model", f"{len(weights)} weight files ({', '.join(kinds)})")
+    return "", evidence, _model_detail(folder)
+
+
+def _gguf(folder: Folder) -> Seen | None:
+    files = folder.of("gguf")
+    if not files:
+        return None
+    kinds: dict[str, int] = {}
+    for line in files:
+        kinds[line.variant or "other"] = kinds.get(line.variant or "other", 0) + 1
+    evidence = tuple(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+    return "", (f"{len(files)} GGUF files: {', '.join(evidence)}",), {"kinds": kinds}
+
+
+def _mistral(folder: Folder) -> Seen | None:
+    weights = [line for line in folder.of("safetensors", *_PICKLES) if line.name.startswith("consolidated")]
+    if "params.json" not in folder.top or not weights:
+        return None
+    return "", ("params.json and consolidated weights (Meta or Mistral native)",), _model_detail(folder)
+
+
+def _has_files(*names: str, words: str) -> Look:
+    """A kind that is told by files that must all be there (`*` in front: by their end)."""
+
+    def look(folder: Folder) -> Seen | None:
+        for name in names:
+            if not any(n.endswith(name[1:]) if name[0] == "*" else n == name for n in folder.names):
+                return None
+        return "", (words,), {}
+
+    return look
+
+
+def _weights(folder: Folder) -> Seen | None:
+    files = folder.of("safetensors", "npz", "npy", *_PICKLES)
+    if not files:
+        return None
+    kinds = sorted({TITLES[line.format] for line in files})
+    return "", (f"{len(files)} weight files ({', '.join(kinds)}), no config",), {}
+
+
+def _model_detail(folder: Folder) -> dict[str, Any]:
+    model = facts.of_folder(folder.path, folder.config or None)
+    found = {"architecture": model.architecture, "family": model.family}
+    if model.quantization:
+        found["quantization"] = model.quantization.words
+    return {key: value for key, value in found.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """`readable`: whether Weighbridge opens such a folder as a model."""
+
+    format: str
+    title: str
+    look: Look
+    readable: bool
+
+
+#: Kinds of folders, the more special first: the first that fits is the answer.
+FOLDERS: Final = (
+    FolderKind("hf-cache", "Hugging Face cache of one repository", _cache_repository, False),
+    FolderKind("diffusers", "diffusers pipeline", _pipeline, False),
+    FolderKind("peft-adapter", "PEFT adapter", _peft, True),
+    FolderKind("sentence-transformers", "sentence-transformers model", _sentence_transformer, True),
+    FolderKind("mlx-model", "MLX model", _mlx, True),
+    FolderKind("hf-model", "transformers model", _transformers, True),
+    FolderKind("native-model", "Meta or Mistral native model", _mistral, False),
+    FolderKind("gguf-folder", "folder of GGUF files", _gguf, True),
+    FolderKind("tf-savedmodel", "TensorFlow SavedModel",
+               _has_files("saved_model.pb", words="saved_model.pb (TensorFlow)"), False),
+    FolderKind("torch-distributed", "PyTorch distributed checkpoint",
+               _has_files(".metadata", "*.distcp", words=".metadata and .distcp files"), False),
+    FolderKind("deepspeed", "DeepSpeed checkpoint",
+               _has_files("*_model_states.pt", words="mp_rank_*_model_states.pt files"), False),
+    FolderKind("coreml-package", "Core ML package",
+               _has_files("Manifest.json", "*.mlmodel", words="Manifest.json and a .mlmodel"), False),
+    FolderKind("weights", "folder of weights", _weights, True),
+)  # fmt: skip
+
+
+def _folder(path: Path) -> Report:
+    folder = Folder(path)
+    for kind in FOLDERS:
+        try:
+            seen = kind.look(folder)
+        except WeighbridgeError as error:
+            raise UsageError(f"{path}: {error.message}") from error
+        if seen is not None:
+            return _folder_report(folder, kind, *seen)
+    return _folder_report(folder, _OTHER, "", _contents(folder), {})
+
+
+_OTHER: Final = FolderKind("folder", "folder without weights", _weights, False)
+
+
+def _contents(folder: Folder) -> tuple[str, ...]:
+    """What to say of a folder that is no model: where below it weights lie, or what else it holds."""
+    weights = folder.of("safetensors", "gguf", "npz", *_PICKLES, top=False)
+    if weights:
+        return (f"weights lie below it, in {', '.join(sorted({os.path.dirname(line.name) for line in weights})[:4])}",)
+    return (f"it holds {', '.join(folder.names[:4]) or 'nothing'}",)
+
+
+def _folder_report(
+    folder: Folder, kind: FolderKind, variant: str, evidence: tuple[str, ...], detail: Mapping[str, Any]
+) -> Report:
+    damage = tuple(f"{line.name}: {words}" for line in folder.lines for words in line.damage)
+    lies = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
+    size = sum(line.bytes for line in folder.lines)
+    confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or lies else "certain"
+    return Report(
+        str(folder.path), "folder", kind.format, variant, kind.title, confidence, evidence, kind.readable, size, detail,
+        damage, "; ".join(lies) or None, "run `wb verify` on it" if damage or lies else None, folder.lines,
+    )  # fmt: skip

@@ -1,0 +1,28 @@
+"""What a user points at: a path, or `PATH::tensor`."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+from weighbridge.base.errors import UsageError
+from weighbridge.containers.base import Entry, Index
+
+
+def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
+    """The path and the tensor's name. A file that really has `::` in its name is taken as the file it is."""
+    text = os.fspath(path)
+    if "::" not in text or os.path.lexists(text):
+        return Path(text), None
+    file, _, name = text.partition("::")
+    return Path(file), name
+
+
+def entry(index: Index, name: str, path: str | os.PathLike[str]) -> Entry:
+    """The tensor of that name. UsageError names the nearest ones where there is none."""
+    if name in index:
+        return index[name]
+    near = get_close_matches(name, list(index.by_name)[:20_000], 3, 0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`wb inspect PATH --tensors` lists them"
+    raise UsageError(f"{os.fspath(path)} has no tensor {name!r}", hint=hint)

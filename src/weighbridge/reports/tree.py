@@ -1,0 +1,126 @@
+"""Tensors as a tree of their names' parts, with layers that look the same folded into one line: what a model is made
+of, on one screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Leaf(Protocol):
+    """What a row must tell to be in the tree."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def parameters(self) -> int: ...
+
+
+@dataclass(slots=True)
+class Node:
+    """A part of the names; `repeat` siblings with the same content are folded into it (`part` is then `0-31`)."""
+
+    part: str
+    tensors: int = 0
+    parameters: int = 0
+    nbytes: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    repeat: int = 1
+    children: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A node as a line of text: how deep, what it is called, its sums over all repeats."""
+
+    depth: int
+    name: str
+    node: Node
+
+
+_DEPTH = 32  # of dots in a name; what is deeper stays one part, however long
+
+
+def grow(rows: Iterable[Leaf]) -> list[Node]:
+    """The forest of the rows' names, in order of appearance, folded."""
+    top = Node("")
+    places: dict[tuple[str, ...], Node] = {(): top}
+    for row in rows:
+        parts = tuple(row.name.split(".", _DEPTH))
+        for i in range(1, len(parts)):
+            if parts[:i] not in places:
+                node = places[parts[:i]] = Node(parts[i - 1])
+                places[parts[: i - 1]].children.append(node)
+        leaf = Node(parts[-1], 1, row.parameters, row.nbytes, row.dtype, row.shape)
+        places[parts[:-1]].children.append(leaf)
+    _sum(top)
+    return _folded(top).children
+
+
+def _sum(node: Node) -> None:
+    for child in node.children:
+        _sum(child)
+        node.tensors += child.tensors
+        node.parameters += child.parameters
+        node.nbytes += child.nbytes
+
+
+def _folded(node: Node) -> Node:
+    """The node with runs of numbered children that look alike made one."""
+    node.children = list(_runs([_folded(child) for child in node.children]))
+    return node
+
+
+def _runs(children: Sequence[Node]) -> Iterator[Node]:
+    """Numbered siblings are gathered by look (they may be mixed), each look once, at its first place."""
+    groups: dict[object, list[Node]] = {}
+    for i, child in enumerate(children):
+        key = ("number", _look(child)) if child.part.isdecimal() and child.children else i
+        groups.setdefault(key, []).append(child)
+    for group in groups.values():
+        first = group[0]
+        if len(group) > 1:
+            first.part, first.repeat = _numbers([int(n.part) for n in group]), len(group)
+            first.tensors = sum(n.tensors for n in group)
+            first.parameters = sum(n.parameters for n in group)
+            first.nbytes = sum(n.nbytes for n in group)
+        yield first
+
+
+def _look(node: Node) -> tuple[object, ...]:
+    """What must be equal for two siblings to be folded: names, shapes and types below."""
+    below = tuple((child.part, child.dtype, child.shape, _look(child)) for child in node.children)
+    return (node.repeat, tuple(sorted(below, key=repr)))
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """`0-3,5`."""
+    out: list[list[int]] = []
+    for n in sorted(numbers):
+        if out and n == out[-1][1] + 1:
+            out[-1][1] = n
+        else:
+            out.append([n, n])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in out)
+
+
+def lines(forest: Iterable[Node], depth: int = 0) -> Iterator[Line]:
+    """The tree as indented lines; a chain of single children is one line (`model.layers`)."""
+    for node in forest:
+        name, at = node.part, node
+        while len(at.children) == 1 and at.children[0].repeat == 1:
+            at = at.children[0]
+            name += f".{at.part}"
+        shown = node if at is node else Node(name, node.tensors, node.parameters, node.nbytes, at.dtype, at.shape)
+        shown.repeat = node.repeat
+        yield Line(depth, name, shown)
+        yield from lines(at.children, depth + 1)
