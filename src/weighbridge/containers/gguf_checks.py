@@ -15,9 +15,11 @@ from typing import Final
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.gguf_meta import KV, LazyArray, Metadata
-from weighbridge.containers.gguf_read import U64_MAX, Header, Info, padded, walk
+from weighbridge.containers.gguf_read import Header, Info, padded, walk
 from weighbridge.containers.gguf_rules import Collector
 from weighbridge.io.source import Source
+
+_SIZE_MAX: Final = (1 << 64) - 1
 
 # -- placement (parse) ---------------------------------------------------------------------------------------------
 
@@ -27,8 +29,9 @@ def placement(header: Header, notes: Collector) -> None:
     if header.broken is not None:
         return
     _alignment(header, notes)
-    _contiguity(header, notes)
-    _extent(header, notes)
+    if all(info.dtype for info in header.infos):  # else some sizes, and what follows from them, can't be told
+        _contiguity(header, notes)
+        _extent(header, notes)
 
 
 def _alignment(header: Header, notes: Collector) -> None:
@@ -52,7 +55,7 @@ def _contiguity(header: Header, notes: Collector) -> None:
             notes.note("gguf/order", detail, offset=info.end - 8, tensor=info.name)
         expected = padded(info.offset + info.nbytes, header.alignment)
         total += padded(info.nbytes, header.alignment)
-    if total > U64_MAX:
+    if total > _SIZE_MAX:  # gguf.cpp's sum of padded sizes would wrap around
         notes.note("gguf/dims-overflow", f"all tensors together take {total} bytes")
 
 
@@ -82,6 +85,7 @@ def _extent(header: Header, notes: Collector) -> None:
         return
     if start > size:
         notes.fault("gguf/truncated-header", f"data would begin at {start}, the file has {size} bytes", offset=size)
+        return
     ends = [start + info.offset + info.nbytes for info in header.infos]
     need, last = max(ends), padded(max(ends) - start, header.alignment) + start
     if need > size:
@@ -180,7 +184,7 @@ def _vocabulary(metadata: Metadata, notes: Collector) -> None:
         if key in metadata and metadata.type(key) != "arr[str]":
             notes.note("gguf/vocab-type", f"{key} is {metadata.type(key)}, not arr[str]")
     tokens = metadata.get(_LIST)
-    if not isinstance(tokens, LazyArray):
+    if not isinstance(tokens, LazyArray) or tokens.type != "str":
         return
     for key, wanted in _PARALLEL.items():
         if key not in metadata:

@@ -37,6 +37,7 @@ RANGES: Final = MappingProxyType(
     | {t: (-(1 << 8 * SIZES[t] - 1), (1 << 8 * SIZES[t] - 1) - 1) for t in ("i8", "i16", "i32", "i64")}
 )
 
+_PAGE: Final = 4096
 _NATIVE: Final = "<" if sys.byteorder == "little" else ">"
 
 
@@ -177,9 +178,21 @@ class LazyArray(Sequence[Any]):
 
     __hash__ = None  # type: ignore[assignment]  # equal to lists, which aren't hashable
 
+    def head(self, count: int = 4) -> list[Any]:
+        """The first elements, fewer than `count` where that would mean reading more than a page; for display."""
+        if self._raw is not None or self.nbytes <= _PAGE:
+            return self[:count]
+        piece = self.source.read(self.offset, _PAGE)
+        if self.type == "str":
+            return read_strings(piece, 0, min(count, self.count), self.width, self.order == ">")[0]
+        if self.type not in SIZES:
+            return []
+        few = min(count, _PAGE // SIZES[self.type])
+        return LazyArray(self.type, few, self.source, 0, _PAGE, order=self.order, raw=piece)[:]
+
     def __repr__(self) -> str:
-        head = ", ".join(map(repr, self[:4]))
-        return f"<{self.count} x {self.type}: {head}{', ...' if self.count > 4 else ''}>"
+        few = self.head()
+        return f"<{self.count} x {self.type}: {', '.join([*map(repr, few), *['...'] * (len(few) < self.count)])}>"
 
 
 def nested(source: BytesSource, at: int, order: str, width: int) -> LazyArray:

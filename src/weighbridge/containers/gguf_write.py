@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from weighbridge.base import limits
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -19,7 +19,6 @@ from weighbridge.containers.base import Layout, Slot
 from weighbridge.containers.gguf_meta import (
     IDS,
     KV,
-    RANGES,
     SCALARS,
     LazyArray,
     check_type,
@@ -31,6 +30,8 @@ from weighbridge.containers.gguf_meta import kvs as typed
 from weighbridge.containers.gguf_read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, KEY_MAX, MAGIC, VERSION, padded
 
 Tensors = Sequence[tuple[str, Spec]]
+# No machine has larger pages to align to, and every tensor is padded by as much.
+_ALIGNMENT_MAX: Final = 1 << 16
 
 
 def layout(tensors: Tensors, metadata: Mapping[str, Any], *, alignment: int | None = None) -> Layout:
@@ -72,8 +73,9 @@ def _alignment(pairs: dict[str, KV], wanted: int | None) -> int:
     stated = pairs[ALIGNMENT_KEY].value if ALIGNMENT_KEY in pairs else None
     align = wanted or stated or DEFAULT_ALIGNMENT
     # The specification wants a multiple of 8, llama.cpp a power of two of type u32.
-    if not isinstance(align, int) or align < 8 or align & (align - 1) or align > RANGES["u32"][1]:
-        raise UsageError(f"a GGUF can't be aligned to {align}", hint="a power of two from 8 on; 32 is the usual one")
+    if not isinstance(align, int) or not 8 <= align <= _ALIGNMENT_MAX or align & (align - 1):
+        hint = f"a power of two from 8 to {_ALIGNMENT_MAX}; 32 is the usual one"
+        raise UsageError(f"a GGUF can't be aligned to {align}", hint=hint)
     if stated is not None and (stated != align or pairs[ALIGNMENT_KEY].type != "u32"):
         raise UsageError(f"{ALIGNMENT_KEY} is {pairs[ALIGNMENT_KEY]}, but the file is to be aligned to {align}")
     if stated is None and align != DEFAULT_ALIGNMENT:
