@@ -196,9 +196,23 @@ def _to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
         return _gguf_to_hf(model, options)
     if model.format != "safetensors":
         raise UsageError(f"a {model.format} file has no config to make a model folder of")
-    draft = _plain(model, options, "safetensors")
+    packed = any(isinstance(node, Packed) for node in model.logical.values())
+    draft = _unpacked(model, options) if packed and options.dtype else _plain(model, options, "safetensors")
     folder = model.place.folder
-    draft.beside = [targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in _side_files(folder)]
+    for path in _side_files(folder):
+        name = path.relative_to(folder).as_posix()
+        if name not in draft.texts:
+            draft.beside.append(targets.raw(name, FileSource(path)))
+    return draft
+
+
+def _unpacked(model: Checkpoint, options: ConvertOptions) -> Draft:
+    """A quantized MLX folder as an ordinary one: values of the type asked for, under the original's names."""
+    named = model.family.save("hf", model.sizes, model.roles)
+    draft = Draft({}, {"format": "pt"})
+    for name, node in named.items():
+        draft.tensors[name] = _retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), draft)
+    draft.texts["config.json"] = meta.unquantized(model.config)
     return draft
 
 

@@ -89,6 +89,11 @@ def for_hf(model: Checkpoint, tensors: Mapping[str, Node]) -> tuple[dict[str, by
     return {**texts, **to_hf(vocab)}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]
 
 
+def unquantized(config: Mapping[str, Any]) -> bytes:
+    """config.json without what it says of a quantization."""
+    return _json({key: value for key, value in config.items() if key not in ("quantization", "quantization_config")})
+
+
 def _main_dtype(tensors: Mapping[str, Node]) -> str | None:
     """torch's name of the type that most elements are in."""
     sizes: dict[DType, int] = {}
