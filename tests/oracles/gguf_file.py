@@ -110,6 +110,11 @@ def differences(found: File, expected: File, *, allowed: Callable[[str], bool] =
     return out
 
 
+def sorted_by_name(file: File) -> File:
+    """For a comparison without order."""
+    return File(dict(sorted(file.fields.items())), dict(sorted(file.tensors.items())))
+
+
 def differs_at(found: File, expected: File, name: str) -> bool:
     """Whether the two differ in this key or tensor."""
     if name in found.tensors and name in expected.tensors:

@@ -54,6 +54,7 @@ class Case:
     tokenizer: str
     options: dict[str, Any] = field(default_factory=dict)
     save: dict[str, Any] = field(default_factory=dict)  # arguments of save_pretrained
+    v4: bool = False  # config.json as transformers 4 spelled it: rope_theta and rope_scaling instead of rope_parameters
 
     @property
     def pre(self) -> str | None:
@@ -83,6 +84,16 @@ CASES = {
             | {"rope_parameters": _LLAMA3_ROPE, "head_dim": 32, "tie_word_embeddings": True}
             | {"bos_token_id": vocabularies.BPE_SIZE - 3, "eos_token_id": vocabularies.BPE_SIZE - 2},
             {"max_shard_size": "150KB"},
+        ),
+        # the same model under transformers 4's config, which most published models and mlx_lm have
+        Case(
+            "llama3-v4",
+            "LlamaConfig",
+            "bpe",
+            _DECODER
+            | {"rope_parameters": _LLAMA3_ROPE, "head_dim": 32, "tie_word_embeddings": True}
+            | {"bos_token_id": vocabularies.BPE_SIZE - 3, "eos_token_id": vocabularies.BPE_SIZE - 2},
+            v4=True,
         ),
         # biases wherever the family may have them
         Case("llama-bias", "LlamaConfig", "spm", _DECODER | _theta(500.0) | {"attention_bias": True, "mlp_bias": True}),
@@ -143,6 +154,7 @@ REFERENCES = [
     ("llama-linear", "bf16"),
     ("llama3", "f16"),
     ("llama3", "f32"),
+    ("llama3-v4", "f32"),
     ("llama3@bfloat16", "auto"),
     ("llama3@bfloat16", "q8_0"),
     ("mistral", "f16"),
@@ -184,10 +196,21 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     model = auto.from_config(config)
     randomize(model, seed=20)
     model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
+    if case.v4:
+        _respell(folder / "config.json")
     vocabularies.WRITERS[case.tokenizer](folder)
     if case.bert:
         _write_pooling(folder, case.options["hidden_size"])
     return folder
+
+
+def _respell(path: Path) -> None:
+    config = json.loads(path.read_text())
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    config["rope_scaling"] = scaling
+    config["torch_dtype"] = config.pop("dtype")
+    path.write_text(json.dumps(config, indent=2))
 
 
 def _write_pooling(folder: Path, size: int) -> None:

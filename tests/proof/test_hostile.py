@@ -138,7 +138,6 @@ def test_a_real_full_disk(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("missing/deep/out.safetensors", ["missing"]),
         ("file/out.safetensors", ["file"]),
         ("/proc/weighbridge.safetensors", ["proc"]),
         ("folder.safetensors", ["folder"]),
@@ -230,7 +229,7 @@ def test_a_truncated_source(keep: int, source: Path, target: Path, tmp_path: Pat
 _HELD = """
 import sys, time
 from weighbridge.cli import main
-from weighbridge.convert import run
+from weighbridge.conversion import run
 
 def hold(done, total, what):
     print("held", flush=True)

@@ -23,8 +23,8 @@ Parsed = Callable[[Path], gguf_file.File]
 
 # (model, bits, group): f32 models have f32 scales, bf16 models bf16 ones, as published repositories have
 SOURCES = [
-    ("llama3@bfloat16", 4, 32),
-    ("llama3", 8, 32),
+    ("llama3-v4@bfloat16", 4, 32),
+    ("llama3-v4", 8, 32),
     ("mixtral", 4, 32),
     ("mixtral@bfloat16", 8, 32),
     ("llama", 4, 64),
@@ -106,7 +106,7 @@ def test_q4_1_is_lossless_where_the_scales_allow(
     """4 bits in groups of 32, scales that f16 holds: Q4_1 under another name, the same numbers, not requantized."""
     import gguf
 
-    folder = mlx_of("llama3@bfloat16", 4, 32)
+    folder = mlx_of("llama3-v4@bfloat16", 4, 32)
     exact = parsed(ours.to_gguf(folder, workshop / "exact-f32.gguf", "f32", pre="llama-bpe"))
     kept = parsed(ours.to_gguf(folder, workshop / "kept.gguf", None, pre="llama-bpe"))
     quantized = [name for name, t in kept.tensors.items() if t.type == "Q4_1"]
