@@ -81,7 +81,8 @@ def judge_names(family: Family) -> None:
             config.pop("head_dim")  # mlx-lm's Mixtral has none
         sizes = family.sizes_from_hf(config)
         report = family.check(dialect, sizes, {n: tuple(s) for n, s in want.items()})
-        assert report.ok and not report.dropped, f"{key}: {report}"
+        assert report.ok, f"{key}: {report}"
+        assert not report.dropped
         known[dialect] |= want.keys()
         made[dialect] |= family.names(dialect, sizes).keys()
     assert made["hf"] <= known["hf"], sorted(made["hf"] - known["hf"])
@@ -90,12 +91,23 @@ def judge_names(family: Family) -> None:
         assert {n for n in made[dialect] if "bias" not in n} == known[dialect], dialect
 
 
-_ELSEWHERE = {  # BertForPreTraining and files that repeat tied tensors; Mistral and Mixtral with Llama's optional biases
-    "cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "cls.seq_relationship.weight",
-    "cls.seq_relationship.bias", "pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias",
-    "cls.predictions.bias", *(f"cls.predictions.transform.{m}.{p}" for m in ("dense", "LayerNorm") for p in ("weight", "bias")),
-    "bert.pooler.dense.weight", "bert.pooler.dense.bias",
-}  # fmt: skip
+_ELSEWHERE = {  # BertForPreTraining, and files that repeat tied tensors
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+    "cls.seq_relationship.weight",
+    "cls.seq_relationship.bias",
+    "pooler.dense.weight",
+    "pooler.dense.bias",
+    "classifier.weight",
+    "classifier.bias",
+    "cls.predictions.bias",
+    "cls.predictions.transform.dense.weight",
+    "cls.predictions.transform.dense.bias",
+    "cls.predictions.transform.LayerNorm.weight",
+    "cls.predictions.transform.LayerNorm.bias",
+    "bert.pooler.dense.weight",
+    "bert.pooler.dense.bias",
+}
 
 
 def judge_reference(family: Family) -> None:
@@ -161,7 +173,8 @@ def plain(model: str, hf: Arrays) -> dict[str, Arrays]:
     for layer in range(2) if model == "mixtral" else ():
         base = f"model.layers.{layer}."
         w1, w2, w3 = (
-            np.stack([hf[f"{base}block_sparse_moe.experts.{e}.{w}.weight"] for e in range(3)]) for w in ("w1", "w2", "w3")
+            np.stack([hf[f"{base}block_sparse_moe.experts.{e}.{w}.weight"] for e in range(3)])
+            for w in ("w1", "w2", "w3")
         )
         for part, stacked in (("gate", w1), ("down", w2), ("up", w3)):
             out["gguf"][f"blk.{layer}.ffn_{part}_exps.weight"] = stacked
@@ -172,12 +185,21 @@ def plain(model: str, hf: Arrays) -> dict[str, Arrays]:
 
 
 _GGUF = (
-    ("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output"), ("model.layers", "blk"),
-    ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"), ("self_attn.o_proj", "attn_output"),
-    ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"),
-    ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"),
+    ("model.embed_tokens", "token_embd"),
+    ("model.norm", "output_norm"),
+    ("lm_head", "output"),
+    ("model.layers", "blk"),
+    ("input_layernorm", "attn_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("self_attn.o_proj", "attn_output"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
-)  # fmt: skip
+)
 
 
 def _gguf(name: str) -> str:
@@ -258,8 +280,13 @@ def judge_defaults(family: Family) -> None:
 
 
 JUDGES: tuple[Callable[[Family], None], ...] = (
-    judge_names, judge_reference, judge_numbers, judge_canonical, judge_presence, judge_defaults,
-)  # fmt: skip
+    judge_names,
+    judge_reference,
+    judge_numbers,
+    judge_canonical,
+    judge_presence,
+    judge_defaults,
+)
 
 
 def build(document: Mapping[str, Any]) -> Family:

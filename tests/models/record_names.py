@@ -11,7 +11,13 @@ from typing import Any
 NAMES = Path(__file__).parent / "golden" / "names.json"
 
 # One size of each kind differs from all others, so that a wrong symbol in a shape shows.
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 128,
+}
 DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 24, "max_position_embeddings": 48}
 BERT = {**SIZES, "max_position_embeddings": 48, "type_vocab_size": 3}
 MOE = {"num_local_experts": 3, "num_experts_per_tok": 2}

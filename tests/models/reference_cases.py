@@ -10,7 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 128,
+}
 GQA = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 256}
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
@@ -21,8 +27,8 @@ L3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original
 
 @dataclass(frozen=True)
 class Case:
-    """A folder: its name, config.json, other files, and which optional groups of tensors it holds. `shards`: tensors are
-    dealt to so many files. `dialect`, `prefix`: whose names they have. `extra`: further tensors, name to shape."""
+    """A folder: its name, config.json, other files, and which optional groups of tensors it holds. `shards`: tensors
+    are dealt to so many files. `dialect`, `prefix`: whose names they have. `extra`: further tensors, name to shape."""
 
     folder: str
     config: dict[str, Any]
@@ -62,14 +68,21 @@ POOL = '[{"type": "a.Transformer", "path": ""}, {"type": "sentence_transformers.
 
 CASES: dict[str, Case] = {
     "llama-silent": Case("Llama-2-7b-chat-hf", {**LLAMA, **SMALL}),
-    "llama-v4": Case("llama-3.2-1B-Instruct", {**LLAMA, **GQA, "rope_theta": 500000.0, "rope_scaling": None}, card=CARD),
+    "llama-v4": Case(
+        "llama-3.2-1B-Instruct", {**LLAMA, **GQA, "rope_theta": 500000.0, "rope_scaling": None}, card=CARD
+    ),
     "llama3-v4": Case("x", {**LLAMA, **GQA, "rope_theta": 5e5, "rope_scaling": {**L3, "rope_type": "llama3"}}),
     "llama3-v5": Case(
         "tiny", {**LLAMA, **GQA, "head_dim": 32, "rope_parameters": {**L3, "rope_type": "llama3", "rope_theta": 1e6}}
     ),
     "llama3-top": Case(
         "a b",
-        {**LLAMA, **GQA, "original_max_position_embeddings": 64, "rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
+        {
+            **LLAMA,
+            **GQA,
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        },
     ),
     "yarn-v4": Case("yarn-v0.1", {**LLAMA, **GQA, "rope_scaling": {"type": "yarn", "factor": 4.0}}, outtype="f32"),
     "yarn-v5": Case(
@@ -78,16 +91,28 @@ CASES: dict[str, Case] = {
             **MISTRAL,
             **GQA,
             "rope_parameters": {
-                "rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64,
-                "extrapolation_factor": 1.5, "attn_factor": 0.9, "beta_fast": 31, "beta_slow": 2,
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 64,
+                "extrapolation_factor": 1.5,
+                "attn_factor": 0.9,
+                "beta_fast": 31,
+                "beta_slow": 2,
             },
         },
         outtype="f16",
-    ),  # fmt: skip
+    ),
     "linear-v4": Case("lin", {**LLAMA, **GQA, "rope_scaling": {"type": "linear", "factor": 2}}, outtype="bf16"),
     "dynamic-v4": Case("dyn", {**LLAMA, **GQA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
-    "longrope": Case("long", {**LLAMA, **GQA, "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8,
-                                                               "long_factor": [2.0] * 8, "factor": 2.0}}),
+    "longrope": Case(
+        "long",
+        {
+            **LLAMA,
+            **GQA,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0},
+        },
+    ),
     "mistral": Case(
         "Mistral-7B-Instruct-v0.3",
         {**MISTRAL, **SMALL, "num_attention_heads": 8, "_name_or_path": "mistralai/Mistral-7B-v0.3"},
@@ -97,31 +122,56 @@ CASES: dict[str, Case] = {
     "mixtral-shards": Case("Mixtral-8x7B-v0.1", {**MIXTRAL, **GQA, "num_local_experts": 3}, shards=3),
     "mixtral-head": Case("moe", {**MIXTRAL, **GQA, "num_local_experts": 2, "head_dim": 32}),
     "llama-bias": Case(
-        "bias", {**LLAMA, **GQA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 32},
-        groups=("attention_bias", "mlp_bias"), tied=True, shards=2,
-    ),  # fmt: skip
+        "bias",
+        {**LLAMA, **GQA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 32},
+        groups=("attention_bias", "mlp_bias"),
+        tied=True,
+        shards=2,
+    ),
     "llama-inv-freq": Case(
         "inv", {**LLAMA, **GQA}, extra={f"model.layers.{i}.self_attn.rotary_emb.inv_freq": (8,) for i in range(2)}
     ),
-    "bert": Case("MiniLM-L6-v2", {**BERT, "architectures": ["BertModel"]}, groups=("pooler",), files={
-        "modules.json": POOL, "1_Pooling/config.json": '{"pooling_mode_mean_tokens": true}'}),
+    "bert": Case(
+        "MiniLM-L6-v2",
+        {**BERT, "architectures": ["BertModel"]},
+        groups=("pooler",),
+        files={"modules.json": POOL, "1_Pooling/config.json": '{"pooling_mode_mean_tokens": true}'},
+    ),
     "bert-mlm": Case(
-        "bert-base-uncased", {**BERT, "architectures": ["BertForMaskedLM"], "type_vocab_size": 3, "layer_norm_eps": 1e-7},
-        groups=("mlm", "mlm_out_bias"), prefix="bert.", extra={"bert.embeddings.position_ids": (1, 64)}, outtype="f16",
-    ),  # fmt: skip
-    "bert-gamma": Case("old", {**BERT, "architectures": ["BertForMaskedLM"]}, prefix="bert.", dialect="hf_gamma", files={
-        "modules.json": POOL, "1_Pooling/config.json": '{"pooling_mode": "lasttoken"}'}),
+        "bert-base-uncased",
+        {**BERT, "architectures": ["BertForMaskedLM"], "type_vocab_size": 3, "layer_norm_eps": 1e-7},
+        groups=("mlm", "mlm_out_bias"),
+        prefix="bert.",
+        extra={"bert.embeddings.position_ids": (1, 64)},
+        outtype="f16",
+    ),
+    "bert-gamma": Case(
+        "old",
+        {**BERT, "architectures": ["BertForMaskedLM"]},
+        prefix="bert.",
+        dialect="hf_gamma",
+        files={"modules.json": POOL, "1_Pooling/config.json": '{"pooling_mode": "lasttoken"}'},
+    ),
     "bert-labels": Case(
-        "rank", {**BERT, "architectures": ["BertForSequenceClassification"],
-                 "id2label": {"0": "no", "10": "ten", "2": "yes"}, "label2id": {"no": 0, "ten": 10, "yes": 2}},
-        groups=("classifier", "pooler"), prefix="bert.",
+        "rank",
+        {
+            **BERT,
+            "architectures": ["BertForSequenceClassification"],
+            "id2label": {"0": "no", "10": "ten", "2": "yes"},
+            "label2id": {"no": 0, "ten": 10, "yes": 2},
+        },
+        groups=("classifier", "pooler"),
+        prefix="bert.",
         files={"modules.json": POOL, "1_Pooling/config.json": '{"pooling_mode_cls_token": true}'},
-    ),  # fmt: skip
+    ),
     "bert-dummies": Case(
         "cls", {**BERT, "architectures": ["BertForSequenceClassification"]}, groups=("classifier",), prefix="bert."
     ),
     "bert-one": Case(
-        "one", {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
-        groups=("classifier",), prefix="bert.", files={"embedding_config.json": '{"pooling": "last_token"}'},
-    ),  # fmt: skip
+        "one",
+        {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
+        groups=("classifier",),
+        prefix="bert.",
+        files={"embedding_config.json": '{"pooling": "last_token"}'},
+    ),
 }

@@ -35,7 +35,12 @@ def test_families_are_found_by_config_and_by_gguf() -> None:
     assert family_of_hf({"model_type": "mixtral"}) is LLAMA
     assert family_of_hf({"model_type": "bert"}).architecture({"model_type": "bert"}).name == "BertModel"
     assert family_of_gguf({"general.architecture": "bert"}) is BERT
-    for wrong in ({}, {"architectures": ["GPT2LMHeadModel"], "model_type": "llama"}, {"architectures": "Llama"}, {"architectures": [3]}):
+    for wrong in (
+        {},
+        {"architectures": ["GPT2LMHeadModel"], "model_type": "llama"},
+        {"architectures": "Llama"},
+        {"architectures": [3]},
+    ):
         with pytest.raises(UnsupportedError, match="LlamaForCausalLM"):
             family_of_hf(wrong)
     with pytest.raises(UnsupportedError, match="known: bert, llama"):
@@ -52,11 +57,18 @@ def small_models(draw) -> tuple[Family, Sizes]:
     heads, kv = draw(n), 0
     kv = draw(st.sampled_from([d for d in range(1, heads + 1) if heads % d == 0]))
     config = {
-        "architectures": [draw(st.sampled_from([a for f in families().values() for a in f.architectures]))],
-        "num_hidden_layers": draw(n), "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": 2 * draw(n),
-        "hidden_size": heads * draw(n), "intermediate_size": draw(n), "vocab_size": draw(n), "num_local_experts": draw(n),
-        "max_position_embeddings": draw(n), "type_vocab_size": draw(n),
-    }  # fmt: skip
+        "architectures": [draw(st.sampled_from([*LLAMA.architectures, *BERT.architectures]))],
+        "num_hidden_layers": draw(n),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "head_dim": 2 * draw(n),
+        "hidden_size": heads * draw(n),
+        "intermediate_size": draw(n),
+        "vocab_size": draw(n),
+        "num_local_experts": draw(n),
+        "max_position_embeddings": draw(n),
+        "type_vocab_size": draw(n),
+    }
     if config["architectures"] == ["LlamaForCausalLM"]:
         del config["num_local_experts"]
     family = family_of_hf(config)
@@ -96,7 +108,8 @@ def test_a_layout_moves_whole_quantized_rows() -> None:
     for name in LAYOUTS:
         way = layout(name, 2)
         there = way.apply(node)
-        assert there.spec == node.spec and way.exact
+        assert way.exact
+        assert there.spec == node.spec
         assert there.read(0, 16).tobytes() == raw[rope_order(16, 2)].tobytes()
         assert way.undo(there).read(0, 16).tobytes() == raw.tobytes()
 
@@ -115,8 +128,10 @@ def test_one_rename_costs_no_copy() -> None:
     assert out["blk.0.attn_v.weight"] is tensors["model.layers.0.self_attn.v_proj.weight"]
     through = LLAMA.save("gguf", sizes, LLAMA.load("gguf", sizes, out))
     split, whole = through["blk.1.ffn_up_exps.weight"], out["blk.1.ffn_up_exps.weight"]
-    assert isinstance(split, Slice) and isinstance(whole, Slice)  # three experts joined, seen as one
-    assert split.source is whole.source and split.start == whole.start == 0 and split.spec == whole.spec
+    assert isinstance(split, Slice)  # three experts joined, seen as one
+    assert isinstance(whole, Slice)
+    assert split.source is whole.source
+    assert (split.start, split.spec) == (whole.start, whole.spec)
 
 
 # ---------------------------------------------------------------------- presence: exact lists
@@ -139,7 +154,9 @@ def test_what_is_missing_left_over_or_misshapen_is_named() -> None:
     assert report.unmapped == ("model.layers.2.input_layernorm.weight",)
     assert report.misshapen == (("model.norm.weight", (64,), (63,)),)
     assert report.dropped == ("model.layers.0.self_attn.rotary_emb.inv_freq",)
-    with pytest.raises(MappingError, match="1 missing: .*w3.weight; 1 without a rule: .*layers.2.*; 1 of the wrong") as e:
+    with pytest.raises(
+        MappingError, match=r"1 missing: .*w3.weight; 1 without a rule: .*layers.2.*; 1 of the wrong"
+    ) as e:
         LLAMA.load("hf", sizes, nodes({n: np.zeros(s, np.float32) for n, s in shapes.items()}))
     assert e.value.report == report
 
@@ -162,14 +179,19 @@ def test_parts_that_make_no_whole_are_not_written() -> None:
     """An expert short: the first sketch of this wrote a tensor of two experts out of three."""
     sizes, _ = _mixtral()
     roles = LLAMA.load("hf", sizes, nodes(random_hf(LLAMA, sizes)))
-    for gone, want in ((("up_exp", (1, 2)), "ffn_up_exps.weight .its up_exp.1.2"), (("norm", ()), "output_norm.weight")):
+    for gone, want in (
+        (("up_exp", (1, 2)), "ffn_up_exps.weight .its up_exp.1.2"),
+        (("norm", ()), "output_norm.weight"),
+    ):
         kept = {i: n for i, n in roles.items() if i != gone}
         with pytest.raises(MappingError, match=want):
             LLAMA.save("gguf", sizes, kept)
     with pytest.raises(MappingError, match=r"gate_up_proj .its gate_exp.0.1"):
         LLAMA.save("hf5", sizes, {i: n for i, n in roles.items() if i != ("gate_exp", (0, 1))})
     with pytest.raises(MappingError, match=r"expected \[64\]"):
-        LLAMA.save("hf", sizes, {**roles, ("norm", ()): const(np.zeros(3, "<f4"), next(iter(roles.values())).spec.dtype)})
+        LLAMA.save(
+            "hf", sizes, {**roles, ("norm", ()): const(np.zeros(3, "<f4"), next(iter(roles.values())).spec.dtype)}
+        )
     with pytest.raises(UsageError, match="no role 'nonsense'"):
         LLAMA.save("hf", sizes, {**roles, ("nonsense", ()): roles["norm", ()]})
 
@@ -191,8 +213,19 @@ def test_what_gguf_cannot_hold_is_listed() -> None:
     sizes = BERT.sizes_from_hf(config_of("bert-mlm"))
     roles = BERT.load("hf", sizes, nodes(random_hf(BERT, sizes)))
     lost = {role for role, _ in BERT.lost("gguf", sizes, roles)}
-    assert lost == {"pooler", "pooler_bias", "mlm", "mlm_bias", "mlm_norm", "mlm_norm_bias", "mlm_out_bias", "mlm_out",
-                    "mlm_out_copy", "nsp", "nsp_bias"}  # fmt: skip
+    assert lost == {
+        "pooler",
+        "pooler_bias",
+        "mlm",
+        "mlm_bias",
+        "mlm_norm",
+        "mlm_norm_bias",
+        "mlm_out_bias",
+        "mlm_out",
+        "mlm_out_copy",
+        "nsp",
+        "nsp_bias",
+    }
     assert not BERT.lost("canonical", sizes, roles)
 
 
@@ -206,15 +239,23 @@ def test_files_are_read_in_the_order_of_their_names() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"hidden_size": -1}, "hidden_size"), ({"hidden_size": "64"}, "hidden_size"), ({"hidden_size": True}, "hidden_size"),
-        ({"hidden_size": 1 << 40}, "hidden_size"), ({"hidden_size": 0}, "hidden_size"), ({"vocab_size": None}, "vocab_size"),
-        ({"num_hidden_layers": 1.5}, "num_hidden_layers"), ({"num_attention_heads": 0}, "num_attention_heads"),
-        ({"intermediate_size": [96, 96]}, "intermediate_size"), ({"rope_scaling": "linear"}, "rope_scaling"),
-        ({"rope_scaling": {"type": 3}}, "rope_type"), ({"id2label": "x"}, "id2label"), ({"id2label": {"x": "y"}}, "id2label"),
+        ({"hidden_size": -1}, "hidden_size"),
+        ({"hidden_size": "64"}, "hidden_size"),
+        ({"hidden_size": 1 << 40}, "hidden_size"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"hidden_size": True}, "hidden_size"),
+        ({"vocab_size": None}, "vocab_size"),
+        ({"num_hidden_layers": 1.5}, "num_hidden_layers"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"intermediate_size": [96, 96]}, "intermediate_size"),
+        ({"rope_scaling": "linear"}, "rope_scaling"),
+        ({"rope_scaling": {"type": 3}}, "rope_type"),
+        ({"id2label": "x"}, "id2label"),
+        ({"id2label": {"x": "y"}}, "id2label"),
         ({"num_labels": -3}, "num_labels"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_config_of_nonsense_is_a_format_error_that_names_the_key(change, field: str) -> None:
     with pytest.raises(FormatError) as e:
         LLAMA.sizes_from_hf({**config_of("llama"), "head_dim": None, **change})
@@ -224,7 +265,11 @@ def test_a_config_of_nonsense_is_a_format_error_that_names_the_key(change, field
 def test_sizes_that_ask_for_millions_of_names_are_refused_at_once() -> None:
     sizes = LLAMA.sizes_from_hf({**config_of("mixtral"), "num_hidden_layers": (1 << 31) - 1})
     start = time.perf_counter()
-    for call in (lambda: LLAMA.names("gguf", sizes), lambda: LLAMA.check("hf", sizes, {}), lambda: LLAMA.dialect_of([], sizes)):
+    for call in (
+        lambda: LLAMA.names("gguf", sizes),
+        lambda: LLAMA.check("hf", sizes, {}),
+        lambda: LLAMA.dialect_of([], sizes),
+    ):
         with pytest.raises(FormatError, match="more tensors than any model"):
             call()
     assert time.perf_counter() - start < 1
@@ -241,11 +286,13 @@ def test_a_gguf_without_sizes_or_with_sizes_by_layer_is_refused() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda d: d["role"]["q"].update(shape="X,N"), lambda d: d["role"]["q"]["via"].update(gguf="rope"),
-        lambda d: d["role"]["q"].update(hf="model.{x}.q"), lambda d: d["role"]["up_exp"].update(shape="F,F"),
+        lambda d: d["role"]["q"].update(shape="X,N"),
+        lambda d: d["role"]["q"]["via"].update(gguf="rope"),
+        lambda d: d["role"]["q"].update(hf="model.{x}.q"),
+        lambda d: d["role"]["up_exp"].update(shape="F,F"),
         lambda d: d["role"]["gate_exp"].update(shape="F"),
     ],
-)  # fmt: skip
+)
 def test_a_table_that_makes_no_sense_is_refused_when_it_is_read(damage) -> None:
     document = doc("llama")
     damage(document)
@@ -266,5 +313,8 @@ assert len(names) > 100_000 and family.dialect_of(names, sizes) == "hf" and fami
 assert "numpy" not in sys.modules and "tomllib" in sys.modules
 print(time.process_time() - start)
 """
-    seconds = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in "12"]
+    seconds = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in "12"
+    ]
     assert min(seconds) < 1

@@ -41,5 +41,5 @@ MEMORY: Final = 192 * MIB
 VOCABULARY: Final = 1 << 21
 # Tensor names generated from a config's sizes. The largest models known (384 experts, 61 layers) need some 200,000.
 MAPPED_TENSORS: Final = 2_000_000
-# The front matter of a model card (README.md), YAML; real ones stay below 100 kB.
-MODEL_CARD: Final = MIB
+# The front matter of a model card (README.md). Real ones stay below 100 kB; YAML is parsed at some 100 kB/s.
+MODEL_CARD: Final = 256 << 10

@@ -7,7 +7,6 @@ parsing are kept (gguf-py/gguf/metadata.py `load_model_card`): Norwegian's code 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ Card = Mapping[str, Any]
 def read_card(readme: bytes | None) -> tuple[dict[str, Any], str | None]:
     """The front matter of a README.md and, where there is one that can't be read, the reason."""
     text = _front_matter(readme)
-    if not text:
+    if not text.strip():
         return {}, None
     if len(text) > MODEL_CARD:
         return {}, f"the model card's front matter is longer than {MODEL_CARD} bytes"
@@ -27,9 +26,8 @@ def read_card(readme: bytes | None) -> tuple[dict[str, Any], str | None]:
         import yaml  # type: ignore[import-untyped]
     except ImportError:
         return {}, "the model card's front matter is YAML, and PyYAML isn't installed"
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        data = yaml.load(text, Loader=loader)  # safe either way: plain data only
+        data = yaml.safe_load(text)  # in Python: the C loader dies of deep nesting, this one raises
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as e:
         return (
             {},
@@ -74,7 +72,7 @@ _RENAMED = {"license.name": "license_name", "license.link": "license_link", "sou
 
 
 def write_card(metadata: Mapping[str, Any]) -> bytes | None:
-    """A README.md whose front matter gives back a GGUF's `general.*`; None where it has none of it. JSON is YAML."""
+    """A README.md whose front matter gives back a GGUF's `general.*`; None where it has none of it."""
     fields = {name: metadata.get(f"general.{name}") for name in _WRITTEN}
     fields |= {card: metadata.get(f"general.{name}") for name, card in _RENAMED.items()}
     fields["base_model"] = _listed(metadata, "base_model")
@@ -82,12 +80,24 @@ def write_card(metadata: Mapping[str, Any]) -> bytes | None:
     said = {key: value for key, value in fields.items() if value is not None}
     if not said:
         return None
-    body = "".join(f"{key}: {json.dumps(_plain(value), ensure_ascii=False)}\n" for key, value in said.items())
-    return f"---\n{body}---\n".encode("utf-8", "surrogateescape")
+    body = "".join(f"{key}: {_flow(value)}\n" for key, value in said.items())
+    return f"---\n{body}---\n".encode()
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | dict | int | float) else list(value)
+def _flow(value: Any) -> str:
+    """A value in YAML's flow style, on one line."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(v)}" for key, v in value.items()) + "}"
+    if isinstance(value, bool | int | float):
+        return repr(value).lower()
+    return "[" + ", ".join(_flow(v) for v in value) + "]"
+
+
+def _quoted(text: str) -> str:
+    """A double-quoted YAML scalar (YAML 1.1, 5.7): what isn't printable is escaped, bytes that were no UTF-8 too."""
+    return '"' + "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
 def _listed(metadata: Mapping[str, Any], kind: str) -> list[dict[str, Any]] | None:

@@ -6,7 +6,6 @@ config's key: a file is never written with a number that was cut to fit.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf_meta import KV
 from weighbridge.models.arch.config import evaluate, number
+from weighbridge.models.arch.make import f32
 
 _RANGES: Final = MappingProxyType({"u32": (0, (1 << 32) - 1), "i32": (-(1 << 31), (1 << 31) - 1)})
 
@@ -52,10 +52,8 @@ class KeyTable:
         return (row for row in self.keys if row.family in (None, family))
 
 
-def parse_table(text: str) -> KeyTable:
-    import tomllib
-
-    doc = tomllib.loads(text)
+def build_table(doc: Mapping[str, Any]) -> KeyTable:
+    """The table from its parsed TOML."""
     silent = {f: {k: tuple(v) for k, v in rules.items()} for f, rules in doc["silent"].items()}
     return KeyTable(
         tuple(map(_parse_row, doc["key"])), tuple(map(_parse_row, doc["sampling"])),
@@ -76,7 +74,9 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
 @cache
 def table() -> KeyTable:
     """The table that is shipped."""
-    return parse_table((resources.files(__package__ or "") / "keys.toml").read_text(encoding="utf-8"))
+    import tomllib
+
+    return build_table(tomllib.loads((resources.files(__package__ or "") / "keys.toml").read_text(encoding="utf-8")))
 
 
 # ---------------------------------------------------------------------- config -> GGUF
@@ -144,9 +144,8 @@ def from_value(row: KeyRow, value: Any) -> Any:
 
 def shortest(value: float) -> float:
     """The shortest decimal that is the same f32: 1e-06, not 9.999999974752427e-07."""
-    packed = struct.pack("<f", value)
     for digits in range(1, 10):
-        if struct.pack("<f", candidate := float(f"{value:.{digits}g}")) == packed:
+        if f32(candidate := float(f"{value:.{digits}g}")) == f32(value):
             return candidate
     return value
 

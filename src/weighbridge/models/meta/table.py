@@ -119,7 +119,8 @@ def _rotary(
     if rope:
         rope.setdefault("rope_type", "default")
         config["rope_scaling"] = rope
-    return _partial(metadata, family, config)
+    told = ["longrope's factors are not carried over"] if rope.get("rope_type") == "longrope" else []
+    return told + _partial(metadata, family, config)
 
 
 def _plain_defaults(family: Family) -> Mapping[str, Any]:
