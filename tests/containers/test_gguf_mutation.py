@@ -122,6 +122,7 @@ def _changed(table: MappingProxyType[str, Any], key: str, value: Any) -> Mapping
     return MappingProxyType({**table, key: value})
 
 
+BYTES = ("u8", "bool")  # read as a byte anyway
 # (module, name, what it is set to)
 CONSTANTS: list[tuple[Any, str, Any]] = [
     (limits, "GGUF_NAME", 62),
@@ -144,7 +145,7 @@ CONSTANTS: list[tuple[Any, str, Any]] = [
     (gguf_checks, "_PER_LAYER", gguf_checks._PER_LAYER[1:]),
     (gguf_checks, "_LIST", "tokenizer.ggml.token"),
     *((gguf_checks, "_PARALLEL", {key: value}) for key, value in gguf_checks._PARALLEL.items()),
-    *((gguf_read, "SCALARS", _changed(gguf_meta.SCALARS, k, "B")) for k in gguf_meta.SCALARS if k[0] != "b" and k != "u8"),
+    *((gguf_read, "SCALARS", _changed(gguf_meta.SCALARS, k, "B")) for k in gguf_meta.SCALARS if k not in BYTES),
     (gguf_read, "NAMES", ("i8", "u8", *gguf_meta.NAMES[2:])),
     (gguf_split, "MAX_TENSORS", 127),
     (gguf_split, "TOTAL", "split.tensor.count"),

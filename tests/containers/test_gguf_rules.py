@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.containers import _ggml
+from tests.containers._gguf import File, Tensor
 from tests.containers._gguf_cases import PARSED, Case
 
 from weighbridge.containers import gguf, gguf_rules
@@ -58,3 +59,14 @@ def llama_cpp_agrees(case: Case) -> None:
 @pytest.mark.parametrize("case", [c for c in PARSED if c.data], ids=lambda c: c.name)
 def test_llama_cpp_agrees_on_what_it_refuses(case: Case) -> None:
     llama_cpp_agrees(case)
+
+
+def test_where_tensors_lie_is_told() -> None:
+    """Which tensor, what with, where in the file the wrong offset stands."""
+    shared = File(tensors=[Tensor("a", [16]), Tensor("b", [8], offset=32), Tensor("c", [8], offset=128)], data=bytes(160))
+    overlap, gap = gguf.parse(BytesSource(shared.bytes())).findings
+    assert (overlap.tensor, overlap.message) == ("b", "tensors share bytes: with 'a'")
+    assert (gap.tensor, gap.message) == ("c", "unused space before a tensor: offset 128, expected 64")
+    for finding, offset in ((overlap, 32), (gap, 128)):
+        assert finding.offset is not None
+        assert shared.bytes()[finding.offset :][:8] == offset.to_bytes(8, "little")

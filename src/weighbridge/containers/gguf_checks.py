@@ -43,35 +43,34 @@ def _alignment(header: Header, notes: Collector) -> None:
 
 def _contiguity(header: Header, notes: Collector) -> None:
     """Every breach of llama.cpp's rule gets exactly one name: overlap, gap or order (see `_sweep`)."""
-    overlapping, after_gap = _sweep(header.infos, header.alignment)
+    overlaps, after_gap = _sweep(header.infos, header.alignment)
     expected = total = 0
     for number, info in enumerate(header.infos):
-        detail = f"its offset is {info.offset}, expected {expected}"
-        if number in overlapping:
-            notes.note("gguf/overlap", detail, offset=info.end - 8, tensor=info.name)
-        elif number in after_gap:
-            notes.note("gguf/gap", detail, offset=info.end - 8, tensor=info.name)
+        if number in overlaps:
+            notes.note("gguf/overlap", f"with {overlaps[number][:80]!r}", offset=info.end - 8, tensor=info.name)
         elif info.offset != expected:
-            notes.note("gguf/order", detail, offset=info.end - 8, tensor=info.name)
+            rule = "gguf/gap" if number in after_gap else "gguf/order"
+            notes.note(rule, f"offset {info.offset}, expected {expected}", offset=info.end - 8, tensor=info.name)
         expected = padded(info.offset + info.nbytes, header.alignment)
         total += padded(info.nbytes, header.alignment)
     if total > _SIZE_MAX:  # gguf.cpp's sum of padded sizes would wrap around
         notes.note("gguf/dims-overflow", f"all tensors together take {total} bytes")
 
 
-def _sweep(infos: list[Info], alignment: int) -> tuple[set[int], set[int]]:
-    """Numbers of the tensors that share bytes with another, and of those with unused space before them."""
+def _sweep(infos: list[Info], alignment: int) -> tuple[dict[int, str], set[int]]:
+    """Numbers of the tensors that begin inside another, with its name, and of those with unused space before them."""
     order = sorted((info.offset, number) for number, info in enumerate(infos) if info.nbytes)
-    overlapping, after_gap = set(), set()
-    end, last = 0, -1
+    overlaps: dict[int, str] = {}
+    after_gap: set[int] = set()
+    end, last = 0, ""
     for offset, number in order:
         if offset < end:
-            overlapping |= {number, last}
+            overlaps[number] = last
         elif offset > padded(end, alignment):
             after_gap.add(number)
         if offset + infos[number].nbytes > end:
-            end, last = offset + infos[number].nbytes, number
-    return overlapping, after_gap
+            end, last = offset + infos[number].nbytes, infos[number].name
+    return overlaps, after_gap
 
 
 def _extent(header: Header, notes: Collector) -> None:
