@@ -63,7 +63,8 @@ def test_llama_cpp_agrees_on_what_it_refuses(case: Case) -> None:
 
 def test_where_tensors_lie_is_told() -> None:
     """Which tensor, what with, where in the file the wrong offset stands."""
-    shared = File(tensors=[Tensor("a", [16]), Tensor("b", [8], offset=32), Tensor("c", [8], offset=128)], data=bytes(160))
+    tensors = [Tensor("a", [16]), Tensor("b", [8], offset=32), Tensor("c", [8], offset=128)]
+    shared = File(tensors=tensors, data=bytes(160))
     overlap, gap = gguf.parse(BytesSource(shared.bytes())).findings
     assert (overlap.tensor, overlap.message) == ("b", "tensors share bytes: with 'a'")
     assert (gap.tensor, gap.message) == ("c", "unused space before a tensor: offset 128, expected 64")
