@@ -43,31 +43,15 @@ ALLOWED: Final = (FormatError, UnsupportedError, RefusedError)
 SLOW: Final = 2.0
 # Numbers at which counts, lengths and offsets go wrong: signs, powers, wrap-arounds.
 EDGES: Final = (
-    0,
-    1,
-    7,
-    8,
-    127,
-    128,
-    255,
-    256,
-    65535,
-    65536,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**32,
-    2**53,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
+    *(0, 1, 7, 8, 127, 128, 255, 256, 65535, 65536),
+    *(2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1),
 )
 # What text headers trip over: JSON and Python literals.
 TOKENS: Final = (
-    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u0000", b"\\ud800", b"null", b"true", b"NaN", b"1e999", b"-0", b"-1",
-    b"0.0", b"18446744073709551615", b"9223372036854775808", b"\x00", b"\xff", b"\xef\xbb\xbf", b"{}", b"[]", b'""', b" ", b"\n",
-    b"(", b")", b"'", b"__metadata__", b"dtype", b"shape", b"data_offsets",
-)  # fmt: skip
+    *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u0000", b"\\ud800", b"null", b"true", b"NaN", b"1e999"),
+    *(b"-0", b"-1", b"0.0", b"18446744073709551615", b"9223372036854775808", b"\x00", b"\xff", b"\xef\xbb\xbf"),
+    *(b"{}", b"[]", b'""', b" ", b"\n", b"(", b")", b"'", b"__metadata__", b"dtype", b"shape", b"data_offsets"),
+)
 
 
 class Broken(AssertionError):
@@ -138,17 +122,8 @@ def _move(rng: random.Random, data: bytearray) -> None:
 
 
 MUTATORS: Final[Sequence[Mutator]] = (
-    _flip,
-    _byte,
-    _number,
-    _number,
-    _cut,
-    _delete,
-    _insert,
-    _token,
-    _token,
-    _repeat,
-    _move,
+    *(_flip, _byte, _number, _number, _cut, _delete),
+    *(_insert, _token, _token, _repeat, _move),
 )
 
 
@@ -238,7 +213,8 @@ def harnesses() -> list[Path]:
 def load(path: Path) -> ModuleType:
     """The module of a harness file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -265,7 +241,7 @@ def _report(name: str, save: Path | None, fuzz: Callable[[], int]) -> int:
 
 
 def main(target: Target, seeds: Sequence[bytes], argv: Sequence[str] | None = None) -> int:
-    """The command line of one harness: random inputs for a while, or files to try again. 1 where the invariant broke."""
+    """The command line of one harness: random inputs for a while, or files to try again. 1 where it broke."""
     parser = _options("fuzz one parser")
     parser.add_argument("inputs", nargs="*", type=Path, help="try these files instead of random ones")
     args = parser.parse_args(argv)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 _SPEC = importlib.util.spec_from_file_location("harness", Path(__file__).with_name("harness.py"))
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 harness: Any = importlib.util.module_from_spec(_SPEC)
 sys.modules["harness"] = harness  # the name by which harness files import it
 _SPEC.loader.exec_module(harness)
@@ -20,7 +21,7 @@ _SPEC.loader.exec_module(harness)
 @pytest.mark.parametrize("path", harness.harnesses(), ids=lambda p: p.stem)
 def test_invariant(path: Path) -> None:
     module = harness.load(path)
-    assert module.__doc__ and "invariant" in module.__doc__.splitlines()[0].lower()
+    assert "invariant" in module.__doc__.splitlines()[0].lower()
     assert harness.run(module.target, module.seeds(), iterations=200, seed=1) >= 200
 
 

@@ -30,11 +30,11 @@ from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
 from weighbridge.containers.base import Entry, Finding, Index, Region
 from weighbridge.containers.jsonscan import Object, Pair, Scanner
 from weighbridge.containers.safetensors_exact import FIELDS, LENGTH, SPACE, TYPES, U64, Info, exact, members, short
-from weighbridge.containers.safetensors_layout import METADATA, SUFFIX, edited_header, header_bytes, layout
+from weighbridge.containers.safetensors_layout import METADATA, SUFFIX, header_bytes, layout
 from weighbridge.containers.safetensors_rules import Problems
 from weighbridge.io.source import Source
 
-__all__ = ["NAME", "SUFFIX", "edited_header", "header_bytes", "layout", "parse", "parse_lenient", "regions"]
+__all__ = ["NAME", "SUFFIX", "header_bytes", "layout", "parse", "parse_lenient", "regions"]
 
 NAME: Final = "safetensors"
 

@@ -19,7 +19,7 @@ from weighbridge.base.dtypes import RANK
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SAFETENSORS_HEADER
 from weighbridge.base.spec import Spec
-from weighbridge.containers.base import Index, Layout, Slot
+from weighbridge.containers.base import Layout, Slot
 
 SUFFIX: Final = ".safetensors"
 METADATA: Final = "__metadata__"
@@ -75,18 +75,6 @@ def header_bytes(
             hint="split the tensors over several files",
         )
     return (total - _LENGTH).to_bytes(_LENGTH, "little") + text.ljust(total - _LENGTH)
-
-
-def edited_header(index: Index, metadata: Mapping[str, str]) -> bytes | None:
-    """The bytes that replace the header of `index` in place to give it this metadata; None where they don't fit.
-
-    Only where the file is known to be read as `index` says: same entries, same data, same length of the header.
-    """
-    _check_metadata(metadata)
-    try:
-        return header_bytes([(e.name, e.spec) for e in index.entries], metadata, size=index.data_start[0])
-    except UsageError:
-        return None
 
 
 def _json(tensors: Iterable[Named], metadata: Mapping[str, str] | None) -> bytes:

@@ -1,11 +1,11 @@
-"""Sharded sets: `model-00001-of-00003.safetensors` ... and the `model.safetensors.index.json` that says which tensor is
-in which file. The JSON is written by many tools and checked by none at load, so everything it says is untrusted: a name
-in it must be a plain file name beside it, and what it says is held against the shards themselves.
+"""Sets of files that hold one model: the index (`model.safetensors.index.json`), its shards, and whether they agree.
 
-    {"metadata": {"total_size": 123, ...}, "weight_map": {"tensor name": "file name", ...}}
+    {"metadata": {"total_size": 16060522496}, "weight_map": {"lm_head.weight": "model-00004-of-00004.safetensors", ...}}
 
-Rules of the format: huggingface_hub 2.4 `serialization/_base.py` (how shards are cut and named) and `_torch.py`.
-This module opens nothing: it gets parsed indexes, names and sizes.
+Nothing is opened here: callers give sources, or a function that opens a name, and the names that lie in the folder. A
+shard's name comes from an untrusted file and becomes a path, so it must be a plain file name. `check` gives everything
+that is wrong with a set at once; `merge` makes one index of several and raises where a tensor would be missing or
+ambiguous. Index files are written as huggingface_hub writes them, and shards are cut by its greedy rule.
 """
 
 from __future__ import annotations
@@ -13,260 +13,346 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
-
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.base.spec import Spec
+from weighbridge.containers import safetensors
 from weighbridge.containers.base import Entry, Finding, Index, Severity
+from weighbridge.containers.jsonscan import Object, Scanner, Value, kind
 from weighbridge.io.source import Source
 
-SUFFIX: Final = ".index.json"
-_NUMBERED: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5,6})-of-(?P<count>\d{5,6})(?P<suffix>\.\w+)\Z")
+INDEX_SUFFIX: Final = ".index.json"
+_SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5,6})-of-(?P<count>\d{5,6})(?P<suffix>\.[A-Za-z]+)")
+# No separators of any system, no drive or stream colon, no control characters.
+_UNSAFE: Final = re.compile(r"[/\\:\x00-\x1f\x7f]")
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
 @dataclass(frozen=True)
-class WeightMap:
-    """What an index JSON says: tensor name -> file name, and `metadata` (total_size and whatever else)."""
+class ShardIndex:
+    """What an index file says: which file holds which tensor."""
 
-    where: Mapping[str, str]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    path: str = ""
+    path: str
+    weight_map: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    findings: tuple[Finding, ...] = ()
 
-    @property
+    @cached_property
     def files(self) -> tuple[str, ...]:
-        """The files it names, each once, in the order of their names."""
-        return tuple(sorted(set(self.where.values())))
-
-    @property
-    def total_size(self) -> int | None:
-        said = self.metadata.get("total_size")
-        return int(said) if isinstance(said, int | float) and not isinstance(said, bool) and said == said // 1 else None
+        """The shards' names in their order."""
+        return tuple(sorted(set(self.weight_map.values())))
 
 
-# ------------------------------------------------------------------------------------------------ reading
+def is_index(name: str) -> bool:
+    """Whether a file of this name is an index; variants stand before or after the word (`.index.fp16.json`)."""
+    return re.search(r"\.(safetensors|bin)\.index(\.[\w-]+)?\.json\Z", name) is not None
 
 
-def parse_index(source: Source) -> WeightMap:
-    """An index JSON. FormatError where it is none, or names a file that isn't a plain name beside it."""
+# ---- reading the index ----------------------------------------------------------------------------------------
+
+
+def parse_index(source: Source) -> ShardIndex:
+    """An index file. FormatError where it isn't one, or where a shard's name isn't a plain file name."""
     if source.size > INDEX_JSON:
-        raise FormatError("the index is too large", path=source.name, expected=f"at most {INDEX_JSON} bytes",
-                          found=source.size)  # fmt: skip
+        raise FormatError("too long for an index", path=source.name, expected=f"<= {INDEX_JSON}", found=source.size)
+    raw = source.read(0, source.size)
     try:
-        doc = msgspec.json.decode(source.read(0, source.size))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"the index is no JSON: {error}", path=source.name) from None
-    where = doc.get("weight_map") if isinstance(doc, dict) else None
-    if not isinstance(where, dict) or not where:
-        raise FormatError("the index has no weight_map", path=source.name, field="weight_map",
-                          expected="an object of tensor and file names")  # fmt: skip
-    for tensor, name in where.items():
-        if not isinstance(name, str) or not is_plain_name(name):
-            raise FormatError(
-                "a shard's name leaves the folder or is no file name", path=source.name,
-                field=f"weight_map[{tensor!r}]", expected="a plain file name", found=repr(name)[:120],
-            )  # fmt: skip
-    if len(set(where.values())) > SHARDS:
-        raise FormatError("the index names too many files", path=source.name, expected=f"at most {SHARDS}")
-    metadata = doc.get("metadata")
-    return WeightMap(MappingProxyType(where), metadata if isinstance(metadata, dict) else {}, source.name)
+        raw.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError("not UTF-8", path=source.name, offset=error.start) from None
+    top = Scanner(raw, path=source.name).document()
+    outer = _object(top, "the index", source.name)
+    metadata = outer.get("metadata")
+    weights = outer.get("weight_map")
+    pairs = weights if isinstance(weights, Object) else None
+    if pairs is None:
+        what = "nothing" if weights is None else kind(weights)
+        raise FormatError("no weight_map", path=source.name, field="weight_map", expected="an object", found=what)
+    weight_map = {p.key: shard_name(p.value, p.key, source.name) for p in pairs}
+    if len(set(weight_map.values())) > SHARDS:
+        raise FormatError("too many shards", path=source.name, expected=f"<= {SHARDS}")
+    counts = Counter(p.key for p in pairs) if len(weight_map) != len(pairs) else {}
+    repeated = [name for name, count in counts.items() if count > 1]
+    finder = _Finder(source.name)
+    for name in repeated:
+        finder.add("repeated-name", _W, "the index lists this tensor more than once; the last one counts", name)
+    plain = _plain(metadata) if isinstance(metadata, Object) else {}
+    return ShardIndex(source.name, MappingProxyType(weight_map), MappingProxyType(plain), tuple(finder.found))
 
 
-def is_plain_name(name: str) -> bool:
-    """True for a name that stays in its folder on every system: no separators, no drive, no dots alone, no controls."""
-    return (
-        0 < len(name) <= 255
-        and name not in (".", "..")
-        and not any(c in '/\\:\0<>"|?*' or ord(c) < 32 for c in name)
-        and not name.endswith((" ", "."))
+def _object(value: Value, what: str, path: str) -> dict[str, Value]:
+    if not isinstance(value, Object):
+        raise FormatError(f"{what} is not a JSON object", path=path, expected="an object", found=kind(value))
+    return value.last()
+
+
+def _plain(value: Object) -> dict[str, Any]:
+    """As dicts and lists all the way down (the scanner bounds the depth)."""
+
+    def plain(v: Any) -> Any:
+        if isinstance(v, Object):
+            return _plain(v)
+        return [plain(item) for item in v] if isinstance(v, list) else v
+
+    return {p.key: plain(p.value) for p in value}
+
+
+def shard_name(value: object, tensor: str, path: str) -> str:
+    """`value` if it is a plain file name, which can't leave its folder on any system. FormatError otherwise."""
+    if not isinstance(value, str):
+        raise FormatError(
+            "a shard's name is not a string", path=path, field=f"weight_map[{tensor!r}]", found=repr(value)
+        )
+    if value in ("", ".", "..") or _UNSAFE.search(value) or not value.isprintable():
+        raise FormatError(
+            "a shard's name is not a plain file name", path=path, field=f"weight_map[{tensor!r}]", found=repr(value),
+            hint="shards lie beside their index; a name that leads elsewhere is refused",
+        )  # fmt: skip
+    return value
+
+
+# ---- several files as one -------------------------------------------------------------------------------------
+
+
+def read_set(index: ShardIndex, open_source: Callable[[str], Source], names: Collection[str] | None = None) -> Index:
+    """The set that `index` speaks of as one index; its files are opened with `open_source` and closed on any error.
+    `names`: what lies in the folder, to say what is missing."""
+    pickles = [name for name in index.files if not name.endswith(safetensors.SUFFIX)]
+    if pickles:
+        raise UnsupportedError(
+            f"{index.path}: {pickles[0]!r} is not a safetensors file, and this version reads no other shards",
+            hint="convert the model to safetensors with transformers first",
+        )
+    missing = [name for name in index.files if names is not None and name not in names]
+    if missing:
+        raise FormatError(
+            f"{len(missing)} of {len(index.files)} shards are missing", path=index.path, found=", ".join(missing[:4]),
+            hint="download them, or run wb verify to see everything that is wrong",
+        )  # fmt: skip
+    sources: list[Source] = []
+    try:
+        for name in index.files:
+            sources.append(open_source(name))
+        return merge([safetensors.parse(source) for source in sources], index)
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise
+
+
+def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
+    """Several files' indexes as one: entries in file order with their file's number, and all their metadata (the first
+    file that has a key wins). FormatError where the set lacks a tensor that `index` lists, or where several files hold
+    one tensor and `index` doesn't say which counts."""
+    if not indexes:
+        raise UsageError("a set of no files")
+    shards = {_basename(i): i for i in indexes}
+    findings = check(index, shards) if index is not None else ()
+    raise_first(findings)
+    entries: dict[str, Entry] = {}
+    files: list[Source] = []
+    for one in indexes:
+        for e in one.entries:
+            if index is not None and index.weight_map.get(e.name, _basename(one)) != _basename(one):
+                continue  # another file holds the one that counts
+            if e.name in entries:
+                words = f"tensor {e.name!r} is in two files, and no index says which counts"
+                raise FormatError(words, path=one.files[0].name)
+            entries[e.name] = Entry(e.name, e.dtype, e.shape, e.offset, e.nbytes, len(files) + e.file)
+        files += one.files
+    return replace(
+        indexes[0],
+        files=tuple(files),
+        entries=tuple(entries.values()),
+        metadata=MappingProxyType({k: v for one in reversed(indexes) for k, v in one.metadata.items()}),
+        data_start=tuple(start for one in indexes for start in one.data_start),
+        findings=(*(f for one in indexes for f in one.findings), *findings),
     )
 
 
-def merge(indexes: Sequence[Index], weight_map: WeightMap | None = None) -> Index:
-    """Several files' indexes as one, tensors in the order of the files. Where a tensor stands in two files, the one
-    that the weight map names counts, else the first; what disagrees becomes findings (see `check`)."""
-    if not indexes:
-        raise UsageError("no shards to merge")
-    names = [_base(i.files[0].name) for i in indexes]
-    findings = [f for i in indexes for f in i.findings] + list(check(indexes, weight_map))
-    where = weight_map.where if weight_map else {}
-    first: dict[str, int] = {}
-    for number, index in enumerate(indexes):
-        for entry in index:
-            if entry.name not in first or where.get(entry.name) == names[number]:
-                first[entry.name] = number
-    entries, offset = [], 0
-    for number, index in enumerate(indexes):
-        entries += [_shifted(e, offset) for e in index if first[e.name] == number]
-        offset += len(index.files)
-    head = indexes[0]
-    return Index(
-        head.format, tuple(s for i in indexes for s in i.files), tuple(entries), _metadata(indexes),
-        tuple(start for i in indexes for start in i.data_start), max(i.alignment for i in indexes),
-        head.byte_order, head.version, tuple(findings),
-    )  # fmt: skip
+def _basename(index: Index) -> str:
+    return PurePath(index.files[0].name).name
 
 
-def _shifted(e: Entry, files: int) -> Entry:
-    """The entry in a set with `files` files before its own."""
-    return Entry(e.name, e.dtype, e.shape, e.offset, e.nbytes, e.file + files) if files else e
+def raise_first(findings: Iterable[Finding]) -> None:
+    """FormatError for the first finding that is an error."""
+    for f in findings:
+        if f.severity is Severity.ERROR:
+            field = None if f.tensor is None else f"tensor {f.tensor!r}"
+            raise FormatError(f.message, path=f.path, offset=f.offset, field=field, hint=f.hint)
 
 
-def _metadata(indexes: Sequence[Index]) -> Mapping[str, Any]:
-    """What all shards say; the first one's word where they differ."""
-    out: dict[str, Any] = {}
-    for index in reversed(indexes):
-        out |= index.metadata
-    return out
+# ---- does the set agree with its index? -----------------------------------------------------------------------
 
 
-def _base(name: str) -> str:
-    return re.split(r"[/\\]", name)[-1]
+class _Finder:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: list[Finding] = []
+
+    def add(
+        self, rule: str, severity: Severity, message: str, tensor: str | None = None, hint: str | None = None
+    ) -> None:
+        self.found.append(Finding(f"sharded.{rule}", severity, message, self.path, None, tensor, hint))
 
 
-# ------------------------------------------------------------------------------------------------ checking
+def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str] = ()) -> tuple[Finding, ...]:
+    """Everything in which the index and its shards differ. `shards`: by file name, those that could be read; `names`:
+    all files of the folder, where known."""
+    finder = _Finder(index.path)
+    finder.found += index.findings
+    present = {*names, *shards}
+    for name in index.files:
+        if name not in present:
+            count = sum(file == name for file in index.weight_map.values())
+            words = f"shard {name!r} is missing, and with it {count} tensors"
+            finder.add("missing-shard", _E, words, hint="download it")
+    _check_listed(index, shards, finder)
+    _check_unlisted(index, shards, finder)
+    _check_numbers(index.files, finder)
+    _check_strays(index, names, finder)
+    if all(name in shards for name in index.files):
+        _check_total(index, [shards[name] for name in index.files], finder)
+    return tuple(finder.found)
 
 
-def check(indexes: Sequence[Index], weight_map: WeightMap | None, listing: Collection[str] = ()) -> Iterator[Finding]:
-    """What is wrong between an index and its shards, both ways. `listing`: the names of the folder, for files that are
-    missing or stray; without it only the shards given are held against the map."""
-    held: dict[str, list[str]] = {}
-    for index in indexes:
-        for entry in index:
-            held.setdefault(entry.name, []).append(_base(index.files[entry.file].name))
-    yield from _doubles(held)
-    if weight_map is not None:
-        yield from _against_map(held, weight_map, {_base(s.name) for i in indexes for s in i.files})
-        yield from _total_size(indexes, weight_map)
-    if listing:
-        named = set(weight_map.files) if weight_map else set()
-        yield from _missing_files(named, listing, weight_map)
-        yield from _strays(named, listing)
-        yield from _gaps(listing)
+def _check_listed(index: ShardIndex, shards: Mapping[str, Index], finder: _Finder) -> None:
+    holders = _holders(shards)
+    aliases = {name: kept for shard in shards.values() for name, kept in shard.metadata.items()}
+    for tensor, file in index.weight_map.items():
+        if file not in shards or tensor in shards[file]:
+            continue
+        elsewhere = holders.get(tensor)
+        if elsewhere:
+            words = f"the index says {file!r}, but it is in {', '.join(map(repr, elsewhere))}"
+            finder.add("misplaced-tensor", _E, words, tensor)
+        elif aliases.get(tensor) in holders:
+            # safetensors' save_model leaves shared tensors out and notes `name: kept name` in the metadata.
+            finder.add("alias", _I, f"stored once, as {aliases[tensor]!r}", tensor)
+        else:
+            finder.add("missing-tensor", _E, f"the index says it is in {file!r}, but no shard has it", tensor)
 
 
-def _doubles(held: Mapping[str, list[str]]) -> Iterator[Finding]:
-    for tensor, files in held.items():
-        if len(files) > 1:
-            yield Finding(
-                "shards/duplicate-tensor", Severity.ERROR, f"the tensor stands in {', '.join(files)}", tensor=tensor,
-                hint="loaders take one of them, and not all the same one",
-            )  # fmt: skip
+def _holders(shards: Mapping[str, Index]) -> dict[str, list[str]]:
+    holders: dict[str, list[str]] = {}
+    for file, shard in shards.items():
+        for e in shard.entries:
+            holders.setdefault(e.name, []).append(file)
+    return holders
 
 
-def _against_map(held: Mapping[str, list[str]], weight_map: WeightMap, read: Collection[str]) -> Iterator[Finding]:
-    for tensor, file in weight_map.where.items():
-        if file in read and file not in held.get(tensor, ()):
-            elsewhere = f"; it stands in {held[tensor][0]}" if tensor in held else ""
-            yield Finding(
-                "shards/not-in-shard", Severity.ERROR,
-                f"the index places the tensor in {file}, which lacks it{elsewhere}",
-                path=weight_map.path, tensor=tensor, hint="the index is stale or a shard is another model's",
-            )  # fmt: skip
-    for tensor, files in held.items():
-        if tensor not in weight_map.where:
-            yield Finding(
-                "shards/not-in-index", Severity.WARNING, f"the tensor stands in {files[0]} but not in the index",
-                path=weight_map.path, tensor=tensor, hint="loaders that follow the index don't load it",
-            )  # fmt: skip
+def _check_unlisted(index: ShardIndex, shards: Mapping[str, Index], finder: _Finder) -> None:
+    for tensor, files in _holders({f: s for f, s in shards.items() if f in index.files}).items():
+        if tensor not in index.weight_map:
+            words = f"{files[0]!r} has it, but the index does not list it; some loaders skip it"
+            finder.add("unlisted-tensor", _W, words, tensor)
+            if len(files) > 1:
+                finder.add("repeated-tensor", _E, f"in {len(files)} shards, and the index lists none", tensor)
+        elif len(files) > 1:
+            words = f"in {len(files)} shards ({', '.join(files)}); the index says {index.weight_map[tensor]!r}"
+            finder.add("repeated-tensor", _W, words, tensor, "loaders that read all files may take the other one")
 
 
-def _total_size(indexes: Sequence[Index], weight_map: WeightMap) -> Iterator[Finding]:
-    said = weight_map.total_size
-    data = sum(i.nbytes for i in indexes)
-    files = sum(s.size for i in indexes for s in i.files)
-    if {_base(s.name) for i in indexes for s in i.files} != set(weight_map.files) or said in (data, files):
-        return  # with a shard absent the sum says nothing; some tools count whole files, headers included
-    found = "none" if said is None else f"{said}"
-    yield Finding(
-        "shards/total-size", Severity.WARNING, f"total_size is {found}, the tensors take {data} bytes",
-        path=weight_map.path, hint="no loader checks it; tools that show sizes are misled",
-    )  # fmt: skip
-
-
-def _missing_files(named: Collection[str], listing: Collection[str], weight_map: WeightMap | None) -> Iterator[Finding]:
-    for file in sorted(set(named) - set(listing)):
-        count = sum(f == file for f in weight_map.where.values()) if weight_map else 0
-        yield Finding(
-            "shards/missing-file", Severity.ERROR, f"{file} is missing, with {count} tensors",
-            path=weight_map.path if weight_map else None, hint="download it again",
-        )  # fmt: skip
-
-
-def _strays(named: Collection[str], listing: Collection[str]) -> Iterator[Finding]:
-    """Weights beside the set that the index doesn't name: loaders that take every file load them too."""
-    suffixes = {"." + n.rsplit(".", 1)[-1] for n in named}
-    for file in sorted(set(listing) - set(named)):
-        if named and any(file.endswith(s) for s in suffixes) and not file.startswith(("adapter_", "consolidated")):
-            yield Finding(
-                "shards/stray-file", Severity.WARNING, f"{file} is not in the index", path=file,
-                hint="a leftover of another version? loaders that take every file load it as well",
-            )  # fmt: skip
-
-
-def _gaps(listing: Collection[str]) -> Iterator[Finding]:
-    """Numbers missing in a numbered set."""
+def _check_numbers(files: Iterable[str], finder: _Finder) -> None:
     sets: dict[tuple[str, str, str], set[int]] = {}
-    for name in listing:
-        if match := _NUMBERED.fullmatch(name):
-            sets.setdefault((match["stem"], match["count"], match["suffix"]), set()).add(int(match["no"]))
-    for (stem, count, suffix), numbers in sorted(sets.items()):
-        total = int(count)
-        if total > SHARDS or not numbers <= set(range(1, min(total, SHARDS) + 1)):
-            message = f"{stem}-*-of-{count}{suffix}: numbers outside 1..{total}"
-            yield Finding("shards/numbering", Severity.ERROR, message)
-        elif len(numbers) < total:
-            absent = [i for i in range(1, total + 1) if i not in numbers]
-            some = ", ".join(map(str, absent[:10])) + (" ..." if len(absent) > 10 else "")
-            message = f"{stem}-*-of-{count}{suffix}: {len(absent)} of {total} are missing: {some}"
-            yield Finding("shards/gap", Severity.ERROR, message)
-    stems = Counter((stem, suffix) for stem, _, suffix in sets)
-    for (stem, suffix), versions in sorted(stems.items()):
-        if versions > 1:
-            yield Finding(
-                "shards/two-sets", Severity.WARNING, f"{stem}-*{suffix}: {versions} sets of different lengths lie here"
-            )
+    for match in filter(None, map(_SHARD.fullmatch, files)):
+        sets.setdefault((match["stem"], match["count"], match["suffix"]), set()).add(int(match["no"]))
+    for (stem, count, suffix), numbers in sets.items():
+        gaps = sorted(set(range(1, min(int(count), SHARDS) + 1)) - numbers)
+        if gaps:
+            words = f"the names speak of {int(count)} files {stem}-*{suffix}; the index lists {len(numbers)} of them"
+            finder.add("numbering", _W, f"{words}, not number {', '.join(map(str, gaps[:5]))}")
+        if extra := sorted(n for n in numbers if not 1 <= n <= int(count)):
+            finder.add("numbering", _W, f"number {extra[0]} of {int(count)} can't be: {stem}-*{suffix}")
+    if len(sets) > 1:
+        kinds = ", ".join(f"{stem}-*-of-{count}{suffix}" for stem, count, suffix in sorted(sets))
+        finder.add("mixed-sets", _W, f"the index lists files of {len(sets)} sets: {kinds}")
 
 
-# ------------------------------------------------------------------------------------------------ writing
+def _check_strays(index: ShardIndex, names: Collection[str], finder: _Finder) -> None:
+    whole = PurePath(index.path).name.removesuffix(INDEX_SUFFIX)
+    stems = {m["stem"] for m in filter(None, map(_SHARD.fullmatch, index.files))}
+    for name in sorted(set(names) - set(index.files)):
+        match = _SHARD.fullmatch(name)
+        if match and match["stem"] in stems and name.endswith(PurePath(whole).suffix):
+            finder.add("stray-shard", _W, f"{name!r} looks like a shard of this set, but the index does not name it")
+        elif name == whole or (name.startswith("consolidated") and name.endswith(safetensors.SUFFIX)):
+            words = f"{name!r} lies beside the shards: perhaps a second copy of the weights"
+            finder.add("stray-file", _W, words, hint="loaders that read every file would load it, too")
 
 
-def shard_names(count: int, stem: str = "model", suffix: str = ".safetensors") -> list[str]:
-    """`model-00001-of-00003.safetensors` ...; one file alone has no number."""
+def _check_total(index: ShardIndex, shards: Sequence[Index], finder: _Finder) -> None:
+    """`total_size` is the sum of the tensors' bytes (huggingface_hub, transformers, mlx-lm); some writers sum up file
+    sizes, or count aliases or parameters. No loader reads it."""
+    stated = index.metadata.get("total_size")
+    if stated is None:
+        finder.add("no-total-size", _I, "the index states no total_size")
+        return
+    conventions = dict(_totals(index, shards))
+    if stated in conventions.values():
+        meant = next(words for words, total in conventions.items() if total == stated)
+        if meant != _BYTES:
+            finder.add("total-size", _I, f"total_size {stated} is {meant}, not {_BYTES} ({conventions[_BYTES]})")
+        return
+    finder.add(
+        "total-size", _W, f"total_size is {stated}, but {_BYTES} is {conventions[_BYTES]}", hint="a stale index?"
+    )
+
+
+_BYTES: Final = "the sum of the tensors' bytes"
+
+
+def _totals(index: ShardIndex, shards: Sequence[Index]) -> Iterator[tuple[str, int]]:
+    listed = [e for s in shards for e in s.entries if e.name in index.weight_map]
+    yield _BYTES, sum(s.nbytes for s in shards)
+    yield "the sum of the listed tensors' bytes", sum(e.nbytes for e in listed)
+    yield "the sum of the files' sizes", sum(source.size for s in shards for source in s.files)
+    yield "the number of parameters", sum(e.spec.elements for s in shards for e in s.entries)
+
+
+# ---- writing --------------------------------------------------------------------------------------------------
+
+
+def shard_names(count: int, prefix: str = "model", suffix: str = safetensors.SUFFIX) -> list[str]:
+    """The names of a set of `count` files; a single file carries no number."""
+    if not 1 <= count <= SHARDS:
+        raise UsageError(f"a set has 1 to {SHARDS} files, not {count}", hint="allow larger shards")
     if count == 1:
-        return [f"{stem}{suffix}"]
-    return [f"{stem}-{i:05d}-of-{count:05d}{suffix}" for i in range(1, count + 1)]
+        return [f"{prefix}{suffix}"]
+    return [f"{prefix}-{i:05d}-of-{count:05d}{suffix}" for i in range(1, count + 1)]
+
+
+def index_json(weight_map: Mapping[str, str], total_size: int, metadata: Mapping[str, Any] | None = None) -> bytes:
+    """An index file's bytes, as huggingface_hub's `save_torch_state_dict` writes them (indent 2, given order)."""
+    index = {"metadata": {"total_size": total_size, **(metadata or {})}, "weight_map": dict(weight_map)}
+    return json.dumps(index, indent=2).encode()
 
 
 def partition(
-    tensors: Sequence[tuple[str, Spec]], max_bytes: int | None = None, max_tensors: int | None = None
+    specs: Iterable[tuple[str, Spec]], max_bytes: int | None = None, max_tensors: int | None = None
 ) -> list[list[str]]:
-    """Names shard by shard, cut greedily in the order given, as huggingface_hub does: a tensor larger than the bound
-    gets a shard of its own, placed before the one that is still open."""
-    if any(bound is not None and bound < 1 for bound in (max_bytes, max_tensors)):
-        raise UsageError("a shard must hold something")
-    done: list[list[str]] = []
-    shard: list[str] = []
-    size = 0
-    for name, spec in tensors:
-        if max_bytes is not None and spec.nbytes > max_bytes:
-            done.append([name])
+    """Names by shard: huggingface_hub's greedy rule, in the given order (`split_state_dict_into_shards_factory`). A
+    tensor larger than `max_bytes` gets a shard of its own, which comes before the one being filled."""
+    if (max_bytes is not None and max_bytes < 1) or (max_tensors is not None and max_tensors < 1):
+        raise UsageError("a shard must hold something", hint="--max-shard-size 5GB")
+    shards: list[list[str]] = []
+    current: list[str] = []
+    filled = 0
+    for name, spec in specs:
+        size = spec.nbytes
+        if max_bytes is not None and size > max_bytes:
+            shards.append([name])
             continue
-        full = max_bytes is not None and size + spec.nbytes > max_bytes
-        if full or (max_tensors is not None and len(shard) >= max_tensors):
-            done.append(shard)
-            shard, size = [], 0
-        shard.append(name)
-        size += spec.nbytes
-    return [*done, shard] if shard or not done else done
-
-
-def index_json(where: Mapping[str, str], total_size: int, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """The index as transformers' `save_pretrained` writes it: two spaces, sorted keys, a newline at the end."""
-    doc = {"metadata": {"total_size": total_size, **(metadata or {})}, "weight_map": dict(where)}
-    return (json.dumps(doc, indent=2, sort_keys=True) + "\n").encode()
+        if (max_bytes is not None and filled + size > max_bytes) or len(current) == max_tensors:
+            shards.append(current)
+            current, filled = [], 0
+        current.append(name)
+        filled += size
+    return [*shards, current] if current or not shards else shards
