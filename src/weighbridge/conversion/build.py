@@ -23,6 +23,7 @@ from weighbridge.conversion import probe, recipe, targets
 from weighbridge.conversion.plan import Loss, Plan, PlannedFile, check_requantize, losses_of
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
+from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import CastReport, Node, Packed, cast, transcode
 
@@ -124,7 +125,7 @@ def _to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
         Loss("has no place in a GGUF of this family", ".".join((role, *map(str, index))))
         for role, index in family.lost("gguf", sizes, model.roles)
     ]
-    named = family.save("gguf", sizes, model.roles, source_order=list(model.stored))
+    named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     exact = recipe.EXACT_BLOCKS if options.dtype in (None, "auto") else ()
     for name, node in named.items():

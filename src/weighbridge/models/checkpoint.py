@@ -137,6 +137,11 @@ class Checkpoint:
             raise FormatError("the JSON is no object", path=str(self.place.folder / name))
         return found
 
+    @property
+    def files_of_tensors(self) -> dict[str, str]:
+        """Tensor name -> the name of the file it is in."""
+        return {e.name: self.index.files[e.file].name for e in self.index}
+
     # ---------------------------------------------------------------- the family's view
 
     @cached_property
