@@ -62,7 +62,8 @@ def to_gguf(vocab: Vocab) -> dict[str, KV]:
 def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
     if vocab.add_space_prefix is not None:
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
-    if vocab.token_type_count is not None:
+    counted = vocab.token_type_count is not None
+    if counted and vocab.kind == Kind.WORDPIECE:
         yield TYPE_COUNT, KV("u32", vocab.token_type_count)
     yield GGML + "model", KV("str", vocab.kind.value)
     if vocab.pre:
@@ -85,6 +86,8 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         flag = getattr(vocab, name)
         if flag is not None:
             yield SCALARS[name], KV("bool", flag)
+    if counted and vocab.kind != Kind.WORDPIECE:  # `RobertaModel.set_vocab` writes it last
+        yield TYPE_COUNT, KV("u32", vocab.token_type_count)
     if vocab.suppress:
         yield SUPPRESS, KV("arr[i32]", vocab.suppress)
 

@@ -43,6 +43,8 @@ LLAMA: Final = frozenset(
     )
 )  # fmt: skip
 
+ROBERTA: Final = ("RobertaModel", "RobertaForSequenceClassification")
+
 
 def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = ()) -> Vocab:
     """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
@@ -172,6 +174,8 @@ def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None) -> Voc
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
     made = Vocab(Kind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
+    if architecture(folder) in ROBERTA:
+        made = replace(made, token_type_count=token_type_count(folder))
     return finish(folder, made, state)
 
 
@@ -328,10 +332,15 @@ def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
     return replace(vocab, special=state.ids, add=state.add, templates=templates(folder), max_length=limit, **flags)
 
 
+def architecture(folder: Folder) -> str:
+    """The first of config.json's `architectures`."""
+    names = folder.root.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+
+
 def llama(folder: Folder, vocab: Vocab) -> Vocab:
     """The end of `LlamaModel.set_vocab`: rules by size, for the architectures it converts."""
-    names = folder.root.get("architectures")
-    if not isinstance(names, list) or not names or names[0] not in LLAMA:
+    if architecture(folder) not in LLAMA:
         return vocab
     size = folder.vocab_size("vocab_size") or 32000
     prefix = (folder.settings or {}).get("add_prefix_space")

