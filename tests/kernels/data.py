@@ -29,8 +29,10 @@ def running(path: str) -> Iterator[None]:
         finally:
             native.set_level(before)
         return
-    saved: dict[str, Any] = {name: getattr(kernels, name) for name in ("native", "_DECODES", "_ENCODES")}
-    kernels.native, kernels._DECODES, kernels._ENCODES = None, frozenset(), frozenset()  # type: ignore[misc]
+    without: dict[str, Any] = {"native": None, "_DECODES": frozenset(), "_ENCODES": frozenset()}
+    saved = {name: getattr(kernels, name) for name in without}
+    for name, value in without.items():
+        setattr(kernels, name, value)
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ KINDS = ["normal", "halves", "one sign", "tiny", "zero", "constant"]
 
 def decode(bits: int, group: int, dtype: str, parts: tuple[np.ndarray, ...]) -> np.ndarray:
     out = np.full(parts[0].size * 8 // bits, np.nan, np.float32)
-    kernels.affine_decode(bits, group, BY_NAME[dtype], *parts, out)
+    kernels.affine_decode(bits, group, BY_NAME[dtype], parts[0], parts[1], parts[2], out)
     return out
 
 

@@ -34,6 +34,10 @@ def codes(name: str) -> NDArray[Any]:
     return np.arange(256**size).astype(f"u{size}")
 
 
+def f32(values: list[float]) -> NDArray[np.float32]:
+    return np.array(values, np.float32)
+
+
 def hard(name: str) -> NDArray[np.float32]:
     edges = np.array([0, -0.0, np.inf, -np.inf, 1e-45, -1e-45, 3.4028235e38, -3.4028235e38], np.float32)
     return np.concatenate([edges, boundaries(name), random_bits(200_000), numbers("wide", 20_000)])
@@ -168,7 +172,7 @@ def test_losses_are_counted(name: str, path: str) -> None:
     with np.errstate(all="ignore"):
         back = got.view(reference.SCALAR[name]).astype(np.float32)
         over, under = np.isfinite(x) & ~np.isfinite(back), (x != 0) & (back == 0)
-    assert counts == (over.sum(), under.sum())
+    assert tuple(counts) == (over.sum(), under.sum())
     assert counts.overflow > 0
     assert counts.underflow > 0 or name == "F8_E8M0"
 
@@ -221,9 +225,9 @@ def test_same_type_is_copied_bit_for_bit(path: str) -> None:
 
 def test_hand_checked() -> None:
     """1 + 2^-8 lies midway between two bf16: the even one is 1.0. 65520 is the first f32 that is no f16 any more."""
-    assert cast("F32", "BF16", np.float32([1 + 2.0**-8, 1 + 3 * 2.0**-8]))[0].tolist() == [0x3F80, 0x3F82]
-    assert cast("F32", "F16", np.float32([65519.996, 65520, 2.0**-25, 2.0**-24]))[0].tolist() == [0x7BFF, 0x7C00, 0, 1]
-    assert cast("F32", "F8_E4M3", np.float32([448, 464, 465, -1.0625]))[0].tolist() == [0x7E, 0x7E, 0x7F, 0xB8]
+    assert cast("F32", "BF16", f32([1 + 2.0**-8, 1 + 3 * 2.0**-8]))[0].tolist() == [0x3F80, 0x3F82]
+    assert cast("F32", "F16", f32([65519.996, 65520, 2.0**-25, 2.0**-24]))[0].tolist() == [0x7BFF, 0x7C00, 0, 1]
+    assert cast("F32", "F8_E4M3", f32([448, 464, 465, -1.0625]))[0].tolist() == [0x7E, 0x7E, 0x7F, 0xB8]
 
 
 def test_wrong_calls_are_refused(path: str) -> None:

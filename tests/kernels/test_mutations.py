@@ -41,8 +41,7 @@ def a_difference_is_seen() -> bool:
     for name, decode in reference.DECODE.items():
         data = PATTERNS[: PATTERNS.size // BY_NAME[name].size * BY_NAME[name].size]
         seen.append(differs(decode(data), native_decode(name, data)))
-        ours, theirs = reference.stats(name, data), native.stats(name, data)
-        seen.append(ours != theirs)
+        seen.append(reference.stats(name, data) != native.stats(name, data))
     for name in native.formats(True):
         for x in DATA.values():
             (ours, lost), (theirs, counts) = reference.ENCODE[name](x), native_encode(name, x)
