@@ -29,7 +29,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
 from weighbridge.containers.base import Entry, Finding, Index, Region
 from weighbridge.containers.jsonscan import Object, Pair, Scanner
-from weighbridge.containers.safetensors_exact import FIELDS, LENGTH, SPACE, TYPES, U64, Info, exact, members, short
+from weighbridge.containers.safetensors_exact import FIELDS, LENGTH, SPACE, TYPES, Info, exact, members, short
 from weighbridge.containers.safetensors_layout import METADATA, SUFFIX, header_bytes, layout
 from weighbridge.containers.safetensors_rules import Problems
 from weighbridge.io.source import Source
@@ -37,6 +37,7 @@ from weighbridge.io.source import Source
 __all__ = ["NAME", "SUFFIX", "header_bytes", "layout", "parse", "parse_lenient", "regions"]
 
 NAME: Final = "safetensors"
+_U64: Final = 2**64 - 1
 
 
 class _Head(NamedTuple):
@@ -234,7 +235,7 @@ def _overflows(shape: tuple[int, ...], bits: int) -> bool:
     total = 1
     for n in (*shape, bits):
         total *= n
-        if total > U64 or n > U64:
+        if total > _U64 or n > _U64:
             return True
     return False
 

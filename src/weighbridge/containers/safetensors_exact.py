@@ -21,7 +21,6 @@ from weighbridge.containers.safetensors_rules import Problems
 LENGTH: Final = 8  # bytes of N, before the JSON
 SPACE: Final = b" \t\n\r"  # what JSON calls white space
 FIELDS: Final = ("dtype", "shape", "data_offsets")  # also their order where an entry is an array
-U64: Final = 2**64 - 1
 # dtype name -> its row and the bits of one element
 TYPES: Final = {name: (t, t.size * 8 // t.block) for name, t in BY_SAFETENSORS.items() if name}
 
@@ -162,7 +161,8 @@ def _dtype(value: Value, place: int, name: str, problems: Problems) -> str | Non
 def _integers(value: Value) -> tuple[int, ...] | None:
     if not isinstance(value, list) or isinstance(value, Object):
         return None
-    numbers = [n for n in value if type(n) is int and 0 <= n <= U64]  # bool is an int, too
+    # A bool is an int, too; what exceeds 64 bits the scanner has made a float, as serde_json does.
+    numbers = [n for n in value if type(n) is int and n >= 0]
     return tuple(numbers) if len(numbers) == len(value) else None
 
 
