@@ -12,7 +12,7 @@ from tests.containers import _ggml, test_gguf_check, test_gguf_read, test_gguf_r
 from tests.containers._gguf_cases import PARSED, Case
 from tests.containers._gguf_models import FAULTS
 
-from weighbridge.base import limits
+from weighbridge.base import byteorder, limits
 from weighbridge.base.dtypes import BY_GGML, BY_NAME
 from weighbridge.containers import (
     gguf_checks,
@@ -20,7 +20,6 @@ from weighbridge.containers import (
     gguf_read,
     gguf_rules,
     gguf_split,
-    gguf_swap,
     gguf_write,
 )
 from weighbridge.containers.gguf_rules import RULES, Collector, Stage
@@ -165,9 +164,9 @@ def test_a_constant_that_is_off(module: Any, name: str, value: Any, monkeypatch:
     assert red(_reading) or red(_tables)
 
 
-@pytest.mark.parametrize("name", gguf_swap._BLOCKS)
+@pytest.mark.parametrize("name", byteorder._BLOCKS)
 def test_a_block_layout_that_is_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte more at the end is seen for each; its order is held against `struct` for the forms that exist."""
-    runs = (*gguf_swap._BLOCKS[name], (1, 1))
-    monkeypatch.setattr(gguf_swap, "_BLOCKS", _changed(gguf_swap._BLOCKS, name, runs))
+    runs = (*byteorder._BLOCKS[name], (1, 1))
+    monkeypatch.setattr(byteorder, "_BLOCKS", _changed(byteorder._BLOCKS, name, runs))
     assert red(lambda: test_gguf_swap.test_a_swap_is_a_permutation_and_its_own_inverse(BY_NAME[name]))

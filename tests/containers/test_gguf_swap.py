@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
+from weighbridge.base import byteorder
 from weighbridge.base.dtypes import BY_NAME, TABLE
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.containers import gguf
 
 DESCRIBED = [t for t in TABLE if t.plain or t.name in {
     "Q4_0", "Q4_1", "Q8_0", "Q1_0", "Q2_0", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0",
@@ -18,13 +18,13 @@ DESCRIBED = [t for t in TABLE if t.plain or t.name in {
 
 @pytest.mark.parametrize("dtype", DESCRIBED, ids=str)
 def test_a_swap_is_a_permutation_and_its_own_inverse(dtype: object) -> None:
-    plan = gguf.swap_plan(dtype)  # type: ignore[arg-type]
+    plan = byteorder.swap_plan(dtype)  # type: ignore[arg-type]
     size = dtype.size  # type: ignore[attr-defined]
     assert sorted(plan) == list(range(size))
     data = bytearray(i % 256 for i in range(3 * size))
-    gguf.swap(dtype, data)  # type: ignore[arg-type]
+    byteorder.swap(dtype, data)  # type: ignore[arg-type]
     assert data == bytes((k * size + j) % 256 for k in range(3) for j in plan)
-    gguf.swap(dtype, data)  # type: ignore[arg-type]
+    byteorder.swap(dtype, data)  # type: ignore[arg-type]
     assert data == bytes(i % 256 for i in range(3 * size))
 
 
@@ -41,11 +41,11 @@ def test_a_swap_is_a_permutation_and_its_own_inverse(dtype: object) -> None:
 def test_against_struct(name: str, form: str, values: tuple[float, ...]) -> None:
     """By the structures of ggml-common.h, packed in the two orders."""
     data = bytearray(struct.pack(f">{form}", *values) * 2)
-    gguf.swap(BY_NAME[name], data)
+    byteorder.swap(BY_NAME[name], data)
     assert data == struct.pack(f"<{form}", *values) * 2
 
 
 @pytest.mark.parametrize("dtype", [t for t in TABLE if t not in DESCRIBED], ids=str)
 def test_others_are_refused(dtype: object) -> None:
     with pytest.raises(UnsupportedError, match=str(dtype)):
-        gguf.swap_plan(dtype)  # type: ignore[arg-type]
+        byteorder.swap_plan(dtype)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.containers import _ggml
 from tests.containers._gguf_models import metadata, model, render, tensors
 
+from weighbridge.base import byteorder
 from weighbridge.base.dtypes import BY_NAME, TABLE
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
@@ -206,7 +207,7 @@ def test_what_the_gguf_package_writes_is_read(tmp_path: Path, order: str, alignm
         for entry in index.entries:
             data = bytearray(source.read(entry.offset, entry.nbytes))
             if order == ">":
-                gguf.swap(entry.dtype, data)
+                byteorder.swap(entry.dtype, data)
             assert bytes(data) == arrays[entry.name].tobytes()
         # The key-values again, little-endian: as the reference itself would have written them.
         if order == "<":

@@ -9,7 +9,7 @@ the same, with a finding for each thing that is wrong, as long as it begins like
     gguf_read     the walk over a header              gguf_split    sets of shards
     gguf_rules    every rule, its severity, llama.cpp's verdict
     gguf_checks   placement of the data; what verify asks beyond parsing
-    gguf_regions  every byte's meaning                gguf_swap     byte order of tensor data
+    gguf_regions  every byte's meaning
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from weighbridge.containers.gguf_read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, H
 from weighbridge.containers.gguf_regions import regions
 from weighbridge.containers.gguf_rules import RULES, Collector, GGUFError, Rule, Stage, refused_at
 from weighbridge.containers.gguf_split import merge, parse_shard_name, shard_name, split_layouts
-from weighbridge.containers.gguf_swap import swap, swap_plan
 from weighbridge.containers.gguf_write import header_bytes, header_size, layout
 from weighbridge.io.source import Source
 
@@ -55,8 +54,6 @@ __all__ = [
     "regions",
     "shard_name",
     "split_layouts",
-    "swap",
-    "swap_plan",
 ]
 
 

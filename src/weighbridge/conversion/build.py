@@ -106,9 +106,7 @@ def _retyped(name: str, node: Node, wanted: DType, draft: Draft) -> Node:
     """The tensor as `wanted`, its cast counted where it can lose a value."""
     if node.spec.dtype is wanted and not isinstance(node, Packed):
         return node
-    report = CastReport()
-    if wanted.kind is not Kind.BLOCK and wanted is not F32:
-        draft.reports[name] = report
+    report = draft.reports[name] = CastReport()
     return cast(node, wanted, report)
 
 

@@ -146,12 +146,14 @@ class Cast(Node):
 
 @dataclass(frozen=True, eq=False)
 class Encode(Node):
-    """F32 rows quantized to a block type, byte for byte as the reference does."""
+    """F32 rows quantized to a block type, byte for byte as the reference does; scales that overflow are counted."""
 
     source: Node
+    report: CastReport = field(default_factory=CastReport)
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        kernels.encode(self.spec.dtype, self.source.read(lo, hi).view(np.float32), out)
+        counts = kernels.encode(self.spec.dtype, self.source.read(lo, hi).view(np.float32), out)
+        self.report.add(counts.overflow, counts.underflow)
 
     def _needs(self, lo: int, hi: int) -> list[Run]:
         return [Run(self.source, lo, hi)]

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base.byteorder import swap_plan
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.native import native
@@ -114,20 +115,14 @@ def affine_decode(
         _bytes(out)[:] = part.view(np.uint8)
 
 
-# Where the 16-bit words of a block are; a type whose word is one byte needs no swap.
-_BLOCK_WORDS: Final = {name: block.scales for name, block in reference.BLOCKS.items()}
-
-
 def byteswap(dtype: DType, data: Bytes) -> None:
-    """Reverse the byte order of `data` in place: of every word of a plain type, of a block type's scales."""
+    """Reverse the byte order of `data` in place: of every word of a plain type, of the scalars in a block."""
     atoms = _whole(data, dtype.size)
-    if dtype.word == 1:
-        return
     if not dtype.plain:
-        _need(dtype.name in _BLOCK_WORDS, f"the byte order of {dtype} can't be changed by this version")
-        block = data.reshape(atoms, dtype.size)
-        for at in _BLOCK_WORDS[dtype.name]:
-            block[:, [at, at + 1]] = block[:, [at + 1, at]]
+        blocks = data.reshape(atoms, dtype.size)
+        blocks[:] = blocks[:, list(swap_plan(dtype))]
+    elif dtype.word == 1:
+        return
     elif native:
         native.byteswap(dtype.word, data, data)
     else:

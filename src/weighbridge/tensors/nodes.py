@@ -273,11 +273,11 @@ def cast(node: Node, dtype: DType, report: CastReport | None = None) -> Node:
     if dtype.kind is Kind.BLOCK:
         if not kernels.encodes(dtype):
             raise UnsupportedError(f"{dtype} can't be written by this version")
-        source = cast(node, F32, report)
+        source = cast(node, F32)
         spec = source.spec.with_dtype(dtype)
         if spec.flat:
             raise UsageError(f"rows of {node.spec} are not whole blocks of {dtype}")
-        return Encode(spec, source)
+        return Encode(spec, source, report or CastReport())
     if not kernels.casts(node.spec.dtype, dtype):
         raise UnsupportedError(f"no cast from {node.spec.dtype} to {dtype}")
     return Cast(node.spec.with_dtype(dtype), node, report or CastReport())
