@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, Final
@@ -265,10 +266,11 @@ def _check_numbers(files: Iterable[str], finder: _Finder) -> None:
     for match in filter(None, map(_SHARD.fullmatch, files)):
         sets.setdefault((match["stem"], match["count"], match["suffix"]), set()).add(int(match["no"]))
     for (stem, count, suffix), numbers in sets.items():
-        gaps = sorted(set(range(1, min(int(count), SHARDS) + 1)) - numbers)
+        wanted = range(1, min(int(count), SHARDS) + 1)
+        gaps = [*islice((n for n in wanted if n not in numbers), 5)]
         if gaps:
             words = f"the names speak of {int(count)} files {stem}-*{suffix}; the index lists {len(numbers)} of them"
-            finder.add("numbering", _W, f"{words}, not number {', '.join(map(str, gaps[:5]))}")
+            finder.add("numbering", _W, f"{words}, not number {', '.join(map(str, gaps))}")
         if extra := sorted(n for n in numbers if not 1 <= n <= int(count)):
             finder.add("numbering", _W, f"number {extra[0]} of {int(count)} can't be: {stem}-*{suffix}")
     if len(sets) > 1:
