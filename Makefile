@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 JOBS   ?= 2
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 20
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
@@ -35,8 +35,10 @@ format: $(VENV)/test.stamp  ## let ruff put the code in shape
 bench: $(VENV)/test.stamp  ## measure against the other tools, interleaved in one run (minutes)
 	$(PY) benchmarks/run.py $(ARGS)
 
-fuzz: $(VENV)/test.stamp  ## feed every parser rubbish for FUZZ_SECONDS
-	$(PY) -m tests.fuzz.harness --seconds $(FUZZ_SECONDS) $(ARGS)
+fuzz: $(VENV)/test.stamp  ## feed every parser rubbish, each for FUZZ_SECONDS
+	@set -e; for harness in tests/fuzz/fuzz_*.py; do \
+		echo $$harness; $(PY) $$harness --seconds $(FUZZ_SECONDS) $(ARGS); \
+	done
 
 docs: $(VENV)/test.stamp  ## write the generated pages again
 	$(PY) docs/generate.py
@@ -62,6 +64,6 @@ $(VENV)/demo.stamp: requirements/demo.txt $(VENV)/package.stamp
 
 # torch first and by its exact version, so that nothing after it pulls another one.
 $(VENV)/test.stamp: requirements/oracles.txt $(VENV)/demo.stamp
-	$(PIP) $$(grep -E '^torch==' requirements/oracles.txt)
+	$(PIP) $$(grep -oE '^torch==[0-9.]+' requirements/oracles.txt)
 	$(PIP) -r requirements/oracles.txt
 	@touch $@

@@ -71,7 +71,7 @@ def load(row: Row) -> click.Command:
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if value != param.default and value is not None:
+        if value:  # one that isn't given on this side of the command may be given on the other
             setattr(SCREEN, name, value)
 
     return callback

@@ -1,0 +1,246 @@
+"""Writes the pages that follow from the code: commands.md from the command line, supported.md from the registries.
+
+python docs/generate.py            write them
+python docs/generate.py --check    exit 1 where they are not up to date (a test and `make lint` do this)
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weighbridge.base.dtypes import TABLE, DType
+from weighbridge.cli.main import COMMANDS, cli, common_options, load
+from weighbridge.containers import REGISTRY, container
+from weighbridge.containers.sniff import TITLES
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+NOTE = "<!-- Made by docs/generate.py from the code. Don't edit: run `make docs`. -->\n"
+
+
+# --- commands.md ----------------------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[str]:
+    yield "# Commands\n"
+    yield NOTE
+    yield "`wb` is short for `weighbridge`; `hf weighbridge` works too where the Hugging Face command is installed.\n"
+    yield from table(
+        ("command", "", "also"), ((f"[`{r.name}`](#wb-{r.name})", r.help, ticked(r.aliases)) for r in COMMANDS)
+    )
+    yield "## Every command has\n"
+    yield from table(("option", ""), map(option_row, common_options()))
+    yield "## Exit codes\n"
+    yield from table(
+        ("code", "meaning"),
+        (
+            ("0", "fine"),
+            ("1", "a finding, a difference, a mismatch"),
+            ("2", "usage or trouble: unreadable, malformed, unsupported, refused"),
+            ("70", "a fault of Weighbridge itself"),
+            ("130", "interrupted"),
+            ("141", "the reader of the output went away"),
+            ("143", "terminated"),
+        ),
+    )
+    common = {option for param in common_options() for option in param.opts}
+    for row in COMMANDS:
+        yield from one_command(row.name, load(row), common)
+
+
+def one_command(name: str, command: click.Command, common: set[str]) -> Iterator[str]:
+    context = click.Context(command, info_name=f"wb {name}", parent=None)
+    yield f"## wb {name}\n"
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"```\nwb {name} {usage}\n```\n"
+    yield paragraphs(command.help or "")
+    options = [p for p in command.params if isinstance(p, click.Option) and not common & set(p.opts) and not p.hidden]
+    if options:
+        yield from table(("option", ""), map(option_row, options))
+    lines = (command.epilog or "").replace("\b", "").strip().splitlines()
+    yield "\n".join(("```", *(line.strip() for line in lines[1:]), "```", ""))
+
+
+def paragraphs(text: str) -> str:
+    import inspect
+
+    return inspect.cleandoc(text).replace("\b\n", "") + "\n"
+
+
+def option_row(param: click.Parameter) -> tuple[str, str]:
+    assert isinstance(param, click.Option)
+    names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+    metavar = "" if param.is_flag or param.count else param.make_metavar(click.Context(cli))
+    return f"{names}{f' `{metavar}`' if metavar else ''}", param.help or ""
+
+
+# --- supported.md ---------------------------------------------------------------------------------------------------
+
+
+def supported() -> Iterator[str]:
+    claims = tomllib.loads((DOCS / "supported.toml").read_text("utf-8"))
+    missing = [test for test in all_tests(claims) if not exists(test)]
+    if missing:
+        raise SystemExit(f"docs/supported.toml names tests that don't exist: {', '.join(missing)}")
+    yield "# What is supported\n"
+    yield NOTE
+    yield (
+        "**proven**: compared with another implementation by the tests named, or a law that holds over all inputs.\n"
+        "**reads**, **writes**: it works, but nobody else's software has confirmed it in a test. **-**: absent.\n"
+    )
+    yield from containers_part(claims["containers"])
+    yield from types_part(claims["types"])
+    yield from models_part(claims)
+
+
+def containers_part(claims: dict[str, Any]) -> Iterator[str]:
+    yield "## Containers\n"
+    rows = []
+    for name in REGISTRY:
+        module, proof = container(name), claims.get(name, {})
+        read = grade(True, proof.get("read"), "reads")
+        write = grade(hasattr(module, "layout"), proof.get("write"), "writes")
+        rows.append((TITLES[name], read, write, links({*proof.get("read", ()), *proof.get("write", ())})))
+    yield from table(("format", "read", "write", "tests"), rows)
+    others = [title for name, title in TITLES.items() if name not in REGISTRY and name not in ("empty", "unknown")]
+    yield f"`wb identify` also recognises, by content: {', '.join(others)}.\n"
+
+
+def types_part(claims: dict[str, Any]) -> Iterator[str]:
+    from weighbridge.tensors import kernels
+
+    yield "## Number types\n"
+    yield "All of these are stored, moved, split and checked; `decode`, `encode`: whether their numbers are known.\n"
+
+    def proof(dtype: DType, known: bool, word: str) -> str:
+        return grade(known, claims["plain" if dtype.plain else "blocks"], word)
+
+    rows = (
+        (
+            f"`{t.name}`",
+            f"{t.bits:g}",
+            f"`{t.safetensors}`" if t.safetensors else "-",
+            str(t.ggml) if t.ggml is not None else "-",
+            f"`{t.numpy}`" if t.numpy else "-",
+            proof(t, kernels.decodes(t), "reads"),
+            proof(t, kernels.encodes(t), "writes"),
+        )
+        for t in TABLE
+    )
+    yield from table(("type", "bits", "safetensors", "GGUF id", "NumPy", "decode", "encode"), rows)
+    yield f"Tests: {links(all_tests(claims))}\n"
+
+
+def models_part(claims: dict[str, Any]) -> Iterator[str]:
+    from weighbridge.models.arch.table import families
+    from weighbridge.packings import REGISTRY as PACKINGS
+
+    yield "## Model families\n"
+    rows = [
+        (f"`{f.name}`", ticked(f.architectures), ticked(f.dialects), links(claims["families"].get(f.name, ())))
+        for f in families().values()
+    ]
+    yield from table(("family", "classes", "names", "proven by"), rows)
+    yield "## Packings\n"
+    yield "Several stored tensors that are one. ggml's block types are number types, see above.\n"
+    rows = [(f"`{p.NAME}`", links(claims["packings"].get(p.NAME, ()))) for p in PACKINGS]
+    yield from table(("packing", "proven by"), rows)
+    yield "## Tokenizers\n"
+    rows = [(name, c["from"], links(c["tests"])) for name, c in claims["tokenizers"].items()]
+    yield from table(("kind", "from", "proven by"), rows)
+    yield "## Conversions\n"
+    rows = [(name, c["types"], links(c["tests"])) for name, c in claims["conversions"].items()]
+    yield from table(("conversion", "types", "proven by"), rows)
+
+
+# --- rules.md -------------------------------------------------------------------------------------------------------
+
+
+def rules() -> Iterator[str]:
+    from weighbridge.containers.gguf_rules import RULES as GGUF
+    from weighbridge.containers.safetensors_rules import RULES as SAFETENSORS
+
+    yield "# Rules\n"
+    yield NOTE
+    yield (
+        "What the findings of `wb verify` mean, for the formats whose rules are tables. An **error** violates the "
+        "format or can't be loaded, a **warning** loads but is likely not meant (or: is allowed, but refused by what "
+        "usually loads it), **info** is an oddity.\n"
+    )
+    yield "## GGUF\n"
+    yield "`llama.cpp refuses`: at which stage; reading the header, the data, or building the model.\n"
+    rows = [(f"`{name}`", str(r.severity), str(r.refused) or "-", r.text) for name, r in GGUF.items()]
+    yield from table(("rule", "severity", "llama.cpp refuses", ""), rows)
+    yield "## Safetensors\n"
+    yield "Errors are what the reference refuses; `README`: what the format's README forbids and the reference takes.\n"
+    rows = [(f"`safetensors.{name}`", str(r.severity), "forbids" if r.spec else "-") for name, r in SAFETENSORS.items()]
+    yield from table(("rule", "severity", "README"), rows)
+
+
+def grade(there: bool, proof: Sequence[str] | None, word: str) -> str:
+    return "-" if not there else "**proven**" if proof else word
+
+
+def all_tests(claims: Any) -> list[str]:
+    """Every test named anywhere in the claims."""
+    if isinstance(claims, dict):
+        return [test for value in claims.values() for test in all_tests(value)]
+    return [x for x in claims if str(x).startswith("tests/")] if isinstance(claims, list) else []
+
+
+def exists(test: str) -> bool:
+    file, _, function = test.partition("::")
+    path = ROOT / file
+    if not path.is_file():
+        return False
+    names = {n.name for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.FunctionDef)}
+    return not function or function in names
+
+
+def links(tests: Iterable[str]) -> str:
+    files = dict.fromkeys(test.partition("::")[0] for test in sorted(tests))
+    return ", ".join(f"[{Path(f).stem}](../{f})" for f in files)
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+def ticked(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+    yield ""
+
+
+PAGES = {"commands.md": commands, "supported.md": supported, "rules.md": rules}
+
+
+def main(arguments: Sequence[str]) -> int:
+    stale = []
+    for name, make in PAGES.items():
+        text = "\n".join(make()).rstrip() + "\n"
+        path = DOCS / name
+        if not path.is_file() or path.read_text("utf-8") != text:
+            stale.append(name)
+            if "--check" not in arguments:
+                path.write_text(text, "utf-8")
+    if "--check" in arguments and stale:
+        sys.stdout.write(f"not up to date: {', '.join(stale)}; run `make docs`\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

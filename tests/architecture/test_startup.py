@@ -1,0 +1,76 @@
+"""Starting is cheap: nothing heavy is imported before it is needed. Each check runs in a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weighbridge.base.dtypes import dtype
+from weighbridge.base.spec import Spec
+from weighbridge.containers import gguf, safetensors_layout
+from weighbridge.containers.base import Layout
+
+HEAVY = ("numpy", "ml_dtypes", "rich", "torch", "mlx", "transformers")
+_REPORT = "import json, sys; print('\\n' + json.dumps([m for m in sys.modules if '.' not in m or m[:5] == 'weigh']))"
+
+
+def modules_after(code: str) -> set[str]:
+    """The modules that are loaded when `code` has run."""
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{_REPORT}"], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.rstrip().splitlines()[-1]))
+
+
+def after_command(*arguments: str) -> set[str]:
+    return modules_after(f"from weighbridge.cli.main import main; assert main({list(arguments)!r}) in (0, 1)")
+
+
+def test_the_package_loads_nothing() -> None:
+    found = modules_after("import weighbridge")
+    assert {m for m in found if m.startswith("weighbridge")} == {"weighbridge"}
+    assert not found & {"click", "msgspec", *HEAVY}
+
+
+def test_help_loads_no_command() -> None:
+    found = after_command("--help")
+    assert not [m for m in found if m.startswith("weighbridge.cli.commands")]
+    assert {m for m in found if m.startswith("weighbridge")} == {
+        *("weighbridge", "weighbridge.base", "weighbridge.base.errors"),
+        *("weighbridge.cli", "weighbridge.cli.main", "weighbridge.cli.render"),
+    }
+    assert not found & {"msgspec", *HEAVY}
+
+
+def write(path: Path, layout: Layout) -> Path:
+    data = bytearray(layout.size)
+    for at, piece in layout.pieces:
+        data[at : at + len(piece)] = piece
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("files")
+    tensors = [("model.embed_tokens.weight", Spec((4, 32), dtype("F16")))]
+    return [
+        write(folder / "m.safetensors", safetensors_layout.layout(tensors, {"format": "pt"})),
+        write(folder / "m.gguf", gguf.layout(tensors, {"general.architecture": "llama"})),
+    ]
+
+
+@pytest.mark.parametrize("command", ["inspect", "identify", "anatomy", "verify", "edit"])
+def test_a_look_at_headers_loads_no_numpy(files: list[Path], command: str) -> None:
+    for path in files:
+        assert not after_command(command, str(path)) & set(HEAVY), f"wb {command} {path.name}"
+
+
+def test_json_loads_no_rich(files: list[Path]) -> None:
+    assert "rich" not in after_command("inspect", str(files[0]), "--json")
+
+
+def test_the_check_sees_an_import() -> None:
+    assert "numpy" in modules_after("import numpy")
