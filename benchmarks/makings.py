@@ -1,0 +1,194 @@
+"""Inputs of the benchmarks, made by hand from the formats' definitions: whoever reads them wrote none of them.
+
+Run as a script in a process of its own (`makings.py NAME PATH NUMBERS...`): peak memory that the system reports of a
+program is never less than that of the one that started it, so the one that starts them all stays small.
+
+Weights are normal numbers (a run of zeros would flatter whoever compresses or skips), repeated per megabytes: no reader
+looks for repetitions, and making fresh ones takes longer than everything that is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_BLOCK = 1 << 24  # bytes of weights before they repeat
+
+Spans = list[tuple[str, str, tuple[int, ...]]]  # name, safetensors type, shape
+_WIDTH = {"F32": 4, "BF16": 2, "F16": 2}
+
+
+def weights(dtype: str) -> bytes:
+    """_BLOCK bytes of normal numbers of a type."""
+    values = np.random.default_rng(3).normal(0, 0.02, _BLOCK // _WIDTH[dtype]).astype(np.float32)
+    if dtype == "BF16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    return values.astype({"F32": np.float32, "F16": np.float16}[dtype]).tobytes()
+
+
+def _size(dtype: str, shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * _WIDTH[dtype]
+
+
+def safetensors(path: Path, spans: Spans) -> Path:
+    """8 bytes of length, the JSON header, the data."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, dtype, shape in spans:
+        end = at + _size(dtype, shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for chunk in _chunks(at, weights(spans[0][1])):
+            out.write(chunk)
+    return path
+
+
+def _chunks(total: int, block: bytes) -> Iterator[bytes]:
+    for at in range(0, total, len(block)):
+        yield block[: total - at]
+
+
+def large(path: Path, gigabytes: float) -> Path:
+    """F32 matrices of 64 MiB."""
+    count = max(1, round(gigabytes * 1e9 / (1 << 26)))
+    return safetensors(path, [(f"layers.{i}.weight", "F32", (4096, 4096)) for i in range(count)])
+
+
+def many(path: Path, count: float) -> Path:
+    """A header of `count` tensors with names as models have them, and little data."""
+    roles = ("self_attn.q_proj", "self_attn.k_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    names = (
+        f"model.layers.{i // 640}.block_sparse_moe.experts.{i // 5 % 128}.{roles[i % 5]}" for i in range(int(count))
+    )
+    return safetensors(path, [(f"{name}.weight", "F32", (4, 4)) for name in names])
+
+
+def small(path: Path) -> Path:
+    return safetensors(path, [(f"layers.{i}.weight", "F32", (64, 64)) for i in range(20)])
+
+
+# --- a GGUF that is mostly vocabulary --------------------------------------------------------------------------------
+
+_STRING, _ARRAY = 8, 9  # enum gguf_type
+_TYPES = {str: _STRING, int: 4, float: 6, bool: 7}
+_PACK = {4: "<I", 6: "<f", 7: "<B"}
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _value(value: Any) -> bytes:
+    """Type and value as GGUF v3 stores them."""
+    if isinstance(value, list):
+        kind = _TYPES[type(value[0])]
+        body = b"".join(map(_string, value)) if kind == _STRING else np.array(value, "<u4").tobytes()
+        return struct.pack("<IIQ", _ARRAY, kind, len(value)) + body
+    kind = _TYPES[type(value)]
+    return struct.pack("<I", kind) + (_string(value) if kind == _STRING else struct.pack(_PACK[kind], value))
+
+
+def gguf_vocabulary(path: Path, tokens: float, merges: float) -> Path:
+    """The keys of a Llama 3: tokens, their types, merges; no tensors."""
+    letters = random.Random(5)
+    words = [
+        "".join(letters.choices("abcdefghijklmnopqrstuvwxyz", k=letters.randint(1, 11))) for _ in range(int(tokens))
+    ]
+    pairs = [f"{letters.choice(words)} {letters.choice(words)}" for _ in range(int(merges))]
+    keys: Mapping[str, Any] = {
+        "general.architecture": "llama",
+        "general.name": "Synthetic",
+        "llama.block_count": 32,
+        "llama.context_length": 8192,
+        "llama.rope.freq_base": 500000.0,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "llama-bpe",
+        "tokenizer.ggml.tokens": [f"Ġ{word}" if i % 2 else word for i, word in enumerate(words)],
+        "tokenizer.ggml.token_type": [1] * int(tokens),
+        "tokenizer.ggml.merges": pairs,
+        "tokenizer.ggml.bos_token_id": 128000,
+        "tokenizer.ggml.add_bos_token": True,
+    }
+    body = b"".join(_string(key) + _value(value) for key, value in keys.items())
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(keys)) + body)
+    return path
+
+
+# --- a model of some gigabytes ---------------------------------------------------------------------------------------
+
+_HIDDEN, _FFN, _HEADS, _KV = 2048, 8192, 16, 4
+
+
+def llama(folder: Path, gigabytes: float) -> Path:
+    """A Llama folder in BF16 with a real (small) SentencePiece vocabulary, of about that many gigabytes."""
+    folder.mkdir()
+    vocabulary = _vocabulary(folder)
+    layer: Spans = [(f"model.layers.{{}}.{name}.weight", "BF16", shape) for name, shape in _LAYER]
+    layer_bytes = sum(_size(dtype, shape) for _, dtype, shape in layer)
+    layers = max(1, round(gigabytes * 1e9 / layer_bytes))
+    spans: Spans = [("lm_head.weight", "BF16", (vocabulary, _HIDDEN))]
+    spans += [("model.embed_tokens.weight", "BF16", (vocabulary, _HIDDEN))]
+    spans += [(name.format(i), dtype, shape) for i in range(layers) for name, dtype, shape in layer]
+    spans += [("model.norm.weight", "BF16", (_HIDDEN,))]
+    safetensors(folder / "model.safetensors", spans)
+    (folder / "config.json").write_text(json.dumps(_config(layers, vocabulary)))
+    return folder
+
+
+_LAYER = (
+    ("input_layernorm", (_HIDDEN,)),
+    ("mlp.down_proj", (_HIDDEN, _FFN)),
+    ("mlp.gate_proj", (_FFN, _HIDDEN)),
+    ("mlp.up_proj", (_FFN, _HIDDEN)),
+    ("post_attention_layernorm", (_HIDDEN,)),
+    ("self_attn.k_proj", (_HIDDEN // _HEADS * _KV, _HIDDEN)),
+    ("self_attn.o_proj", (_HIDDEN, _HIDDEN)),
+    ("self_attn.q_proj", (_HIDDEN, _HIDDEN)),
+    ("self_attn.v_proj", (_HIDDEN // _HEADS * _KV, _HIDDEN)),
+)
+
+
+def _vocabulary(folder: Path) -> int:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tests.oracles import vocabularies
+
+    vocabularies.write_sentencepiece(folder)
+    return vocabularies.SPM_SIZE
+
+
+def _config(layers: int, vocabulary: int) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": _HIDDEN,
+        "intermediate_size": _FFN,
+        "num_hidden_layers": layers,
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": _KV,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+
+
+MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in (large, many, small, gguf_vocabulary, llama)}
+
+if __name__ == "__main__":
+    MAKERS[sys.argv[1]](Path(sys.argv[2]), *map(float, sys.argv[3:]))

@@ -1,0 +1,365 @@
+"""`make bench`: our times and memory beside those of the tools that people use, as ratios.
+
+    python benchmarks/run.py [--gigabytes N] [--rounds N] [--only SECTION ...] [--write]
+
+Contenders take turns in every round, so that whatever else the machine does hits all of them alike; a ratio is the
+median of the rounds' own ratios. `--write` puts the result into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+TOKENS, MERGES = 128_256, 280_147  # Llama 3's vocabulary
+TEMPLATE = Path(__file__).with_name("benchmarks.md.in")
+sys.path.insert(0, str(ROOT))
+
+
+@dataclass(frozen=True)
+class Sample:
+    seconds: float
+    memory: int
+
+
+Run = Callable[[], Sample]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number to reach, in words and as a test of what was measured."""
+
+    text: str
+    reached: Callable[[Measured], bool]
+
+
+@dataclass
+class Section:
+    """Contenders that do the same thing, ours first; what one round costs each of them."""
+
+    title: str
+    what: str
+    contenders: dict[str, Run]
+    targets: Sequence[Target] = ()
+    rounds: int = 5
+    slow: frozenset[str] = frozenset()  # contenders that take part in the first two rounds only
+
+
+@dataclass
+class Measured:
+    """Samples by contender, round by round."""
+
+    section: Section
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+
+    def seconds(self, name: str) -> float:
+        return statistics.median(s.seconds for s in self.samples[name])
+
+    def memory(self, name: str) -> int:
+        return max(s.memory for s in self.samples[name])
+
+    def ratio(self, peer: str, ours: str | None = None) -> float:
+        """How many times the peer's seconds are ours: the median over the rounds of each round's ratio."""
+        first = self.samples[ours or next(iter(self.samples))]
+        pairs = zip(self.samples[peer], first, strict=False)
+        return statistics.median(theirs.seconds / mine.seconds for theirs, mine in pairs)
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def task(name: str, path: Path, warm: Path) -> Run:
+    """A task of tasks.py, clocked from inside."""
+
+    def run() -> Sample:
+        command = [sys.executable, str(ROOT / "benchmarks" / "tasks.py"), name, str(path), str(warm)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        answer = json.loads(done.stdout)
+        return Sample(answer["seconds"], answer["memory"])
+
+    return run
+
+
+def make(name: str, path: Path, *numbers: float) -> Path:
+    """An input, made by makings.py in a process of its own."""
+    command = [sys.executable, ROOT / "benchmarks" / "makings.py", name, path, *numbers]
+    subprocess.run([str(part) for part in command], check=True)
+    return path
+
+
+def process(
+    command: Sequence[str | Path], *, fresh: Path | None = None, after: Callable[[], None] | None = None
+) -> Run:
+    """A whole process, clocked from outside. `fresh` is removed first, outside the clock; `after` is inside it."""
+
+    def run() -> Sample:
+        remove(fresh)
+        began = time.perf_counter()
+        child = subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        assert child.stderr is not None
+        errors = child.stderr.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if after:
+            after()
+        seconds = time.perf_counter() - began
+        if child.returncode:
+            raise SystemExit(f"{' '.join(map(str, command))} failed:\n{errors.decode()[-2000:]}")
+        return Sample(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+
+    return run
+
+
+def remove(path: Path | None) -> None:
+    if path is not None:
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> Callable[[], None]:
+    def run() -> None:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+
+    return run
+
+
+def tell(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text:<100}", end="" if text else "\r", file=sys.stderr, flush=True)
+
+
+def measure(section: Section, rounds: int | None) -> Measured:
+    measured = Measured(section, {name: [] for name in section.contenders})
+    for number in range(rounds or section.rounds):
+        for name, run in section.contenders.items():
+            if name not in section.slow or number < 2:
+                tell(f"{section.title}: round {number + 1}, {name}")
+                measured.samples[name].append(run())
+    tell("")
+    return measured
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+
+def faster(peer: str, times: float) -> Target:
+    return Target(f"at least {times:g} times as fast as {peer}", lambda m: m.ratio(peer) >= times)
+
+
+def under_seconds(limit: float) -> Target:
+    return Target(f"under {limit:g} s", lambda m: m.seconds(next(iter(m.samples))) < limit)
+
+
+def under_memory(megabytes: int, ours: Sequence[str] = ()) -> Target:
+    return Target(
+        f"under {megabytes} MB of memory",
+        lambda m: all(m.memory(name) < megabytes * 10**6 for name in ours or [next(iter(m.samples))]),
+    )
+
+
+def gguf_section(work: Path) -> Section:
+    path = make("gguf_vocabulary", work / "vocabulary.gguf", TOKENS, MERGES)
+    warm = make("gguf_vocabulary", work / "warm.gguf", 10, 10)
+    return Section(
+        "gguf-open",
+        f"Open a GGUF with {TOKENS:,} tokens and {MERGES:,} merges, and list its keys.",
+        {"weighbridge": task("wb-open", path, warm), "gguf": task("gguf-open", path, warm)},
+        [faster("gguf", 500), under_memory(60)],
+    )
+
+
+def header_section(work: Path) -> Section:
+    path, warm = make("many", work / "many.safetensors", 100_000), make("small", work / "warm.safetensors")
+    return Section(
+        "safetensors-header",
+        "Open a Safetensors file of 100,000 tensors and list them.",
+        {"weighbridge": task("wb-open", path, warm), "safetensors": task("safe-open", path, warm)},
+        [faster("safetensors", 1)],
+        rounds=9,
+    )
+
+
+def open_section(work: Path) -> Section:
+    path, warm = make("small", work / "small.safetensors"), make("small", work / "warm.safetensors")
+    return Section(
+        "safetensors-open",
+        "Open a Safetensors file of 20 tensors and list them.",
+        {"weighbridge": task("wb-open", path, warm), "safetensors": task("safe-open", path, warm)},
+        [faster("safetensors", 1)],
+        rounds=15,
+    )
+
+
+def numpy_section(work: Path) -> Section:
+    path, warm = make("large", work / "large.safetensors", 1), make("small", work / "warm.safetensors")
+    return Section(
+        "safetensors-numpy",
+        "A Safetensors file of 1 GB as numpy arrays, every byte then read once.",
+        {"weighbridge": task("wb-numpy", path, warm), "safetensors load_file": task("load-file", path, warm)},
+        [faster("safetensors load_file", 3)],
+    )
+
+
+def start_section(work: Path) -> Section:
+    path = make("small", work / "start.safetensors")
+    wb = shutil.which("wb", path=os.path.dirname(sys.executable)) or "wb"
+    bare = {"python -c pass": process([sys.executable, "-c", "pass"])}
+    return Section(
+        "start",
+        "`wb inspect` of a small file, as a whole process.",
+        {"wb inspect": process([wb, "inspect", path]), "wb --help": process([wb, "--help"]), **bare},
+        [
+            under_seconds(0.15),
+            Target("`wb --help` under 0.1 s", lambda m: m.seconds("wb --help") < 0.1),
+        ],
+        rounds=11,
+    )
+
+
+def convert_section(work: Path, gigabytes: float) -> Section:
+    from tests.oracles import tree
+
+    folder = make("llama", work / "model", gigabytes)
+    source = folder / "model.safetensors"
+    ours, same, theirs, copy = (work / n for n in ("ours.gguf", "same.safetensors", "theirs.gguf", "copy"))
+    wb = [sys.executable, "-m", "weighbridge", "-q", "convert"]
+    contenders = {
+        "wb: folder to GGUF f16": process([*wb, folder, ours, "--dtype", "f16"], fresh=ours),
+        "wb: safetensors to safetensors": process([*wb, source, same], fresh=same),
+        "cp + fsync": process(["cp", *_NO_REFLINK, source, copy], fresh=copy, after=sync(copy)),
+    }
+    if reference := tree.find():
+        options = ["--outtype", "f16", "--outfile", theirs]
+        script = str(reference / "convert_hf_to_gguf.py")
+        command = [sys.executable, script, str(folder), *map(str, options)]
+        contenders["convert_hf_to_gguf.py"] = process(command, fresh=theirs, after=sync(theirs))
+    size = source.stat().st_size / 1e9
+    return Section(
+        "convert",
+        f"A Llama of {size:.1f} GB in bf16, its pages in memory; every tool's output is flushed to the disk.",
+        contenders,
+        _convert_targets(bool(reference)),
+        slow=frozenset({"convert_hf_to_gguf.py"}),
+    )
+
+
+_NO_REFLINK = ["--reflink=never"] if sys.platform == "linux" else []
+
+
+def _convert_targets(reference: bool) -> list[Target]:
+    names = "wb: folder to GGUF f16", "wb: safetensors to safetensors"
+    out = [Target(f"{name.removeprefix('wb: ')}: at least 70 % of cp + fsync", _of_cp(name)) for name in names]
+    if reference:
+        out.append(faster("convert_hf_to_gguf.py", 3))
+    return [*out, under_memory(300, names)]
+
+
+def _of_cp(name: str) -> Callable[[Measured], bool]:
+    return lambda m: m.ratio("cp + fsync", name) >= 0.7
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def report(measured: Measured) -> str:
+    """One section as Markdown: a table of contenders, then the targets."""
+    ours = next(iter(measured.samples))
+    lines = [f"## {measured.section.title}", "", measured.section.what, ""]
+    lines += ["| | median | spread | seconds against ours | peak memory | rounds |", "|---|--:|--:|--:|--:|--:|"]
+    for name, samples in measured.samples.items():
+        times = [s.seconds for s in samples]
+        spread = f"{duration(min(times))} to {duration(max(times))}"
+        ratio = "" if name == ours else f"{measured.ratio(name):.3g}"
+        row = [name, duration(measured.seconds(name)), spread, ratio, f"{measured.memory(name) / 1e6:.0f} MB"]
+        lines.append(f"| {' | '.join(row)} | {len(samples)} |")
+    lines.append("")
+    lines += [f"- {'reached' if t.reached(measured) else '**missed**'}: {t.text}" for t in measured.section.targets]
+    return "\n".join(lines) + "\n"
+
+
+def duration(seconds: float) -> str:
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.2g} µs"
+
+
+def machine() -> str:
+    """The machine in words, without its name."""
+    processor = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    system = f"{platform.system()} {platform.release().partition('-')[0]}"
+    python = f"Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores of {processor}, {memory:.0f} GiB of memory, {system}, {python}"
+
+
+def versions() -> str:
+    def of(name: str) -> str:
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            return f"{name} absent"
+
+    peers = ("weighbridge", "safetensors", "gguf", "numpy", "torch", "transformers")
+    return ", ".join(map(of, peers)) + "; convert_hf_to_gguf.py of llama.cpp b11549"
+
+
+SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
+    "gguf-open": lambda work, args: gguf_section(work),
+    "safetensors-open": lambda work, args: open_section(work),
+    "safetensors-header": lambda work, args: header_section(work),
+    "safetensors-numpy": lambda work, args: numpy_section(work),
+    "start": lambda work, args: start_section(work),
+    "convert": lambda work, args: convert_section(work, args.gigabytes),
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=2.5, help="size of the model that is converted")
+    parser.add_argument("--rounds", type=int, help="rounds of every section")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
+    parser.add_argument("--folder", type=Path, help="where to put inputs and outputs (on the disk to be measured)")
+    parser.add_argument("--write", action="store_true", help="put the result into docs/benchmarks.md")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    reports = []
+    for name in args.only:
+        with tempfile.TemporaryDirectory(prefix="wb-bench-", dir=args.folder) as work:
+            text = report(measure(SECTIONS[name](Path(work), args), args.rounds))
+        print(text, flush=True)
+        reports.append(text)
+    print(f"{machine()}\n{versions()}")
+    if args.write:
+        page = TEMPLATE.read_text(encoding="utf-8")
+        values = {"date": date.today().isoformat(), "machine": machine(), "versions": versions()}
+        PAGE.write_text(page.format(results="\n".join(reports), **values), encoding="utf-8")
+    return 1 if any("**missed**" in text for text in reports) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
