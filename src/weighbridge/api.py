@@ -1,14 +1,14 @@
 """The Python interface: about a dozen functions, and the two objects they hand out.
 
-    import weighbridge as wb
+import weighbridge as wb
 
-    model = wb.open("model/")                 any format; reads headers only
-    model["lm_head.weight"].numpy()           one tensor, a view of the file where that is possible
-    model["lm_head.weight"][0:10].torch()     some rows, without reading the rest
-    wb.open("a.gguf", names="canonical")["layers.0.attention.q.weight"]
+model = wb.open("model/")                 any format; reads headers only
+model["lm_head.weight"].numpy()           one tensor, a view of the file where that is possible
+model["lm_head.weight"][0:10].torch()     some rows, without reading the rest
+wb.open("a.gguf", names="canonical")["layers.0.attention.q.weight"]
 
-    wb.identify(path)  wb.inspect(path)  wb.verify(path)      answers as dataclasses
-    wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
+wb.identify(path)  wb.inspect(path)  wb.verify(path)      answers as dataclasses
+wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
 """
 
 from __future__ import annotations

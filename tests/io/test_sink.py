@@ -52,6 +52,12 @@ class _Boom(Exception):
     pass
 
 
+def _half_written(target: Path, folder: bool) -> None:
+    with Sink(target, folder=folder, size=10, overwrite=True) as sink:
+        sink.create("model.safetensors", 10).write(0, b"new")
+        raise _Boom
+
+
 @pytest.mark.parametrize("folder", [False, True])
 def test_an_error_leaves_nothing_behind_and_the_old_unharmed(tmp_path: Path, folder: bool) -> None:
     target = tmp_path / "t"
@@ -60,9 +66,8 @@ def test_an_error_leaves_nothing_behind_and_the_old_unharmed(tmp_path: Path, fol
         (target / "model.safetensors").write_bytes(b"old")
     else:
         target.write_bytes(b"old")
-    with pytest.raises(_Boom), Sink(target, folder=folder, size=10, overwrite=True) as sink:
-        sink.create("model.safetensors", 10).write(0, b"new")
-        raise _Boom
+    with pytest.raises(_Boom):
+        _half_written(target, folder)
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
     assert (target / "model.safetensors" if folder else target).read_bytes() == b"old"
 

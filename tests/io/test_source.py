@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import tracemalloc
 from pathlib import Path
 
@@ -105,21 +106,27 @@ def test_an_empty_file_is_a_source(tmp_path: Path) -> None:
     assert bytes(source.map()) == b""
 
 
-@given(st.lists(st.tuples(st.sampled_from("BHIQ"), st.integers(0, 40)), max_size=20), st.integers(1, 64), st.booleans())
-def test_a_cursor_reads_what_struct_reads_whatever_its_chunks(steps: list[tuple[str, int]], chunk: int, big: bool) -> None:
-    import struct
+def _step(cursor: Cursor, code: str, skip: int) -> int:
+    cursor.skip(skip, "gap")
+    return cursor.number(code, "number")
 
+
+STEPS = st.lists(st.tuples(st.sampled_from("BHIQ"), st.integers(0, 40)), max_size=20)
+
+
+@given(STEPS, st.integers(1, 64), st.booleans())
+def test_a_cursor_reads_what_struct_reads_whatever_its_chunks(
+    steps: list[tuple[str, int]], chunk: int, big: bool
+) -> None:
     order = ">" if big else "<"
     cursor, at = Cursor(BytesSource(DATA), 0, order, chunk), 0  # type: ignore[arg-type]
     for code, skip in steps:
         size = struct.calcsize(code)
         if at + skip + size > len(DATA):
             with pytest.raises(FormatError):
-                cursor.skip(skip, "gap")
-                cursor.number(code, "number")
+                _step(cursor, code, skip)
             return
-        cursor.skip(skip, "gap")
-        assert cursor.number(code, "number") == struct.unpack_from(order + code, DATA, at + skip)[0]
+        assert _step(cursor, code, skip) == struct.unpack_from(order + code, DATA, at + skip)[0]
         at += skip + size
         assert (cursor.offset, cursor.left) == (at, len(DATA) - at)
 

@@ -158,14 +158,9 @@ def bitnet(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     packed = as_stored((codes << (2 * np.arange(4, dtype=np.uint8))[:, None, None]).sum(0, dtype=np.uint8), U8)
     shared = MappingProxyType({"weight": 1, "scale": 0, "zero": 0})
     scale, zero = as_stored(np.array([0.37], np.float32), F32), as_stored(np.ones(1, np.float32), F32)
-    parts = [
-        n.decode(
-            Packed(
-                Spec((outer // 4, inner), F32), Plane(shared, 2 * i, 3), {"weight": packed, "scale": scale, "zero": zero}
-            )
-        )
-        for i in range(4)
-    ]
+    members: dict[str, Node] = {"weight": packed, "scale": scale, "zero": zero}
+    spec = Spec((outer // 4, inner), F32)
+    parts = [n.decode(Packed(spec, Plane(shared, 2 * i, 3), members)) for i in range(4)]
     return n.concat(parts), ((codes.astype(np.float32) - 1) * np.float32(0.37)).reshape(outer, inner)
 
 

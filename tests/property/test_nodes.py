@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.property.trees import MOVED, Tree, stored, trees
+
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UsageError
 from weighbridge.tensors import nodes as n

@@ -147,7 +147,7 @@ _ALIASES: Final = MappingProxyType(
 
 
 def dtype(name: str | DType) -> DType:
-    """The row for a type's name as people write it (any case, `fp16`, `float16`, `torch.bfloat16`). UsageError if none."""
+    """The row for a type's name as people write it (any case, `fp16`, `torch.bfloat16`). UsageError if none."""
     if isinstance(name, DType):
         return name
     key = name.upper().removeprefix("TORCH.")

@@ -9,7 +9,7 @@ GIB: Final = 1 << 30
 
 # The Rust reference refuses a longer safetensors header (`MAX_HEADER_SIZE`, decimal); the writer must keep to it too.
 SAFETENSORS_HEADER: Final = 100_000_000
-# llama.cpp's gguf.cpp: one string at most 1 GiB, one array at most 2^30 elements, at most 4 dimensions, names < 64 bytes.
+# llama.cpp's gguf.cpp: a string has at most 1 GiB, an array 2^30 elements, a tensor 4 dimensions, a name 63 bytes.
 GGUF_STRING: Final = GIB
 GGUF_ARRAY: Final = 1 << 30
 GGUF_DIMS: Final = 4

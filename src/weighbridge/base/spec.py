@@ -1,7 +1,7 @@
 """A tensor's shape and type without its data, and what follows from them: rows, atoms, bytes.
 
 A *row* is the last axis. A tensor of rank 0 or 1 has one atom a row. A tensor whose rows aren't whole atoms is *flat*:
-it is read by ranges of atoms (one a row, like rank 1) and takes part in no row move. So `rows * row_bytes == nbytes` always.
+it is read by ranges of atoms (one a row, like rank 1) and takes part in no row move. So rows * row_bytes == nbytes.
 """
 
 from __future__ import annotations

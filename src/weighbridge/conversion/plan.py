@@ -186,5 +186,3 @@ def _requantizes(root: Node) -> bool:
         and any(isinstance(b, Packed) or b.spec.dtype.kind is Kind.BLOCK for b in walk(node.source))
         for node in walk(root)
     )
-
-

@@ -1,7 +1,7 @@
 """The few looks at data that a plan rests on, each small and declared here: scales, biases and vectors, never matrices.
 
-    exact_blocks    are a packed tensor's parameters exact in a block type?
-    narrowest       does the type of the matrices hold every vector exactly too?
+exact_blocks    are a packed tensor's parameters exact in a block type?
+narrowest       does the type of the matrices hold every vector exactly too?
 """
 
 from __future__ import annotations

@@ -105,4 +105,3 @@ def plain_dtype(name: str | None, spec: Spec) -> DType:
     if wanted.kind is Kind.BLOCK:
         raise UsageError(f"{wanted} is a type of GGUF files", hint="give the target the extension .gguf")
     return wanted
-

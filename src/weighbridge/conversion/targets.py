@@ -42,9 +42,7 @@ def planned(name: str, layout: Layout, tensors: Tensors) -> PlannedFile:
 def raw(name: str, source: FileSource) -> PlannedFile:
     """A file that is copied as it is."""
     spec = Spec((source.size,), U8)
-    return PlannedFile(
-        name, Layout("raw", (), (Slot(name, spec, 0),), source.size), (Stored(spec, source, 0),)
-    )
+    return PlannedFile(name, Layout("raw", (), (Slot(name, spec, 0),), source.size), (Stored(spec, source, 0),))
 
 
 def write_safetensors(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:

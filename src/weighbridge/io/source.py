@@ -150,7 +150,8 @@ class FileSource(Source):
         with self._lock:
             if private not in self._maps:
                 access = mmap.ACCESS_COPY if private else mmap.ACCESS_READ
-                self._maps[private] = memoryview(mmap.mmap(self.fileno(), self.size, access=access) if self.size else b"")
+                mapping = mmap.mmap(self.fileno(), self.size, access=access) if self.size else b""
+                self._maps[private] = memoryview(mapping)
             return self._maps[private]
 
     def close(self) -> None:

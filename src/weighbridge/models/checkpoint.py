@@ -71,7 +71,7 @@ def parse(source: Source) -> Index:
 
 
 def _format(source: Source) -> str:
-    """The common formats by their first bytes; whatever else, by the long way, which also says what is wrong with it."""
+    """The common formats by their first bytes; others by the long way, which also says what is wrong with them."""
     head = source.head(9)
     if head[:4] == b"GGUF":
         return "gguf"
@@ -112,9 +112,7 @@ class Checkpoint:
         from weighbridge.models.meta.table import gguf_to_config
 
         freqs = self._vector("rope_freqs.weight")
-        return gguf_to_config(
-            self.metadata, self.family, self.index.by_name, rope_freqs=freqs, torch_dtype=torch_dtype
-        )
+        return gguf_to_config(self.metadata, self.family, self.index.by_name, rope_freqs=freqs, torch_dtype=torch_dtype)
 
     def _vector(self, name: str) -> tuple[float, ...] | None:
         """A short F32 tensor's values; None where there is no such tensor."""

@@ -1,9 +1,9 @@
 """Where a model lies: from the path a user names to the weight files and the folder of the files beside them.
 
-    model/                            its index, its one file, or the files of one numbered set
-    model.safetensors.index.json      the set it lists
-    model-00002-of-00003.gguf         the whole set (llama.cpp's splits carry the metadata in the first)
-    anything.safetensors              that file alone
+model/                            its index, its one file, or the files of one numbered set
+model.safetensors.index.json      the set it lists
+model-00002-of-00003.gguf         the whole set (llama.cpp's splits carry the metadata in the first)
+anything.safetensors              that file alone
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Place:
 
 
 def locate(path: str | Path) -> Place:
-    """The files of the model at `path`. FileNotFoundError, UsageError or UnsupportedError where there is no one model."""
+    """The files of the model at `path`. FileNotFoundError, UsageError or UnsupportedError where there is none."""
     path = Path(path)
     if path.is_dir():
         return _folder(path)

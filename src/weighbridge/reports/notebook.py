@@ -14,7 +14,7 @@ def tensor_html(name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> s
 
 
 def model_html(title: str, form: str, rows: Sequence[Row]) -> str:
-    """A summary with the tensors folded away, grouped by the first part of their names, and a bar of who takes how much."""
+    """A summary, a bar of who takes how much, and the tensors folded away, grouped by the first part of their names."""
     total = sum(row[3] for row in rows)
     head = f"<b>{escape(title)}</b> {escape(form)}: {len(rows):,} tensors, {total:,} bytes"
     groups: dict[str, list[Row]] = {}

@@ -266,7 +266,7 @@ def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Strided(Node):
-    """A strided view of a one-dimensional source: element (i, j, ...) is its atom start + i*strides[0] + j*strides[1]...
+    """A strided view of a one-dimensional source: (i, j, ...) is its atom start + i*strides[0] + j*strides[1] + ...
 
     Strides count atoms and may be zero (expanded) or negative. As torch storages lie.
     """

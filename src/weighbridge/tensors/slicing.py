@@ -55,15 +55,19 @@ def _shifted(picked: range, lo: int) -> slice:
 def _full(key: Any, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """One index an axis."""
     keys = key if isinstance(key, tuple) else (key,)
-    if not all(isinstance(k, slice | EllipsisType) or (hasattr(k, "__index__") and not isinstance(k, bool)) for k in keys):
-        raise UsageError(f"a tensor is indexed by integers, slices and ..., not {key!r}")
-    keys = tuple(k if isinstance(k, slice | EllipsisType) else k.__index__() for k in keys)
+    keys = tuple(k if isinstance(k, slice | EllipsisType) else _integer(k) for k in keys)
     if keys.count(...) > 1 or len(keys) - keys.count(...) > len(shape):
         raise UsageError(f"{len(keys)} indices for {len(shape)} axes")
     at = keys.index(...) if ... in keys else len(keys)
     missing = len(shape) - (len(keys) - keys.count(...))
     full = (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])
     return tuple(_wrap(k, n) if isinstance(k, int) else k for k, n in zip(full, shape, strict=True))
+
+
+def _integer(key: Any) -> int:
+    if isinstance(key, bool) or not hasattr(key, "__index__"):
+        raise UsageError(f"a tensor is indexed by integers, slices and ..., not {key!r}")
+    return int(key.__index__())
 
 
 def _wrap(at: int, count: int) -> int:
