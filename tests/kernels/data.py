@@ -117,8 +117,10 @@ def boundaries(name: str) -> Floats:
     with np.errstate(all="ignore"):
         values = np.unique(reference.widen(name, codes.view(np.uint8)))
         values = values[np.isfinite(values)].astype(np.float64)
-        top = np.abs(values).max() * np.array([1.0625, 1.125, 1.25, 1.5, 2.0, 4.0])
-        spots = np.concatenate([values, (values[1:] + values[:-1]) / 2, top, -top]).astype(np.float32)
+        beyond = values[-1] + (values[-1] - values[-2]) * np.array(
+            [0.5, 1, 1.5, 2, 10]
+        )  # 0.5: the last that rounds back
+        spots = np.concatenate([values, (values[1:] + values[:-1]) / 2, beyond, -beyond]).astype(np.float32)
         return np.concatenate(
             [spots, np.nextafter(spots, np.float32(np.inf)), np.nextafter(spots, np.float32(-np.inf))]
         )
