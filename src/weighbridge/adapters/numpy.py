@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
-from weighbridge.tensors.kinds import Node, Packed, Stored
+from weighbridge.tensors.nodes import Node, Packed, Stored
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:

@@ -11,7 +11,7 @@ from weighbridge.adapters.numpy import mapped
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
-from weighbridge.tensors.kinds import Node, Packed
+from weighbridge.tensors.nodes import Node, Packed
 
 if TYPE_CHECKING:
     import torch

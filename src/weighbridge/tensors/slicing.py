@@ -23,12 +23,14 @@ def narrow(node: Node, key: Any) -> tuple[Node, tuple[Index, ...]]:
     shape = node.spec.shape
     if node.spec.flat or not shape:
         return node, tuple(rest)
-    while len(shape) > 1 and isinstance(rest[0], int):  # one of a stack
+    while len(shape) > 2 and isinstance(rest[0], int):  # one of a stack
         step = math.prod(shape[1:-1])
         at = _wrap(rest.pop(0), shape[0]) * step  # type: ignore[arg-type]
         node = slice_rows(node, at, shape[1:])
         shape = shape[1:]
     first = rest[0]
+    if len(shape) > 1 and isinstance(first, int):  # one row; numpy takes its axis away
+        return _rows(node, first, first + 1), (0, *rest[1:])
     if isinstance(first, slice) and (len(shape) > 1 or node.spec.dtype.plain):
         picked = range(shape[0])[first]
         lo, hi = (min(picked), max(picked) + 1) if picked else (0, 0)
