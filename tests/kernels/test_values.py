@@ -7,7 +7,7 @@ import pytest
 from tests.kernels.data import LEVELS, numbers, random_bits, running
 
 from weighbridge.base.dtypes import BY_NAME, F32, F64
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import UsageError
 from weighbridge.tensors import kernels, reference
 
 RNG = np.random.default_rng(9)
@@ -78,11 +78,11 @@ def test_byteswap_of_blocks_turns_the_scales_only(name: str, path: str) -> None:
     np.testing.assert_array_equal(after[:, :codes].copy().view(">u2"), before[:, :codes].copy().view("<u2"))
 
 
-def test_byteswap_refuses_what_it_does_not_know(path: str) -> None:
-    with pytest.raises(UnsupportedError):
-        kernels.byteswap(BY_NAME["Q4_K"], np.zeros(144, np.uint8))
+def test_byteswap_wants_whole_words(path: str) -> None:
     with pytest.raises(UsageError):
         kernels.byteswap(F32, np.zeros(5, np.uint8))
+    with pytest.raises(UsageError):
+        kernels.byteswap(BY_NAME["Q8_0"], np.zeros(35, np.uint8))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 16, 18, 20, 34, 100, 4096])
