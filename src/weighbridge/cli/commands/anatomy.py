@@ -1,0 +1,109 @@
+"""`wb anatomy`: every byte of a file with its meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from weighbridge.base.errors import UsageError
+from weighbridge.cli.options import examples, json_option
+
+if TYPE_CHECKING:
+    from weighbridge.reports.anatomy import Report
+
+# Colours of kinds, in the dump and in the map.
+_STYLES: Final = {
+    "tensor": "name",
+    "padding": "dim",
+    "unknown": "error",
+    "magic": "ok",
+    "json": "number",
+    "value": "number",
+}
+
+
+def _offset(text: str) -> int:
+    try:
+        return int(text.replace("_", "").replace(",", ""), 0)
+    except ValueError:
+        raise UsageError(f"{text!r} is not an offset", hint="write it like 4096 or 0x1000") from None
+
+
+def _range(text: str) -> dict[str, int]:
+    start, _, end = text.partition(":")
+    return ({"start": _offset(start)} if start else {}) | ({"end": _offset(end)} if end else {})
+
+
+@click.command(
+    epilog=examples(
+        "wb anatomy model.gguf --limit 40",
+        "wb anatomy model.safetensors --map",
+        "wb anatomy model.gguf --at 0x5f3a80",
+        "wb anatomy model.gguf --range 0:4096 --json",
+    )
+)
+@click.argument("file")
+@click.option("--at", type=_offset, metavar="OFFSET", help="Say what the byte there means.")
+@click.option("--range", "span", type=_range, default="", metavar="A:B", help="Regions that meet bytes A to B.")
+@click.option("--map", "only_map", is_flag=True, help="Show how the file divides, and no regions.")
+@click.option(
+    "--kind", "kinds", multiple=True, metavar="KIND", help="Regions of a kind (key, value, tensor, padding ...)."
+)
+@click.option("--bytes", "head", type=click.IntRange(0, 1 << 20), default=32, help="Bytes of a region to dump [32].")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
+@json_option
+def command(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **options: Any) -> None:
+    """Name every byte of FILE: an annotated hexdump (FILE::TENSOR for one tensor's bytes) and a map of the layout."""
+    from weighbridge.cli.render import emit_json, width
+    from weighbridge.reports.anatomy import anatomy
+
+    report = anatomy(file, **span, **options, cells=max(width() - 2, 16))
+    if as_json:
+        return emit_json(report)
+    if not only_map:
+        _dump(report)
+    if only_map or not (options["at"] is not None or span):
+        _map(report)
+
+
+def _dump(report: Report) -> None:
+    from weighbridge.cli.render import clean, echo, styled
+    from weighbridge.reports.anatomy import hexdump
+
+    for part in report.parts:
+        value = f" = {part.value}" if part.value else ""
+        words = f"{part.kind:8} {clean(part.label)}{clean(value)}"
+        echo(
+            f"{styled(f'{part.start:#010x}', 'dim')}  {styled(words, _STYLES.get(part.kind))}  ({part.length:,} bytes)"
+        )
+        for at, row, text in hexdump(part.head, part.start):
+            echo(f"  {at:08x}  {row:47}  {styled(text, 'dim')}")
+        if part.length * 2 > len(part.head) > 0:
+            echo(f"  ... {part.length - len(part.head) // 2:,} more", "dim")
+    if report.place:
+        echo(
+            f"byte {report.at:#x} is {report.place.words} of {clean(report.place.tensor)} ({report.place.dtype})",
+            "head",
+        )
+
+
+def _map(report: Report) -> None:
+    from weighbridge.cli.render import Column, echo, human_bytes, styled, table
+
+    echo(f"{report.nbytes:,} bytes in {report.region_count:,} regions", "head")
+    letters = {s.kind: letter for s, letter in zip(report.shares, _letters(report), strict=True)}
+    echo("[" + "".join(styled(letters[kind], _STYLES.get(kind)) for kind in report.strip) + "]")
+    table(
+        ["", "kind", Column("regions", right=True), Column("bytes", right=True), Column("share", right=True)],
+        [(letters[s.kind], s.kind, f"{s.regions:,}", human_bytes(s.nbytes), f"{s.share:.2%}") for s in report.shares],
+    )
+
+
+def _letters(report: Report) -> list[str]:
+    """One letter a kind: its first that is free."""
+    out: list[str] = []
+    for share in report.shares:
+        wanted = {"tensor": "#", "padding": ".", "unknown": "?"}.get(share.kind, "") + share.kind
+        out.append(next((c for c in wanted + "0123456789" if c not in out), " "))
+    return out

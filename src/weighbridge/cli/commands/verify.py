@@ -1,0 +1,86 @@
+"""`wb verify`: everything that is wrong with a file or a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from weighbridge.cli.options import examples, json_option
+
+if TYPE_CHECKING:
+    from weighbridge.containers.base import Finding
+    from weighbridge.reports.verify import Report
+
+_SHOWN = 10  # findings of one rule, unless --verbose
+
+
+@click.command(
+    epilog=examples(
+        "wb verify ./my-model/",
+        "wb verify model.gguf --values",
+        "wb verify ./downloads/ --fail-on warning --json",
+    )
+)
+@click.argument("path")
+@click.option("--values", is_flag=True, help="Read every number too: NaN, Inf, broken block scales, zeros.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info"]),
+    default="error",
+    help="Exit with 1 from this severity on [error].",
+)
+@json_option
+def command(path: str, values: bool, fail_on: str, as_json: bool) -> int:
+    """Check PATH (a file, an index, a folder) for everything that can be wrong, and say all of it at once.
+
+    Exit code 1 where there is an error. For GGUF also says whether llama.cpp would load the file.
+    """
+    from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.containers.base import Severity
+    from weighbridge.reports.verify import failed, verify
+
+    with Progress() as progress:
+        report = verify(path, values=values, progress=progress)
+    if as_json:
+        emit_json(report)
+    else:
+        _show(report)
+    return int(failed(report, Severity(fail_on)))
+
+
+def _show(report: Report) -> None:
+    from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, styled
+
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in report.findings:
+        groups.setdefault((finding.severity.value, finding.rule), []).append(finding)
+    for (severity, rule), found in groups.items():
+        shown = found if SCREEN.verbose else found[:_SHOWN]
+        for finding in shown:
+            place = [report.path if finding.path is None else finding.path]
+            place += [f"byte {finding.offset:,}"] if finding.offset is not None else []
+            place += [finding.tensor] if finding.tensor is not None else []
+            echo(f"{styled(severity, severity)}: {clean(finding.message)}  {styled(f'({rule})', 'dim')}")
+            echo(f"  {styled('in', 'dim')} {clean(', '.join(place))}")
+        _more(found, len(shown))
+    words = f"{report.files} files, {report.tensors:,} tensors, {human_bytes(report.nbytes)}"
+    for verdict in report.verdicts:
+        if not verdict.accepts:
+            echo(f"llama.cpp would refuse {clean(verdict.path)} (reading its {verdict.stage})", "warning")
+    if report.findings:
+        echo(f"{words}: {report.errors} errors, {report.warnings} warnings, {report.infos} notes", "head")
+    else:
+        echo(f"{styled('ok', 'ok')}: {words}" + ("" if report.values else "; values not read (--values)"))
+
+
+def _more(found: Iterable[Finding], shown: int) -> None:
+    """The hint of a rule's findings, once, and how many more there are."""
+    from weighbridge.cli.render import clean, echo
+
+    found = list(found)
+    if len(found) > shown:
+        echo(f"  ... {len(found) - shown:,} more of these (--verbose)", "dim")
+    if found[0].hint:
+        echo(f"  hint: {clean(found[0].hint)}", "info")

@@ -1,0 +1,310 @@
+"""One tensor taken out: its statistics, its bytes as they are stored, or a `.npy`. Read slab by slab, so that a tensor
+larger than memory is no trouble.
+
+    stats("model.gguf::token_embd.weight")              values as numbers, quantized ones decoded
+    save("model/::lm_head.weight", "head.npy")          an array
+    save(path, "head.bin", raw=True)                    the stored bytes
+    Picked(path, "[0:10, :]").array()                   some rows
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from weighbridge.base.dtypes import F32, DType, Kind
+from weighbridge.base.dtypes import dtype as named
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.limits import SLAB
+from weighbridge.reports import target
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.tensors.kinds import Node
+
+SCHEMA: Final = "weighbridge/stats/1"
+BINS: Final = 32
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Numbers about a tensor's values; minimum to standard deviation and the histogram are over the finite ones and
+    None where there are none. `edges` has one value more than `histogram`."""
+
+    path: str
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    count: int
+    nan: int
+    inf: int
+    zeros: int
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    std: float | None
+    histogram: tuple[int, ...]
+    edges: tuple[float, ...]
+    preview: tuple[float, ...]
+    schema: str = SCHEMA
+
+
+class Picked:
+    """A tensor, or a slice of it, that a path names: `PATH::TENSOR`. Close it, or use it as a context manager."""
+
+    def __init__(self, path: str | os.PathLike[str], key: str | None = None, dtype: str | None = None) -> None:
+        from weighbridge.models.checkpoint import open_checkpoint
+
+        file, name = target.split(path)
+        if name is None:
+            raise UsageError(
+                f"{os.fspath(path)} names no tensor", hint="write PATH::TENSOR; wb inspect lists the names"
+            )
+        self.path, self.name = os.fspath(file), name
+        self.checkpoint: Checkpoint = open_checkpoint(file)
+        try:
+            self.node, self.rest = _narrowed(_find(self.checkpoint, name, self.path), key)
+            self.values = _values(self.node, named(dtype) if dtype else None)
+        except BaseException:
+            self.checkpoint.close()
+            raise
+
+    @property
+    def whole(self) -> bool:
+        """True where nothing is left to be cut from the rows that are read."""
+        return all(part == slice(None) for part in self.rest)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.spec.shape if self.whole else self.array().shape
+
+    def array(self) -> NDArray[Any]:
+        """The values, in memory: decoded to F32 where numpy has no such type."""
+        from weighbridge.adapters.numpy import to_numpy
+
+        found: NDArray[Any] = to_numpy(self.values)[self.rest]
+        return found
+
+    def slabs(self, raw: bool = False, progress: Progress | None = None) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of the values (`raw`: as stored), piece after piece."""
+        node = self.node if raw else self.values
+        if not self.whole:
+            if raw:
+                raise UsageError(
+                    "the stored bytes can be cut at rows only", hint="leave --raw out, or slice the first axis"
+                )
+            yield self.array().reshape(-1).view("u1")
+            return
+        yield from _slabs(node, progress, self.name)
+
+    def close(self) -> None:
+        self.checkpoint.close()
+
+    def __enter__(self) -> Picked:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _find(model: Checkpoint, name: str, path: str) -> Node:
+    """The logical tensor of a name (MLX's three parts as one), else the stored one (`P.scales` by itself)."""
+    if name in model.logical:
+        return model.logical[name]
+    target.entry(model.index, name, path)
+    return model.stored[name]
+
+
+def _values(node: Node, dtype: DType | None) -> Node:
+    """What is written as numbers: the node itself where numpy has its type (ml_dtypes' can't be told in a `.npy`), F32
+    otherwise, or the type that was asked for."""
+    from weighbridge.tensors import nodes
+
+    own = node.spec.dtype.numpy if not isinstance(node, nodes.Packed) else None
+    if dtype is None and (own is None or own.startswith(("bfloat", "float8"))):
+        dtype = F32
+    return nodes.cast(node, dtype) if dtype is not None else node
+
+
+_SLICE: Final = re.compile(r"\s*(-?\d+)?\s*(?:(:)\s*(-?\d+)?\s*(?::\s*(-?\d+)?)?)?\s*")
+
+
+def parse_slice(text: str) -> tuple[Any, ...]:
+    """`[0:10, :, 3]` as numpy writes it, the brackets optional. UsageError for anything else."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    return tuple(_slice_part(part, text) for part in inner.split(","))
+
+
+def _slice_part(part: str, text: str) -> Any:
+    if part.strip() == "...":
+        return ...
+    match = _SLICE.fullmatch(part)
+    if match is None or not part.strip():
+        raise UsageError(f"{text!r} is not a slice", hint="write it like [0:10, :] or [5]")
+    start, colon, stop, step = (int(g) if g and g != ":" else g for g in match.groups())
+    if step == 0:
+        raise UsageError("a slice's step can't be 0")
+    return slice(start, stop, step) if colon else start
+
+
+def _narrowed(node: Node, key: str | None) -> tuple[Node, tuple[Any, ...]]:
+    from weighbridge.tensors.slicing import narrow
+
+    if key is None:
+        return node, ()
+    try:
+        return narrow(node, parse_slice(key))
+    except IndexError as error:
+        raise UsageError(str(error)) from None
+
+
+def _slabs(node: Node, progress: Progress | None, label: str) -> Iterator[NDArray[np.uint8]]:
+    spec = node.spec
+    step = max(SLAB // max(spec.row_bytes, 1), 1)
+    for lo in range(0, spec.rows, step):
+        hi = min(lo + step, spec.rows)
+        yield node.read(lo, hi)
+        if progress:
+            progress(hi * spec.row_bytes, spec.nbytes, label)
+
+
+# ---- .npy ----
+
+
+def npy_header(shape: tuple[int, ...], dtype: DType) -> bytes:
+    """The head of a `.npy` of version 1.0 (numpy.lib.format): the array's bytes follow it."""
+    import numpy as np
+
+    if dtype.numpy is None or dtype.numpy.startswith(("bfloat", "float8")):
+        raise UnsupportedError(f"a .npy can't hold {dtype}", hint="ask for f32, or for the raw bytes")
+    out = io.BytesIO()
+    described = np.lib.format.dtype_to_descr(np.dtype(dtype.numpy).newbyteorder("<"))
+    np.lib.format.write_array_header_1_0(out, {"descr": described, "fortran_order": False, "shape": shape})
+    return out.getvalue()
+
+
+def chunks(picked: Picked, raw: bool = False, progress: Progress | None = None) -> Iterator[memoryview]:
+    """What a file of this tensor consists of, piece after piece."""
+    if not raw:
+        yield memoryview(npy_header(picked.shape, picked.values.spec.dtype))
+    for slab in picked.slabs(raw, progress):
+        yield slab.data
+
+
+def size_of(picked: Picked, raw: bool = False) -> int:
+    """Bytes of all `chunks`."""
+    if raw:
+        return picked.node.spec.nbytes
+    dtype = picked.values.spec.dtype
+    return len(npy_header(picked.shape, dtype)) + math.prod(picked.shape) * dtype.size
+
+
+def save(
+    picked: Picked,
+    out: str | os.PathLike[str],
+    *,
+    raw: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> int:
+    """Write the tensor to a file; the number of bytes. RefusedError where the file exists."""
+    from weighbridge.io.sink import Sink
+
+    size, at = size_of(picked, raw), 0
+    with Sink(out, folder=False, size=size, overwrite=overwrite) as sink:
+        file = sink.create("", size)
+        for chunk in chunks(picked, raw, progress):
+            file.write(at, chunk)
+            at += chunk.nbytes
+    return at
+
+
+# ---- statistics ----
+
+
+def stats(path: str | os.PathLike[str], key: str | None = None, progress: Progress | None = None) -> Stats:
+    """Statistics of the tensor, in one pass for the numbers and one for the histogram."""
+    with Picked(path, key) as picked:
+        sums = _Sums()
+        for block in _numbers(picked, progress):
+            sums.add(block)
+        histogram, edges = _histogram(picked, sums)
+        spec = picked.node.spec
+        return Stats(
+            picked.path, picked.name, spec.dtype.name, picked.shape, spec.nbytes, sums.count, sums.nan, sums.inf,
+            sums.zeros, sums.low, sums.high, sums.mean if sums.finite else None,
+            math.sqrt(sums.m2 / sums.finite) if sums.finite else None, histogram, edges, sums.preview,
+        )  # fmt: skip
+
+
+def _numbers(picked: Picked, progress: Progress | None = None) -> Iterator[NDArray[np.float64]]:
+    """The values as f64, piece after piece."""
+    import numpy as np
+
+    dtype = picked.values.spec.dtype
+    if dtype.kind is Kind.COMPLEX:
+        raise UnsupportedError("complex values have no order to tell statistics of")
+    for slab in picked.slabs(progress=progress):
+        yield slab.view(np.dtype(dtype.numpy)).astype("f8")
+
+
+class _Sums:
+    """Running sums; mean and squared deviation are merged piece by piece (Chan et al.), so that they lose nothing."""
+
+    def __init__(self) -> None:
+        self.count = self.nan = self.inf = self.zeros = self.finite = 0
+        self.low: float | None = None
+        self.high: float | None = None
+        self.mean = self.m2 = 0.0
+        self.preview: tuple[float, ...] = ()
+
+    def add(self, block: NDArray[np.float64]) -> None:
+        import numpy as np
+
+        if not self.count:
+            self.preview = tuple(block[:8].tolist())
+        self.count += block.size
+        self.nan += int(np.isnan(block).sum())
+        self.inf += int(np.isinf(block).sum())
+        self.zeros += int((block == 0).sum())
+        good = block[np.isfinite(block)]
+        if not good.size:
+            return
+        low, high = float(good.min()), float(good.max())
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        mean = float(good.mean())
+        self._merge(good.size, mean, float(((good - mean) ** 2).sum()))
+
+    def _merge(self, n: int, mean: float, m2: float) -> None:
+        total, delta = self.finite + n, mean - self.mean
+        self.mean += delta * n / total
+        self.m2 += m2 + delta * delta * self.finite * n / total
+        self.finite = total
+
+
+def _histogram(picked: Picked, sums: _Sums) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    import numpy as np
+
+    if sums.low is None or sums.high is None:
+        return (), ()
+    low, high = (sums.low, sums.high) if sums.low < sums.high else (sums.low - 0.5, sums.high + 0.5)
+    edges = np.linspace(low, high, BINS + 1)
+    found = np.zeros(BINS, np.int64)
+    for block in _numbers(picked):
+        found += np.histogram(block[np.isfinite(block)], edges)[0]
+    return tuple(found.tolist()), tuple(edges.tolist())

@@ -1,0 +1,63 @@
+"""How reports read a file that may be broken: the format by its content, an index as far as it goes, and findings in
+place of exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.containers import REGISTRY, container
+from weighbridge.containers.base import Finding, Index, Severity
+from weighbridge.io.source import Source
+
+
+def format_of(source: Source) -> str:
+    """The format whose container reads `source`. UnsupportedError says what it is instead, and what to do about it."""
+    from weighbridge.containers.sniff import sniff
+
+    found = sniff(source)
+    if found.format not in REGISTRY:
+        raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
+    return found.format
+
+
+def lenient(source: Source, form: str) -> tuple[Index | None, tuple[Finding, ...]]:
+    """The index of a file, as far as it can be made out, and everything that its container finds wrong with it."""
+    try:
+        index, findings = _READERS.get(form, _strict)(source, form)
+    except FormatError as error:
+        return None, (broken(f"{form}/broken", error, source.name),)
+    return index, tuple(replace(f, path=f.path or source.name) for f in findings)
+
+
+def broken(rule: str, error: FormatError, path: str) -> Finding:
+    """An error of a parser as a finding."""
+    words = str(FormatError(error.reason, expected=error.expected, found=error.found))
+    return Finding(rule, Severity.ERROR, words, error.path or path, error.offset, error.field, error.hint)
+
+
+_Read = tuple[Index, tuple[Finding, ...]]
+
+
+def _safetensors(source: Source, form: str) -> _Read:
+    from weighbridge.containers import safetensors
+
+    return safetensors.parse_lenient(source)
+
+
+def _gguf(source: Source, form: str) -> _Read:
+    from weighbridge.containers import gguf
+
+    index = gguf.parse(source, level="lenient")
+    return index, gguf.check(index, deep=True)
+
+
+def _strict(source: Source, form: str) -> _Read:
+    index = container(form).parse(source)
+    return index, index.findings
+
+
+_READERS: Final[dict[str, Callable[[Source, str], _Read]]] = {"safetensors": _safetensors, "gguf": _gguf}
