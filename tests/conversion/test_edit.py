@@ -297,6 +297,18 @@ def test_a_file_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
 # Whose file it is
 
 
+@pytest.mark.parametrize("value", ["m" * 100, "m" * 400])
+def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    path = write_gguf(tmp_path / "m.gguf", BASE)
+    before = path.read_bytes()
+    path.chmod(0o444)
+    monkeypatch.setattr(module.os, "access", lambda name, mode: bool(os.stat(name).st_mode & 0o200))  # root may all
+    with pytest.raises(PermissionError):
+        edit(path, Edit("general.name", value))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
+
+
 def test_the_other_names_of_a_hard_link_keep_their_content(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     other = tmp_path / "other.gguf"

@@ -10,6 +10,7 @@ a store, which is named by the hash of its content, is refused.
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
 import re
@@ -132,6 +133,8 @@ def apply_edit(
     """Do what the plan says. `backup` keeps the old file as `NAME.bak` (then the plan must be one that rewrites)."""
     if plan.in_place and not plan.changes:
         return
+    if plan.path == plan.target and not os.access(plan.path, os.W_OK):
+        raise PermissionError(errno.EACCES, "the file is read-only", plan.path)
     with closing(FileSource(plan.path)) as source:
         stat = os.fstat(source.fileno())
         if (stat.st_size, stat.st_mtime_ns) != plan.stamp:
@@ -336,8 +339,8 @@ def _in_place(plan: EditPlan, source: FileSource) -> None:
     span = _span(old, plan.header)
     journal = journal_of(plan.path)
     head = {"weighbridge": "journal", "offset": span.start, "size": source.size, "pid": os.getpid()}
-    write_file(journal, json.dumps(head).encode() + b"\n" + old[span.start : span.stop])
-    with InPlace(plan.path) as out:
+    with InPlace(plan.path) as out:  # opened first: a file that can't be written gets no journal
+        write_file(journal, json.dumps(head).encode() + b"\n" + old[span.start : span.stop])
         out.write(span.start, plan.header[span.start : span.stop])
     journal.unlink()
 
@@ -364,7 +367,7 @@ def recover(path: str | os.PathLike[str]) -> bool:
 
 
 def _alive(pid: int) -> bool:
-    if pid == os.getpid():
+    if pid == os.getpid() or os.name != "posix":  # elsewhere signal 0 is a real one
         return False
     try:
         os.kill(pid, 0)
