@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.llamacpp import Model
+
 from weighbridge.containers import gguf
 from weighbridge.containers.gguf import KV
 from weighbridge.io.source import FileSource

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.models._tokenizers import NASTY, PLAIN, folder_files, llamacpp_ids, reading, tokenizers_ids, uncut, with_pre
+
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.meta.tokenizer import Vocab, from_hf, pretokenizer, to_hf
 

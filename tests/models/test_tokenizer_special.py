@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.models._tokenizers import llamacpp_ids, reading, tokenizers_ids, trained, uncut
 from tests.oracles import tree
+
 from weighbridge.base.errors import FormatError
 from weighbridge.models.meta.tokenizer import Template, Vocab, from_gguf, gguf_form, to_gguf, to_hf
 from weighbridge.models.meta.tokenizer.files import Folder
@@ -140,7 +140,11 @@ def test_normalizer_flags_are_those_of_the_reference(item: Any) -> None:
 
 TEMPLATE_FILES: tuple[tuple[str, dict[str, Any], list[tuple[str, str]]], ...] = (
     ("none", {"tokenizer_config.json": {"a": 1}}, []),
-    ("in the settings", {"tokenizer_config.json": {"chat_template": "x"}, "chat_template.jinja": b"y"}, [("default", "x")]),
+    (
+        "in the settings",
+        {"tokenizer_config.json": {"chat_template": "x"}, "chat_template.jinja": b"y"},
+        [("default", "x")],
+    ),
     ("null in the settings", {"tokenizer_config.json": {"chat_template": None}, "chat_template.jinja": b"y"}, []),
     ("of its own", {"tokenizer_config.json": {"a": 1}, "chat_template.jinja": "ü{{".encode()}, [("default", "ü{{")]),
     ("no settings", {"chat_template.jinja": b"y"}, []),
@@ -167,7 +171,7 @@ def test_templates(files: dict[str, Any], expected: list[tuple[str, str]]) -> No
 
 def test_templates_survive_both_ways() -> None:
     for names in (("default",), ("tool_use", "default"), ("rag",)):
-        vocab = replace(uncut(), templates=tuple(Template(n, "{{ %s }}" % n) for n in names))
+        vocab = replace(uncut(), templates=tuple(Template(n, "{{ " + n + " }}") for n in names))
         read = reading(to_hf(vocab))
         assert templates(Folder(read)) == vocab.templates
         plain = {k: kv.value for k, kv in to_gguf(vocab).items()}
@@ -235,8 +239,8 @@ KEYS = tuple(gguf_form.ROLES.items())
 def test_each_special_id_has_its_key(role: str, key: str) -> None:
     """The keys are llama.cpp's (llama-arch.cpp, LLM_KV_TOKENIZER_*)."""
     known = {
-        "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask", "eot": "eot",
-        "eom": "eom", **{f"fim_{x}": f"fim_{x}" for x in ("pre", "suf", "mid", "pad", "rep", "sep")},
+        "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask",
+        "eot": "eot", "eom": "eom", **{f"fim_{x}": f"fim_{x}" for x in ("pre", "suf", "mid", "pad", "rep", "sep")},
     }  # fmt: skip
     assert key == f"tokenizer.ggml.{known[role]}_token_id"
     plain = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"], key: 1}

@@ -93,7 +93,14 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
 
 
 def arrays(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    """The arrays that run parallel."""
+    """The arrays that run parallel. A token that occurs twice is refused: llama.cpp aborts on such a file."""
+    if len(set(vocab.tokens)) != len(vocab.tokens):
+        seen: dict[str, int] = {}
+        for i, text in enumerate(vocab.tokens):
+            if seen.setdefault(text, i) != i:
+                raise FormatError(
+                    f"a token occurs twice, as id {seen[text]} and {i}", field=GGML + "tokens", found=text
+                )
     rows = (("tokens", "str", vocab.tokens), ("scores", "f32", vocab.scores), ("token_type", "i32", vocab.types))
     for name, kind, values in rows:
         if len(values):
@@ -162,9 +169,11 @@ def sample(values: Sequence[Any]) -> str | None:
     """The element type of a plain sequence, as far as its first element tells."""
     if not len(values):
         return None
+    if isinstance(values, (bytes, bytearray)):
+        return "arr[u8]"
     first = values[0]
-    kinds: dict[type, str] = {str: "arr[str]", bool: "arr[bool]", int: "arr[i32]", float: "arr[f32]"}
-    return kinds.get(type(first), type(first).__name__) if not isinstance(values, bytes) else "arr[u8]"
+    kinds: tuple[tuple[type, str], ...] = ((str, "str"), (bool, "bool"), (int, "i32"), (float, "f32"))
+    return next((f"arr[{name}]" for kind, name in kinds if isinstance(first, kind)), type(first).__name__)
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> Vocab:

@@ -295,21 +295,30 @@ def llama_hf(folder: Folder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
     for text, index in vocab.items():
         tokens[index] = text
         if text.startswith("<0x") and BYTE_TOKEN.fullmatch(text):
-            types[index] = TokenType.BYTE
+            types[index] = int(TokenType.BYTE)
     for index in controls:
         if index < size and types[index] != TokenType.BYTE:
-            types[index] = TokenType.CONTROL
+            types[index] = int(TokenType.CONTROL)
     for index, token in sorted(added.items()):
         if index >= size:
             tokens.append(token.content)
-            types.append(TokenType.CONTROL if index in controls else TokenType.USER_DEFINED)
+            types.append(int(TokenType.CONTROL if index in controls else TokenType.USER_DEFINED))
     values = [NO_SCORE] * len(tokens)
     if scores == "exact":
-        values[:size] = mergelists.to_scores(pairs, vocab, size)
-    made = Vocab(Kind.SPM, tokens, types, values, pre="default")
+        exact = mergelists.to_scores(pairs, vocab, size)
+        values[:size] = [NO_SCORE if i in controls else s for i, s in enumerate(exact)]
+    made = Vocab(Kind.SPM, tokens, types, values, pre="default", losses=metaspace_losses(tokenizer))
     if not prefixes_space(tokenizer):
         made = replace(made, add_space_prefix=False)
     return finish(folder, made, special(folder, len(tokens)))
+
+
+def metaspace_losses(tokenizer: TokenizerJson) -> tuple[str, ...]:
+    """`Metaspace` treats spaces otherwise than SentencePiece does, and llama.cpp does as SentencePiece."""
+    items = [n for n in pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers") if n.get("type") == "Metaspace"]
+    if not items or items[0].get("prepend_scheme", "always") == "never":
+        return ()
+    return ("Metaspace puts no space before a text that begins with one, or after special tokens: llama.cpp does",)
 
 
 def prefixes_space(tokenizer: TokenizerJson) -> bool:

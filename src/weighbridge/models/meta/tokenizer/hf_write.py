@@ -246,7 +246,7 @@ def wordpiece_parts(vocab: Vocab, table: Table) -> Json:
             "strip_accents": vocab.strip_accents, "lowercase": vocab.lowercase is not False,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": processor(table, cls, sep, again=False),
+        "post_processor": processor(table, cls, sep, again=False) if vocab.add else bert_processor(table),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece", "unk_token": table.roles.get("unk", "[UNK]"), "continuing_subword_prefix": "##",
@@ -286,6 +286,14 @@ def processor(table: Table, first: str | None, last: str | None, again: bool) ->
         "pair": around("A", 0) + around("B", 1, again),
         "special_tokens": {t: {"id": t, "ids": [i], "tokens": [t]} for t, i in ids.items()},
     }
+
+
+def bert_processor(table: Table) -> Json | None:
+    """[CLS] A [SEP] in the form that says nothing about flags to a conversion back."""
+    if "cls" not in table.roles or "sep" not in table.roles:
+        return None
+    pair = {role: [table.roles[role], table.ids[role]] for role in ("sep", "cls")}
+    return {"type": "BertProcessing", **pair}
 
 
 def settings(vocab: Vocab, table: Table, roles: dict[str, str]) -> Json:
