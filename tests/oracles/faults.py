@@ -142,7 +142,6 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
         "down-bias-zero": _edit(f"{BLOCK}ffn_down.bias", _zeros),
         "gate-up-bias-swapped": _swap(f"{BLOCK}ffn_gate.bias", f"{BLOCK}ffn_up.bias"),
     },
-    "llama-linear": {},
     "mistral": _ATTENTION | _DENSE | _UNTIED,
     "mixtral": _ATTENTION
     | _UNTIED
@@ -185,6 +184,12 @@ KEYS: dict[str, dict[str, Fault]] = {
     "llama-linear": {  # a missing type isn't a fault: llama.cpp then takes a factor as linear
         "scaling-factor": set_key("llama.rope.scaling.factor", 4.0),
         "scaling-type": set_key("llama.rope.scaling.type", "none"),
+    },
+    "llama-yarn": {
+        "scaling-factor": set_key("llama.rope.scaling.factor", 2.0),
+        "scaling-type": set_key("llama.rope.scaling.type", "linear"),
+        "original-length": set_key("llama.rope.scaling.original_context_length", 512),
+        "original-length-dropped": drop_key("llama.rope.scaling.original_context_length"),
     },
     "mistral": _LLAMA_KEYS,
     "mixtral": _LLAMA_KEYS

@@ -104,6 +104,21 @@ CASES = {
             "spm",
             _DECODER | {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
         ),
+        # yarn rope scaling, past the length it was trained for
+        Case(
+            "llama-yarn",
+            "LlamaConfig",
+            "spm",
+            _DECODER
+            | {
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "rope_theta": 10000.0,
+                    "original_max_position_embeddings": 64,
+                }
+            },
+        ),
         Case(
             "mistral",
             "MistralConfig",
@@ -152,6 +167,7 @@ REFERENCES = [
     ("llama", "q8_0"),
     ("llama-bias", "f32"),
     ("llama-linear", "bf16"),
+    ("llama-yarn", "f32"),
     ("llama3", "f16"),
     ("llama3", "f32"),
     ("llama3-v4", "f32"),

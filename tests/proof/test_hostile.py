@@ -215,6 +215,31 @@ def test_a_source_deleted_midway(target: Path, tmp_path: Path) -> None:
         assert api.open(target)["t23"].numpy().tobytes() == whole[-MIB:]
 
 
+# Opens a model, maps one tensor, shortens the file, and asks for what lies beyond.
+_MAPPED = """
+import os, sys
+from weighbridge import api
+from weighbridge.base.errors import WeighbridgeError
+
+model = api.open(sys.argv[1])
+model["t00"].numpy()
+os.truncate(sys.argv[1], 2 << 20)
+try:
+    model["t23"].numpy().sum()
+except (WeighbridgeError, OSError) as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_source_truncated_under_a_mapping(tmp_path: Path) -> None:
+    """What is asked for after the file became shorter is refused in words, not by a signal. (An array that was handed
+    out before is the system's: nobody can save a process that touches it.)"""
+    path = write_safetensors(tmp_path / "mapped.safetensors", tensors=24, size=MIB)
+    done = subprocess.run([sys.executable, "-c", _MAPPED, path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done
+    assert "mapped.safetensors" in done.stderr
+
+
 @pytest.mark.parametrize("keep", [0, 7, 8, 100, 3000, 4 * MIB])
 def test_a_truncated_source(keep: int, source: Path, target: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.safetensors"
