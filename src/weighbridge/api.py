@@ -125,6 +125,8 @@ def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> Con
 class Tensor:
     """One tensor that is read when it is asked for: `numpy()`, `torch()`, `[rows]`."""
 
+    __slots__ = ("_cache", "name", "node")
+
     def __init__(self, name: str, node: Node, cache: dict[Any, Any] | None = None) -> None:
         self.name, self.node = name, node
         self._cache = cache

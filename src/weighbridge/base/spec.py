@@ -7,8 +7,9 @@ it is read by ranges of atoms (one a row, like rank 1) and takes part in no row 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
@@ -16,22 +17,24 @@ from weighbridge.base.errors import FormatError
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Spec:
-    """Logical `shape` (C order, as in safetensors and numpy; a GGUF's dims reversed) and `dtype`."""
+class Spec(msgspec.Struct, frozen=True, dict=True):
+    """Logical `shape` (C order, as in safetensors and numpy; a GGUF's dims reversed) and `dtype`.
+
+    A Struct, with what follows from it kept in its dict: a large model has hundreds of thousands.
+    """
 
     shape: Shape
     dtype: DType
 
     def __post_init__(self) -> None:
-        if any(n < 0 for n in self.shape):
+        if self.shape and min(self.shape) < 0:
             raise FormatError("a dimension is negative", found=list(self.shape))
-        if self.elements % self.dtype.block:
+        if self.dtype.block > 1 and self.elements % self.dtype.block:
             raise FormatError(
                 f"{self.elements} elements are not whole atoms of {self.dtype} ({self.dtype.block} elements each)"
             )
 
-    @cached_property
+    @property
     def elements(self) -> int:
         return math.prod(self.shape)
 

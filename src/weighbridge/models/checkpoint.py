@@ -9,7 +9,7 @@ loads neither numpy nor a tensor; nodes are built when they are asked for.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from weighbridge.models.locate import Place, locate
 if TYPE_CHECKING:
     from weighbridge.models.arch.table import Family, Sizes
     from weighbridge.models.meta.table import HfConfig
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import Node, Stored
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
@@ -168,9 +168,7 @@ class Checkpoint:
     def stored(self) -> Mapping[str, Node]:
         from weighbridge.tensors.nodes import Stored
 
-        swap = self.index.byte_order == ">"
-        files = self.index.files
-        return {e.name: Stored(e.spec, files[e.file], e.offset, swap) for e in self.index}
+        return _StoredTensors(self.index, Stored)
 
     @cached_property
     def logical(self) -> Mapping[str, Node]:
@@ -197,3 +195,28 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _StoredTensors(Mapping[str, "Node"]):
+    """The stored tensors of an index, each made a node when it is first asked for: listing 100,000 names makes none."""
+
+    def __init__(self, index: Index, make: type[Stored]) -> None:
+        self._index, self._make, self._made = index, make, dict[str, "Node"]()
+        self._swap = index.byte_order == ">"
+
+    def __getitem__(self, name: str) -> Node:
+        node = self._made.get(name)
+        if node is None:
+            entry = self._index.by_name[name]
+            node = self._make(entry.spec, self._index.files[entry.file], entry.offset, self._swap)
+            self._made[name] = node
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index.by_name)
+
+    def __len__(self) -> int:
+        return len(self._index.by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index.by_name

@@ -13,9 +13,8 @@ from weighbridge.tensors.nodes import Node
 REGISTRY: Final[tuple[Unpacker, ...]] = (affine,)
 
 
-def unpack(tensors: Mapping[str, Node], config: Mapping[str, Any]) -> dict[str, Node]:
+def unpack(tensors: Mapping[str, Node], config: Mapping[str, Any]) -> Mapping[str, Node]:
     """Logical tensors: every group that a packing recognises becomes one `Packed` node."""
-    out = dict(tensors)
     for packing in REGISTRY:
-        out = packing.unpack(out, config)
-    return out
+        tensors = packing.unpack(tensors, config)
+    return tensors

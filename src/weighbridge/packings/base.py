@@ -19,6 +19,6 @@ class Unpacker(Protocol):
 
     NAME: str
 
-    def unpack(self, tensors: Nodes, config: Mapping[str, Any]) -> dict[str, Node]:
+    def unpack(self, tensors: Nodes, config: Mapping[str, Any]) -> Nodes:
         """The same tensors with every group of this packing replaced by one `Packed`, in the place of its first
-        member. Tensors of other kinds pass through. FormatError where a group is incomplete or misshapen."""
+        member. Tensors of other kinds pass through; where there are no such groups, the mapping itself does. FormatError where a group is incomplete or misshapen."""
