@@ -117,9 +117,11 @@ def types_part(claims: dict[str, Any]) -> Iterator[str]:
     from weighbridge.tensors import kernels
 
     yield "## Number types\n"
-    yield "All of these are stored, moved, split and checked; `decode`, `encode`: whether their numbers are known.\n"
+    yield "All of these are stored, moved, split and checked; `decode`, `encode`: to and from float numbers.\n"
 
     def proof(dtype: DType, known: bool, word: str) -> str:
+        if dtype.plain and not dtype.is_float:
+            return "as it is"  # integers, booleans, complex numbers: what is stored is the number
         return grade(known, claims["plain" if dtype.plain else "blocks"], word)
 
     rows = (
