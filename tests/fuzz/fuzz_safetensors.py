@@ -1,4 +1,4 @@
-"""Invariant: any bytes give an index or a FormatError; regions cover every byte; what is parsed lies inside the file."""
+"""Invariant: any bytes give an index or a FormatError; regions cover every byte; what is parsed lies in the file."""
 
 from __future__ import annotations
 

@@ -1,0 +1,340 @@
+"""NumPy's .npy: magic, version, the length of a header, the header (a Python literal, padded), the array's bytes.
+
+    \\x93NUMPY 1 0 [u16: n] {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \\n [24 bytes]
+
+The header is read by a small parser of our own: the literals that numpy and other writers put there, nothing that needs
+an evaluator. (numpy also takes any other Python literal; nobody writes one.) Refused: object arrays, which are pickles.
+What no reader could tell the type of (`V2`, which numpy writes for ml_dtypes' bfloat16) is neither read nor written
+silently. Format: numpy/lib/_format_impl.py (NEP 1), versions 1.0, 2.0, 3.0. Bytes written equal those of `np.save`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.dtypes import BY_NAME, DType
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
+from weighbridge.base.limits import DIMS, NPY_HEADER
+from weighbridge.base.spec import Shape, Spec
+from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Severity, Slot
+from weighbridge.io.source import Source
+
+NAME: Final = "npy"
+SUFFIX: Final = ".npy"
+MAGIC: Final = b"\x93NUMPY"
+ALIGN: Final = 64  # numpy pads its header so that the data starts at a multiple of this
+# Number kinds by their code in `descr`, without the byte order.
+_CODES: Final = MappingProxyType(
+    {
+        "b1": "BOOL", "i1": "I8", "i2": "I16", "i4": "I32", "i8": "I64", "u1": "U8", "u2": "U16", "u4": "U32",
+        "u8": "U64", "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128",
+    }
+)  # fmt: skip
+_NAMES: Final = MappingProxyType({name: code for code, name in _CODES.items()})
+# version -> bytes of the header's length, its encoding
+_VERSIONS: Final = MappingProxyType({(1, 0): (2, "latin-1"), (2, 0): (4, "latin-1"), (3, 0): (4, "utf-8")})
+# Room that numpy leaves in the header for the first dimension to grow.
+_GROWTH: Final = 21
+
+
+class Header(NamedTuple):
+    """What a header says; the data is bytes [start, end) of the source it was read from. `order` "<" where it doesn't
+    matter."""
+
+    spec: Spec
+    order: str
+    start: int
+    end: int
+    version: tuple[int, int]
+    text: str
+
+
+def parse(source: Source) -> Index:
+    """The one array of a file, named after it. FormatError, UnsupportedError, or RefusedError for object arrays."""
+    header = read_header(source)
+    path = PurePath(source.name)
+    name = path.stem if path.suffix.lower() == SUFFIX else "array"
+    entry = Entry(name, header.spec.dtype, header.spec.shape, header.start, header.spec.nbytes)
+    findings = []
+    if header.end < source.size:
+        words = f"{source.size - header.end} bytes follow the array"
+        findings.append(Finding("npy.trailing-bytes", Severity.WARNING, words, source.name, header.end))
+    return Index(
+        NAME, (source,), (entry,), data_start=(header.start,), alignment=ALIGN, byte_order=header.order,
+        version=header.version[0], findings=tuple(findings),
+    )  # fmt: skip
+
+
+def regions(source: Source) -> list[Region]:
+    """Every byte of the file, named."""
+    try:
+        header = read_header(source)
+    except (FormatError, UnsupportedError, RefusedError):
+        magic = len(MAGIC) if source.head(len(MAGIC)) == MAGIC else 0
+        named = [Region(0, magic, "magic", "NUMPY")] if magic else []
+        return [*named, Region(magic, source.size, "unknown")] if source.size > magic else named
+    return [*header_regions(header, 0), *_data_regions(header, source.size)]
+
+
+def _data_regions(header: Header, size: int) -> list[Region]:
+    data = [Region(header.start, header.end, "tensor", "array", str(header.spec))] if header.spec.nbytes else []
+    return [*data, Region(header.end, size, "unknown")] if header.end < size else data
+
+
+def header_regions(header: Header, base: int) -> list[Region]:
+    """The parts of a header whose first byte is byte `base` of a file."""
+    width = _VERSIONS[header.version][0]
+    text, start = base + 8 + width, base + header.start
+    body = text + len(header.text.rstrip().encode(_VERSIONS[header.version][1]))
+    version = ".".join(map(str, header.version))
+    named = [
+        Region(base, base + 6, "magic", "NUMPY"),
+        Region(base + 6, base + 8, "version", "version", version),
+        Region(base + 8, text, "length", "header length", str(start - text)),
+        Region(text, body, "header", "array description", header.text.strip()),
+    ]
+    return [*named, Region(body, start, "padding", "spaces and a newline")] if body < start else named
+
+
+# ---- reading --------------------------------------------------------------------------------------------------
+
+
+def read_header(source: Source) -> Header:
+    """The header at the start of `source` (a file, or a member of a zip); the data is known to be there whole."""
+    version, start, text = _text(source)
+    fields = _fields(text, source.name)
+    dtype, order = _dtype(fields["descr"], source.name)
+    spec = Spec(_shape(fields["shape"], source.name), dtype)
+    _check_order(fields["fortran_order"], spec.shape, source.name)
+    if spec.nbytes > source.size - start:
+        raise FormatError(
+            "the file is cut off", path=source.name, offset=source.size, field="array",
+            expected=f"{spec.nbytes} bytes of data", found=source.size - start, hint="download or copy it again",
+        )  # fmt: skip
+    return Header(spec, order, start, start + spec.nbytes, version, text)
+
+
+def _text(source: Source) -> tuple[tuple[int, int], int, str]:
+    head = source.head(12)
+    if head[:6] != MAGIC:
+        raise FormatError("not a NumPy array", path=source.name, offset=0, expected=MAGIC, found=head[:6])
+    version = (head[6], head[7]) if len(head) >= 8 else (0, 0)
+    if version not in _VERSIONS:
+        words = f"{source.name}: .npy version {version[0]}.{version[1]} is not known"
+        raise UnsupportedError(words, hint="known: 1.0, 2.0, 3.0; save it again with a current numpy")
+    width, encoding = _VERSIONS[version]
+    length, start = int.from_bytes(head[8 : 8 + width], "little"), 8 + width
+    if length > min(NPY_HEADER, source.size - start):
+        limit = f"at most {min(NPY_HEADER, max(source.size - start, 0))}"
+        raise FormatError("the header is too long", path=source.name, offset=8, expected=limit, found=length)
+    try:
+        return version, start + length, source.read(start, length).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise FormatError("the header is not UTF-8", path=source.name, offset=start + error.start) from None
+
+
+_TOKEN: Final = re.compile(
+    r"""[ \t\r\n\f]*(?:('[^'\\\n]*'|"[^"\\\n]*")|(0|[1-9]\d*)L?\b|(True|False|None)\b|([\[\](){},:]))"""
+)
+_END: Final = re.compile(r"[ \t\r\n\f]*\Z")
+_CLOSE: Final = MappingProxyType({"(": ")", "[": "]", "{": "}"})
+_NESTING: Final = 8
+_DIGITS: Final = 20  # of 2^64
+_WORDS: Final = MappingProxyType({"True": True, "False": False, "None": None})
+
+
+class _Literal:
+    """Reads a Python literal of dicts, tuples, lists, strings without escapes, natural numbers, True, False, None.
+    (`3L` is Python 2's; real files have it.)"""
+
+    def __init__(self, text: str, path: str) -> None:
+        self.text, self.path, self.at = text, path, 0
+
+    def fail(self) -> FormatError:
+        found = self.text[self.at : self.at + 20]
+        wanted = "{'descr': ..., 'fortran_order': ..., 'shape': ...}"
+        return FormatError(
+            "the header can't be read", path=self.path, field="header", expected=wanted, found=repr(found)
+        )
+
+    def token(self) -> tuple[str | None, str | None, str | None, str | None]:
+        match = _TOKEN.match(self.text, self.at)
+        if match is None:
+            raise self.fail()
+        self.at = match.end()
+        text, number, word, mark = match.groups()
+        return text, number, word, mark
+
+    def peek(self) -> str | None:
+        """The mark that comes next, if it is one."""
+        match = _TOKEN.match(self.text, self.at)
+        return match[4] if match else None
+
+    def value(self, depth: int = 0) -> Any:
+        text, number, word, mark = self.token()
+        if text is not None:
+            return text[1:-1]
+        if number is not None:
+            if len(number) > _DIGITS:
+                raise self.fail()
+            return int(number)
+        if word is not None:
+            return _WORDS[word]
+        if mark not in _CLOSE or depth == _NESTING:
+            raise self.fail()
+        return self._several(mark, depth) if mark is not None else None
+
+    def _several(self, opening: str, depth: int) -> Any:
+        items: list[Any] = []
+        keys: list[Any] = []
+        comma = False
+        while self.peek() != _CLOSE[opening]:
+            if opening == "{":
+                keys.append(self.value(depth + 1))
+                if self.token()[3] != ":":
+                    raise self.fail()
+            items.append(self.value(depth + 1))
+            comma = self.peek() == ","
+            if not comma and self.peek() != _CLOSE[opening]:
+                raise self.fail()
+            if comma:
+                self.token()
+        self.token()
+        if opening == "{":
+            return self._dict(keys, items)
+        if opening == "(":
+            return tuple(items) if comma or len(items) != 1 else items[0]
+        return items
+
+    def _dict(self, keys: list[Any], items: list[Any]) -> dict[str, Any]:
+        if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
+            raise self.fail()
+        return dict(zip(keys, items, strict=True))
+
+    def document(self) -> Any:
+        value = self.value()
+        if not _END.match(self.text, self.at):
+            raise self.fail()
+        return value
+
+
+_FIELDS: Final = frozenset({"descr", "fortran_order", "shape"})
+
+
+def _fields(text: str, path: str) -> dict[str, Any]:
+    value = _Literal(text, path).document()
+    if not isinstance(value, dict) or value.keys() != _FIELDS:
+        found = sorted(value) if isinstance(value, dict) else type(value).__name__
+        wanted = "a dict of descr, fortran_order and shape"
+        raise FormatError("the header has the wrong fields", path=path, field="header", expected=wanted, found=found)
+    return value
+
+
+_DESCR: Final = re.compile(r"([<>|=]?)([?a-zA-Z])(\d*)(\[.*\])?")
+
+
+def _dtype(descr: object, path: str) -> tuple[DType, str]:
+    """The type and byte order of a `descr`."""
+    if isinstance(descr, list | tuple):
+        words = f"{path}: an array of records has no single number type"
+        raise UnsupportedError(words, hint="save each field as an array of its own")
+    match = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
+    if match is None:
+        raise FormatError("the type can't be read", path=path, field="descr", expected="like '<f4'", found=repr(descr))
+    order, kind, size, _ = match.groups()
+    if kind == "O":
+        raise RefusedError(
+            f"{path}: an object array is a pickle, which runs code when it is loaded",
+            hint="save the numbers themselves as plain arrays",
+        )
+    name = _CODES.get("b1" if kind == "?" else kind + size)
+    if name is None:
+        raise UnsupportedError(f"{path}: arrays of type {descr!r} are no numbers that we know", hint=_hint(kind, size))
+    dtype = BY_NAME[name]
+    # "=" means the reader's own order; no writer of files should say so. "|" is for single bytes.
+    if (order in ("=", "|", "")) and dtype.word > 1:
+        raise FormatError(
+            "the type tells no byte order", path=path, field="descr", expected="< or >", found=repr(descr)
+        )
+    return dtype, ">" if order == ">" and dtype.word > 1 else "<"
+
+
+def _hint(kind: str, size: str) -> str:
+    if kind == "V" or size == "1":
+        return "perhaps bfloat16 or float8 of ml_dtypes, whose name numpy loses: save array.astype('float32') instead"
+    return "numbers of 1 to 8 bytes, complex and bool can be read"
+
+
+def _shape(value: object, path: str) -> Shape:
+    if not isinstance(value, tuple) or not all(type(n) is int for n in value):
+        raise FormatError("the shape is not a tuple of numbers", path=path, field="shape", found=repr(value)[:60])
+    if len(value) > DIMS or any(n >= 2**63 for n in value):
+        raise FormatError("the shape is impossible", path=path, field="shape", found=repr(value)[:60])
+    return value
+
+
+def _check_order(fortran: object, shape: Shape, path: str) -> None:
+    if not isinstance(fortran, bool):
+        raise FormatError("fortran_order is not True or False", path=path, field="fortran_order", found=repr(fortran))
+    # Where at most one axis is longer than 1, both orders are the same bytes.
+    if fortran and 0 not in shape and sum(n > 1 for n in shape) > 1:
+        raise UnsupportedError(
+            f"{path}: the array lies in Fortran order (columns first)",
+            hint="save np.ascontiguousarray(array), which numpy writes in C order",
+        )
+
+
+# ---- writing --------------------------------------------------------------------------------------------------
+
+
+def layout(
+    tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any] | None = None, *, raw: bool = False
+) -> Layout:
+    """A file of one tensor. Types that NumPy can't name are refused, or with `raw` written as bytes of their size
+    (`<V2`), which the reader has to `.view` as what they are. The format has no place for a name or metadata."""
+    if len(tensors) != 1:
+        raise UsageError(f"a .npy file holds one array, not {len(tensors)}", hint="write a .npz or .safetensors")
+    (name, spec) = tensors[0]
+    head = header_bytes(name, spec, raw=raw)
+    return Layout(NAME, ((0, head),), (Slot(name, spec, len(head)),), len(head) + spec.nbytes, no_metadata(metadata))
+
+
+def no_metadata(metadata: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The note that says what is lost."""
+    return (f"the format holds no metadata: {len(metadata)} keys are left out",) if metadata else ()
+
+
+def header_bytes(name: str, spec: Spec, *, raw: bool = False) -> bytes:
+    """A header as `np.save` writes it, a multiple of 64 bytes long."""
+    shape = f"({spec.shape[0]},)" if len(spec.shape) == 1 else f"({', '.join(map(str, spec.shape))})"
+    text = f"{{'descr': '{_descr(name, spec, raw)}', 'fortran_order': False, 'shape': {shape}, }}"
+    if spec.shape:
+        text += " " * (_GROWTH - len(str(spec.shape[0])))
+    # Version 1.0 always: 64 dimensions of 20 digits fit its 16-bit length. numpy pads by 1 to 64 spaces, never by 0.
+    start = 10
+    length = ((start + len(text) + 1) // ALIGN + 1) * ALIGN - start
+    return MAGIC + b"\1\0" + length.to_bytes(2, "little") + text.ljust(length - 1).encode("latin-1") + b"\n"
+
+
+def _descr(name: str, spec: Spec, raw: bool) -> str:
+    code, size = _NAMES.get(spec.dtype.name), spec.dtype.size
+    if code is not None:
+        return f"|{code}" if size == 1 else f"<{code}"
+    if not raw or not spec.dtype.plain:
+        raise UnsupportedError(
+            f"tensor {name!r} is {spec.dtype}, which NumPy's files can't name", hint="cast it: --dtype f32"
+        )
+    return f"|V{size}" if size == 1 else f"<V{size}"
+
+
+def check_names(names: Iterable[str]) -> None:
+    """UsageError for two of one name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UsageError(f"two tensors are called {name!r}")
+        seen.add(name)
