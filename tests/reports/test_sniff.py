@@ -127,7 +127,7 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("config.json", json.dumps(m.CONFIG).encode(), "json", "hf-config"),
     ("index", json.dumps({"metadata": {}, "weight_map": {"a": "x.safetensors"}}).encode(), "json", "sharded-index"),
     ("adapter_config.json", b'{"peft_type": "LORA", "r": 8}', "json", "peft-config"),
-    ("tokenizer.json", b'{"version": "1.0", "added_tokens": [], "pre_tokenizer": null, "model": {}}', "json", "tokenizer"),
+    ("tokenizer.json", b'{"version": "1", "added_tokens": [], "pre_tokenizer": 0, "model": {}}', "json", "tokenizer"),
     ("tokenizer_config.json", b'{"tokenizer_class": "LlamaTokenizer"}', "json", "tokenizer-config"),
     ("model_index.json", b'{"_class_name": "X", "_diffusers_version": "1", "scheduler": []}', "json",
      "diffusers-pipeline"),

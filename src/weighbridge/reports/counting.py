@@ -14,7 +14,16 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.containers.base import Entry
 
 _Group = Mapping[str, Entry]  # suffix -> member of one module
-_Count = Callable[[_Group, float | None], int]
+
+
+class Told(NamedTuple):
+    """What the config says of a packing, where names and shapes leave it open."""
+
+    bits: float | None = None
+    group_size: int | None = None
+
+
+_Count = Callable[[_Group, Told], int]
 
 
 class Scheme(NamedTuple):
@@ -35,20 +44,20 @@ def _stored(group: _Group, suffix: str) -> int:
 
 def _words(suffix: str) -> _Count:
     """Integers of 32 bits full of codes of `bits` (from the config; 4 where it doesn't say)."""
-    return lambda group, bits: int(_stored(group, suffix) * group[suffix].dtype.size * 8 / (bits or 4))
+    return lambda group, told: int(_stored(group, suffix) * group[suffix].dtype.size * 8 / (told.bits or 4))
 
 
 def _times(suffix: str, factor: int) -> _Count:
-    return lambda group, bits: _stored(group, suffix) * factor
+    return lambda group, told: _stored(group, suffix) * factor
 
 
 def _bytes_as_nibbles(suffix: str) -> _Count:
-    return lambda group, bits: group[suffix].nbytes * 2
+    return lambda group, told: group[suffix].nbytes * 2
 
 
-def _mlx(group: _Group, bits: float | None) -> int:
-    """bits x group size = 32 x packed columns / groups; the config's bits may be overridden for a layer, so a value
-    that gives no usual group size is not believed (mlx.nn.quantize: groups of 16, 32, 64, 128)."""
+def _mlx(group: _Group, told: Told) -> int:
+    """bits x group size = 32 x packed columns / groups. Layers may have bits of their own, rarely a group size of
+    their own; so the config's group size is believed first, then its bits, then what is usual (mlx.nn.quantize)."""
     weight, scales = group["weight"], group["scales"]
     columns, groups = (weight.shape or (0,))[-1], (scales.shape or (0,))[-1]
     words = weight.spec.elements
@@ -56,21 +65,22 @@ def _mlx(group: _Group, bits: float | None) -> int:
         return words * 8
     product = 32 * columns / groups
     if "biases" not in group:  # mxfp4, nvfp4, mxfp8: (bits, group) one of these (mlx-lm 0.32 utils.py)
-        return int(words * 32 / (8 if product == 8 * 32 else 4))
-    candidates = [*([bits] if bits else []), 4, 8, 6, 5, 3, 2]
-    fits = next((b for b in candidates if product / b in (16, 32, 64, 128)), bits or 4)
-    return int(words * 32 / fits)
+        return words * (4 if product == 8 * 32 else 8)
+    by_group = [product / told.group_size] if told.group_size else []
+    usual = [b for b in (*([told.bits] if told.bits else []), 4, 8, 6, 5, 3, 2) if product / b in (16, 32, 64, 128)]
+    bits = next((b for b in (*by_group, *usual) if b in (1, 2, 3, 4, 5, 6, 8)), told.bits or 4)
+    return int(words * 32 / bits)
 
 
-def _gptq(group: _Group, bits: float | None) -> int:
+def _gptq(group: _Group, told: Told) -> int:
     """Rows are packed: in = g_idx's length where it is there; columns of scales are the outputs."""
     weight, index = group["qweight"], group.get("g_idx")
     if index is not None and len(weight.shape) == 2 and index.shape:
         return index.shape[0] * weight.shape[1]
-    return _words("qweight")(group, bits)
+    return _words("qweight")(group, told)
 
 
-def _awq(group: _Group, bits: float | None) -> int:
+def _awq(group: _Group, told: Told) -> int:
     return group["qweight"].shape[0] * group["scales"].shape[1]
 
 
@@ -118,8 +128,8 @@ class Count(NamedTuple):
         return sum(self.logical.values())
 
 
-def count(entries: Sequence[Entry], bits: float | None = None) -> Count:
-    """Logical parameters of every tensor. `bits`: what the config says, where names and shapes leave it open."""
+def count(entries: Sequence[Entry], told: Told = Told()) -> Count:  # noqa: B008
+    """Logical parameters of every tensor."""
     by_name = {e.name: e for e in entries}
     logical = {e.name: e.spec.elements for e in entries}
     schemes: dict[str, int] = {}
@@ -127,7 +137,7 @@ def count(entries: Sequence[Entry], bits: float | None = None) -> Count:
     for name in by_name:
         if name in parts:
             continue
-        found = _blocks(name, by_name) or _match(name, by_name, bits)
+        found = _blocks(name, by_name) or _match(name, by_name, told)
         if found:
             scheme, parameters, members = found
             logical |= dict.fromkeys(members, 0) | {name: parameters}
@@ -139,7 +149,7 @@ def count(entries: Sequence[Entry], bits: float | None = None) -> Count:
 _Found = tuple[str, int, list[str]]
 
 
-def _match(name: str, by_name: Mapping[str, Entry], bits: float | None) -> _Found | None:
+def _match(name: str, by_name: Mapping[str, Entry], told: Told) -> _Found | None:
     """The scheme whose weight `name` is, with its companions."""
     for scheme in SCHEMES:
         module = name.removesuffix("." + scheme.weight)
@@ -149,7 +159,7 @@ def _match(name: str, by_name: Mapping[str, Entry], bits: float | None) -> _Foun
         if group is None or (scheme.name == "awq" and not _columns_differ(group)):
             continue
         others = [e.name for suffix, e in group.items() if suffix != scheme.weight]
-        return scheme.name, scheme.parameters(group, bits), others
+        return scheme.name, scheme.parameters(group, told), others
     return None
 
 

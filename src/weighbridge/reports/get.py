@@ -84,7 +84,10 @@ class Picked:
     @property
     def whole(self) -> bool:
         """True where nothing is left to be cut from the rows that are read."""
-        return all(part == slice(None) for part in self.rest)
+        return all(
+            isinstance(part, slice) and part.indices(n) == (0, n, 1)
+            for part, n in zip(self.rest, self.node.spec.shape, strict=False)
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,13 +102,15 @@ class Picked:
 
     def slabs(self, raw: bool = False, progress: Progress | None = None) -> Iterator[NDArray[np.uint8]]:
         """The bytes of the values (`raw`: as stored), piece after piece."""
+        import numpy as np
+
         node = self.node if raw else self.values
         if not self.whole:
             if raw:
                 raise UsageError(
                     "the stored bytes can be cut at rows only", hint="leave --raw out, or slice the first axis"
                 )
-            yield self.array().reshape(-1).view("u1")
+            yield np.ascontiguousarray(self.array()).reshape(-1).view("u1")
             return
         yield from _slabs(node, progress, self.name)
 

@@ -108,8 +108,8 @@ def inspect(
 def _report(model: Checkpoint, entries: Iterable[Entry], selection: Selection) -> Report:
     index = model.index
     facts_found = _facts(model)
-    bits = facts_found.quantization.bits if facts_found.quantization else None
-    counted = counting.count(index.entries, bits)
+    said = facts_found.quantization
+    counted = counting.count(index.entries, counting.Told(said.bits, said.group_size) if said else counting.Told())
     paths = _paths(model)
     rows = [_row(e, counted, paths) for e in entries]
     chosen = select(rows, replace(selection, limit=None))

@@ -15,8 +15,10 @@ def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     text = os.fspath(path)
     if "::" not in text or os.path.lexists(text):
         return Path(text), None
-    file, _, name = text.partition("::")
-    return Path(file), name
+    parts = text.split("::")
+    cuts = range(1, len(parts))  # the file's name, or the tensor's, may have a `::` of its own
+    cut = next((i for i in cuts if os.path.lexists("::".join(parts[:i]))), 1)
+    return Path("::".join(parts[:cut])), "::".join(parts[cut:])
 
 
 def entry(index: Index, name: str, path: str | os.PathLike[str]) -> Entry:

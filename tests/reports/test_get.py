@@ -1,0 +1,173 @@
+"""One tensor out: what numpy reads back is what the format's own reader gives, in one piece or cut; statistics are
+numpy's."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.reports import makers as m
+
+from weighbridge.base import limits
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.reports import get
+
+RNG = np.random.default_rng(5)
+W = RNG.standard_normal((37, 24)).astype("f4")
+ODD = np.array([[1.0, np.nan, np.inf, -np.inf], [0.0, -0.0, 2.5, -7.25]], "f4")
+
+
+def bf16(array: np.ndarray) -> bytes:
+    return (array.view("u4") >> 16).astype("u2").tobytes()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "x.safetensors"
+    tensors: dict[str, Any] = {
+        "w": ("F32", W.shape, W.tobytes()), "b": ("BF16", W.shape, bf16(W)), "odd": ("F32", ODD.shape, ODD.tobytes()),
+        "i": ("I64", (5,), np.arange(5).astype("i8").tobytes()), "s": ("F32", (), struct.pack("<f", 3.5)),
+        "none": ("F32", (0, 4), b""), "same": ("F32", (3,), np.full(3, 2, "f4").tobytes()),
+    }  # fmt: skip
+    path.write_bytes(m.safetensors(tensors))
+    return path
+
+
+def loaded(picked: get.Picked, raw: bool = False) -> np.ndarray:
+    return np.load(io.BytesIO(b"".join(get.chunks(picked, raw))))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "wanted"),
+    [
+        ("w", None, W),
+        ("w", "[3]", W[3]),
+        ("w", "[2:9]", W[2:9]),
+        ("w", "0:10, :", W[0:10, :]),
+        ("w", "[-4:, 3:20:5]", W[-4:, 3:20:5]),
+        ("w", "[..., 1]", W[..., 1]),
+        ("w", "[::-1]", W[::-1]),
+        ("w", "[5, 6]", W[5, 6]),
+        ("i", "[1:3]", np.array([1, 2])),
+        ("s", None, np.array(3.5, "f4")),
+        ("none", None, np.empty((0, 4), "f4")),
+    ],
+)
+def test_arrays(file: Path, name: str, key: str | None, wanted: np.ndarray, tmp_path: Path) -> None:
+    with get.Picked(f"{file}::{name}", key) as picked:
+        found = loaded(picked)
+        assert found.dtype == wanted.dtype
+        assert found.shape == np.shape(wanted) == tuple(picked.shape)
+        np.testing.assert_array_equal(found, wanted)
+        assert get.save(picked, tmp_path / "o.npy") == get.size_of(picked) == (tmp_path / "o.npy").stat().st_size
+    np.testing.assert_array_equal(np.load(tmp_path / "o.npy"), wanted)
+
+
+def test_types_that_numpy_lacks_come_as_f32(file: Path) -> None:
+    with get.Picked(f"{file}::b") as picked:
+        found = loaded(picked)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, (np.frombuffer(bf16(W), "u2").astype("u4") << 16).view("f4").reshape(W.shape))
+
+
+def test_a_dtype_that_is_asked_for(file: Path) -> None:
+    with get.Picked(f"{file}::w", None, "f16") as picked:
+        np.testing.assert_array_equal(loaded(picked), W.astype("f2"))
+    with get.Picked(f"{file}::w", None, "bf16") as picked, pytest.raises(UnsupportedError, match="npy"):
+        loaded(picked)
+
+
+def test_raw_bytes_are_the_files(file: Path) -> None:
+    for name, data in (("b", bf16(W)), ("w", W.tobytes())):
+        with get.Picked(f"{file}::{name}") as picked:
+            assert b"".join(get.chunks(picked, raw=True)) == data
+    with get.Picked(f"{file}::w", "[1:3]") as picked:
+        assert b"".join(get.chunks(picked, raw=True)) == W[1:3].tobytes()
+    with get.Picked(f"{file}::w", "[:, 1:3]") as picked, pytest.raises(UsageError):
+        b"".join(get.chunks(picked, raw=True))
+
+
+def test_quantized_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "q.gguf"
+    block = struct.pack("<e", 0.5) + bytes(i % 256 for i in range(-16, 16))
+    path.write_bytes(m.gguf({}, {"q": ("Q8_0", (2, 32), block * 2)}))
+    with get.Picked(f"{path}::q") as picked:
+        np.testing.assert_array_equal(loaded(picked), np.stack([np.arange(-16, 16, dtype="f4") / 2] * 2))
+        assert b"".join(get.chunks(picked, raw=True)) == block * 2
+    assert get.stats(f"{path}::q").minimum == -8
+
+
+@pytest.mark.oracle
+def test_mlx_parts_are_one_tensor(tmp_path: Path) -> None:
+    mx = pytest.importorskip("mlx.core")
+    packed, scales, biases = mx.quantize(mx.array(RNG.standard_normal((16, 128)).astype("f4")), group_size=64, bits=4)
+    tensors = {"l.weight": packed, "l.scales": scales, "l.biases": biases}
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), tensors, {"format": "mlx"})
+    (tmp_path / "config.json").write_text('{"quantization": {"bits": 4, "group_size": 64}}')
+    with get.Picked(f"{tmp_path}::l.weight") as picked:
+        np.testing.assert_array_equal(loaded(picked), np.array(mx.dequantize(packed, scales, biases, 64, 4)))
+    with get.Picked(f"{tmp_path}::l.scales") as picked:
+        np.testing.assert_array_equal(loaded(picked), np.array(scales))
+
+
+@pytest.mark.parametrize(("name", "values"), [("w", W), ("odd", ODD), ("i", np.arange(5)), ("same", np.full(3, 2.0))])
+@pytest.mark.parametrize("slab", [limits.SLAB, 100])
+def test_statistics_are_numpys(
+    file: Path, name: str, values: np.ndarray, slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(get, "SLAB", slab)
+    found, good = get.stats(f"{file}::{name}"), values[np.isfinite(values)].astype("f8")
+    assert (found.count, found.nan, found.inf) == (values.size, np.isnan(values).sum(), np.isinf(values).sum())
+    assert found.zeros == (values == 0).sum()
+    assert (found.minimum, found.maximum) == (good.min(), good.max())
+    assert found.mean == pytest.approx(good.mean(), rel=1e-12, abs=1e-12)
+    assert found.std == pytest.approx(good.std(), rel=1e-12, abs=1e-12)
+    assert sum(found.histogram) == good.size
+    np.testing.assert_array_equal(found.histogram, np.histogram(good, np.array(found.edges))[0])
+    np.testing.assert_array_equal(found.preview, values.reshape(-1)[:8])
+
+
+def test_statistics_of_nothing(file: Path) -> None:
+    found = get.stats(f"{file}::none")
+    assert (found.count, found.minimum, found.mean, found.histogram) == (0, None, None, ())
+
+
+def test_existing_files_stay(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "o.npy").write_text("mine")
+    with get.Picked(f"{file}::w") as picked:
+        with pytest.raises(RefusedError, match="exists"):
+            get.save(picked, tmp_path / "o.npy")
+        assert (tmp_path / "o.npy").read_text() == "mine"
+        get.save(picked, tmp_path / "o.npy", overwrite=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "o.npy"), W)
+
+
+@pytest.mark.parametrize("text", ["", "[", "a", "1:2:0", "1.5", "[1,,2]", "[0]; x", "::::", "[1 2]"])
+def test_slices_that_make_no_sense(text: str) -> None:
+    with pytest.raises(UsageError):
+        get.parse_slice(text)
+
+
+@pytest.mark.parametrize("key", ["[99]", "[0, 0, 0]", "[-38]"])
+def test_slices_out_of_range(file: Path, key: str) -> None:
+    with pytest.raises(UsageError):
+        get.Picked(f"{file}::w", key)
+
+
+def test_a_path_must_name_a_tensor(file: Path) -> None:
+    with pytest.raises(UsageError, match="names no tensor"):
+        get.Picked(file)
+    with pytest.raises(UsageError, match="no tensor"):
+        get.Picked(f"{file}::nothing")
+
+
+def test_progress_reaches_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get, "SLAB", 500)
+    seen: list[tuple[int, int]] = []
+    get.stats(f"{file}::w", progress=lambda done, total, label: seen.append((done, total)))
+    assert seen[-1] == (W.nbytes, W.nbytes)
+    assert len(seen) > 3

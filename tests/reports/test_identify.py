@@ -1,0 +1,167 @@
+"""Folders are what their files say together; names lie and are caught at it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.reports import makers as m
+
+from weighbridge.containers.sniff import TITLES
+from weighbridge.reports.identify import FOLDERS, PROMISES, identify, name_lies
+
+WEIGHTS = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "pt"})
+MLX = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "mlx"})
+ZIP = m.zipped({"x/data.pkl": b"\x80\x02}.", "x/version": b"3\n"})
+CONFIG = json.dumps(m.CONFIG).encode()
+Files = dict[str, bytes]
+
+CASES: list[tuple[str, Files, str]] = [
+    ("hf-model", {"config.json": CONFIG, "model.safetensors": WEIGHTS}, ""),
+    ("hf-model", {"config.json": CONFIG, "pytorch_model.bin": ZIP}, ""),
+    ("mlx-model", {"config.json": CONFIG, "model.safetensors": MLX}, ""),
+    ("mlx-model", {"config.json": json.dumps(m.CONFIG | {"quantization": {"bits": 4, "group_size": 64}}).encode(),
+                   "model.safetensors": WEIGHTS}, "quantized"),
+    ("peft-adapter", {"adapter_config.json": b'{"peft_type": "LORA", "r": 8, "base_model_name_or_path": "x/y"}',
+                      "adapter_model.safetensors": WEIGHTS}, "lora"),
+    ("diffusers", {"model_index.json": b'{"_class_name": "FluxPipeline", "_diffusers_version": "1", "vae": ["a"]}',
+                   "vae/diffusion_pytorch_model.safetensors": WEIGHTS}, "FluxPipeline"),
+    ("sentence-transformers", {"config.json": CONFIG, "modules.json": b"[]", "model.safetensors": WEIGHTS}, ""),
+    ("native-model", {"params.json": b'{"dim": 8, "n_layers": 2}', "consolidated.safetensors": WEIGHTS}, ""),
+    ("gguf-folder", {"a.gguf": m.gguf({"general.type": ("str", "model")})}, ""),
+    ("tf-savedmodel", {"saved_model.pb": m.field(1, 1) + m.field(2, m.field(1, b"x"))}, ""),
+    ("torch-distributed", {".metadata": b"\x80\x02}.", "__0_0.distcp": ZIP}, ""),
+    ("deepspeed", {"mp_rank_00_model_states.pt": ZIP}, ""),
+    ("coreml-package", {"Manifest.json": b"{}", "Data/model.mlmodel": b"x"}, ""),
+    ("weights", {"w.safetensors": WEIGHTS}, ""),
+    ("folder", {"readme.md": b"hello"}, ""),
+    ("folder", {"deep/model.safetensors": WEIGHTS}, ""),
+    ("folder", {}, ""),
+]  # fmt: skip
+
+
+def make(folder: Path, files: Files) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "files", "variant"), CASES, ids=[f"{i}-{c[0]}" for i, c in enumerate(CASES)])
+def test_folder_kinds(tmp_path: Path, kind: str, files: Files, variant: str) -> None:
+    report = identify(make(tmp_path / "f", files))
+    assert (report.format, report.variant, report.kind) == (kind, variant, "folder")
+    assert report.evidence
+    assert {line.name for line in report.files} == set(files)
+    assert report.bytes == sum(map(len, files.values()))
+
+
+def test_every_folder_kind_has_a_case() -> None:
+    assert {kind.format for kind in FOLDERS} == {case[0] for case in CASES} - {"folder"} | {"hf-cache"}
+
+
+@pytest.mark.parametrize("kind", FOLDERS, ids=lambda k: k.format)
+def test_every_row_of_the_folder_table_is_needed(kind: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it its own case is told as something else."""
+    monkeypatch.setattr("weighbridge.reports.identify.FOLDERS", tuple(k for k in FOLDERS if k is not kind))
+    wanted = getattr(kind, "format", "")
+    files = next((files for name, files, _ in CASES if name == wanted), None)
+    folder = cache(tmp_path) if files is None else make(tmp_path / "f", files)
+    assert identify(folder).format != wanted
+
+
+def cache(tmp_path: Path) -> Path:
+    repo = make(tmp_path / "models--org--name", {"blobs/aa": WEIGHTS, "blobs/bb": CONFIG, "refs/main": b"c0ffee"})
+    snapshot = repo / "snapshots" / "c0ffee"
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").symlink_to("../../blobs/aa")
+    (snapshot / "config.json").symlink_to("../../blobs/bb")
+    return repo
+
+
+def test_cache_of_hugging_face(tmp_path: Path) -> None:
+    repo = cache(tmp_path)
+    report = identify(repo)
+    assert report.format == "hf-cache"
+    assert report.detail["repository"] == "org/name"
+    assert report.detail["revision"] == "c0ffee"
+    assert identify(report.detail["snapshot"]).format == "hf-model"
+
+
+GOOD: dict[str, bytes | Callable[[], bytes]] = {
+    "safetensors": WEIGHTS, "gguf": m.gguf({}), "torch-zip": ZIP, "html": m.PAGE, "git-lfs-pointer": m.POINTER,
+    "json": b"{}", "onnx": m.field(1, 8) + m.field(7, m.field(1, b"n")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", PROMISES)
+def test_a_suffix_that_lies(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"model{suffix.upper()}"
+    file.write_bytes(m.PAGE)
+    report = identify(file)
+    assert report.format == "html"
+    assert report.name_lies is not None
+    assert suffix in report.name_lies
+    for kind in PROMISES[suffix]:
+        assert kind in TITLES
+        assert name_lies(f"x{suffix}", kind) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("model.safetensors", "gguf"), ("model.gguf", "safetensors"), ("m.pt", "html")]
+)
+def test_lies_of_one_format_about_another(tmp_path: Path, name: str, kind: str) -> None:
+    data = GOOD[kind]
+    (tmp_path / name).write_bytes(data if isinstance(data, bytes) else data())
+    assert TITLES[kind] in (identify(tmp_path / name).name_lies or "")
+
+
+def test_a_folder_tells_the_damage_of_its_files(tmp_path: Path) -> None:
+    folder = m.llama_folder(tmp_path / "m")
+    file = folder / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    (folder / "extra.gguf").write_bytes(m.PAGE)
+    report = identify(folder)
+    assert report.format == "hf-model"
+    assert report.confidence == "likely"
+    assert [d for d in report.damage if d.startswith(file.name) and "truncated" in d]
+    assert "extra.gguf" in (report.name_lies or "")
+
+
+def test_odd_things_in_a_folder_are_lines_not_errors(tmp_path: Path) -> None:
+    folder = make(tmp_path / "f", {"model.safetensors": WEIGHTS})
+    (folder / "gone.bin").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe")
+    lines = {line.name: line for line in identify(folder).files}
+    assert lines["gone.bin"].damage
+    assert lines["pipe"].damage
+
+
+def test_a_missing_path_is_the_systems_own_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        identify(tmp_path / "none")
+
+
+def test_numpy_files_by_numpy(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    np.save(out, np.ones(3))
+    (tmp_path / "a.bin").write_bytes(out.getvalue())
+    report = identify(tmp_path / "a.bin")
+    assert report.format == "npy"
+    assert report.name_lies
+
+
+def test_identify_loads_no_numpy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from weighbridge.reports.identify import identify; identify(sys.argv[1]);"
+        "assert 'numpy' not in sys.modules and 'rich' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(m.llama_folder(tmp_path / "m"))], check=True)

@@ -1,0 +1,102 @@
+"""The documented JSON schema is what the reports are: every key, in both directions, and real output of its types."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.reports import makers as m
+
+from weighbridge.cli.render import plain
+from weighbridge.containers.base import Finding
+from weighbridge.reports import anatomy, facts, get, identify, inspect, verify
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
+CLASSES: dict[tuple[str, str], type] = {
+    ("identify", ""): identify.Report,
+    ("identify", "file line"): identify.FileLine,
+    ("inspect", ""): inspect.Report,
+    ("inspect", "model"): facts.Model,
+    ("inspect", "tokenizer"): facts.Tokenizer,
+    ("inspect", "quantization"): facts.Quantization,
+    ("inspect", "file"): inspect.File,
+    ("inspect", "dtype"): inspect.DTypeRow,
+    ("inspect", "tensor"): inspect.Tensor,
+    ("anatomy", ""): anatomy.Report,
+    ("anatomy", "part"): anatomy.Part,
+    ("anatomy", "share"): anatomy.Share,
+    ("anatomy", "place"): anatomy.Place,
+    ("stats", ""): get.Stats,
+    ("verify", ""): verify.Report,
+    ("verify", "finding"): Finding,
+    ("verify", "verdict"): verify.Verdict,
+}
+Tables = dict[tuple[str, str], dict[str, str]]
+
+
+def tables() -> Tables:
+    """(schema, part) -> key -> type, from the page."""
+    out: Tables = {}
+    place = ("", "")
+    for line in PAGE.read_text().splitlines():
+        if found := re.fullmatch(r"## weighbridge/(\w+)/1", line):
+            place = (found[1], "")
+        elif line.startswith("### "):
+            place = (place[0], line[4:])
+        elif found := re.fullmatch(r"\| `(\w+)` \| ([^|]+) \| .* \|", line):
+            out.setdefault(place, {})[found[1]] = found[2].strip()
+    return out
+
+
+@pytest.mark.parametrize("place", CLASSES, ids=lambda p: "/".join(p).rstrip("/"))
+def test_every_key_is_documented_and_no_other(place: tuple[str, str]) -> None:
+    assert list(tables()[place]) == [f.name for f in dataclasses.fields(CLASSES[place])]
+
+
+def test_every_documented_part_is_checked() -> None:
+    assert set(tables()) == set(CLASSES)
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "object": (dict,),
+    "null": (type(None),),
+    "array": (list,), "array of string": (list,), "array of integer": (list,), "array of number": (list,),
+}  # fmt: skip
+
+
+def check(value: Any, place: tuple[str, str]) -> None:
+    for key, words in tables()[place].items():
+        kinds = [KINDS[word] for word in words.split(" or ")]
+        assert isinstance(value[key], tuple(k for kind in kinds for k in kind)), (place, key, value[key])
+        inner = words.removeprefix("array of ")
+        if inner != words:
+            assert all(isinstance(v, KINDS[inner]) for v in value[key]), (place, key)
+
+
+def test_real_reports_have_the_documented_types(tmp_path: Path) -> None:
+    folder = m.llama_folder(tmp_path / "m")
+    (folder / "empty.safetensors").touch()
+    keys = {"general.architecture": ("str", "llama"), "tokenizer.ggml.tokens": ("arr[str]", ["a"] * 40)}
+    file = tmp_path / "x.gguf"
+    file.write_bytes(m.gguf(keys, {"token_embd.weight": ("F32", (4, 8)), "b": ("Q8_0", (2, 32))}))
+    for report, name, parts in (
+        (identify.identify(folder), "identify", {"files": "file line"}),
+        (inspect.inspect(folder), "inspect", {"files": "file", "dtypes": "dtype", "tensors": "tensor"}),
+        (inspect.inspect(file), "inspect", {"tensors": "tensor"}),
+        (anatomy.anatomy(file, at=-1 + file.stat().st_size), "anatomy", {"parts": "part", "shares": "share"}),
+        (get.stats(f"{file}::b"), "stats", {}),
+        (verify.verify(folder), "verify", {"findings": "finding"}),
+        (verify.verify(file), "verify", {"findings": "finding", "verdicts": "verdict"}),
+    ):
+        value = json.loads(json.dumps(plain(report), allow_nan=False))
+        assert value["schema"] == f"weighbridge/{name}/1"
+        check(value, (name, ""))
+        for key, part in parts.items():
+            assert value[key], (name, key)
+            for one in value[key]:
+                check(one, (name, part))
+    check(json.loads(json.dumps(plain(inspect.inspect(file).model))), ("inspect", "model"))
