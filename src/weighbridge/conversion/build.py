@@ -153,7 +153,7 @@ def _gguf_again(model: Checkpoint, options: ConvertOptions) -> Draft:
         for name, node in model.stored.items():
             draft.tensors[name] = _retyped(name, node, recipe.gguf_dtype(name, node.spec, wanted), draft)
         kept = meta.with_file_type(kept, wanted)
-    draft.metadata = meta.with_alignment(kept, options.align)
+    draft.metadata = meta.with_alignment(meta.named(kept, options.name), options.align)
     return draft
 
 

@@ -65,6 +65,10 @@ def with_file_type(metadata: Mapping[str, KV], wanted: DType) -> dict[str, KV]:
     return {**metadata, _FILE_TYPE: KV("u32", FTYPES[wanted.name])}
 
 
+def named(metadata: Mapping[str, KV], name: str | None) -> Mapping[str, KV]:
+    return metadata if name is None else {**metadata, "general.name": KV("str", name)}
+
+
 def with_alignment(metadata: Mapping[str, KV], align: int | None) -> dict[str, KV]:
     """The keys with `general.alignment`, which may be stated only by a power of two; 32 needs no key."""
     return dict(metadata) if align is None else {**metadata, _ALIGNMENT: KV("u32", align)}

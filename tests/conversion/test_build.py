@@ -1,0 +1,272 @@
+"""From a checkpoint to a plan: names, types, refusals and losses, all told before anything is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.api.test_provider import CONFIG, llama_tensors, write
+
+import weighbridge as wb
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q8_0
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.containers.gguf import KV
+from weighbridge.containers.gguf import layout as gguf_layout
+from weighbridge.conversion import recipe
+from weighbridge.conversion.plan import Plan
+from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.tensors import nodes as n
+
+VOCAB = ["t", "0", "t0", *(f"x{i}" for i in range(77))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A Llama folder with the smallest byte-level tokenizer there can be."""
+    path = tmp_path / "llama"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    (path / "README.md").write_text("# no front matter\n")
+    write(path / "model.safetensors", llama_tensors())
+    return path
+
+
+def tokenizer() -> dict[str, object]:
+    gpt2 = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": {t: i for i, t in enumerate(VOCAB)}, "merges": [["t", "0"]]}
+    return {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": gpt2, "decoder": gpt2,
+            "post_processor": gpt2, "model": model}  # fmt: skip
+
+
+def types(plan: Plan) -> dict[str, str]:
+    return {s.name: s.spec.dtype.name for f in plan.files for s in f.layout.slots}
+
+
+# ------------------------------------------------------------------------------------------------ targets
+
+
+@pytest.mark.parametrize(
+    ("target", "to", "format", "folder_out"),
+    [
+        ("m.gguf", None, "gguf", False),
+        ("m.safetensors", None, "safetensors", False),
+        ("m", None, "hf", True),
+        ("m-v1.5", None, "hf", True),
+        ("m", "gguf", "gguf", False),
+        ("m", "safetensors", "safetensors", False),
+    ],
+)
+def test_the_format_follows_from_the_target_or_is_said(
+    folder: Path, tmp_path: Path, target: str, to: str | None, format: str, folder_out: bool
+) -> None:
+    plan = wb.plan(folder, tmp_path / target, to=to)
+    assert (plan.format, plan.folder) == (format, folder_out)
+
+
+def test_an_unknown_extension_is_told(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no format to write"):
+        wb.plan(folder, tmp_path / "m.xyz")
+    with pytest.raises(UnsupportedError, match="can't be written"):
+        wb.plan(folder, tmp_path / "m", to="xyz")
+
+
+def test_the_source_is_never_the_target(folder: Path) -> None:
+    with pytest.raises(RefusedError, match="source itself"):
+        wb.plan(folder, folder / "model.safetensors")
+    with pytest.raises(RefusedError, match="source itself"):
+        wb.plan(folder, folder, to="hf")
+    linked = folder.parent / "link.safetensors"
+    linked.symlink_to(folder / "model.safetensors")
+    with pytest.raises(RefusedError, match="source itself"):
+        wb.plan(folder, linked)
+
+
+def test_bad_options_are_usage_errors(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such option"):
+        wb.plan(folder, tmp_path / "m.gguf", nonsense=1)
+    for field in ("jobs", "max_memory", "max_shard_size", "max_shard_tensors", "align"):
+        with pytest.raises(UsageError, match=field):
+            wb.plan(folder, tmp_path / "m.gguf", **{field: 0})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no number type"):
+        wb.plan(folder, tmp_path / "m.gguf", dtype="f17")
+    with pytest.raises(UsageError, match="GGUF"):
+        wb.plan(folder, tmp_path / "m.safetensors", dtype="q8_0")
+
+
+# ------------------------------------------------------------------------------------------------ types
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted", "chosen"),
+    [
+        ("blk.0.attn_q.weight", (64, 64), Q8_0, Q8_0),
+        ("blk.0.attn_q.weight", (64, 48), Q8_0, F16),  # no whole blocks: as the reference falls back
+        ("blk.0.attn_q.bias", (64,), F16, F32),
+        ("blk.0.attn_norm.weight", (64,), F16, F32),
+        ("token_embd_norm.weight", (2, 64), F16, F32),  # a norm of two dimensions is one all the same
+        ("blk.0.ffn_gate_inp.weight", (8, 64), Q8_0, F32),
+        ("position_embd.weight", (8, 64), BF16, F32),
+        ("token_types.weight", (2, 64), BF16, F32),
+        ("rope_freqs.weight", (32,), BF16, F32),
+        ("some.thing", (64, 64), BF16, F32),
+        ("output.weight", (64, 64), BF16, BF16),
+    ],
+)
+def test_types_of_a_gguf(name: str, shape: tuple[int, ...], wanted, chosen) -> None:  # type: ignore[no-untyped-def]
+    assert recipe.gguf_dtype(name, Spec(shape, F32), wanted) is chosen
+
+
+def test_auto_follows_the_first_matrix_that_says_something() -> None:
+    specs = [Spec((4,), F16), Spec((4, 4), F32), Spec((4, 4), BF16), Spec((4, 4), F16)]
+    assert recipe.gguf_wanted("auto", specs) is BF16
+    assert recipe.gguf_wanted(None, specs[:2]) is F16
+    assert recipe.gguf_wanted("Q8_0", specs) is Q8_0
+    with pytest.raises(UsageError, match="can't be written yet"):
+        recipe.gguf_wanted("q4_k", specs)
+
+
+def test_a_gguf_has_vectors_in_f32_and_the_rest_as_asked(folder: Path, tmp_path: Path) -> None:
+    found = types(wb.plan(folder, tmp_path / "m.gguf", dtype="q8_0"))
+    assert {v for k, v in found.items() if "norm" in k} == {"F32"}
+    assert {v for k, v in found.items() if "norm" not in k} == {"Q8_0"}
+    assert {v for k, v in types(wb.plan(folder, tmp_path / "m.gguf")).items() if "norm" not in k} == {"BF16"}
+
+
+def test_casts_count_what_they_lose(tmp_path: Path) -> None:
+    x = np.array([[1e30, 1.0, 1e-30, 0.0]], ml_dtypes.bfloat16)
+    write(tmp_path / "a.safetensors", {"x": x, "i": np.arange(3, dtype=np.int64)})
+    result = wb.convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors", dtype="f16")
+    assert (result.overflow, result.underflow) == ({"x": 1}, {"x": 1})
+    with wb.open(tmp_path / "b.safetensors") as model:
+        assert model.dtype("i") == "I64"  # integers are no weights to be cast
+        assert np.isinf(model["x"].numpy()[0, 0])
+
+
+# ------------------------------------------------------------------------------------------------ GGUF sources
+
+
+@pytest.fixture
+def quantized(tmp_path: Path) -> Path:
+    """A GGUF with a Q8_0 matrix and an F32 vector."""
+    rng = np.random.default_rng(0)
+    tensors = {
+        "a.weight": n.cast(n.const(rng.normal(size=(4, 64)).astype(np.float32), F32), Q8_0),
+        "a_norm.weight": n.const(rng.normal(size=64).astype(np.float32), F32),
+    }
+    metadata = {"general.architecture": KV("str", "none"), "x.list": KV("arr[i32]", [1, 2]), "x.one": KV("u8", 7)}
+    layout = gguf_layout([(k, v.spec) for k, v in tensors.items()], metadata)
+    data = bytearray(layout.size)
+    for at, piece in layout.pieces:
+        data[at : at + len(piece)] = piece
+    for slot in layout.slots:
+        data[slot.offset : slot.offset + slot.spec.nbytes] = tensors[slot.name].read_all().tobytes()
+    path = tmp_path / "q.gguf"
+    path.write_bytes(data)
+    return path
+
+
+def test_a_quantized_tensor_passes_through_bit_for_bit(quantized: Path, tmp_path: Path) -> None:
+    result = wb.convert(quantized, tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == quantized.read_bytes()
+    assert result.losses == ()
+
+
+def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: Path) -> None:
+    write(tmp_path / "x.safetensors", {"m.weight": np.zeros((2, 64), np.float32)})
+    with wb.open(quantized) as model:
+        node = model["a.weight"].node
+        from weighbridge.conversion.plan import check_requantize
+
+        twice = n.cast(n.decode(node), BY_NAME["Q4_0"])
+        with pytest.raises(RefusedError, match="--allow-requantize"):
+            check_requantize({"a": twice}, False)
+        assert [x.tensor for x in check_requantize({"a": twice}, True)] == ["a"]
+        assert check_requantize({"a": node, "b": n.decode(node)}, False) == []
+
+
+def test_a_container_without_blocks_gets_values_and_says_so(quantized: Path, tmp_path: Path) -> None:
+    plan = wb.plan(quantized, tmp_path / "v.safetensors")
+    assert types(plan) == {"a.weight": "F32", "a_norm.weight": "F32"}
+    assert "1 tensors are decoded" in plan.notes[0]
+    assert "3 keys" in plan.losses[0].what
+    wb.convert(quantized, tmp_path / "v.safetensors")
+    with wb.open(quantized) as a, wb.open(tmp_path / "v.safetensors") as b:
+        assert np.array_equal(a["a.weight"].numpy(), b["a.weight"].numpy())
+
+
+def test_alignment_is_kept_or_changed(quantized: Path, tmp_path: Path) -> None:
+    wb.convert(quantized, tmp_path / "wide.gguf", align=4096)
+    with wb.open(tmp_path / "wide.gguf") as model:
+        assert model.metadata["general.alignment"] == 4096
+        assert all(e.offset % 4096 == 0 for e in model.checkpoint.index)
+    wb.convert(tmp_path / "wide.gguf", tmp_path / "kept.gguf")
+    assert (tmp_path / "kept.gguf").read_bytes() == (tmp_path / "wide.gguf").read_bytes()
+
+
+def test_a_name_is_written_where_it_is_given(quantized: Path, tmp_path: Path) -> None:
+    wb.convert(quantized, tmp_path / "named.gguf", name="Hugo")
+    with wb.open(tmp_path / "named.gguf") as model:
+        assert model.metadata["general.name"] == "Hugo"
+
+
+def test_a_split_set_merges_to_the_same_bytes(quantized: Path, tmp_path: Path) -> None:
+    wb.convert(quantized, tmp_path / "set", to="gguf", max_shard_tensors=1)
+    names = sorted(p.name for p in (tmp_path / "set").iterdir())
+    assert names == ["set-00001-of-00002.gguf", "set-00002-of-00002.gguf"]
+    for source in (tmp_path / "set", tmp_path / "set" / names[1]):
+        wb.convert(source, tmp_path / "one.gguf", overwrite=True)
+        assert (tmp_path / "one.gguf").read_bytes() == quantized.read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+
+def test_a_plan_is_plain_data_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    plan = wb.plan(folder, tmp_path / "m.gguf", dtype="f16")
+    data = json.loads(json.dumps(plan.describe()))
+    assert sorted(tmp_path.iterdir()) == before
+    assert data["schema"] == "weighbridge/plan/1"
+    assert data["bytes"] == plan.size
+    assert {t["how"] for f in data["files"] for t in f["tensors"]} == {"cast"}
+    result = wb.convert(folder, tmp_path / "m.gguf", dtype="f16")
+    assert result.bytes == plan.size == (tmp_path / "m.gguf").stat().st_size
+    assert plan.memory <= ConvertOptions().memory
+
+
+def test_a_plan_keeps_to_the_memory_it_is_given(folder: Path, tmp_path: Path) -> None:
+    plan = wb.plan(folder, tmp_path / "m.gguf", dtype="f16", max_memory=4096, jobs=1)
+    assert plan.memory <= 4096
+    wb.convert(folder, tmp_path / "a.gguf", dtype="f16", max_memory=4096, jobs=1)
+    wb.convert(folder, tmp_path / "b.gguf", dtype="f16")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()  # slabs don't show in the bytes
+    with pytest.raises(RefusedError, match="--max-memory"):
+        wb.plan(folder, tmp_path / "m.gguf", dtype="f16", max_memory=64, jobs=1).memory  # noqa: B018
+
+
+def test_a_copied_tensor_is_planned_as_a_copy(folder: Path, tmp_path: Path) -> None:
+    plan = wb.plan(folder, tmp_path / "m.safetensors")
+    assert {t["how"] for f in plan.describe()["files"] for t in f["tensors"]} == {"copy"}
+
+
+def test_a_folder_brings_its_other_files(folder: Path, tmp_path: Path) -> None:
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    wb.convert(folder, tmp_path / "copy", max_shard_size=20_000)
+    names = {p.relative_to(tmp_path / "copy").as_posix() for p in (tmp_path / "copy").rglob("*") if p.is_file()}
+    assert {"config.json", "tokenizer.json", "README.md", "1_Pooling/config.json"} < names
+    assert (tmp_path / "copy" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    with wb.open(folder) as a, wb.open(tmp_path / "copy") as b:
+        assert {k: t.raw() for k, t in a.items()} == {k: t.raw() for k, t in b.items()}
+
+
+def test_progress_reaches_the_end_and_never_goes_back(folder: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    wb.convert(folder, tmp_path / "m.gguf", dtype="f16", progress=lambda done, total, label: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] > 0
