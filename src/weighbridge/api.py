@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from weighbridge.containers.base import Entry
     from weighbridge.conversion.plan import Plan
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Progress, Result
@@ -125,19 +126,32 @@ def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> Con
 class Tensor:
     """One tensor that is read when it is asked for: `numpy()`, `torch()`, `[rows]`."""
 
-    __slots__ = ("_cache", "name", "node")
+    __slots__ = ("_cache", "_entry", "_nodes", "name")
 
-    def __init__(self, name: str, node: Node, cache: dict[Any, Any] | None = None) -> None:
-        self.name, self.node = name, node
-        self._cache = cache
+    def __init__(
+        self,
+        name: str,
+        nodes: Mapping[str, Node],
+        cache: dict[Any, Any] | None = None,
+        entry: Entry | None = None,
+    ) -> None:
+        self.name, self._nodes, self._cache = name, nodes, cache
+        self._entry = entry  # a tensor of the file itself is listed from its header entry, without a node
+
+    @property
+    def node(self) -> Node:
+        """How it is read."""
+        return self._nodes[self.name]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.node.spec.shape
+        return self._entry.shape if self._entry is not None else self.node.spec.shape
 
     @property
     def dtype(self) -> str:
         """Its number type by name; the packing's for a tensor stored in several parts."""
+        if self._entry is not None:
+            return self._entry.dtype.name
         packing = getattr(self.node, "packing", None)
         return f"{packing.name}-{packing.bits}" if packing is not None else self.node.spec.dtype.name
 
@@ -163,8 +177,8 @@ class Tensor:
 
     def parts(self) -> dict[str, Tensor]:
         """The stored tensors this one consists of (MLX: weight, scales, biases); itself alone where it is one."""
-        members: Mapping[str, Node] = getattr(self.node, "members", {"": self.node})
-        return {part: Tensor(f"{self.name}:{part}" if part else self.name, node) for part, node in members.items()}
+        members: Mapping[str, Node] = getattr(self.node, "members", {self.name: self.node})
+        return {part: Tensor(part, members) for part in members}
 
     def raw(self) -> bytes:
         """The bytes as they would be written: ggml blocks stay blocks."""
@@ -206,10 +220,14 @@ class Model(Mapping[str, Tensor]):
     def __init__(self, checkpoint: Checkpoint, names: Names = "logical") -> None:
         self.checkpoint, self.names = checkpoint, names
         self._nodes = _view(checkpoint, names)
+        self._entries = checkpoint.index.by_name if self._nodes is checkpoint.stored else {}
         self._cache: dict[Any, Any] | None = None
 
     def __getitem__(self, name: str) -> Tensor:
-        return Tensor(name, self._nodes[name], self._cache)
+        entry = self._entries.get(name)
+        if entry is None and name not in self._nodes:
+            raise KeyError(name)
+        return Tensor(name, self._nodes, self._cache, entry)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes)
@@ -244,7 +262,8 @@ class Model(Mapping[str, Tensor]):
 
         if not names:
             raise UsageError("nothing to fuse")
-        return Tensor("|".join(names), concat([self._nodes[n] for n in names], axis), self._cache)
+        name = "|".join(names)
+        return Tensor(name, {name: concat([self._nodes[n] for n in names], axis)}, self._cache)
 
     def cache(self) -> Model:
         """Keep arrays once made, so that a second `numpy()` gives the same one."""

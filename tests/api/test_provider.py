@@ -194,7 +194,7 @@ def test_indexing_is_numpys(shape: list[int], key: list[object]) -> None:
     array = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
     from weighbridge.api import Tensor
 
-    tensor = Tensor("t", n.const(array, F32))
+    tensor = Tensor("t", {"t": n.const(array, F32)})
     index = tuple(key)
     try:
         want = array[index]  # type: ignore[index]
@@ -219,10 +219,10 @@ def test_indexing_reads_only_the_rows_it_names() -> None:
     node = n.Stored(n.const(array, F32).spec, Watched(array.tobytes()), 0)
     from weighbridge.api import Tensor
 
-    assert np.array_equal(Tensor("t", node)[4, 10:13], array[4, 10:13])
+    assert np.array_equal(Tensor("t", {"t": node})[4, 10:13], array[4, 10:13])
     assert sum(seen) == 3 * 8 * 4
     with pytest.raises(IndexError):
-        Tensor("t", node)[6]
+        Tensor("t", {"t": node})[6]
     for bad in (True, None, [1], "a", 1.0):
         with pytest.raises(UsageError):
             narrow(node, bad)
@@ -231,7 +231,7 @@ def test_indexing_reads_only_the_rows_it_names() -> None:
 def test_iterating_a_tensor_ends() -> None:
     from weighbridge.api import Tensor
 
-    assert len(list(Tensor("t", n.const(np.zeros((3, 2), np.float32), F32)))) == 3
+    assert len(list(Tensor("t", {"t": n.const(np.zeros((3, 2), np.float32), F32)}))) == 3
 
 
 def test_notebook_output_escapes_names(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +62,12 @@ class Place:
 def locate(path: str | Path) -> Place:
     """The files of the model at `path`. FileNotFoundError, UsageError or UnsupportedError where there is none."""
     path = Path(path)
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "no such file or folder", str(path)) from None
+    if stat.S_ISDIR(mode):
         return _folder(path)
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "no such file or folder", str(path))
     if path.name.endswith(".index.json"):
         return _indexed(path)
     match = _SHARD.fullmatch(path.name)
