@@ -154,6 +154,22 @@ def test_what_is_refused_and_why(text: str, error: type[Exception], words: str) 
         npy.parse(BytesSource(with_header(text)))
 
 
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        (b"\x93NUMPX" + with_header(F32)[6:], FormatError, "not a NumPy array"),
+        (with_header(F32, version=(1, 1)), UnsupportedError, r"version 1\.1"),
+        (with_header(F32, version=(4, 0)), UnsupportedError, r"version 4\.0"),
+        # Python would take the last one.
+        (with_header(F32.replace("{", "{'shape': (6,), ")), FormatError, "can't be read"),
+        (with_header(F32.replace("{", "{(): (6,), ")), FormatError, "can't be read"),
+    ],
+)  # fmt: skip
+def test_what_is_no_array_file(data: bytes, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        npy.parse(BytesSource(data))
+
+
 def test_python_2_wrote_long_numbers() -> None:
     assert loaded(with_header(F32.replace("(2, 3)", "(2L, 3L)"))).shape == (2, 3)
 

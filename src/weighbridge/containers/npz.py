@@ -7,6 +7,7 @@ for the checksums, which are known when the data is: `Layout.fixups` makes the l
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -36,6 +37,7 @@ def parse(source: Source) -> Index:
             continue
         inner = zips.open_member(source, member)
         header = npy.read_header(inner)
+        inner.close()  # what unpacked the header holds memory; there may be many
         name = member.name.removesuffix(npy.SUFFIX)
         file, base = 0, member.start
         if inner.sequential:
@@ -91,12 +93,21 @@ def layout(
     return Layout(NAME, tuple(sorted(pieces)), tuple(slots), size, npy.no_metadata(metadata), fixups)
 
 
+# A drive of Windows, where `C:x` is a path relative to that drive's own folder.
+_DRIVE: Final = re.compile(r"[A-Za-z]:")
+
+
 def _member_name(name: str) -> str:
-    """The member's name, if tools that unpack archives can't be led astray by it."""
+    """The member's name, if tools that unpack archives can't be led astray by it: no path that begins at a root or a
+    drive, or has steps of `.` and `..` (and `a/./b` would be `a/b`)."""
     member = name + npy.SUFFIX
-    parts = member.split("/")
-    bad = not name or "\0" in name or "\\" in name or ".." in parts or parts[0] == "" or len(member.encode()) > 0xFFFF
-    if bad:
+    try:
+        size = len(member.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"a tensor's name is not valid Unicode: {name!r}") from None
+    steps = member.split("/")
+    leads_away = not {"", ".", ".."}.isdisjoint(steps) or "\\" in name or _DRIVE.match(name)
+    if not name or "\0" in name or leads_away or size > 0xFFFF:
         raise UsageError(f"no member of a zip should be called {member!r}", hint="rename the tensor")
     return member
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import cache
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -27,7 +28,7 @@ _CENTRAL_FORM: Final = struct.Struct("<4s6H3I5H2I")
 _END_FORM: Final = struct.Struct("<4s4H2IH")
 _END64_FORM: Final = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR_FORM: Final = struct.Struct("<4sIQI")
-_ENCRYPTED, _HAS_DESCRIPTOR, _UTF8 = 1 << 0, 1 << 3, 1 << 11
+_ENCRYPTED, _HAS_DESCRIPTOR, _PATCH, _STRONG, _UTF8, _MASKED = 1, 1 << 3, 1 << 5, 1 << 6, 1 << 11, 1 << 13
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _ZIP64_ID: Final = 1
 
@@ -192,8 +193,10 @@ def _widened(extra: bytes, fields: tuple[int, ...], disk: int, path: str, place:
 def _member(source: Source, e: _Entry, directory: int) -> Member:
     """The member of a directory entry, after its local header has confirmed it."""
     path = source.name
-    if e.flags & _ENCRYPTED:
-        raise UnsupportedError(f"{path}: member {e.name!r} is encrypted", hint="unpack it with its password first")
+    if e.flags & (_ENCRYPTED | _STRONG | _MASKED | _PATCH):
+        raise UnsupportedError(f"{path}: member {e.name!r} is encrypted or a patch", hint="unpack it with unzip first")
+    if not e.raw or b"\0" in e.raw:  # some readers cut a name there, others don't
+        raise FormatError("a member has no proper name", path=path, offset=e.at, field="name", found=e.raw)
     if e.method not in (STORED, DEFLATED):
         raise UnsupportedError(
             f"{path}: member {e.name!r} is compressed by method {e.method}", hint="store or deflate it"
@@ -332,26 +335,29 @@ def end_records(count: int, start: int, size: int) -> bytes:
 def crc_joined(first: int, second: int, length: int) -> int:
     """The CRC-32 of two stretches one after the other, from the CRC of each and the second one's length.
 
-    A CRC is linear over GF(2): shifting `first` by a zero byte is a 32x32 bit matrix, squared for each bit of `length`
-    (the method of zlib's crc32_combine, which Python doesn't offer)."""
-    shift = [0xEDB88320, *(1 << n for n in range(31))]  # by one zero bit
-    for _ in range(3):
-        shift = _squared(shift)
+    A CRC is a polynomial over GF(2), the highest bit standing for x^0: `length` zero bytes behind the first stretch
+    multiply its CRC by x^(8 * length), modulo the CRC's own polynomial (zlib's crc32_combine, which Python lacks)."""
+    power = 0
     while length:
         if length & 1:
-            first = _times(shift, first)
-        shift, length = _squared(shift), length >> 1
+            first = _times(_shift(power), first)
+        length, power = length >> 1, power + 1
     return first ^ second
 
 
-def _times(matrix: list[int], vector: int) -> int:
-    total = 0
-    for row in matrix:
-        if vector & 1:
-            total ^= row
-        vector >>= 1
-    return total
+@cache
+def _shift(power: int) -> int:
+    """x^(8 * 2^power)."""
+    return 1 << 23 if power == 0 else _times(_shift(power - 1), _shift(power - 1))
 
 
-def _squared(matrix: list[int]) -> list[int]:
-    return [_times(matrix, row) for row in matrix]
+def _times(a: int, b: int) -> int:
+    product = 0
+    while a:
+        if a & 1 << 31:
+            product ^= b
+        a, b = a << 1 & _FULL32, b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+_POLYNOMIAL: Final = 0xEDB88320
