@@ -190,7 +190,7 @@ class Tensor:
         from weighbridge.tensors.slicing import narrow
 
         node, rest = narrow(self.node, key)
-        return cast("NDArray[Any]", to_numpy(node)[rest])
+        return to_numpy(node)[rest]
 
     def __len__(self) -> int:
         if not self.shape:

@@ -23,7 +23,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, dtype.numpy))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.numpy))
+        return found
 
 
 def to_numpy(node: Node, dtype: DType | None = None) -> NDArray[Any]:

@@ -24,7 +24,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     found = getattr(torch, dtype.torch, None) if dtype.torch else None
     if found is None:
         raise UnsupportedError(f"this torch has no {dtype}", hint="ask for f32: values are then decoded")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def to_torch(node: Node, dtype: DType | None = None, device: str | None = None) -> torch.Tensor:
@@ -43,7 +43,7 @@ def to_torch(node: Node, dtype: DType | None = None, device: str | None = None) 
         out = torch.empty(shape, dtype=kind)
     else:
         view = mapped(node, private=True)
-        data = memoryview(_owned(node)) if view is None else view
+        data = _owned(node).data if view is None else view
         out = torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)
     return out if device is None else out.to(device)
 

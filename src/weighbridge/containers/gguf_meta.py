@@ -77,19 +77,19 @@ def check_type(kind: str) -> str:
 
 
 class LazyArray(Sequence[Any]):
-    """`count` elements of `type` that lie at `offset` of a source, decoded when asked for.
+    """`length` elements of `type` that lie at `offset` of a source, decoded when asked for.
 
     A vocabulary of 260,000 tokens costs nothing until it is looked at. Small arrays keep their bytes, so that they
     outlive the source; others are read again from the source on first use, and kept from then on.
     """
 
-    __slots__ = ("_offsets", "_parts", "_raw", "count", "nbytes", "offset", "order", "source", "type", "width")
+    __slots__ = ("_offsets", "_parts", "_raw", "length", "nbytes", "offset", "order", "source", "type", "width")
 
     def __init__(
         self, kind: str, count: int, source: Source, offset: int, nbytes: int, *,
         order: str = "<", width: int = 8, raw: bytes | None = None,
     ) -> None:  # fmt: skip
-        self.type, self.count, self.source, self.offset, self.nbytes = kind, count, source, offset, nbytes
+        self.type, self.length, self.source, self.offset, self.nbytes = kind, count, source, offset, nbytes
         self.order, self.width = order, width  # byte order, bytes of a length
         self._raw = raw
         self._offsets: Sequence[int] | None = None  # where each string begins in `raw`, and their end
@@ -103,7 +103,7 @@ class LazyArray(Sequence[Any]):
         return self._raw
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     @overload
     def __getitem__(self, at: int) -> Any: ...
@@ -111,27 +111,27 @@ class LazyArray(Sequence[Any]):
     def __getitem__(self, at: slice) -> list[Any]: ...
     def __getitem__(self, at: int | slice) -> Any:
         if isinstance(at, slice):
-            picked = range(self.count)[at]
+            picked = range(self.length)[at]
             if picked.step == 1:
                 return self._run(picked.start, picked.stop)
             return [self[i] for i in picked]
-        index = at + self.count if at < 0 else at
-        if not 0 <= index < self.count:
-            raise IndexError(f"array of {self.count} elements has no element {at}")
+        index = at + self.length if at < 0 else at
+        if not 0 <= index < self.length:
+            raise IndexError(f"array of {self.length} elements has no element {at}")
         return self._run(index, index + 1)[0]
 
     def __iter__(self) -> Iterator[Any]:
-        for start in range(0, self.count, 4096):
-            yield from self._run(start, min(start + 4096, self.count))
+        for start in range(0, self.length, 4096):
+            yield from self._run(start, min(start + 4096, self.length))
 
     def tolist(self) -> list[Any]:
         """All elements as a new list (nested arrays as lists too)."""
-        return [x.tolist() if isinstance(x, LazyArray) else x for x in self._run(0, self.count)]
+        return [x.tolist() if isinstance(x, LazyArray) else x for x in self._run(0, self.length)]
 
     def raw_strings(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The strings of a string array as bytes."""
         raw, offsets = self.raw, self._string_offsets()
-        for i in range(self.count)[start:stop]:
+        for i in range(self.length)[start:stop]:
             yield raw[offsets[i] + self.width : offsets[i + 1]]
 
     def _run(self, start: int, stop: int) -> list[Any]:
@@ -153,13 +153,13 @@ class LazyArray(Sequence[Any]):
 
     def _string_offsets(self) -> Sequence[int]:
         if self._offsets is None:
-            self._offsets = string_offsets(self.raw, 0, self.count, self.width, self.order == ">")
+            self._offsets = string_offsets(self.raw, 0, self.length, self.width, self.order == ">")
         return self._offsets
 
     def _nested(self) -> list[LazyArray]:
         if self._parts is None:
             source, at, parts = BytesSource(self.raw, self.source.name), 0, []
-            for _ in range(self.count):
+            for _ in range(self.length):
                 parts.append(nested(source, at, self.order, self.width))
                 at = parts[-1].offset + parts[-1].nbytes
             self._parts = parts
@@ -167,7 +167,7 @@ class LazyArray(Sequence[Any]):
 
     @property
     def _form(self) -> tuple[str, int, int, str, int]:
-        return self.type, self.count, self.nbytes, self.order, self.width
+        return self.type, self.length, self.nbytes, self.order, self.width
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LazyArray) and self._form == other._form:
@@ -184,7 +184,7 @@ class LazyArray(Sequence[Any]):
             return self[:count]
         piece = self.source.read(self.offset, _PAGE)
         if self.type == "str":
-            return read_strings(piece, 0, min(count, self.count), self.width, self.order == ">")[0]
+            return read_strings(piece, 0, min(count, self.length), self.width, self.order == ">")[0]
         if self.type not in SIZES:
             return []
         few = min(count, _PAGE // SIZES[self.type])
@@ -192,7 +192,7 @@ class LazyArray(Sequence[Any]):
 
     def __repr__(self) -> str:
         few = self.head()
-        return f"<{self.count} x {self.type}: {', '.join([*map(repr, few), *['...'] * (len(few) < self.count)])}>"
+        return f"<{self.length} x {self.type}: {', '.join([*map(repr, few), *['...'] * (len(few) < self.length)])}>"
 
 
 def nested(source: BytesSource, at: int, order: str, width: int) -> LazyArray:

@@ -104,8 +104,8 @@ def _copy(out: OutFile, slot: Slot, node: Node, source: FileSource, start: int, 
         step = _buffer(1 << 20)
         for done in range(at, at + size, len(step)):
             part = step[: min(len(step), at + size - done)]
-            source.readinto(start + done, memoryview(part))
-            out.write(slot.offset + done, memoryview(part))
+            source.readinto(start + done, part.data)
+            out.write(slot.offset + done, part.data)
     return size
 
 
@@ -124,7 +124,7 @@ def _slab(out: OutFile, slot: Slot, node: Node, lo: int, hi: int) -> int:
     width = node.spec.row_bytes
     buffer = _buffer((hi - lo) * width)
     node.read(lo, hi, buffer)
-    out.write(slot.offset + lo * width, memoryview(buffer))
+    out.write(slot.offset + lo * width, buffer.data)
     return len(buffer)
 
 
@@ -134,8 +134,8 @@ def _digested(out: OutFile, slot: Slot, node: Node, rows: int, digests: dict[str
         hi = min(lo + rows, node.spec.rows)
         buffer = _buffer((hi - lo) * width)
         node.read(lo, hi, buffer)
-        crc = zlib.crc32(buffer, crc)
-        out.write(slot.offset + lo * width, memoryview(buffer))
+        crc = zlib.crc32(buffer.data, crc)
+        out.write(slot.offset + lo * width, buffer.data)
     digests[slot.name] = crc
     return slot.spec.nbytes
 

@@ -21,4 +21,5 @@ class Unpacker(Protocol):
 
     def unpack(self, tensors: Nodes, config: Mapping[str, Any]) -> Nodes:
         """The same tensors with every group of this packing replaced by one `Packed`, in the place of its first
-        member. Tensors of other kinds pass through; where there are no such groups, the mapping itself does. FormatError where a group is incomplete or misshapen."""
+        member. Tensors of other kinds pass through; where there are no such groups, the mapping itself does.
+        FormatError where a group is incomplete or misshapen."""

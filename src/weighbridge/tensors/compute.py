@@ -26,9 +26,12 @@ _BAND = MIB // 8
 class Packing(Protocol):
     """How several stored tensors make one logical one. They are made in `packings/`; equal ones compare equal."""
 
-    name: str
-    #: logical rows to one row of a member; 0: the member is shared by all rows
-    row_map: Mapping[str, int]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def row_map(self) -> Mapping[str, int]:
+        """Logical rows to one row of a member; 0: the member is shared by all rows."""
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""

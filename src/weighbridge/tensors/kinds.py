@@ -110,7 +110,7 @@ class Stored(Node):
     swap: bool = False
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        self.source.readinto(self.offset + lo * self.spec.row_bytes, memoryview(out))
+        self.source.readinto(self.offset + lo * self.spec.row_bytes, out.data)
         if self.swap:
             kernels.byteswap(self.spec.dtype, out)
 

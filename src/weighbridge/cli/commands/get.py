@@ -40,6 +40,8 @@ def command(
     from weighbridge.reports import get
 
     if out is None:
+        if raw or dtype or overwrite:
+            raise click.UsageError("--raw, --dtype and --overwrite say how to write: give a file with -o.")
         with Progress() as progress:
             report = get.stats(tensor, key, progress)
         return emit_json(report) if as_json else _show(report)
