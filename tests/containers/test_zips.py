@@ -153,6 +153,20 @@ def test_a_name_that_is_not_its_own_encoding_is_refused() -> None:
         npz.parse(BytesSource(data))
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_flipped_bit_is_found_by_its_checksum(save: Any) -> None:
+    out = io.BytesIO()
+    save(out, **ARRAYS)
+    good = out.getvalue()
+    assert npz.check(BytesSource(good)) == ()
+    for member in zips.read(BytesSource(good)).members:
+        data = bytearray(good)
+        data[member.start + member.packed - 9] ^= 16
+        (found,) = npz.check(BytesSource(bytes(data), "f.npz"))
+        assert (found.rule, found.severity.value, found.path) == ("npz.checksum", "error", "f.npz")
+        assert (found.tensor, found.offset) == (member.name.removesuffix(".npy"), member.start)
+
+
 def test_the_end_that_other_readers_take_is_the_one_we_take() -> None:
     """Two end records, the earlier with a comment that holds the later: readers must not see different archives."""
     one, two = archive({"a": ARRAYS["a"]}), archive({"b": ARRAYS["b"]})

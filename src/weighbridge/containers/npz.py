@@ -20,6 +20,7 @@ from weighbridge.io.source import Source
 
 NAME: Final = "npz"
 SUFFIX: Final = ".npz"
+_AGAIN: Final = "download or copy it again"
 
 
 def parse(source: Source) -> Index:
@@ -59,6 +60,23 @@ def parse(source: Source) -> Index:
         NAME, tuple(files), tuple(entries.values()), data_start=tuple(starts), alignment=1,
         byte_order=">" if orders == {">"} else "<", findings=tuple(findings),
     )  # fmt: skip
+
+
+def check(source: Source) -> tuple[Finding, ...]:
+    """What is wrong with a file beyond its structure: members whose bytes don't have their checksum. Reads them all."""
+    found = []
+    for member in zips.read(source).members:
+        try:
+            crc = zips.checksum(source, member)
+        except FormatError as error:  # a deflated stream that is broken
+            words = error.reason
+        else:
+            if crc == member.crc:
+                continue
+            words = f"CRC-32 is {crc:08x}, not {member.crc:08x}: the bytes are not those that were written"
+        name = member.name.removesuffix(npy.SUFFIX)
+        found.append(Finding("npz.checksum", Severity.ERROR, words, source.name, member.start, name, _AGAIN))
+    return tuple(found)
 
 
 def layout(

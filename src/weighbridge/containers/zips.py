@@ -11,12 +11,13 @@ header, 4.3.9 descriptor, 4.3.12 directory, 4.3.14-16 end records, 4.5.3 zip64).
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import ZIP_TAIL
+from weighbridge.base.limits import SLAB, ZIP_TAIL
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import Source
 
@@ -96,6 +97,15 @@ def open_member(source: Source, member: Member) -> Source:
     if member.method == STORED:
         return source.window(member.start, member.size, name)
     return InflateSource(source, member.start, member.packed, member.size, name, member.crc)
+
+
+def checksum(source: Source, member: Member) -> int:
+    """The CRC-32 of a member's bytes, all of which are read."""
+    with open_member(source, member) as inner:
+        crc = 0
+        for at in range(0, inner.size, SLAB):
+            crc = zlib.crc32(inner.read(at, min(SLAB, inner.size - at)), crc)
+        return crc
 
 
 # ---- the end, the directory -----------------------------------------------------------------------------------
