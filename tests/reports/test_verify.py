@@ -1,0 +1,617 @@
+"""A table of wrong files and folders, each with the rules that must speak, and no other; and each rule is needed: taken
+out of its table, its finding is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.reports import makers as m
+
+from weighbridge.containers.base import Severity
+from weighbridge.reports import verify as module
+from weighbridge.reports import verify_rules, verify_values
+from weighbridge.reports.verify import RULES, Report, failed, verify
+
+Break = Callable[[Path], Path | None]
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [{"id": 31, "content": "<x>"}],
+    "model": {"type": "BPE", "vocab": {"a": 0}},
+}
+
+
+def model(folder: Path, shards: int = 2) -> Path:
+    """A whole, clean model folder."""
+    m.llama_folder(folder, shards)
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    return folder
+
+
+def shard(folder: Path, number: int = 1) -> Path:
+    return folder / f"model-{number:05d}-of-00002.safetensors"
+
+
+def edit_json(path: Path, change: Callable[[Any], Any]) -> None:
+    doc = json.loads(path.read_text())
+    change(doc)
+    path.write_text(json.dumps(doc))
+
+
+def index_of(folder: Path) -> Path:
+    return folder / "model.safetensors.index.json"
+
+
+def rewritten(path: Path, tensors: m.Tensors) -> None:
+    path.write_bytes(m.safetensors(tensors, {"format": "pt"}))
+
+
+def held(folder: Path, number: int) -> dict[str, Any]:
+    """What a shard of the whole folder holds."""
+    names = json.loads(index_of(folder).read_text())["weight_map"]
+    tensors = m.llama_tensors()
+    return {name: tensors[name] for name, file in names.items() if file == shard(folder, number).name}
+
+
+class Case:
+    """`breaks` wounds a clean folder (or gives another path to look at); `rules`: all ids that must be found."""
+
+    def __init__(self, name: str, rules: set[str], breaks: Break, words: str = "") -> None:
+        self.name, self.rules, self.breaks, self.words = name, rules, breaks, words
+
+
+CASES: list[Case] = []
+
+
+def case(*rules: str, words: str = "") -> Callable[[Break], Break]:
+    def add(breaks: Break) -> Break:
+        CASES.append(Case(breaks.__name__, set(rules), breaks, words))
+        return breaks
+
+    return add
+
+
+# ---- files ----
+
+
+@case("file/unreadable", words="does not exist")
+def a_dangling_link(folder: Path) -> None:
+    (folder / "extra.gguf").symlink_to("nowhere")
+
+
+@case("file/unreadable", words="regular file")
+def a_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+
+
+@case("file/lfs-pointer", words="4,702,341,120 bytes")
+def a_shard_that_is_a_pointer(folder: Path) -> None:
+    shard(folder).write_bytes(m.POINTER)
+
+
+@case("file/web-page", words="Sign in")
+def a_web_page_for_a_shard(folder: Path) -> None:
+    shard(folder).write_bytes(m.PAGE)
+
+
+@case("file/web-page", words="Repository not found")
+def a_message_for_a_config(folder: Path) -> None:
+    (folder / "tokenizer.model").write_bytes(b"Repository not found")
+
+
+@case("file/empty")
+def an_empty_file(folder: Path) -> None:
+    shard(folder).write_bytes(b"")
+
+
+@case("file/zeros")
+def a_file_of_zeros(folder: Path) -> None:
+    shard(folder).write_bytes(bytes(5000))
+
+
+@case("file/wrong-format", words="GGUF")
+def a_gguf_named_safetensors(folder: Path) -> None:
+    (folder / "other.safetensors").write_bytes(m.gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (8,))}))
+
+
+@case("file/damaged", "folder/two-formats", words="directory")
+def a_checkpoint_cut_short(folder: Path) -> None:
+    (folder / "old.pt").write_bytes(m.zipped({"x/data.pkl": bytes(400), "x/version": b"3"})[:-40])
+
+
+@case("file/leftover")
+def a_half_download_left_behind(folder: Path) -> None:
+    (folder / "model-00001-of-00002.safetensors.incomplete").write_bytes(b"xyz")
+
+
+@case("file/zero-tail", words="1 whole tensors")
+def a_download_that_stopped_in_reserved_space(folder: Path) -> Path:
+    file = folder / "x.safetensors"
+    filled = ("U8", (70_000,), b"\x01" * 70_000)
+    file.write_bytes(m.safetensors({"a": filled, "b": ("U8", (200_000,), bytes(200_000))}))
+    return file
+
+
+@case("file/hole", words="never written")
+def a_hole(folder: Path) -> Path:
+    size, file = 1 << 20, folder / "x.safetensors"
+    data = m.safetensors({"a": ("U8", (size,), b"\x01" * size)})
+    with file.open("wb") as out:
+        out.write(data[: 1 << 18])
+        out.seek(3 << 18)
+        out.write(data[3 << 18 :])
+    if not hasattr(os, "SEEK_HOLE") or file.stat().st_blocks * 512 >= len(data):
+        pytest.skip("this file system keeps no holes")
+    return file
+
+
+# ---- sets ----
+
+
+@case("index/broken", words="weight_map")
+def an_index_without_a_map(folder: Path) -> None:
+    index_of(folder).write_text("{}")
+
+
+@case("index/broken")
+def an_index_cut_short(folder: Path) -> None:
+    index_of(folder).write_text(index_of(folder).read_text()[:100])
+
+
+@case("index/traversal", "sharded/unlisted-tensor", words="../../x")
+def an_index_that_leaves_its_folder(folder: Path) -> None:
+    edit_json(index_of(folder), lambda d: d["weight_map"].update({"lm_head.weight": "../../x.safetensors"}))
+
+
+@case("index/none")
+def shards_without_an_index(folder: Path) -> None:
+    index_of(folder).unlink()
+
+
+@case("index/none", "index/gaps", words="missing: 2")
+def a_shard_gone_and_no_index(folder: Path) -> None:
+    index_of(folder).unlink()
+    shard(folder, 2).unlink()
+
+
+@case("sharded/missing-shard")
+def a_shard_gone(folder: Path) -> None:
+    shard(folder, 2).unlink()
+
+
+@case("sharded/missing-tensor")
+def an_index_that_names_a_tensor_no_shard_has(folder: Path) -> None:
+    rewritten(shard(folder), {k: v for k, v in held(folder, 1).items() if k != "model.embed_tokens.weight"})
+    edit_json(index_of(folder), lambda d: d["metadata"].pop("total_size"))
+
+
+@case("sharded/misplaced-tensor")
+def a_tensor_in_another_shard_than_the_index_says(folder: Path) -> None:
+    name = "model.embed_tokens.weight"
+    edit_json(index_of(folder), lambda d: d["weight_map"].update({name: shard(folder, 2).name}))
+
+
+@case("sharded/unlisted-tensor", "config/unmapped")
+def a_tensor_that_the_index_lacks(folder: Path) -> None:
+    edit_json(index_of(folder), lambda d: d["metadata"].update(total_size=d["metadata"]["total_size"] + 8))
+    rewritten(shard(folder), held(folder, 1) | {"extra": ("F32", (2,))})
+
+
+@case("sharded/repeated-tensor")
+def one_tensor_in_two_shards(folder: Path) -> None:
+    edit_json(index_of(folder), lambda d: d["metadata"].update(total_size=d["metadata"]["total_size"] + 1024))
+    rewritten(shard(folder), held(folder, 1) | {"lm_head.weight": ("F32", (32, 8))})
+
+
+@case("sharded/stray-file")
+def a_whole_model_beside_its_shards(folder: Path) -> None:
+    rewritten(folder / "model.safetensors", m.llama_tensors())
+
+
+@case("sharded/total-size")
+def a_wrong_total_size(folder: Path) -> None:
+    edit_json(index_of(folder), lambda d: d["metadata"].update(total_size=5))
+
+
+# ---- containers ----
+
+
+@case("safetensors/truncated", words="last 3 of")
+def a_truncated_shard(folder: Path) -> Path:
+    file = shard(folder)
+    file.write_bytes(file.read_bytes()[:-300])
+    return file
+
+
+@case("safetensors/overlap", "safetensors/trailing-bytes")
+def tensors_that_overlap(folder: Path) -> Path:
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    (folder / "o.safetensors").write_bytes(m.raw_safetensors({"a": entry, "b": entry}, bytes(8) + b"\x01" * 8))
+    return folder / "o.safetensors"
+
+
+@case("gguf/truncated-data")
+def a_truncated_gguf(folder: Path) -> Path:
+    file = folder / "t.gguf"
+    file.write_bytes(m.gguf(KEYS, {"a": ("F32", (64, 64))})[:-1000])
+    return file
+
+
+@case("gguf/key-duplicate")
+def a_gguf_with_a_key_twice(folder: Path) -> Path:
+    data = m.gguf(KEYS | {"general.architecturf": ("str", "x")}, {"a": ("F32", (8,))})
+    (folder / "d.gguf").write_bytes(data.replace(b"architecturf", b"architecture"))
+    return folder / "d.gguf"
+
+
+@case("gguf/split-missing")
+def a_gguf_split_that_lacks_a_part(folder: Path) -> Path:
+    keys = KEYS | {"split.no": ("u16", 0), "split.count": ("u16", 3), "split.tensors.count": ("i32", 2)}
+    (folder / "s-00001-of-00003.gguf").write_bytes(m.gguf(keys, {"a": ("F32", (8,))}))
+    third = {"split.no": ("u16", 2), "split.count": ("u16", 3), "split.tensors.count": ("i32", 2)}
+    (folder / "s-00003-of-00003.gguf").write_bytes(m.gguf(third, {"b": ("F32", (8,))}))
+    return folder / "s-00001-of-00003.gguf"
+
+
+# ---- the folder ----
+
+
+@case("folder/case-clash")
+def names_that_differ_in_case(folder: Path) -> None:
+    (folder / "README.md").write_text("a")
+    (folder / "readme.md").write_text("b")
+    if len(list(folder.glob("[rR]*.md"))) == 1:
+        pytest.skip("this file system doesn't tell cases apart")
+
+
+@case("folder/link-outside")
+def a_link_out_of_the_folder(folder: Path) -> None:
+    (folder.parent / "secret.txt").write_text("x")
+    (folder / "notes.txt").symlink_to("../secret.txt")
+
+
+@case("folder/two-formats")
+def pickles_beside_safetensors(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(m.zipped({"x/data.pkl": b"\x80\x02}.", "x/version": b"3"}))
+
+
+# ---- config ----
+
+
+@case("config/json")
+def a_config_that_is_not_json(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"a": 1,}')
+
+
+@case("config/none")
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+@case("config/unknown")
+def an_architecture_nobody_knows(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda d: d.update(architectures=["NovelForCausalLM"], model_type="novel"))
+
+
+@case("config/size", words="num_hidden_layers")
+def a_config_without_layers(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda d: d.update(num_hidden_layers="two"))
+
+
+@case("config/missing", words="9 tensors")
+def a_config_of_more_layers(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda d: d.update(num_hidden_layers=3))
+
+
+@case("config/unmapped", words="9 tensors")
+def a_config_of_fewer_layers(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda d: d.update(num_hidden_layers=1))
+
+
+@case("config/shape", words="[16, 8]")
+def a_config_of_another_width(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda d: d.update(intermediate_size=32))
+
+
+@case("config/quantization", words="stale")
+def a_config_that_speaks_of_quantization(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda d: d.update(quantization_config={"quant_method": "gptq", "bits": 4}))
+
+
+@case("config/quantization", words="doesn't say so")
+def packed_weights_and_a_silent_config(folder: Path) -> None:
+    name = "model.layers.0.mlp.up_proj"
+    layer = {f"{name}.qweight": ("I32", (1, 16)), f"{name}.qzeros": ("I32", (1, 2)), f"{name}.scales": ("F16", (1, 16))}
+    edit_json(index_of(folder), lambda d: d["weight_map"].update(dict.fromkeys(layer, shard(folder).name)))
+    edit_json(index_of(folder), lambda d: d["metadata"].update(total_size=d["metadata"]["total_size"] + 64 + 8 + 32))
+    rewritten(shard(folder), held_whole(folder) | layer)
+
+
+def held_whole(folder: Path) -> dict[str, Any]:
+    tensors = m.llama_tensors()
+    where = json.loads(index_of(folder).read_text())["weight_map"]
+    return {name: tensors[name] for name, file in where.items() if file == shard(folder).name and name in tensors}
+
+
+# ---- tokenizer ----
+
+
+@case("tokenizer/none")
+def no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+@case("tokenizer/size", words="33 tokens")
+def an_added_token_without_an_embedding(folder: Path) -> None:
+    edit_json(folder / "tokenizer.json", lambda d: d["added_tokens"].append({"id": 32, "content": "<y>"}))
+
+
+@case("tokenizer/size", words="40 tokens")
+def more_words_than_embeddings(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("".join(f"w{i}\n" for i in range(40)))
+
+
+@case("tokenizer/gguf-size", words="2 tokens")
+def a_gguf_whose_embedding_does_not_fit(folder: Path) -> Path:
+    tokens = {"tokenizer.ggml.model": ("str", "gpt2"), "tokenizer.ggml.tokens": ("arr[str]", ["a", "b"])}
+    (folder / "v.gguf").write_bytes(m.gguf(KEYS | tokens, {"token_embd.weight": ("F32", (3, 8))}))
+    return folder / "v.gguf"
+
+
+# ---- parts ----
+
+
+@case("parts/missing", words="1_Pooling")
+def a_part_that_is_not_there(folder: Path) -> None:
+    parts = [
+        {"path": "", "type": "t.Transformer"},
+        {"path": "1_Pooling", "type": "t.Pooling"},
+        {"path": "2_N", "type": "t.Normalize"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(parts))
+
+
+@case("parts/pooling", words="384")
+def pooling_of_another_model(folder: Path) -> None:
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 384}')
+
+
+@case("adapter/config", words="PEFT")
+def an_adapter_without_its_config(folder: Path) -> None:
+    rewritten(folder / "adapter_model.safetensors", {"base_model.model.q.lora_A.weight": ("F32", (4, 8))})
+
+
+@case("adapter/config", words="rank 16")
+def an_adapter_of_another_rank(folder: Path) -> None:
+    rewritten(folder / "adapter_model.safetensors", {"base_model.model.q.lora_A.weight": ("F32", (4, 8))})
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 16}')
+
+
+# ---- values ----
+
+
+def f32(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+@case("values/nan", words="1 values are NaN")
+def a_nan(folder: Path) -> Path:
+    rewritten(folder / "n.safetensors", {"w": ("F32", (2, 2), f32(1, float("nan"), 2, 3))})
+    return folder / "n.safetensors"
+
+
+@case("values/nan", words="block scales")
+def a_nan_in_a_block_scale(folder: Path) -> Path:
+    blocks = b"\x00\x7e" + bytes([7] * 32) + b"\x00\x3c" + bytes([7] * 32)
+    (folder / "n.gguf").write_bytes(m.gguf(KEYS, {"w": ("Q8_0", (2, 32), blocks)}))
+    return folder / "n.gguf"
+
+
+@case("values/inf")
+def an_infinity(folder: Path) -> Path:
+    inf = (np.array([1, -np.inf, 2, 3], "f4").view("u4") >> 16).astype("u2").tobytes()
+    rewritten(
+        folder / "i.safetensors", {"w": ("BF16", (2, 2), inf), "h.attn.masked_bias": ("F32", (1,), f32(-float("inf")))}
+    )
+    return folder / "i.safetensors"
+
+
+@case("values/all-zero")
+def a_matrix_of_zeros(folder: Path) -> Path:
+    zeros = {"w.weight": ("F32", (2, 2), bytes(16)), "w.bias": ("F32", (2,), bytes(8)),
+             "q.lora_B.weight": ("F32", (2, 2), bytes(16))}  # fmt: skip
+    rewritten(folder / "z.safetensors", zeros)
+    return folder / "z.safetensors"
+
+
+@case("values/zero-end", words="70,000")
+def a_tensor_that_ends_in_zeros(folder: Path) -> Path:
+    body = b"\x01" * 9_000_000 + bytes(70_000)
+    rewritten(folder / "e.safetensors", {"a": ("U8", (len(body),), body), "b": ("U8", (2,), b"\x01\x01")})
+    return folder / "e.safetensors"
+
+
+KEYS: dict[str, tuple[str, Any]] = {
+    "general.architecture": ("str", "llama"),
+    "general.quantization_version": ("u32", 2),
+}
+# Rules that speak of other things in some cases' small files, and are not what these are about.
+ASIDE = {"gguf/final-padding", "gguf/no-architecture", "safetensors/data-alignment", "sharded/no-total-size"}
+
+
+def found_by(case: Case, folder: Path) -> Report:
+    path = case.breaks(model(folder)) or folder
+    return verify(path, values=any(rule.startswith("values/") for rule in case.rules))
+
+
+def rules(report: Report) -> set[str]:
+    return {f.rule for f in report.findings} - ASIDE
+
+
+def test_a_whole_model_has_no_findings(tmp_path: Path) -> None:
+    report = verify(model(tmp_path / "m"), values=True)
+    assert report.findings == ()
+    assert report.ok
+    assert (report.files, report.tensors) == (6, len(m.llama_tensors()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_what_is_wrong_is_found_and_nothing_else(case: Case, tmp_path: Path) -> None:
+    report = found_by(case, tmp_path / "m")
+    assert rules(report) == case.rules
+    first = next(f for f in report.findings if f.rule in case.rules)
+    if case.words:
+        assert any(case.words in f.message or case.words in (f.hint or "") for f in report.findings), report.findings
+    assert first.path is not None
+    assert report.ok == all(f.severity is not Severity.ERROR for f in report.findings)
+
+
+EVERY = {rule.id: rule for rule in (*RULES, *verify_values.RULES)}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(EVERY) <= {rule for case in CASES for rule in case.rules}
+    assert len(EVERY) == len(RULES) + len(verify_values.RULES)
+
+
+def of_ours() -> Iterator[Any]:
+    for case in CASES:
+        for rule in sorted(case.rules & set(EVERY)):
+            yield pytest.param(case, rule, id=f"{case.name}-{rule}")
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(("case", "rule"), [*of_ours()])
+def test_without_its_rule_nothing_is_found(
+    case: Case, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RULES", tuple(r for r in RULES if r.id != rule))
+    monkeypatch.setattr(verify_values, "RULES", tuple(r for r in verify_values.RULES if r.id != rule))
+    assert rules(found_by(case, tmp_path / "m")) == case.rules - {rule}
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("name", list(verify_rules.PASSED_ON))
+def test_what_others_find_is_passed_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the three sources of foreign rules has cases that go silent without it."""
+    rest = {key: check for key, check in verify_rules.PASSED_ON.items() if key != name}
+    monkeypatch.setattr(verify_rules, "PASSED_ON", rest)
+    foreign = [c for c in CASES if c.rules - set(EVERY)]
+    lost = [c.name for i, c in enumerate(foreign) if not rules(found_by(c, tmp_path / str(i))) >= c.rules]
+    assert lost
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_severity_is_the_rules(case: Case, tmp_path: Path) -> None:
+    for finding in found_by(case, tmp_path / "m").findings:
+        if finding.rule in EVERY:
+            assert finding.severity is EVERY[finding.rule].severity
+
+
+def test_findings_are_sorted_and_the_same_every_time(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    for wound in (a_web_page_for_a_shard, no_tokenizer, pickles_beside_safetensors, a_half_download_left_behind):
+        wound(folder)
+    reports = [verify(folder) for _ in range(3)]
+    assert reports[0] == reports[1] == reports[2]
+    ranks = [list(Severity).index(f.severity) for f in reports[0].findings]
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) == 3
+    assert (reports[0].errors, reports[0].warnings, reports[0].infos) == tuple(ranks.count(i) for i in range(3))
+
+
+def test_fail_on(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    assert not failed(verify(folder), Severity.INFO)
+    pickles_beside_safetensors(folder)
+    assert failed(verify(folder), Severity.INFO)
+    assert not failed(verify(folder), Severity.WARNING)
+    no_tokenizer(folder)
+    assert failed(verify(folder), Severity.WARNING)
+    assert not failed(verify(folder), Severity.ERROR)
+    an_empty_file(folder)
+    assert failed(verify(folder))
+
+
+def test_an_index_stands_for_its_folder(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    a_shard_gone(folder)
+    assert rules(verify(index_of(folder))) == {"sharded/missing-shard"}
+
+
+def test_links_of_the_cache_of_hugging_face_are_fine(tmp_path: Path) -> None:
+    repo, whole = tmp_path / "models--a--b", model(tmp_path / "m")
+    snapshot = repo / "snapshots" / ("c" * 40)
+    snapshot.mkdir(parents=True)
+    (repo / "blobs").mkdir()
+    for i, file in enumerate(sorted(whole.iterdir())):
+        (repo / "blobs" / str(i)).write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(f"../../blobs/{i}")
+    assert verify(snapshot).findings == ()
+
+
+def test_gguf_has_a_second_judge(tmp_path: Path) -> None:
+    """llama.cpp refuses what the specification allows, and takes what it forbids."""
+    gap = tmp_path / "gap.gguf"
+    gap.write_bytes(m.gguf(KEYS | {"general.alignment": ("u32", 32)}, {"a": ("F32", (8,)), "b": ("F32", (8,))}))
+    data = bytearray(gap.read_bytes())
+    at = bytes(data).rindex(struct.pack("<Q", 32))
+    data[at : at + 8] = struct.pack("<Q", 64)
+    gap.write_bytes(bytes(data) + bytes(32))
+    report = verify(gap)
+    assert report.ok
+    assert [(v.accepts, v.stage) for v in report.verdicts] == [(False, "header")]
+    odd = tmp_path / "odd.gguf"
+    odd.write_bytes(m.gguf(KEYS | {"Odd Key": ("u32", 1)}, {"a": ("F32", (8,))}))
+    report = verify(odd)
+    assert not report.ok
+    assert [v.accepts for v in report.verdicts] == [True]
+
+
+def test_values_of_a_truncated_file_are_no_error_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "t.gguf"
+    file.write_bytes(m.gguf(KEYS, {"a": ("F32", (8,)), "b": ("F32", (640,))})[:-400])
+    assert "gguf/truncated-data" in rules(verify(file, values=True))
+
+
+def test_progress_counts_every_tensor(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    verify(model(tmp_path / "m"), values=True, progress=lambda done, total, label: seen.append((done, total)))
+    assert len(seen) == len(m.llama_tensors())
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_a_missing_path_is_the_systems_own_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        verify(tmp_path / "none")
+
+
+@pytest.mark.oracle
+def test_mlx_folders_are_checked_against_their_config(tmp_path: Path) -> None:
+    """Packed weights are held against the config by their logical shapes."""
+    mx = pytest.importorskip("mlx.core")
+    config = m.CONFIG | {"hidden_size": 64, "intermediate_size": 128, "quantization": {"bits": 4, "group_size": 32}}
+    tensors: dict[str, Any] = {}
+    for name, (_, shape) in m.llama_tensors().items():
+        wide = tuple({8: 64, 16: 128, 4: 32}.get(n, n) for n in shape)
+        array = mx.random.normal(wide)
+        if len(wide) == 2:
+            parts = mx.quantize(array, group_size=32, bits=4)
+            stem = name.removesuffix(".weight")
+            tensors |= {f"{stem}.{part}": a for part, a in zip(("weight", "scales", "biases"), parts, strict=True)}
+        else:
+            tensors[name] = array
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), tensors, {"format": "mlx"})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    assert {f.rule for f in verify(tmp_path).findings if f.severity is not Severity.INFO} == set()
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
+    assert "config/shape" in rules(verify(tmp_path))
