@@ -144,11 +144,11 @@ INTRODUCTION = f"""\
 <!-- written by tests/peers/run_safetensors_tests.py -->
 
 The `safetensors` {VERSION} package is a layer of Python over a compiled core of eight names (`safe_open`, `serialize`,
-`serialize_file`, `deserialize`, `TensorSpec` ...). Here Weighbridge plays the core: `tests/peers/safetensors_adapter.py`
-gives the same names over our parser, writer, sink and lazy tensors. The package's Python layer (`safetensors.numpy`,
-`safetensors.torch`) and its tests come from its source distribution, unmodified. What the tests say of that layer alone
-(finding shared tensors, `save_model`) is its own merit, not ours; ours are bytes, verdicts, reading, slicing, files and
-threads below it.
+`serialize_file`, `deserialize`, `TensorSpec` ...). Here Weighbridge plays the core: the adapter
+(`tests/peers/safetensors_adapter.py`) gives the same names over our parser, writer, sink and lazy tensors. The
+package's Python layer (`safetensors.numpy`, `safetensors.torch`) and its tests come from its source distribution,
+unmodified. What the tests say of that layer alone (finding shared tensors, `save_model`) is its own merit, not ours;
+ours are bytes, verdicts, reading, slicing, files and threads below it.
 
     python tests/peers/run_safetensors_tests.py
 """

@@ -102,6 +102,7 @@ def _read_head(source: Source) -> _Head:
     return _Head(length, raw, infos, metadata, problems)
 
 
+_FIRST: Final = 16 << 10  # one read is enough for the header of a usual file of 100 tensors
 # What people have instead of a safetensors file, by its first bytes (`wb identify` knows many more).
 _OTHERS: Final = (
     (b"version https://git-lfs", "this is a Git-LFS pointer, not the weights: run `git lfs pull`"),
@@ -117,7 +118,7 @@ _OTHERS: Final = (
 
 def _header(source: Source, problems: Problems) -> tuple[int, bytes | None]:
     """N, and the header's bytes as far as the file goes; None where N can't be one."""
-    first = source.head(24)
+    first = source.head(_FIRST)
     hint = next((words for magic, words in _OTHERS if first.startswith(magic)), None)
     if len(first) < LENGTH:
         words = "too short for a header"
@@ -132,7 +133,8 @@ def _header(source: Source, problems: Problems) -> tuple[int, bytes | None]:
     if there < length:
         words = "the file ends inside its header; none of the data is there"
         problems.add("header-cut", words, 0, expected=f"{length} bytes", found=there, hint=hint or _AGAIN)
-    return length, source.read(LENGTH, there)
+    end = LENGTH + there
+    return length, first[LENGTH:end] if end <= len(first) else source.read(LENGTH, there)
 
 
 _AGAIN: Final = "download or copy it again"
@@ -291,8 +293,10 @@ def _report_oddities(head: _Head, entries: list[Entry]) -> None:
     if crooked:
         words = f"{len(crooked)} of {len(entries)} tensors don't start at a multiple of their element's size"
         problems.add("tensor-alignment", words, crooked[0].offset, crooked[0].name)
-    if "" in head.infos or not "".join(head.infos).isprintable():
-        odd = [name for name in head.infos if not name or not name.isprintable()]
+    # ASCII without escapes and DEL is printable: JSON strings hold no other control characters.
+    plain = raw.isascii() and b"\\" not in raw and b"\x7f" not in raw and "" not in head.infos
+    odd = [] if plain else [name for name in head.infos if not name or not name.isprintable()]
+    if odd:
         problems.add("odd-name", f"{len(odd)} names are empty or not printable", None, odd[0])
 
 
