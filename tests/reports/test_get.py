@@ -37,8 +37,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def loaded(picked: get.Picked, raw: bool = False) -> np.ndarray:
-    return np.load(io.BytesIO(b"".join(get.chunks(picked, raw))))
+def loaded(picked: get.Picked) -> np.ndarray:
+    return np.load(io.BytesIO(b"".join(get.chunks(picked))))
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,19 @@ def test_a_dtype_that_is_asked_for(file: Path) -> None:
         loaded(picked)
 
 
+def raw(path: str, key: str | None = None) -> bytes:
+    with get.Picked(path, key, raw=True) as picked:
+        data = b"".join(get.chunks(picked))
+        assert len(data) == get.size_of(picked)
+        return data
+
+
 def test_raw_bytes_are_the_files(file: Path) -> None:
-    for name, data in (("b", bf16(W)), ("w", W.tobytes())):
-        with get.Picked(f"{file}::{name}") as picked:
-            assert b"".join(get.chunks(picked, raw=True)) == data
-    with get.Picked(f"{file}::w", "[1:3]") as picked:
-        assert b"".join(get.chunks(picked, raw=True)) == W[1:3].tobytes()
-    with get.Picked(f"{file}::w", "[:, 1:3]") as picked, pytest.raises(UsageError):
-        b"".join(get.chunks(picked, raw=True))
+    assert raw(f"{file}::b") == bf16(W)
+    assert raw(f"{file}::w") == W.tobytes()
+    assert raw(f"{file}::w", "[1:3]") == W[1:3].tobytes()
+    with pytest.raises(UsageError):
+        raw(f"{file}::w", "[:, 1:3]")
 
 
 def test_quantized_blocks(tmp_path: Path) -> None:
@@ -97,7 +102,7 @@ def test_quantized_blocks(tmp_path: Path) -> None:
     path.write_bytes(m.gguf({}, {"q": ("Q8_0", (2, 32), block * 2)}))
     with get.Picked(f"{path}::q") as picked:
         np.testing.assert_array_equal(loaded(picked), np.stack([np.arange(-16, 16, dtype="f4") / 2] * 2))
-        assert b"".join(get.chunks(picked, raw=True)) == block * 2
+    assert raw(f"{path}::q") == block * 2
     assert get.stats(f"{path}::q").minimum == -8
 
 
@@ -112,6 +117,8 @@ def test_mlx_parts_are_one_tensor(tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded(picked), np.array(mx.dequantize(packed, scales, biases, 64, 4)))
     with get.Picked(f"{tmp_path}::l.scales") as picked:
         np.testing.assert_array_equal(loaded(picked), np.array(scales))
+    assert raw(f"{tmp_path}::l.weight") == np.array(packed).tobytes()
+    assert get.stats(f"{tmp_path}::l.weight").nbytes == sum(np.array(a).nbytes for a in (packed, scales, biases))
 
 
 @pytest.mark.parametrize(("name", "values"), [("w", W), ("odd", ODD), ("i", np.arange(5)), ("same", np.full(3, 2.0))])

@@ -12,11 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.reports import makers as m
 
 from weighbridge.containers.base import Severity
 from weighbridge.reports import verify as module
 from weighbridge.reports import verify_rules, verify_values
+from weighbridge.reports.identify import identify
+from weighbridge.reports.inspect import inspect
 from weighbridge.reports.verify import RULES, Report, failed, verify
 
 Break = Callable[[Path], Path | None]
@@ -262,6 +266,12 @@ def a_gguf_split_that_lacks_a_part(folder: Path) -> Path:
 # ---- the folder ----
 
 
+@case("folder/too-many")
+def more_files_than_are_looked_at(folder: Path) -> None:
+    for i in range(FEW):
+        (folder / f"{i}.txt").write_text(f"note {i}")
+
+
 @case("folder/case-clash")
 def names_that_differ_in_case(folder: Path) -> None:
     (folder / "README.md").write_text("a")
@@ -439,6 +449,15 @@ def a_tensor_that_ends_in_zeros(folder: Path) -> Path:
     return folder / "e.safetensors"
 
 
+FEW = 40
+
+
+@pytest.fixture(autouse=True)
+def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound on files, small enough to be met."""
+    monkeypatch.setattr(verify_rules, "FOLDER_FILES", FEW)
+
+
 KEYS: dict[str, tuple[str, Any]] = {
     "general.architecture": ("str", "llama"),
     "general.quantization_version": ("u32", 2),
@@ -587,6 +606,59 @@ def test_progress_counts_every_tensor(tmp_path: Path) -> None:
     verify(model(tmp_path / "m"), values=True, progress=lambda done, total, label: seen.append((done, total)))
     assert len(seen) == len(m.llama_tensors())
     assert seen[-1][0] == seen[-1][1]
+
+
+def seeds() -> list[bytes]:
+    tensors = {"model.norm.weight": ("F32", (8,)), "lm_head.weight": ("F32", (32, 8))}
+    tokens = {"tokenizer.ggml.model": ("str", "gpt2"), "tokenizer.ggml.tokens": ("arr[str]", ["a", "b"])}
+    texts: list[Any] = [m.CONFIG, TOKENIZER, {"metadata": {"total_size": 8}, "weight_map": {"a": "model.safetensors"}}]
+    return [m.safetensors(tensors), m.gguf(KEYS | tokens, tensors), *(json.dumps(doc).encode() for doc in texts)]
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_damage_gives_a_report(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Whatever bytes lie under whatever name: findings, never an exception."""
+    folder = tmp_path_factory.mktemp("m")
+    names = ["model.safetensors", "x.gguf", "config.json", "tokenizer.json", "model.safetensors.index.json"]
+    for name, good in zip(names, seeds(), strict=True):
+        body = bytearray(good)
+        for _ in range(data.draw(st.integers(0, 2))):
+            at = data.draw(st.integers(0, len(body)))
+            body[at : at + data.draw(st.integers(0, 8))] = data.draw(st.binary(max_size=8))
+        (folder / name).write_bytes(body)
+    verify(folder, values=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], {}, 5, "x", None, [1, {"path": 5}], {"model": 7, "added_tokens": 3}, {"model": {"vocab": 7}}, [[]]],
+    ids=str,
+)
+def test_json_of_another_shape_is_no_error_of_ours(values: Any, tmp_path: Path) -> None:
+    names = (
+        "config.json",
+        "tokenizer.json",
+        "modules.json",
+        "adapter_config.json",
+        "1_Pooling/config.json",
+        "params.json",
+    )
+    for name in (*names, "model_index.json", "tokenizer_config.json", "model.safetensors.index.json"):
+        folder = model(tmp_path / name.replace("/", "-"), shards=1)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(values))
+        verify(folder)
+        identify(folder)
+
+
+@pytest.mark.parametrize("key", list(m.CONFIG))
+@pytest.mark.parametrize("value", [None, "x", -1, 0, 2**80, 1.5, [], {}, [None]], ids=str)
+def test_a_config_of_odd_values_is_no_error_of_ours(key: str, value: Any, tmp_path: Path) -> None:
+    folder = model(tmp_path / "m", shards=1)
+    edit_json(folder / "config.json", lambda d: d.update({key: value}))
+    verify(folder)
+    inspect(folder)
 
 
 def test_a_missing_path_is_the_systems_own_error(tmp_path: Path) -> None:

@@ -43,3 +43,21 @@ VOCABULARY: Final = 1 << 21
 MAPPED_TENSORS: Final = 2_000_000
 # The front matter of a model card (README.md). Real ones stay below 100 kB; YAML is parsed at some 100 kB/s.
 MODEL_CARD: Final = 256 << 10
+# The first look at a file (`sniff`): what every recogniser may read of it, and how long a structure may be that is
+# decoded whole to be told apart. Headers, config files and zip directories of real models stay below 8 MiB.
+SNIFF_HEAD: Final = 64 << 10
+SNIFF_WHOLE: Final = 8 * MIB
+# How far it walks: opcodes, protobuf fields, GGUF keys, zip and tar members. Kinds are told by the first few.
+SNIFF_OPCODES: Final = 4096
+SNIFF_FIELDS: Final = 512
+SNIFF_KEYS: Final = 4096
+SNIFF_STRING: Final = MIB
+SNIFF_ZIP_MEMBERS: Final = 100_000
+SNIFF_TAR_MEMBERS: Final = 256
+# Dictionary of `xz -9`; a stream that asks for more memory is not looked into.
+SNIFF_XZ: Final = 64 * MIB
+# Files of a folder that a report lists, and that it looks into; a folder with more is a data set.
+FOLDER_FILES: Final = 20_000
+FOLDER_SNIFFED: Final = 1000
+# Zeros at the end of a file or tensor that are worth a word: the block of file systems and of download tools' reserves.
+ZERO_RUN: Final = 64 << 10

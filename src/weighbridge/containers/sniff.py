@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import ZERO_RUN
 from weighbridge.containers import REGISTRY, sniff_archive, sniff_binary, sniff_text, sniff_weights
 from weighbridge.containers.sniff_base import Hit, Identity, Probe
 from weighbridge.io.source import BytesSource, Source
@@ -197,14 +198,13 @@ def _recognise(probe: Probe) -> Hit:
     return Hit("unknown", evidence=(f"first bytes {probe.head[:16].hex(' ')}",), confidence="guess")
 
 
-_TAIL: Final = 64 * 1024
-
-
 def _zero_tail(probe: Probe, hit: Hit) -> tuple[str, ...]:
     """Model data rarely ends in 64 KiB of zeros; a download that reserved its space and stopped does."""
-    if hit.format not in ("safetensors", "gguf", "torch-zip", "npy") or probe.size < 2 * _TAIL or hit.damage:
+    if hit.format not in ("safetensors", "gguf", "torch-zip", "npy") or probe.size < 2 * ZERO_RUN or hit.damage:
         return ()
-    return () if probe.at(probe.size - _TAIL, _TAIL).strip(b"\0") else (f"its last {_TAIL:,} bytes are all zero",)
+    return (
+        () if probe.at(probe.size - ZERO_RUN, ZERO_RUN).strip(b"\0") else (f"its last {ZERO_RUN:,} bytes are all zero",)
+    )
 
 
 def sniff(source: Source) -> Identity:

@@ -13,11 +13,8 @@ import zlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from weighbridge.containers.sniff_base import HEAD, WHOLE, Hit, Probe
-
-_MEMBERS: Final = 100_000
-# 64 MiB of dictionary: xz -9. A stream that asks for more is not looked into.
-_XZ_MEMORY: Final = 64 << 20
+from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS, SNIFF_WHOLE, SNIFF_XZ, SNIFF_ZIP_MEMBERS
+from weighbridge.containers.sniff_base import Hit, Probe
 
 
 class Member(NamedTuple):
@@ -49,8 +46,8 @@ def directory(probe: Probe) -> Directory | None:
         return None
     # Junk in front (an executable): the directory stands right before its end record, whatever its offset says.
     shift = max(end - length - start, 0)
-    data = probe.at(start + shift, min(length, WHOLE))
-    members = _entries(data, min(count, _MEMBERS), shift)
+    data = probe.at(start + shift, min(length, SNIFF_WHOLE))
+    members = _entries(data, min(count, SNIFF_ZIP_MEMBERS), shift)
     return Directory(members, shift, cut=len(members) < count)
 
 
@@ -227,7 +224,6 @@ _TARS: Final = (
     ("nemo", {"model_config.yaml"}, 1, "tar with model_config.yaml (NeMo)"),
     ("tf-hub", {"saved_model.pb"}, 1, "tar with saved_model.pb (TensorFlow)"),
 )
-_TAR_MEMBERS: Final = 256
 
 
 def tar(probe: Probe) -> Hit | None:
@@ -254,7 +250,7 @@ def _tar_header(block: bytes) -> bool:
 def _tar_names(probe: Probe) -> list[str]:
     names: list[str] = []
     at = 0
-    while len(names) < _TAR_MEMBERS and _tar_header(block := probe.at(at, 512)):
+    while len(names) < SNIFF_TAR_MEMBERS and _tar_header(block := probe.at(at, 512)):
         names.append(block[:100].split(b"\0")[0].decode("utf-8", "replace"))
         octal = block[124:136].strip(b" \0")
         size = int(octal, 8) if octal and all(c in b"01234567" for c in octal) else 0
@@ -266,17 +262,17 @@ def _tar_names(probe: Probe) -> list[str]:
 
 
 def _inflate(data: bytes) -> bytes:
-    return zlib.decompressobj(31).decompress(data, HEAD)
+    return zlib.decompressobj(31).decompress(data, SNIFF_HEAD)
 
 
 def _unxz(data: bytes) -> bytes:
-    return lzma.LZMADecompressor(memlimit=_XZ_MEMORY).decompress(data, HEAD)
+    return lzma.LZMADecompressor(memlimit=SNIFF_XZ).decompress(data, SNIFF_HEAD)
 
 
 _STREAMS: Final[tuple[tuple[str, bytes, Callable[[bytes], bytes] | None], ...]] = (
     ("gzip", b"\x1f\x8b\x08", _inflate),
     ("xz", b"\xfd7zXZ\x00", _unxz),
-    ("bz2", b"BZh", lambda data: bz2.BZ2Decompressor().decompress(data, HEAD)),
+    ("bz2", b"BZh", lambda data: bz2.BZ2Decompressor().decompress(data, SNIFF_HEAD)),
     ("zstd", b"\x28\xb5\x2f\xfd", None),
     ("lz4", b"\x04\x22\x4d\x18", None),
 )

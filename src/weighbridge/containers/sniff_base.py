@@ -10,15 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from weighbridge.base.limits import MIB, ZIP_TAIL
+from weighbridge.base.limits import SNIFF_HEAD, ZIP_TAIL
 from weighbridge.io.source import Source
 
 Confidence = Literal["certain", "likely", "guess"]
-
-#: Bytes that every recogniser may look at without a further read.
-HEAD: Final = 64 * 1024
-#: A structure that is decoded whole to be told apart (safetensors header, JSON, zip directory) may be this long.
-WHOLE: Final = 8 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ class Probe:
 
     def __init__(self, source: Source, depth: int = 0) -> None:
         self.source, self.size, self.depth = source, source.size, depth
-        self.head = source.head(HEAD)
+        self.head = source.head(SNIFF_HEAD)
 
     def at(self, offset: int, length: int) -> bytes:
         """The bytes [offset, offset + length), or as many of them as exist."""

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from weighbridge.base.limits import SNIFF_FIELDS, SNIFF_OPCODES
 from weighbridge.containers.sniff_base import Hit, Probe
 
 # ---- pickle ----
@@ -24,7 +25,6 @@ _ARGUMENT: Final[dict[int, int | str]] = {
 _LENGTHS: Final = {"1": "<B", "4": "<I", "8": "<Q"}
 #: torch.serialization.MAGIC_NUMBER, little-endian as LONG1 stores it
 _TORCH_MAGIC: Final = bytes.fromhex("6cfc9c46f9206aa85019")
-_OPS: Final = 4096
 
 
 class _Op(NamedTuple):
@@ -36,7 +36,7 @@ class _Op(NamedTuple):
 def _ops(data: bytes) -> Iterator[_Op | None]:
     """Opcodes with their arguments; None at the first byte that is none. Ends silently where the data is cut."""
     at = 0
-    for _ in range(_OPS):
+    for _ in range(SNIFF_OPCODES):
         if at >= len(data):
             return
         code, form = data[at], _ARGUMENT.get(data[at])
@@ -105,7 +105,11 @@ def _pickle_hit(walked: list[_Op], said: int | None, stopped: bool, probe: Probe
         )
     called = _globals(walked)
     evidence = (f"pickle opcodes, protocol {protocol}",) + ((f"names {', '.join(called[:3])}",) if called else ())
-    damage = () if stopped or probe.size > len(probe.head) or len(walked) >= _OPS else ("truncated: no STOP opcode",)
+    damage = (
+        ()
+        if stopped or probe.size > len(probe.head) or len(walked) >= SNIFF_OPCODES
+        else ("truncated: no STOP opcode",)
+    )
     detail = {"protocol": protocol, "globals": called}
     return Hit("pickle", f"protocol-{protocol}", evidence, "certain" if said is not None else "likely", detail, damage)
 
@@ -134,9 +138,6 @@ class _Field(NamedTuple):
     at: int  # where the payload of wire 2 starts
 
 
-_FIELDS: Final = 512
-
-
 class _Message(NamedTuple):
     fields: list[_Field]
     end: int  # where the last field seen ends: behind the message where that is cut
@@ -147,7 +148,7 @@ def _message(probe: Probe, start: int, end: int) -> _Message | None:
     with many fields is judged by the first."""
     at = start
     out: list[_Field] = []
-    while at < end and len(out) < _FIELDS:
+    while at < end and len(out) < SNIFF_FIELDS:
         found = _field(probe, at)
         if found is None:  # a cut number, if so few bytes are left (no number is longer than 10)
             return _Message(out, end + 1) if out and at + 20 > end else None

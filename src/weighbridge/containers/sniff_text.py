@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from weighbridge.containers.sniff_base import WHOLE, Hit, Probe
+from weighbridge.base.limits import SNIFF_WHOLE
+from weighbridge.containers.sniff_base import Hit, Probe
 
 
 class _Start(NamedTuple):
@@ -101,7 +102,7 @@ def json(probe: Probe) -> Hit | None:
     start = (probe.text or "").lstrip()
     if start[:1] not in ("{", "["):
         return None
-    if probe.size > WHOLE:
+    if probe.size > SNIFF_WHOLE:
         return _json_by_head(start)
     try:
         value = msgspec.json.decode(probe.at(0, probe.size).removeprefix(b"\xef\xbb\xbf"))

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.errors import FormatError
-from weighbridge.base.limits import SAFETENSORS_HEADER
+from weighbridge.base.limits import SAFETENSORS_HEADER, SNIFF_KEYS, SNIFF_STRING, SNIFF_WHOLE
 from weighbridge.containers import sniff_names as names
-from weighbridge.containers.sniff_base import WHOLE, Hit, Probe
+from weighbridge.containers.sniff_base import Hit, Probe
 from weighbridge.io.cursor import Cursor
 
 _SPACE: Final = b" \t\r\n"
@@ -32,7 +32,7 @@ def safetensors(probe: Probe) -> Hit | None:
     if 8 + length > probe.size:
         lack = f"the header ends at byte {8 + length:,} but the file has {probe.size:,}"
         return Hit("safetensors", evidence=evidence, confidence="likely", damage=(lack,))
-    if length > WHOLE:
+    if length > SNIFF_WHOLE:
         return Hit("safetensors", evidence=evidence)
     header = _json_object(probe.at(8, length))
     if header is None:
@@ -92,8 +92,6 @@ def _end(entry: Any) -> int:
 
 # Sizes of the scalar value types (id -> struct code); 8 is a string, 9 an array (`gguf_metadata_value_type`).
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_KEYS_SEEN: Final = 4096
-_STRING_SEEN: Final = 1 << 20
 
 
 def gguf(probe: Probe) -> Hit | None:
@@ -121,7 +119,7 @@ def _gguf_keys(probe: Probe, order: str, version: int, detail: dict[str, Any]) -
     values: dict[str, Any] = {}
     try:
         detail["tensors"], detail["keys"] = cursor.number(wide, "tensor count"), cursor.number(wide, "key count")
-        for _ in range(min(detail["keys"], _KEYS_SEEN)):
+        for _ in range(min(detail["keys"], SNIFF_KEYS)):
             key = cursor.take(_bounded(cursor.number(wide, "key length")), "key").decode("utf-8", "replace")
             kind = cursor.number("I", "type")
             values[key] = None
@@ -145,7 +143,7 @@ def _gguf_keys(probe: Probe, order: str, version: int, detail: dict[str, Any]) -
 
 
 def _bounded(length: int) -> int:
-    if length > _STRING_SEEN:
+    if length > SNIFF_STRING:
         raise FormatError("a string is implausibly long", found=length)
     return length
 
@@ -153,7 +151,7 @@ def _bounded(length: int) -> int:
 def _scalar(cursor: Cursor, kind: int, wide: str) -> Any:
     if kind == 8:
         length = cursor.number(wide, "string length")
-        if length > _STRING_SEEN:  # a chat template is shorter; whatever it is, its content is of no use here
+        if length > SNIFF_STRING:  # a chat template is shorter; whatever it is, its content is of no use here
             return cursor.skip(length, "string")
         return cursor.take(length, "string").decode("utf-8", "replace")
     if kind not in _SCALARS:

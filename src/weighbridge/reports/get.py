@@ -1,10 +1,11 @@
 """One tensor taken out: its statistics, its bytes as they are stored, or a `.npy`. Read slab by slab, so that a tensor
 larger than memory is no trouble.
 
-    stats("model.gguf::token_embd.weight")              values as numbers, quantized ones decoded
-    save("model/::lm_head.weight", "head.npy")          an array
-    save(path, "head.bin", raw=True)                    the stored bytes
-    Picked(path, "[0:10, :]").array()                   some rows
+    stats("model.gguf::token_embd.weight")                   values as numbers, quantized ones decoded
+    with Picked("model/::lm_head.weight") as head:
+        save(head, "head.npy")                               an array
+    Picked("model/::lm_head.weight", "[0:10, :]").array()    some rows
+    Picked("model.gguf::blk.0.attn_q.weight", raw=True)      the stored bytes
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Stats:
 class Picked:
     """A tensor, or a slice of it, that a path names: `PATH::TENSOR`. Close it, or use it as a context manager."""
 
-    def __init__(self, path: str | os.PathLike[str], key: str | None = None, dtype: str | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], key: str | None = None, dtype: str | None = None, raw: bool = False
+    ) -> None:
         from weighbridge.models.checkpoint import open_checkpoint
 
         file, name = target.split(path)
@@ -72,11 +75,11 @@ class Picked:
             raise UsageError(
                 f"{os.fspath(path)} names no tensor", hint="write PATH::TENSOR; wb inspect lists the names"
             )
-        self.path, self.name = os.fspath(file), name
+        self.path, self.name, self.raw = os.fspath(file), name, raw
         self.checkpoint: Checkpoint = open_checkpoint(file)
         try:
-            self.node, self.rest = _narrowed(_find(self.checkpoint, name, self.path), key)
-            self.values = _values(self.node, named(dtype) if dtype else None)
+            self.node, self.rest = _narrowed(_find(self.checkpoint, name, self.path, raw), key)
+            self.values = self.node if raw else _values(self.node, named(dtype) if dtype else None)
         except BaseException:
             self.checkpoint.close()
             raise
@@ -100,19 +103,18 @@ class Picked:
         found: NDArray[Any] = to_numpy(self.values)[self.rest]
         return found
 
-    def slabs(self, raw: bool = False, progress: Progress | None = None) -> Iterator[NDArray[np.uint8]]:
-        """The bytes of the values (`raw`: as stored), piece after piece."""
+    def slabs(self, progress: Progress | None = None) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of the values, piece after piece."""
         import numpy as np
 
-        node = self.node if raw else self.values
         if not self.whole:
-            if raw:
+            if self.raw:
                 raise UsageError(
                     "the stored bytes can be cut at rows only", hint="leave --raw out, or slice the first axis"
                 )
             yield np.ascontiguousarray(self.array()).reshape(-1).view("u1")
             return
-        yield from _slabs(node, progress, self.name)
+        yield from _slabs(self.values, progress, self.name)
 
     def close(self) -> None:
         self.checkpoint.close()
@@ -126,9 +128,10 @@ class Picked:
         self.close()
 
 
-def _find(model: Checkpoint, name: str, path: str) -> Node:
-    """The logical tensor of a name (MLX's three parts as one), else the stored one (`P.scales` by itself)."""
-    if name in model.logical:
+def _find(model: Checkpoint, name: str, path: str, raw: bool) -> Node:
+    """The logical tensor of a name (MLX's three parts as one), else the stored one (`P.scales` by itself); `raw`: only
+    stored ones."""
+    if not raw and name in model.logical:
         return model.logical[name]
     target.entry(model.index, name, path)
     return model.stored[name]
@@ -202,18 +205,18 @@ def npy_header(shape: tuple[int, ...], dtype: DType) -> bytes:
     return out.getvalue()
 
 
-def chunks(picked: Picked, raw: bool = False, progress: Progress | None = None) -> Iterator[memoryview]:
+def chunks(picked: Picked, progress: Progress | None = None) -> Iterator[memoryview]:
     """What a file of this tensor consists of, piece after piece."""
-    if not raw:
+    if not picked.raw:
         yield memoryview(npy_header(picked.shape, picked.values.spec.dtype))
-    for slab in picked.slabs(raw, progress):
+    for slab in picked.slabs(progress):
         yield slab.data
 
 
-def size_of(picked: Picked, raw: bool = False) -> int:
+def size_of(picked: Picked) -> int:
     """Bytes of all `chunks`."""
-    if raw:
-        return picked.node.spec.nbytes
+    if picked.raw:
+        return picked.values.spec.nbytes
     dtype = picked.values.spec.dtype
     return len(npy_header(picked.shape, dtype)) + math.prod(picked.shape) * dtype.size
 
@@ -222,17 +225,16 @@ def save(
     picked: Picked,
     out: str | os.PathLike[str],
     *,
-    raw: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
     """Write the tensor to a file; the number of bytes. RefusedError where the file exists."""
     from weighbridge.io.sink import Sink
 
-    size, at = size_of(picked, raw), 0
+    size, at = size_of(picked), 0
     with Sink(out, folder=False, size=size, overwrite=overwrite) as sink:
         file = sink.create("", size)
-        for chunk in chunks(picked, raw, progress):
+        for chunk in chunks(picked, progress):
             file.write(at, chunk)
             at += chunk.nbytes
     return at
@@ -250,10 +252,15 @@ def stats(path: str | os.PathLike[str], key: str | None = None, progress: Progre
         histogram, edges = _histogram(picked, sums)
         spec = picked.node.spec
         return Stats(
-            picked.path, picked.name, spec.dtype.name, picked.shape, spec.nbytes, sums.count, sums.nan, sums.inf,
-            sums.zeros, sums.low, sums.high, sums.mean if sums.finite else None,
+            picked.path, picked.name, spec.dtype.name, picked.shape, _stored_bytes(picked.node), sums.count, sums.nan,
+            sums.inf, sums.zeros, sums.low, sums.high, sums.mean if sums.finite else None,
             math.sqrt(sums.m2 / sums.finite) if sums.finite else None, histogram, edges, sums.preview,
         )  # fmt: skip
+
+
+def _stored_bytes(node: Node) -> int:
+    members: dict[str, Node] = getattr(node, "members", {"": node})
+    return sum(member.spec.nbytes for member in members.values())
 
 
 def _numbers(picked: Picked, progress: Progress | None = None) -> Iterator[NDArray[np.float64]]:
@@ -263,7 +270,7 @@ def _numbers(picked: Picked, progress: Progress | None = None) -> Iterator[NDArr
     dtype = picked.values.spec.dtype
     if dtype.kind is Kind.COMPLEX:
         raise UnsupportedError("complex values have no order to tell statistics of")
-    for slab in picked.slabs(progress=progress):
+    for slab in picked.slabs(progress):
         yield slab.view(np.dtype(dtype.numpy)).astype("f8")
 
 

@@ -17,16 +17,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
 from weighbridge.containers.sniff import TITLES, sniff
 from weighbridge.containers.sniff_base import Identity
 from weighbridge.io.source import FileSource
 from weighbridge.reports import beside, facts
 
 SCHEMA: Final = "weighbridge/identify/1"
-
-# Files of a folder that are looked for (two levels deep), and looked into: a data set of a million images is no model.
-_LISTED: Final = 10_000
-_SNIFFED: Final = 1_000
 
 # A suffix and the formats that files of that name hold; a suffix that isn't here promises nothing.
 _PICKLES: Final = frozenset({"torch-zip", "torch-legacy", "torch-tar", "torchscript", "pickle"})
@@ -40,7 +37,7 @@ PROMISES: Final = MappingProxyType(
         ".pt": _PICKLES,
         ".pth": _PICKLES,
         ".ckpt": _PICKLES | {"tf-savedmodel", "unknown"},
-        ".pkl": frozenset({"pickle", "torch-legacy"}),
+        ".pkl": frozenset({"pickle", "torch-legacy", "gzip", "xz", "bz2", "lz4", "unknown"}),
         ".pickle": frozenset({"pickle"}),
         ".onnx": frozenset({"onnx"}),
         ".h5": frozenset({"hdf5"}),
@@ -135,9 +132,9 @@ class Folder:
             inner = Path(base).relative_to(self.path)
             folders[:] = sorted(f for f in folders if f != ".git") if len(inner.parts) < 2 else []
             out += [(inner / f).as_posix() for f in files]
-            if len(out) > _LISTED:
+            if len(out) > FOLDER_FILES:
                 break
-        return sorted(out[:_LISTED])
+        return sorted(out[:FOLDER_FILES])
 
     @cached_property
     def top(self) -> frozenset[str]:
@@ -149,7 +146,7 @@ class Folder:
 
     @cached_property
     def lines(self) -> tuple[FileLine, ...]:
-        return tuple(line for name in self.names[:_SNIFFED] if (line := self._line(name)))
+        return tuple(line for name in self.names[:FOLDER_SNIFFED] if (line := self._line(name)))
 
     def _line(self, name: str) -> FileLine | None:
         path = self.path / name

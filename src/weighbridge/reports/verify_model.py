@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
@@ -122,6 +123,12 @@ def _family(repo: Repo) -> Any:
 
 def _mapping(repo: Repo) -> Any:
     """How the tensors fit the config; None where that can't be said."""
+    if "mapping" not in repo.memo:
+        repo.memo["mapping"] = _mapped(repo)
+    return repo.memo["mapping"]
+
+
+def _mapped(repo: Repo) -> Any:
     family = _family(repo)
     if family is None or repo.model is None:
         return None
@@ -154,8 +161,9 @@ def quantization_config(repo: Repo) -> Iterator[Found]:
     told = facts.quantization(repo.config)
     schemes = counting.count(repo.model.entries).schemes
     path = str(repo.root / "config.json")
-    eight_bit = any(e.dtype.name.startswith(("F8", "F4", "I8", "U8")) for e in repo.model)
-    if told and not schemes and not eight_bit:
+    # Matrices of integers or small floats may be a packing that we don't know by name.
+    odd = any(len(e.shape) > 1 and (e.dtype.kind is not Kind.FLOAT or e.dtype.bits < 16) for e in repo.model)
+    if told and not schemes and not odd:
         yield Found(f"the config speaks of {told.words}, no tensor is packed", path, hint="a stale config?")
     if schemes and not told:
         words = f"{sum(schemes.values()):,} weights are packed ({', '.join(schemes)}), the config doesn't say so"
@@ -226,9 +234,10 @@ def _tokens_of_json(data: bytes) -> int | None:
         return None
     model = doc.get("model") if isinstance(doc, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    ids: list[Any] = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab or ())))
+    ids: list[Any] = list(vocab.values()) if isinstance(vocab, dict) else []
+    ids += range(len(vocab)) if isinstance(vocab, list) else ()
     added = doc.get("added_tokens") if isinstance(doc, dict) else None
-    ids += [token.get("id") for token in added or () if isinstance(token, dict)]
+    ids += [token.get("id") for token in (added if isinstance(added, list) else ()) if isinstance(token, dict)]
     return max((i for i in ids if isinstance(i, int)), default=-1) + 1 or None
 
 

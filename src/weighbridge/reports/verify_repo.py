@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.errors import FormatError, WeighbridgeError
-from weighbridge.base.limits import CONFIG_JSON, INDEX_JSON
+from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON
 from weighbridge.containers import REGISTRY, sharded
 from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.gguf_split import parse_shard_name
@@ -25,8 +26,7 @@ from weighbridge.containers.sniff_base import Identity
 from weighbridge.io.source import FileSource
 from weighbridge.reports import reading
 
-# Files that are looked at; a folder with more is no model, and the report says that it stopped.
-_MOST: Final = 20_000
+# Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
 
 
@@ -80,7 +80,7 @@ class Repo:
         self.root = self.path.parent if self.single else self.path
         if self.single:
             os.stat(self.path)  # no such file: the system's own words
-        self._read: dict[str, File] = {}
+        self.memo: dict[str, Any] = {}  # what several checks need, worked out once
 
     # ---------------------------------------------------------------- files
 
@@ -88,7 +88,7 @@ class Repo:
     def names(self) -> tuple[str, ...]:
         """Names of the files, relative to the root, sorted."""
         if not self.single:
-            return tuple(sorted(_walk(self.root)))
+            return tuple(sorted(islice(_walk(self.root), FOLDER_FILES)))
         said = parse_shard_name(self.path.name)
         if said is None:
             return (self.path.name,)
@@ -197,15 +197,10 @@ class Repo:
 
 def _walk(root: Path) -> Iterator[str]:
     """Files below `root`, as relative names with slashes; links to folders aren't followed."""
-    count = 0
     for base, folders, files in os.walk(root):
         inner = Path(base).relative_to(root)
         folders[:] = sorted(f for f in folders if f != ".git") if len(inner.parts) < _DEPTH else []
-        for file in sorted(files):
-            count += 1
-            if count > _MOST:
-                return
-            yield (inner / file).as_posix()
+        yield from ((inner / file).as_posix() for file in sorted(files))
 
 
 def _words(error: OSError, path: Path) -> str:

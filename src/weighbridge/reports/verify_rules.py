@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from weighbridge.base.limits import SHARDS
+from weighbridge.base.limits import FOLDER_FILES, MIB, SHARDS, ZERO_RUN
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.containers.sniff import TITLES
@@ -126,10 +126,6 @@ def leftover(repo: Repo) -> Iterator[Found]:
             )
 
 
-_TAIL: Final = 64 * 1024
-_STEP: Final = 1 << 20
-
-
 def zero_tail(repo: Repo) -> Iterator[Found]:
     """A download into reserved space that stopped leaves zeros up to the right size."""
     for file in repo.weights:
@@ -137,7 +133,7 @@ def zero_tail(repo: Repo) -> Iterator[Found]:
         start = _last_byte(source)
         lost = [e.name for e in index if e.nbytes and e.offset + e.nbytes > start]
         whole = [e for e in index if e.offset >= start and e.nbytes]
-        if file.size - start >= _TAIL and lost:
+        if file.size - start >= ZERO_RUN and lost:
             words = f"its last {file.size - start:,} bytes are zero: {len(whole)} whole tensors, of {len(index)}"
             yield Found(words, str(file.path), lost[0], "an interrupted download? compare its checksum", start)
 
@@ -146,7 +142,7 @@ def _last_byte(source: Source) -> int:
     """The end of the last byte that isn't zero."""
     end = source.size
     while end:
-        start = max(end - _STEP, 0)
+        start = max(end - MIB, 0)
         kept = len(source.read(start, end - start).rstrip(b"\0"))
         if kept:
             return start + kept
@@ -161,7 +157,7 @@ def hole(repo: Repo) -> Iterator[Found]:
         for at, end in _holes(source.fileno(), file.size):
             # A vocabulary may hold as many zeros, and some copying tools make holes of zeros: tensors only.
             inside = [e.name for e in index if e.offset < end and e.offset + e.nbytes > at]
-            if inside and end - at >= _TAIL:
+            if inside and end - at >= ZERO_RUN:
                 words = f"bytes {at:,} to {end:,} were never written ({len(inside)} tensors reach into them)"
                 yield Found(words, str(file.path), inside[0], "copy or download it again", at)
 
@@ -243,6 +239,13 @@ def gaps(repo: Repo) -> Iterator[Found]:
 # ---- the folder ----
 
 
+def too_many(repo: Repo) -> Iterator[Found]:
+    if len(repo.names) >= FOLDER_FILES:
+        yield Found(
+            f"only {FOLDER_FILES:,} of its files were looked at", str(repo.root), hint="name a folder inside it"
+        )
+
+
 def case_clash(repo: Repo) -> Iterator[Found]:
     seen: dict[str, str] = {}
     for name in repo.names:
@@ -300,6 +303,7 @@ RULES: Final = (
     Rule("index/traversal", _E, "an index names files of its own folder only", traversal),
     Rule("index/none", _W, "numbered shards have an index", no_index),
     Rule("index/gaps", _E, "a numbered set without an index is whole", gaps),
+    Rule("folder/too-many", _W, "a folder is small enough to be looked at as a whole", too_many),
     Rule("folder/case-clash", _W, "no two names differ in case only", case_clash),
     Rule("folder/link-outside", _W, "links stay inside the folder", link_outside),
     Rule("folder/two-formats", _I, "weights lie there in one format", two_formats),

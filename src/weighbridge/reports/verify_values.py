@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.dtypes import Kind
-from weighbridge.base.limits import SLAB
+from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.containers.base import Entry, Severity
 from weighbridge.reports.verify_rules import Found
 
@@ -62,11 +62,8 @@ def all_zero(v: Values) -> str | None:
     return "every value is zero" if whole and len(v.entry.shape) > 1 and not fresh else None
 
 
-_RUN: Final = 64 * 1024
-
-
 def zero_end(v: Values) -> str | None:
-    if _RUN <= v.zero_tail < v.entry.nbytes:
+    if ZERO_RUN <= v.zero_tail < v.entry.nbytes:
         return f"its last {v.zero_tail:,} of {v.entry.nbytes:,} bytes are zero"
     return None
 

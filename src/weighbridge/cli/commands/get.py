@@ -45,20 +45,20 @@ def command(
         with Progress() as progress:
             report = get.stats(tensor, key, progress)
         return emit_json(report) if as_json else _show(report)
-    with get.Picked(tensor, key, dtype) as picked:
-        raw = raw or not out.endswith((".npy", "-"))
+    raw = raw or not out.endswith((".npy", "-"))
+    with get.Picked(tensor, key, dtype, raw) as picked:
         if out == "-":
-            return _pipe(picked, raw)
+            return _pipe(picked)
         with Progress() as progress:
-            size = get.save(picked, out, raw=raw, overwrite=overwrite, progress=progress)
+            size = get.save(picked, out, overwrite=overwrite, progress=progress)
         note(f"{out}: {human_bytes(size)}")
 
 
-def _pipe(picked: Picked, raw: bool) -> None:
+def _pipe(picked: Picked) -> None:
     from weighbridge.cli.render import write_bytes
     from weighbridge.reports.get import chunks
 
-    for chunk in chunks(picked, raw):
+    for chunk in chunks(picked):
         write_bytes(chunk)
 
 
