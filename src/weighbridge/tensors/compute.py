@@ -17,7 +17,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
-from weighbridge.tensors.kinds import Bytes, Node, Run
+from weighbridge.tensors.kinds import Bytes, Node, Over, Run
 
 # What a transpose reads at a time: its rows and the stripe's part they go to stay in the second-level cache.
 _BAND = MIB // 8
@@ -71,10 +71,9 @@ class Packed(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Decode(Node):
+class Decode(Over):
     """Values in F32 of a block type or a packed tensor. `reason`: why it had to be opened, for the plan."""
 
-    source: Node
     reason: str = ""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
@@ -91,13 +90,9 @@ class Decode(Node):
     def _needs(self, lo: int, hi: int) -> list[Run]:
         return self.source.needs(lo, hi) if isinstance(self.source, Packed) else [Run(self.source, lo, hi)]
 
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
 
 @dataclass(frozen=True, eq=False)
-class Transcode(Node):
+class Transcode(Over):
     """A packed tensor in a block type with the same parameters: exact, nothing is requantized."""
 
     source: Packed
@@ -108,10 +103,6 @@ class Transcode(Node):
 
     def _needs(self, lo: int, hi: int) -> list[Run]:
         return self.source.needs(lo, hi)
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
 
 
 @dataclass
@@ -129,49 +120,32 @@ class CastReport:
 
 
 @dataclass(frozen=True, eq=False)
-class Cast(Node):
+class Cast(Over):
     """Another plain number type, rounded to nearest even; what over- or underflows is counted in `report`."""
 
-    source: Node
     report: CastReport = field(default_factory=CastReport)
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, self.source.read(lo, hi), out)
         self.report.add(counts.overflow, counts.underflow)
 
-    def _needs(self, lo: int, hi: int) -> list[Run]:
-        return [Run(self.source, lo, hi)]
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
 
 @dataclass(frozen=True, eq=False)
-class Encode(Node):
+class Encode(Over):
     """F32 rows quantized to a block type, byte for byte as the reference does; scales that overflow are counted."""
 
-    source: Node
     report: CastReport = field(default_factory=CastReport)
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         counts = kernels.encode(self.spec.dtype, self.source.read(lo, hi).view(np.float32), out)
         self.report.add(counts.overflow, counts.underflow)
 
-    def _needs(self, lo: int, hi: int) -> list[Run]:
-        return [Run(self.source, lo, hi)]
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
 
 @dataclass(frozen=True, eq=False)
-class Transpose(Node):
+class Transpose(Over):
     """The last two axes swapped (plain types only). Rows lo..hi are a column stripe of the source, which is read whole
     in bands for each stripe: the plan makes stripes as large as its budget allows and tells the passes."""
 
-    source: Node
     stripes: ClassVar[bool] = True
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
@@ -202,7 +176,3 @@ class Transpose(Node):
         a, b = next(self._bands(height, width * self.spec.dtype.size))
         start = lo // width * height
         return (b - a) * self.source.spec.row_bytes + self.source.scratch(start, start + b - a)
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)

@@ -91,6 +91,20 @@ class Node(ABC):
         return ()
 
 
+@dataclass(frozen=True, eq=False)
+class Over(Node):
+    """A node over one other; unless it says otherwise, row for row."""
+
+    source: Node
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, depth first."""
     yield node
@@ -130,10 +144,9 @@ class Const(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Slice(Node):
+class Slice(Over):
     """A run of a source's atoms from `start` on, under a shape of its own (so reshape is a slice of everything)."""
 
-    source: Node
     start: int
     direct: ClassVar[bool] = True
 
@@ -159,10 +172,6 @@ class Slice(Node):
     def _scratch(self, lo: int, hi: int) -> int:
         a, b, head, tail = self._window(lo, hi)
         return self.source.scratch(a, b) + ((b - a) * self.source.spec.row_bytes if head or tail else 0)
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,10 +227,9 @@ class Concat(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Gather(Node):
+class Gather(Over):
     """Rows of a source in another order: row i is the source's row `order[i]`."""
 
-    source: Node
     order: NDArray[np.int64]
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
@@ -252,10 +260,6 @@ class Gather(Node):
         span = sum((r.hi - r.lo) * self.spec.row_bytes for r in runs) if self._dense(want) else 0
         return span + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
 
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
-
 
 def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Index ranges [a, b) over which `order` counts up by one."""
@@ -265,13 +269,12 @@ def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Strided(Node):
+class Strided(Over):
     """A strided view of a one-dimensional source: (i, j, ...) is its atom start + i*strides[0] + j*strides[1] + ...
 
     Strides count atoms and may be zero (expanded) or negative. As torch storages lie.
     """
 
-    source: Node
     start: int
     strides: tuple[int, ...]
 
@@ -303,7 +306,3 @@ class Strided(Node):
 
     def _scratch(self, lo: int, hi: int) -> int:
         return super()._scratch(lo, hi) + 16 * (hi - lo) * self.spec.row_atoms * (len(self.spec.shape) + 2)
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source,)
