@@ -270,3 +270,62 @@ def test_progress_reaches_the_end_and_never_goes_back(folder: Path, tmp_path: Pa
     wb.convert(folder, tmp_path / "m.gguf", dtype="f16", progress=lambda done, total, label: seen.append((done, total)))
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+# ------------------------------------------------------------------------------------------------ odd sources
+
+
+def test_a_big_endian_gguf_comes_out_little_endian(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
+    arrays = {
+        "a.weight": np.random.default_rng(0).normal(size=(3, 32)).astype(np.float32),
+        "b.weight": np.arange(64, dtype=np.float16).reshape(2, 32),
+        "c": np.arange(5, dtype=np.int32),
+    }
+    writer = gguf.GGUFWriter(tmp_path / "be.gguf", "none", endianess=gguf.GGUFEndian.BIG)
+    writer.add_uint32("x.number", 0x01020304)
+    writer.add_array("x.words", ["one", "two"])
+    for name, array in arrays.items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    wb.convert(tmp_path / "be.gguf", tmp_path / "le.gguf")
+    read = gguf.GGUFReader(tmp_path / "le.gguf")
+    assert read.endianess == gguf.GGUFEndian.LITTLE
+    assert read.fields["x.number"].contents() == 0x01020304
+    assert read.fields["x.words"].contents() == ["one", "two"]
+    found = {t.name: t.data for t in read.tensors}
+    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+    with wb.open(tmp_path / "be.gguf") as model:  # a swapped tensor is no view of the file, and right all the same
+        assert all(np.array_equal(model[name].numpy(), array) for name, array in arrays.items())
+
+
+def test_npz_and_safetensors_there_and_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x/y": rng.normal(size=(3, 4)),
+        "i": np.arange(7),
+        "flag": np.array(True),
+        "e": np.zeros((0, 3), np.float32),
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    np.savez_compressed(tmp_path / "c.npz", **arrays)
+    for source in ("a.npz", "c.npz"):
+        wb.convert(tmp_path / source, tmp_path / "b.safetensors", overwrite=True)
+        wb.convert(tmp_path / "b.safetensors", tmp_path / "d.npz", overwrite=True)
+        with np.load(tmp_path / "d.npz") as back:
+            assert {k: (v.dtype, v.shape, v.tobytes()) for k, v in back.items()} == {
+                k: (v.dtype, v.shape, v.tobytes()) for k, v in arrays.items()
+            }
+
+
+def test_what_numpy_lacks_goes_into_npz_as_f32(tmp_path: Path) -> None:
+    write(tmp_path / "a.safetensors", {"x": np.array([1.5, -2.0], ml_dtypes.bfloat16)})
+    plan = wb.plan(tmp_path / "a.safetensors", tmp_path / "a.npz")
+    assert "decoded" in plan.notes[0]
+    wb.convert(tmp_path / "a.safetensors", tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as back:
+        assert back["x"].dtype == np.float32
+        assert back["x"].tolist() == [1.5, -2.0]
