@@ -1,4 +1,5 @@
-"""Writes the pages that follow from the code: commands.md from the command line, supported.md from the registries.
+"""Writes the pages that follow from the code: commands.md from the command line, supported.md from the
+registries, rules.md from the tables of rules.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where they are not up to date (a test and `make lint` do this)
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import click
 from weighbridge.base.dtypes import TABLE, DType
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
 from weighbridge.containers import REGISTRY, container
+from weighbridge.containers.base import Rule
 from weighbridge.containers.sniff import TITLES
 
 DOCS = Path(__file__).resolve().parent
@@ -166,24 +168,45 @@ def models_part(claims: dict[str, Any]) -> Iterator[str]:
 
 
 def rules() -> Iterator[str]:
+    from weighbridge.containers import npy, npz, sharded
     from weighbridge.containers.gguf_rules import RULES as GGUF
     from weighbridge.containers.safetensors_rules import RULES as SAFETENSORS
+    from weighbridge.reports import reading, verify, verify_values
 
     yield "# Rules\n"
     yield NOTE
     yield (
-        "What the findings of `wb verify` mean, for the formats whose rules are tables. An **error** violates the "
-        "format or can't be loaded, a **warning** loads but is likely not meant (or: is allowed, but refused by what "
-        "usually loads it), **info** is an oddity.\n"
+        "What the findings of `wb verify` mean. An **error** violates the format or can't be loaded, a **warning** "
+        "loads but is likely not meant (or: is allowed, but refused by what usually loads it), **info** is an oddity.\n"
     )
     yield "## GGUF\n"
     yield "`llama.cpp refuses`: at which stage; reading the header, the data, or building the model.\n"
     rows = [(f"`{name}`", str(r.severity), str(r.refused) or "-", r.text) for name, r in GGUF.items()]
-    yield from table(("rule", "severity", "llama.cpp refuses", ""), rows)
+    yield from table(("rule", "severity", "llama.cpp refuses", "what is wrong"), rows)
     yield "## Safetensors\n"
     yield "Errors are what the reference refuses; `README`: what the format's README forbids and the reference takes.\n"
-    rows = [(f"`safetensors.{name}`", str(r.severity), "forbids" if r.spec else "-") for name, r in SAFETENSORS.items()]
-    yield from table(("rule", "severity", "README"), rows)
+    rows = [
+        (f"`safetensors/{name}`", str(row.severity), "forbids" if row.spec else "-", row.text)
+        for name, row in SAFETENSORS.items()
+    ]
+    yield from table(("rule", "severity", "README", "what is wrong"), rows)
+    yield "## Sets of files, NumPy\n"
+    yield "`npz/checksum` with `--values` only: it takes every byte.\n"
+    tables = {"sharded": sharded.RULES, "npy": npy.RULES, "npz": npz.RULES}
+    others = {f"{of}/{name}": r for of, rules in tables.items() for name, r in rules.items()}
+    yield from table(("rule", "severity", "what is wrong"), plain_rows(others))
+    yield "## Files, folders, config, tokenizer\n"
+    yield "What must be so; `values/...` with `--values` only.\n"
+    ours = {r.id: Rule(r.severity, r.text) for r in verify.RULES}
+    ours |= {r.id: Rule(r.severity, r.text) for r in verify_values.RULES}
+    yield from table(("rule", "severity", "what must be so"), plain_rows(ours))
+    yield "## Where reading ends\n"
+    yield "Errors that nothing can be read beyond, as findings; FORMAT is `safetensors`, `gguf`, `npy` or `npz`.\n"
+    yield from table(("rule", "severity", "what is wrong"), plain_rows(reading.ENDS))
+
+
+def plain_rows(rules: Mapping[str, Rule]) -> Iterator[tuple[str, str, str]]:
+    return ((f"`{name}`", str(r.severity), r.text) for name, r in rules.items())
 
 
 def grade(there: bool, proof: Sequence[str] | None, word: str) -> str:

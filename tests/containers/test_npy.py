@@ -184,7 +184,7 @@ def test_truncated_anywhere() -> None:
 
 def test_what_follows_is_told() -> None:
     index = npy.parse(BytesSource(saved(np.zeros(3)) + b"more"))
-    assert [f.rule for f in index.findings] == ["npy.trailing-bytes"]
+    assert [f.rule for f in index.findings] == ["npy/trailing-bytes"]
 
 
 @settings(deadline=None)

@@ -94,7 +94,7 @@ def test_what_zipfile_writes_is_read(method: int, stream: bool) -> None:
     data = zipped({"a.npy": out.getvalue(), "note.txt": b"hello", "empty": b""}, method, stream)
     assert bool(data[6] & 8) is stream
     assert_same(parsed(data), {"a": ARRAYS["a"]})
-    assert [f.rule for f in npz.parse(BytesSource(data)).findings] == ["npz.other-member"] * 2
+    assert [f.rule for f in npz.parse(BytesSource(data)).findings] == ["npz/other-member"] * 2
     assert "unknown" not in {r.kind for r in npz.regions(BytesSource(data))}
 
 

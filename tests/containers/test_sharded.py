@@ -44,7 +44,7 @@ PAIR = {A: shard(A, "a"), B: shard(B, "b")}
 def rules(weight_map: object, found: dict[str, Index], names: Any = (), **metadata: object) -> set[str]:
     metadata.setdefault("total_size", 16)
     index = sharded.parse_index(index_file(weight_map, **metadata))
-    return {f.rule.removeprefix("sharded.") for f in sharded.check(index, found, names or found)}
+    return {f.rule.removeprefix("sharded/") for f in sharded.check(index, found, names or found)}
 
 
 # ---- the index file
@@ -111,7 +111,7 @@ def test_a_tensor_listed_twice_is_told() -> None:
     raw = b'{"weight_map":{"a":"x.safetensors","a":"y.safetensors"}}'
     index = sharded.parse_index(BytesSource(raw, "i"))
     assert index.weight_map == {"a": "y.safetensors"}
-    assert [(f.rule, f.tensor) for f in index.findings] == [("sharded.repeated-name", "a")]
+    assert [(f.rule, f.tensor) for f in index.findings] == [("sharded/repeated-name", "a")]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_index_names(name: str, is_index: bool) -> None:
         pytest.param(GOOD, PAIR, [], {"total_size": "16"}, {"total-size"}, id="total_size is text"),
         pytest.param(GOOD, PAIR, [], {"total_size": 16.0}, set(), id="total_size is a float"),
         pytest.param(GOOD, PAIR, [], {"total_size": None}, {"no-total-size"}, id="no total_size"),
-        pytest.param(GOOD, PAIR, [], {"total_size": 4}, {"total-size"}, id="parameters counted"),
+        pytest.param(GOOD, PAIR, [], {"total_size": 4}, {"other-total"}, id="parameters counted"),
         pytest.param(
-            GOOD, PAIR, [], {"total_size": sum(i.files[0].size for i in PAIR.values())}, {"total-size"}, id="files"
+            GOOD, PAIR, [], {"total_size": sum(i.files[0].size for i in PAIR.values())}, {"other-total"}, id="files"
         ),
         pytest.param(
             {"a": A, "b": "model-00002-of-00003.safetensors"},
@@ -338,4 +338,4 @@ def test_a_check_that_does_nothing_is_noticed(part: str, monkeypatch: pytest.Mon
 def test_severities() -> None:
     index = sharded.parse_index(index_file({**GOOD, "c": B}, total_size=1))
     severity = {f.rule: f.severity for f in sharded.check(index, PAIR)}
-    assert severity == {"sharded.missing-tensor": Severity.ERROR, "sharded.total-size": Severity.WARNING}
+    assert severity == {"sharded/missing-tensor": Severity.ERROR, "sharded/total-size": Severity.WARNING}

@@ -41,8 +41,8 @@ def both_lack_it() -> None:
     index = sharded.parse_index(test_sharded.index_file(test_sharded.GOOD, total_size=32))
     found = sharded.check(index, {test_sharded.A: one, test_sharded.B: two})
     assert {(f.rule, f.severity.value) for f in found} == {
-        ("sharded.unlisted-tensor", "warning"),
-        ("sharded.repeated-tensor", "error"),
+        ("sharded/unlisted-tensor", "warning"),
+        ("sharded/ambiguous-tensor", "error"),
     }
     with pytest.raises(FormatError, match="the index lists none"):
         sharded.merge([one, two], index)

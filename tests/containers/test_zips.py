@@ -163,7 +163,7 @@ def test_a_flipped_bit_is_found_by_its_checksum(save: Any) -> None:
         data = bytearray(good)
         data[member.start + member.packed - 9] ^= 16
         (found,) = npz.check(BytesSource(bytes(data), "f.npz"))
-        assert (found.rule, found.severity.value, found.path) == ("npz.checksum", "error", "f.npz")
+        assert (found.rule, found.severity.value, found.path) == ("npz/checksum", "error", "f.npz")
         assert (found.tensor, found.offset) == (member.name.removesuffix(".npy"), member.start)
 
 

@@ -501,6 +501,11 @@ def test_every_rule_has_a_case() -> None:
     assert len(EVERY) == len(RULES) + len(verify_values.RULES)
 
 
+def test_every_rule_is_explained() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text("utf-8")
+    assert [rule for case in CASES for rule in case.rules if f"| `{rule}` |" not in page] == []
+
+
 def of_ours() -> Iterator[Any]:
     for case in CASES:
         for rule in sorted(case.rules & set(EVERY)):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -33,9 +33,17 @@ class Severity(StrEnum):
     INFO = "info"
 
 
+class Rule(NamedTuple):
+    """A row of a container's table of rules: how bad it is to break it, and what is wrong then, in general. (GGUF and
+    safetensors have rows with one column more.) A finding's id is the format and the row's name: `npz/checksum`."""
+
+    severity: Severity
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong or odd: a stable `rule` id, words, and the place."""
+    """One thing that is wrong or odd: a stable `rule` id (`format/rule`), words, and the place."""
 
     rule: str
     severity: Severity

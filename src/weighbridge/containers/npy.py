@@ -20,13 +20,14 @@ from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import DIMS, NPY_HEADER
 from weighbridge.base.spec import Shape, Spec
-from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Severity, Slot
+from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity, Slot
 from weighbridge.io.source import Source
 
 NAME: Final = "npy"
 SUFFIX: Final = ".npy"
 MAGIC: Final = b"\x93NUMPY"
 ALIGN: Final = 64  # numpy pads its header so that the data starts at a multiple of this
+RULES: Final = MappingProxyType({"trailing-bytes": Rule(Severity.WARNING, "bytes after the array")})
 # Number kinds by their code in `descr`, without the byte order.
 _CODES: Final = MappingProxyType(
     {
@@ -62,7 +63,7 @@ def parse(source: Source) -> Index:
     findings = []
     if header.end < source.size:
         words = f"{source.size - header.end} bytes follow the array"
-        findings.append(Finding("npy.trailing-bytes", Severity.WARNING, words, source.name, header.end))
+        findings.append(Finding("npy/trailing-bytes", RULES["trailing-bytes"].severity, words, source.name, header.end))
     return Index(
         NAME, (source,), (entry,), data_start=(header.start,), alignment=ALIGN, byte_order=header.order,
         version=header.version[0], findings=tuple(findings),

@@ -10,16 +10,25 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers import npy, zips
-from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Severity, Slot
+from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity, Slot
 from weighbridge.io.source import Source
 
 NAME: Final = "npz"
 SUFFIX: Final = ".npz"
+RULES: Final = MappingProxyType(
+    {
+        "trailing-bytes": Rule(Severity.WARNING, "bytes after an array, inside its member"),
+        "other-member": Rule(Severity.INFO, "member that isn't an array"),
+        # Found by `check` alone, which reads every byte.
+        "checksum": Rule(Severity.ERROR, "member whose bytes don't have its checksum, or don't unpack"),
+    }
+)
 _AGAIN: Final = "download or copy it again"
 
 
@@ -34,7 +43,7 @@ def parse(source: Source) -> Index:
     for member in archive.members:
         if not member.name.endswith(npy.SUFFIX):
             words = f"member {member.name!r} is not an array"
-            findings.append(Finding("npz.other-member", Severity.INFO, words, source.name, member.at))
+            findings.append(_finding("other-member", words, source, member.at))
             continue
         inner = zips.open_member(source, member)
         header = npy.read_header(inner)
@@ -50,7 +59,7 @@ def parse(source: Source) -> Index:
             orders.add(header.order)
         if header.end < member.size:
             words = f"{member.size - header.end} bytes follow the array"
-            findings.append(Finding("npz.trailing-bytes", Severity.WARNING, words, source.name, member.at, name))
+            findings.append(_finding("trailing-bytes", words, source, member.at, name))
     if len(orders) > 1:
         raise UnsupportedError(
             f"{source.name}: some arrays are big-endian and some little-endian",
@@ -60,6 +69,12 @@ def parse(source: Source) -> Index:
         NAME, tuple(files), tuple(entries.values()), data_start=tuple(starts), alignment=1,
         byte_order=">" if orders == {">"} else "<", findings=tuple(findings),
     )  # fmt: skip
+
+
+def _finding(
+    rule: str, words: str, source: Source, at: int, tensor: str | None = None, hint: str | None = None
+) -> Finding:
+    return Finding(f"npz/{rule}", RULES[rule].severity, words, source.name, at, tensor, hint)
 
 
 def check(source: Source) -> tuple[Finding, ...]:
@@ -75,7 +90,7 @@ def check(source: Source) -> tuple[Finding, ...]:
                 continue
             words = f"CRC-32 is {crc:08x}, not {member.crc:08x}: the bytes are not those that were written"
         name = member.name.removesuffix(npy.SUFFIX)
-        found.append(Finding("npz.checksum", Severity.ERROR, words, source.name, member.start, name, _AGAIN))
+        found.append(_finding("checksum", words, source, member.start, name, _AGAIN))
     return tuple(found)
 
 

@@ -10,53 +10,52 @@ from weighbridge.containers.base import Finding, Severity
 
 
 class Rule(NamedTuple):
-    """`severity` ERROR: the reference refuses. `spec`: the README forbids what the reference accepts."""
+    """`severity` ERROR: the reference refuses. `text`: what is wrong with a file that breaks it. `spec`: the README
+    forbids what the reference accepts."""
 
     severity: Severity
+    text: str
     spec: bool = False
 
 
-_ERROR: Final = Rule(Severity.ERROR)
-_ODD: Final = Rule(Severity.WARNING, spec=True)
-_HARMLESS: Final = Rule(Severity.INFO, spec=True)
-_NOTE: Final = Rule(Severity.INFO)
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 RULES: Final[dict[str, Rule]] = {
     # Refused by the reference (tensor.rs 0.8.0: `read_metadata`, serde's derived readers, `validate`).
-    "no-header": _ERROR,
-    "header-too-large": _ERROR,
-    "header-cut": _ERROR,
-    "utf8": _ERROR,
-    "json": _ERROR,
-    "metadata": _ERROR,
-    "repeated-metadata": _ERROR,
-    "entry": _ERROR,
-    "missing-field": _ERROR,
-    "repeated-field": _ERROR,
-    "dtype": _ERROR,
-    "shape": _ERROR,
-    "offsets": _ERROR,
-    "overflow": _ERROR,
-    "sub-byte": _ERROR,
-    "size": _ERROR,
-    "reversed": _ERROR,
-    "hole": _ERROR,
-    "overlap": _ERROR,
-    "truncated": _ERROR,
-    "trailing-bytes": _ERROR,
+    "no-header": Rule(_E, "file shorter than the 8 bytes that tell the header's length"),
+    "header-too-large": Rule(_E, "header longer than 100,000,000 bytes"),
+    "header-cut": Rule(_E, "the file ends inside its header"),
+    "utf8": Rule(_E, "header that isn't UTF-8"),
+    "json": Rule(_E, "header that isn't one JSON object"),
+    "metadata": Rule(_E, "__metadata__ isn't an object of strings"),
+    "repeated-metadata": Rule(_E, "__metadata__ given twice"),
+    "entry": Rule(_E, "entry that isn't an object of three fields"),
+    "missing-field": Rule(_E, "entry without its dtype, shape or data_offsets"),
+    "repeated-field": Rule(_E, "entry with a field given twice"),
+    "dtype": Rule(_E, "unknown dtype"),
+    "shape": Rule(_E, "shape that isn't a list of 64-bit natural numbers"),
+    "offsets": Rule(_E, "data_offsets that aren't two 64-bit natural numbers"),
+    "overflow": Rule(_E, "tensor larger than 64 bits can count"),
+    "sub-byte": Rule(_E, "tensor of a sub-byte type that isn't a whole number of bytes"),
+    "size": Rule(_E, "tensor with more or fewer bytes than its shape and dtype take"),
+    "reversed": Rule(_E, "tensor that ends before it begins"),
+    "hole": Rule(_E, "bytes between two tensors that belong to none"),
+    "overlap": Rule(_E, "tensors share bytes"),
+    "truncated": Rule(_E, "the file ends inside its tensor data"),
+    "trailing-bytes": Rule(_E, "bytes after the last tensor"),
     # Accepted by the reference, against its README.
-    "leading-space": _HARMLESS,
-    "padding": _HARMLESS,
-    "metadata-null": _HARMLESS,
-    "unknown-field": _ODD,
-    "array-entry": _ODD,
-    "object-dtype": _ODD,
-    "repeated-name": _ODD,
-    "repeated-metadata-key": _ODD,
+    "leading-space": Rule(_I, "white space before the header's brace", spec=True),
+    "padding": Rule(_I, "header padded with other white space than spaces", spec=True),
+    "metadata-null": Rule(_I, "__metadata__ is null", spec=True),
+    "unknown-field": Rule(_W, "entry with a field that nobody defined", spec=True),
+    "array-entry": Rule(_W, "entry written as an array", spec=True),
+    "object-dtype": Rule(_W, "dtype written as an object", spec=True),
+    "repeated-name": Rule(_W, "tensor listed twice; the last entry counts", spec=True),
+    "repeated-metadata-key": Rule(_W, "metadata key given twice; the last one counts", spec=True),
     # Legal, and worth knowing.
-    "data-alignment": _NOTE,
-    "tensor-alignment": _NOTE,
-    "odd-name": _NOTE,
+    "data-alignment": Rule(_I, "the data doesn't start at a multiple of 8"),
+    "tensor-alignment": Rule(_I, "tensors that don't start at a multiple of their element's size"),
+    "odd-name": Rule(_I, "tensor names that are empty or not printable"),
 }
 
 
@@ -80,7 +79,7 @@ class Problem(NamedTuple):
         # The place has fields of its own in a finding: compose the words alone.
         words = str(FormatError(self.message, expected=self.expected, found=self.found))
         severity = RULES[self.rule].severity
-        return Finding(f"safetensors.{self.rule}", severity, words, path, self.offset, self.tensor, self.hint)
+        return Finding(f"safetensors/{self.rule}", severity, words, path, self.offset, self.tensor, self.hint)
 
 
 class Problems(list[Problem]):

@@ -25,7 +25,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.base.spec import Spec
 from weighbridge.containers import safetensors
-from weighbridge.containers.base import Entry, Finding, Index, Severity
+from weighbridge.containers.base import Entry, Finding, Index, Rule, Severity
 from weighbridge.containers.jsonscan import Object, Scanner, Value, kind
 from weighbridge.io.source import Source
 
@@ -34,6 +34,26 @@ _SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5,6})-of-(?P<count>\d{5,6})(
 # No separators of any system, no drive or stream colon, no control characters.
 _UNSAFE: Final = re.compile(r"[/\\:\x00-\x1f\x7f]")
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+RULES: Final = MappingProxyType(
+    {
+        "repeated-name": Rule(_W, "tensor listed twice in the index; the last one counts"),
+        "missing-shard": Rule(_E, "shard that the index names isn't there"),
+        "missing-tensor": Rule(_E, "tensor that the index lists is in no shard"),
+        "misplaced-tensor": Rule(_E, "tensor in another shard than the index says"),
+        "ambiguous-tensor": Rule(_E, "tensor in several shards, and the index lists none"),
+        "repeated-tensor": Rule(_W, "tensor in several shards; the index says which counts"),
+        "unlisted-tensor": Rule(_W, "tensor that the index doesn't list"),
+        "alias": Rule(_I, "listed tensor that is stored once, under another name"),
+        "numbering": Rule(_W, "the shards' numbers have gaps or exceed their count"),
+        "mixed-sets": Rule(_W, "the index names shards of several sets"),
+        "stray-shard": Rule(_W, "file named like a shard of the set, which the index doesn't name"),
+        "stray-file": Rule(_W, "second copy of the weights beside the shards"),
+        "total-size": Rule(_W, "total_size is the sum of nothing in the set"),
+        "other-total": Rule(_I, "total_size counts something else than the tensors' bytes"),
+        "no-total-size": Rule(_I, "index without total_size"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +103,7 @@ def parse_index(source: Source) -> ShardIndex:
     repeated = [name for name, count in counts.items() if count > 1]
     finder = _Finder(source.name)
     for name in repeated:
-        finder.add("repeated-name", _W, "the index lists this tensor more than once; the last one counts", name)
+        finder.add("repeated-name", "the index lists this tensor more than once; the last one counts", name)
     plain = _plain(metadata) if isinstance(metadata, Object) else {}
     return ShardIndex(source.name, MappingProxyType(weight_map), MappingProxyType(plain), tuple(finder.found))
 
@@ -198,10 +218,8 @@ class _Finder:
         self.path = path
         self.found: list[Finding] = []
 
-    def add(
-        self, rule: str, severity: Severity, message: str, tensor: str | None = None, hint: str | None = None
-    ) -> None:
-        self.found.append(Finding(f"sharded.{rule}", severity, message, self.path, None, tensor, hint))
+    def add(self, rule: str, message: str, tensor: str | None = None, hint: str | None = None) -> None:
+        self.found.append(Finding(f"sharded/{rule}", RULES[rule].severity, message, self.path, None, tensor, hint))
 
 
 def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str] = ()) -> tuple[Finding, ...]:
@@ -214,7 +232,7 @@ def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str]
         if name not in present:
             count = sum(file == name for file in index.weight_map.values())
             words = f"shard {name!r} is missing, and with it {count} tensors"
-            finder.add("missing-shard", _E, words, hint="download it")
+            finder.add("missing-shard", words, hint="download it")
     _check_listed(index, shards, finder)
     _check_unlisted(index, shards, finder)
     _check_numbers(index.files, finder)
@@ -233,12 +251,12 @@ def _check_listed(index: ShardIndex, shards: Mapping[str, Index], finder: _Finde
         elsewhere = holders.get(tensor)
         if elsewhere:
             words = f"the index says {file!r}, but it is in {', '.join(map(repr, elsewhere))}"
-            finder.add("misplaced-tensor", _E, words, tensor)
+            finder.add("misplaced-tensor", words, tensor)
         elif aliases.get(tensor) in holders:
             # safetensors' save_model leaves shared tensors out and notes `name: kept name` in the metadata.
-            finder.add("alias", _I, f"stored once, as {aliases[tensor]!r}", tensor)
+            finder.add("alias", f"stored once, as {aliases[tensor]!r}", tensor)
         else:
-            finder.add("missing-tensor", _E, f"the index says it is in {file!r}, but no shard has it", tensor)
+            finder.add("missing-tensor", f"the index says it is in {file!r}, but no shard has it", tensor)
 
 
 def _holders(shards: Mapping[str, Index]) -> dict[str, list[str]]:
@@ -253,12 +271,12 @@ def _check_unlisted(index: ShardIndex, shards: Mapping[str, Index], finder: _Fin
     for tensor, files in _holders({f: s for f, s in shards.items() if f in index.files}).items():
         if tensor not in index.weight_map:
             words = f"{files[0]!r} has it, but the index does not list it; some loaders skip it"
-            finder.add("unlisted-tensor", _W, words, tensor)
+            finder.add("unlisted-tensor", words, tensor)
             if len(files) > 1:
-                finder.add("repeated-tensor", _E, f"in {len(files)} shards, and the index lists none", tensor)
+                finder.add("ambiguous-tensor", f"in {len(files)} shards, and the index lists none", tensor)
         elif len(files) > 1:
             words = f"in {len(files)} shards ({', '.join(files)}); the index says {index.weight_map[tensor]!r}"
-            finder.add("repeated-tensor", _W, words, tensor, "loaders that read all files may take the other one")
+            finder.add("repeated-tensor", words, tensor, "loaders that read all files may take the other one")
 
 
 def _check_numbers(files: Iterable[str], finder: _Finder) -> None:
@@ -270,12 +288,12 @@ def _check_numbers(files: Iterable[str], finder: _Finder) -> None:
         gaps = [*islice((n for n in wanted if n not in numbers), 5)]
         if gaps:
             words = f"the names speak of {int(count)} files {stem}-*{suffix}; the index lists {len(numbers)} of them"
-            finder.add("numbering", _W, f"{words}, not number {', '.join(map(str, gaps))}")
+            finder.add("numbering", f"{words}, not number {', '.join(map(str, gaps))}")
         if extra := sorted(n for n in numbers if not 1 <= n <= int(count)):
-            finder.add("numbering", _W, f"number {extra[0]} of {int(count)} can't be: {stem}-*{suffix}")
+            finder.add("numbering", f"number {extra[0]} of {int(count)} can't be: {stem}-*{suffix}")
     if len(sets) > 1:
         kinds = ", ".join(f"{stem}-*-of-{count}{suffix}" for stem, count, suffix in sorted(sets))
-        finder.add("mixed-sets", _W, f"the index lists files of {len(sets)} sets: {kinds}")
+        finder.add("mixed-sets", f"the index lists files of {len(sets)} sets: {kinds}")
 
 
 def _check_strays(index: ShardIndex, names: Collection[str], finder: _Finder) -> None:
@@ -284,10 +302,10 @@ def _check_strays(index: ShardIndex, names: Collection[str], finder: _Finder) ->
     for name in sorted(set(names) - set(index.files)):
         match = _SHARD.fullmatch(name)
         if match and match["stem"] in stems and name.endswith(PurePath(whole).suffix):
-            finder.add("stray-shard", _W, f"{name!r} looks like a shard of this set, but the index does not name it")
+            finder.add("stray-shard", f"{name!r} looks like a shard of this set, but the index does not name it")
         elif name == whole or (name.startswith("consolidated") and name.endswith(safetensors.SUFFIX)):
             words = f"{name!r} lies beside the shards: perhaps a second copy of the weights"
-            finder.add("stray-file", _W, words, hint="loaders that read every file would load it, too")
+            finder.add("stray-file", words, hint="loaders that read every file would load it, too")
 
 
 def _check_total(index: ShardIndex, shards: Sequence[Index], finder: _Finder) -> None:
@@ -295,17 +313,15 @@ def _check_total(index: ShardIndex, shards: Sequence[Index], finder: _Finder) ->
     sizes, or count aliases or parameters. No loader reads it."""
     stated = index.metadata.get("total_size")
     if stated is None:
-        finder.add("no-total-size", _I, "the index states no total_size")
+        finder.add("no-total-size", "the index states no total_size")
         return
     conventions = dict(_totals(index, shards))
     if stated in conventions.values():
         meant = next(words for words, total in conventions.items() if total == stated)
         if meant != _BYTES:
-            finder.add("total-size", _I, f"total_size {stated} is {meant}, not {_BYTES} ({conventions[_BYTES]})")
+            finder.add("other-total", f"total_size {stated} is {meant}, not {_BYTES} ({conventions[_BYTES]})")
         return
-    finder.add(
-        "total-size", _W, f"total_size is {stated}, but {_BYTES} is {conventions[_BYTES]}", hint="a stale index?"
-    )
+    finder.add("total-size", f"total_size is {stated}, but {_BYTES} is {conventions[_BYTES]}", hint="a stale index?")
 
 
 _BYTES: Final = "the sum of the tensors' bytes"

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
 from weighbridge.containers import REGISTRY, container
-from weighbridge.containers.base import Finding, Index, Severity
+from weighbridge.containers.base import Finding, Index, Rule, Severity
 from weighbridge.io.source import Source
 
 
@@ -24,12 +25,26 @@ def format_of(source: Source) -> str:
     return found.format
 
 
+#: Findings that are made of errors, which end the reading of a file or a set: id -> severity, what is wrong.
+ENDS: Final = MappingProxyType(
+    {
+        "FORMAT/broken": Rule(Severity.ERROR, "what can't be read on from (GGUF has a rule for each such thing)"),
+        "FORMAT/unread": Rule(Severity.WARNING, "perhaps right, but of a kind that this version doesn't read"),
+        "gguf/split": Rule(Severity.ERROR, "parts of a split that can't be one model"),
+        "values/changed": Rule(Severity.ERROR, "file that changed while it was read"),
+    }
+)
+
+
 def lenient(source: Source, form: str) -> tuple[Index | None, tuple[Finding, ...]]:
     """The index of a file, as far as it can be made out, and everything that its container finds wrong with it."""
     try:
         index, findings = _READERS.get(form, _strict)(source, form)
     except FormatError as error:
-        return None, (broken(f"{form}/broken", error, source.name),)
+        # GGUF's errors are rules of its table; other parsers just stop.
+        return None, (broken(getattr(error, "rule", f"{form}/broken"), error, source.name),)
+    except (UnsupportedError, RefusedError) as error:
+        return None, (Finding(f"{form}/unread", Severity.WARNING, error.message, source.name, hint=error.hint),)
     return index, tuple(replace(f, path=f.path or source.name) for f in findings)
 
 

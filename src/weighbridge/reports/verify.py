@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.errors import FormatError
@@ -92,9 +92,9 @@ def _checked(repo: Repo) -> Iterator[Finding]:
 
 
 def _passed_on(repo: Repo) -> Iterator[Finding]:
-    """Findings of the containers, their ids in one spelling: `safetensors/hole`."""
+    """Findings of the containers, which bring their ids and severities with them."""
     for check in verify_rules.PASSED_ON.values():
-        yield from (replace(f, rule=f.rule.replace(".", "/", 1)) for f in check(repo))
+        yield from check(repo)
 
 
 def _values(repo: Repo, progress: Progress | None) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def _order(f: Finding) -> tuple[int, str, int, str, str, str]:
 
 def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     """The GGUF files' third level: whether llama.cpp would load them, whatever the specification says."""
-    files = [f for f in repo.weights if f.format == "gguf"]
+    files = [f for f in repo.files if f.format == "gguf"]
     if not files:
         return
     from weighbridge.containers.gguf import refused_at
@@ -119,9 +119,10 @@ def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
     mine: dict[str, list[Finding]] = {str(f.path): [] for f in files}
     for finding in findings:
         mine.get(finding.path or "", []).append(finding)
-    for path, found in mine.items():
-        stage = refused_at(found)
-        yield Verdict(path, "llama.cpp", not stage.value, stage.value)
+    for file in files:
+        # What our lenient parser can't make an index of, nobody's can.
+        stage = refused_at(mine[str(file.path)]).value or ("header" if file.index is None else "")
+        yield Verdict(str(file.path), "llama.cpp", not stage, stage)
 
 
 def failed(report: Report, fail_on: Severity = Severity.ERROR) -> bool:
