@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -164,6 +167,41 @@ def test_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     other.write_bytes(b"busy")
     write_file(tmp_path / "t", b"x")
     assert other.exists()
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**30])
+def test_a_number_that_no_process_has_is_nobody_alive(pid: int) -> None:
+    assert not module.alive(pid)  # and os.kill, to which 0 and -1 mean many processes, isn't asked
+
+
+def test_windows_is_asked_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There `os.kill(pid, 0)` would interrupt the process."""
+
+    class Kernel:
+        exit_codes: ClassVar = {7: 259, 8: 1}
+
+        def __init__(self) -> None:
+            self.OpenProcess = lambda *args: self.open(*args)
+            self.closed: list[int] = []
+
+        def open(self, access: int, inherit: bool, pid: int) -> int:
+            return pid if pid in self.exit_codes else 0
+
+        def GetLastError(self) -> int:
+            return 87  # ERROR_INVALID_PARAMETER: no such process
+
+        def GetExitCodeProcess(self, handle: ctypes.c_void_p, code: Any) -> None:
+            code._obj.value = self.exit_codes[handle.value or 0]
+
+        def CloseHandle(self, handle: ctypes.c_void_p) -> None:
+            self.closed.append(handle.value or 0)
+
+    kernel = Kernel()
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal was sent"))
+    assert [module.alive(pid) for pid in (7, 8, 9)] == [True, False, False]
+    assert kernel.closed == [7, 8]
 
 
 def test_copy_inside_the_kernel_equals_the_bytes(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.gguf_meta import IDS, KV, RANGES, SCALARS, check_type, element_type, infer
 from weighbridge.conversion.headers import Edited, Header, check, open_header
-from weighbridge.io.sink import InPlace, OutFile, Sink, write_file
+from weighbridge.io.sink import InPlace, OutFile, Sink, alive, write_file
 from weighbridge.io.source import FileSource
 
 Progress = Callable[[int, int, str], None]
@@ -356,25 +356,13 @@ def recover(path: str | os.PathLike[str]) -> bool:
         offset, size, pid = int(head["offset"]), int(head["size"]), int(head["pid"])
     except (ValueError, KeyError, TypeError):
         raise FormatError("this is not a journal of weighbridge", path=str(journal)) from None
-    if _alive(pid):
+    if pid != os.getpid() and alive(pid):
         raise RefusedError(f"{os.fspath(path)} is being edited by process {pid}", hint="wait for it to end")
     if offset < 0 or offset + len(old) > size or Path(path).stat().st_size != size:
         raise FormatError("the journal belongs to another file", path=str(journal), hint="remove it if you are sure")
     with InPlace(path) as out:
         out.write(offset, old)
     journal.unlink()
-    return True
-
-
-def _alive(pid: int) -> bool:
-    if pid == os.getpid() or os.name != "posix":  # elsewhere signal 0 is a real one
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
     return True
 
 

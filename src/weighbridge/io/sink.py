@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.io.source import FileSource
@@ -252,7 +253,7 @@ def _remove_stale(target: Path) -> None:
     """Staging of killed processes for this very target."""
     for stale in _partials(target):
         match = _PARTIAL.search(stale.name)
-        if match and not _alive(int(match[1])):
+        if match and not alive(int(match[1])):
             if stale.is_dir() and not stale.is_symlink():
                 shutil.rmtree(stale, ignore_errors=True)
             else:
@@ -265,7 +266,12 @@ def _partials(target: Path) -> Iterator[Path]:
         yield from [p for p in target.parent.iterdir() if p.name.startswith(prefix) and p.name.endswith(".partial")]
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process of that number runs."""
+    if not 0 < pid < 1 << 31:  # 0 and less mean groups of processes, more is no number of a process
+        return False
+    if sys.platform == "win32":
+        return _alive_on_windows(pid)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -273,6 +279,23 @@ def _alive(pid: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def _alive_on_windows(pid: int) -> bool:
+    """Windows has no signal 0: there `os.kill` would interrupt the process instead of asking for it."""
+    import ctypes
+
+    kernel: Any = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
+    kernel.OpenProcess.restype = ctypes.c_void_p
+    handle = kernel.OpenProcess(0x1000, False, pid)  # PROCESS_QUERY_LIMITED_INFORMATION
+    if not handle:
+        return bool(kernel.GetLastError() == 5)  # ERROR_ACCESS_DENIED: it runs and is somebody else's
+    try:
+        code = ctypes.c_ulong()
+        kernel.GetExitCodeProcess(ctypes.c_void_p(handle), ctypes.byref(code))
+        return code.value == 259  # STILL_ACTIVE
+    finally:
+        kernel.CloseHandle(ctypes.c_void_p(handle))
 
 
 class InPlace:
