@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +272,8 @@ def test_an_edit_in_place_that_is_cut_off_is_undone(
 def test_a_journal_of_another_file_is_not_applied(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     before = path.read_bytes()
-    for journal in (b"", b"{}\n", b"[]\nxx", b'{"offset":0,"size":5,"pid":999999999}\nxxxx', b"\xff\n"):
+    for journal in (b"", b"{}\n", b"[]\nxx", b'{"offset":0,"size":5,"pid":999999999}\nxxxx',
+                    b'{"offset":0,"size":5,"pid":%d}\nxxxx' % 10**30, b"\xff\n"):  # fmt: skip
         journal_of(path).write_bytes(journal)
         with pytest.raises(FormatError):
             recover(path)
@@ -292,6 +294,25 @@ def test_a_file_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(FormatError, match="was changed"):
         apply_edit(plan)
+
+
+@pytest.mark.parametrize("keep", [40, -1])
+def test_a_file_that_is_cut_off_is_told_as_that(tmp_path: Path, keep: int) -> None:
+    """Its keys can still be listed where the header is whole; an edit is refused in the reader's words."""
+    path = write_gguf(tmp_path / "m.gguf", BASE)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(FormatError, match="the file ends|than the file can hold"):
+        plan_edit(path, [Edit("general.name", "m")])
+
+
+def test_a_big_endian_file_is_listed_and_not_edited(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(
+        b"GGUF" + struct.pack(">IQQ", 3, 0, 1) + struct.pack(">Q1sII", 1, b"k", 4, 7) + bytes(31)  # k: u32 = 7
+    )
+    assert metadata(path) == {"k": KV("u32", 7)}
+    with pytest.raises(UnsupportedError, match="big-endian"):
+        plan_edit(path, [Edit("k", 8)])
 
 
 # Whose file it is

@@ -96,11 +96,9 @@ class GGUFHeader:
 
     def __init__(self, source: Source) -> None:
         head = walk(source, Collector(source.name, strict=True))
-        if head.order == ">" or head.version == 1:
-            kind = "big-endian" if head.order == ">" else "version 1"
-            raise UnsupportedError(
-                f"{source.name}: a {kind} GGUF can't be edited", hint="make it version 3: wb convert"
-            )
+        self.name = source.name
+        # Forms that are read but not written: their keys can be looked at.
+        self.frozen = "big-endian" if head.order == ">" else "version 1" if head.version == 1 else ""
         self.start, self.alignment = head.data_start, head.alignment
         self.pairs: dict[str, Pair] = {pair.key: pair for pair in head.pairs}
         self.metadata = {key: pair.kv for key, pair in self.pairs.items() if key != RESERVED}
@@ -116,6 +114,11 @@ class GGUFHeader:
         return layout((), {key: kv}).pieces[0][1][_PREAMBLE:]  # the writer's own bytes of a file of this one key
 
     def _bytes(self, metadata: Mapping[str, KV]) -> bytes:
+        if self.frozen:
+            raise UnsupportedError(
+                f"{self.name}: a {self.frozen} GGUF can't be edited",
+                hint="make it little-endian and version 3: wb convert SRC.gguf DST.gguf",
+            )
         if metadata.get(ALIGNMENT_KEY) != self.metadata.get(ALIGNMENT_KEY):
             raise UnsupportedError(
                 f"{ALIGNMENT_KEY} can't be edited: every tensor would have to move", hint="wb convert SRC DST --align N"
@@ -160,10 +163,11 @@ class Edited(Source):
 
 def check(old: Source, edited: Edited, metadata: Mapping[str, KV]) -> None:
     """Read the edited file before it exists: the same tensors at the same place of the data, the metadata as wanted.
-    Whatever fails here is our own fault, and nothing has been written yet."""
+    A file that is broken already is told as that; whatever else fails here is our own fault. Nothing is written yet."""
     parse = gguf.parse if edited.header[:4] == b"GGUF" else safetensors.parse
+    before = parse(old)
     try:
-        before, after = parse(old), parse(edited)
+        after = parse(edited)
     except FormatError as error:
         raise AssertionError(f"an edit would have broken the file: {error}") from error
     moved = after.data_start[0] - before.data_start[0]
