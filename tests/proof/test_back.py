@@ -86,6 +86,7 @@ def test_tokenizer_is_equal(name: str, back_of: Converter, folder_of: Maker) -> 
     assert found.get_vocab() == original.get_vocab()
     assert set(found.all_special_ids) == set(original.all_special_ids)
     assert found.chat_template == original.chat_template
+    assert found.clean_up_tokenization_spaces == original.clean_up_tokenization_spaces
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(CASES) if name != "mistral"])

@@ -308,7 +308,8 @@ def settings(vocab: Vocab, table: Table, roles: dict[str, str]) -> Json:
             out["add_prefix_space"] = vocab.add_space_prefix
         out["legacy"] = True
     out |= {f"{r}_token": t for r, t in roles.items()}
-    out["clean_up_tokenization_spaces"] = vocab.kind == Kind.WORDPIECE
+    if vocab.kind != Kind.WORDPIECE:  # BERT's files don't say it, and transformers' versions differ in the default
+        out["clean_up_tokenization_spaces"] = False
     if vocab.kind == Kind.WORDPIECE:
         out |= {"do_lower_case": vocab.lowercase is not False, "strip_accents": vocab.strip_accents}
         out["tokenize_chinese_chars"] = True
