@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 SIZES = {
     "F32": 4,
     "F16": 2,
@@ -115,6 +117,12 @@ def zipped(members: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> by
     with zipfile.ZipFile(out, "w", method) as archive:
         for name, data in members.items():
             archive.writestr(name, data)
+    return out.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
     return out.getvalue()
 
 

@@ -77,7 +77,7 @@ def test_types_that_numpy_lacks_come_as_f32(file: Path) -> None:
 def test_a_dtype_that_is_asked_for(file: Path) -> None:
     with get.Picked(f"{file}::w", None, "f16") as picked:
         np.testing.assert_array_equal(loaded(picked), W.astype("f2"))
-    with get.Picked(f"{file}::w", None, "bf16") as picked, pytest.raises(UnsupportedError, match="npy"):
+    with get.Picked(f"{file}::w", None, "bf16") as picked, pytest.raises(UnsupportedError, match="NumPy"):
         loaded(picked)
 
 

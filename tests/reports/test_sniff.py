@@ -100,6 +100,7 @@ ROWS: list[tuple[str, bytes | Callable[[], bytes], str, str]] = [
     ("gguf control vector", m.gguf({"general.architecture": ("str", "controlvector")}), "gguf", "control-vector"),
     ("npy", lambda: saved(np.save), "npy", ""),
     ("npz", lambda: saved(np.savez, a=np.ones(3)), "npz", ""),
+    ("npz and notes", lambda: m.zipped({"a.npy": saved(np.save), "notes.txt": b"x"}), "npz", "mixed"),
     ("npz deflated", lambda: saved(np.savez_compressed, a=np.ones(3)), "npz", ""),
     ("torch zip", torch_saved, "torch-zip", ""),
     ("torch legacy", lambda: torch_saved(_use_new_zipfile_serialization=False), "torch-legacy", ""),

@@ -16,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reports import makers as m
 
+from weighbridge.containers import REGISTRY
 from weighbridge.containers.base import Severity
+from weighbridge.conversion.edit import journal_of
+from weighbridge.io.sink import Sink
 from weighbridge.reports import verify as module
 from weighbridge.reports import verify_rules, verify_values
 from weighbridge.reports.identify import identify
@@ -132,6 +135,39 @@ def a_checkpoint_cut_short(folder: Path) -> None:
 @case("file/leftover")
 def a_half_download_left_behind(folder: Path) -> None:
     (folder / "model-00001-of-00002.safetensors.incomplete").write_bytes(b"xyz")
+
+
+@case("file/journal", words="half written")
+def an_edit_that_was_cut_off(folder: Path) -> Path:
+    journal_of(shard(folder)).write_bytes(b"{}\n")
+    return shard(folder)
+
+
+@case("file/journal", words="puts the old bytes back")
+def an_edit_that_was_cut_off_in_a_folder(folder: Path) -> None:
+    journal_of(shard(folder)).write_bytes(b"{}\n")
+
+
+@case("file/leftover", words="the next write of x.gguf")
+def a_write_that_was_killed(folder: Path) -> None:
+    with Sink(folder / "x.gguf", folder=False, size=4, overwrite=True) as sink:
+        sink.create("", 4).write(0, b"GGUF")
+        (name,) = (p.name for p in folder.iterdir() if p.name.startswith("."))
+    (folder / "x.gguf").unlink()
+    (folder / name).write_bytes(b"GGUF")
+
+
+@case("file/leftover", words="delete it")
+def a_folder_that_was_half_written(folder: Path) -> None:
+    stage = folder.parent / f".{folder.name}.4711.partial"
+    model(stage)
+    shard(stage).write_bytes(b"")
+
+
+@case("file/leftover", words="if that is missing")
+def a_folder_that_stepped_aside(folder: Path) -> None:
+    (folder / ".part.4711.old").mkdir()
+    shard(folder / ".part.4711.old").write_bytes(b"")
 
 
 @case("file/zero-tail", words="1 whole tensors")
@@ -261,6 +297,58 @@ def a_gguf_split_that_lacks_a_part(folder: Path) -> Path:
     third = {"split.no": ("u16", 2), "split.count": ("u16", 3), "split.tensors.count": ("i32", 2)}
     (folder / "s-00003-of-00003.gguf").write_bytes(m.gguf(third, {"b": ("F32", (8,))}))
     return folder / "s-00001-of-00003.gguf"
+
+
+def arrays(**more: Any) -> dict[str, Any]:
+    return {"a": np.arange(1, 4000, dtype="f4"), "b": np.arange(1, 9, dtype="f4"), **more}
+
+
+@case("npz/checksum", words="not those that were written")
+def a_flipped_bit_in_an_array(folder: Path) -> Path:
+    np.savez(folder / "x.npz", **arrays())
+    data = bytearray((folder / "x.npz").read_bytes())
+    data[9000] ^= 1
+    (folder / "x.npz").write_bytes(data)
+    return folder / "x.npz"
+
+
+@case("npz/checksum", words="download or copy it again")
+def a_compressed_array_that_does_not_unpack(folder: Path) -> Path:
+    np.savez_compressed(folder / "x.npz", a=np.random.default_rng(3).integers(1, 250, 90_000, "u1"), b=np.ones((2, 2)))
+    data = bytearray((folder / "x.npz").read_bytes())
+    data[70_000:70_100] = bytes(100)
+    (folder / "x.npz").write_bytes(data)
+    return folder / "x.npz"
+
+
+@case("npz/other-member", words="notes.txt")
+def an_archive_with_something_else(folder: Path) -> Path:
+    (folder / "x.npz").write_bytes(m.zipped({"a.npy": m.npy(np.ones(3)), "notes.txt": b"hello"}))
+    return folder / "x.npz"
+
+
+@case("npz/trailing-bytes", "npy/trailing-bytes")
+def arrays_with_something_behind(folder: Path) -> None:
+    (folder / "x.npz").write_bytes(m.zipped({"a.npy": m.npy(np.ones(3)) + b"more"}))
+    (folder / "y.npy").write_bytes(m.npy(np.ones(3)) + b"more")
+
+
+@case("npz/broken", words="zip")
+def an_archive_cut_short(folder: Path) -> Path:
+    np.savez(folder / "x.npz", **arrays())
+    (folder / "x.npz").write_bytes((folder / "x.npz").read_bytes()[:-30])
+    return folder / "x.npz"
+
+
+@case("npy/broken", words="cut off")
+def an_array_cut_short(folder: Path) -> None:
+    (folder / "y.npy").write_bytes(m.npy(np.ones(9))[:-1])
+
+
+@case("npy/unread", "npz/unread", words="pickle")
+def arrays_that_are_not_read(folder: Path) -> None:
+    np.save(folder / "y.npy", np.array([{}], object), allow_pickle=True)
+    (folder / "x.npz").write_bytes(m.zipped({"a.npy": m.npy(np.asfortranarray(np.ones((3, 2))))}))
 
 
 # ---- the folder ----
@@ -418,6 +506,13 @@ def a_nan(folder: Path) -> Path:
     return folder / "n.safetensors"
 
 
+@case("values/nan", "values/all-zero", words="1 values are NaN")
+def a_nan_in_a_compressed_array(folder: Path) -> Path:
+    hidden = np.array([[np.nan, 1]], ">f2")
+    np.savez_compressed(folder / "n.npz", first=np.ones(700, ">f8"), zero=np.zeros((700, 9), ">f4"), hidden=hidden)
+    return folder / "n.npz"
+
+
 @case("values/nan", words="block scales")
 def a_nan_in_a_block_scale(folder: Path) -> Path:
     blocks = b"\x00\x7e" + bytes([7] * 32) + b"\x00\x3c" + bytes([7] * 32)
@@ -468,7 +563,7 @@ ASIDE = {"gguf/final-padding", "gguf/no-architecture", "safetensors/data-alignme
 
 def found_by(case: Case, folder: Path) -> Report:
     path = case.breaks(model(folder)) or folder
-    return verify(path, values=any(rule.startswith("values/") for rule in case.rules))
+    return verify(path, values=any(rule.startswith(("values/", "npz/checksum")) for rule in case.rules))
 
 
 def rules(report: Report) -> set[str]:
@@ -503,7 +598,8 @@ def test_every_rule_has_a_case() -> None:
 
 def test_every_rule_is_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text("utf-8")
-    assert [rule for case in CASES for rule in case.rules if f"| `{rule}` |" not in page] == []
+    ends = {f"{name}/{end}" for name in REGISTRY for end in ("broken", "unread")}  # FORMAT/broken, there
+    assert [rule for case in CASES for rule in case.rules - ends if f"| `{rule}` |" not in page] == []
 
 
 def of_ours() -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""The registry of containers: format name -> module. Modules are imported when asked for."""
+"""The registry of containers: format name -> module, and which one reads a file. Modules are imported when needed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers.base import Container
+from weighbridge.io.source import Source
 
 REGISTRY: Final = MappingProxyType(
     {
@@ -24,3 +25,19 @@ def container(name: str) -> Container:
     if name not in REGISTRY:
         raise UnsupportedError(f"no reader for {name}", hint=f"formats that can be read: {', '.join(REGISTRY)}")
     return cast(Container, import_module(REGISTRY[name]))
+
+
+def format_of(source: Source) -> str:
+    """The format whose container reads `source`, by its bytes. UnsupportedError says what it is instead, and what to do
+    about it. The common formats are told by their first bytes; others by the long way, which knows a hundred more."""
+    head = source.head(9)
+    if head[:4] == b"GGUF":
+        return "gguf"
+    if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
+        return "safetensors"
+    from weighbridge.containers.sniff import sniff
+
+    found = sniff(source)
+    if found.format not in REGISTRY:
+        raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
+    return found.format

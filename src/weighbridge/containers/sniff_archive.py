@@ -142,6 +142,7 @@ _ZIPS: Final = (
     _Zip("npz", "", lambda n, i: bool(n) and all(x.endswith(".npy") for x in n), "zip whose members are all .npy"),
     _Zip("nemo", "", _any_ends("model_config.yaml"), "zip with model_config.yaml (NeMo)"),
     _Zip("zip", "safetensors-inside", _any_ends(".safetensors"), "zip with .safetensors members"),
+    _Zip("npz", "mixed", lambda n, i: any(x.endswith(".npy") for x in n), "zip with .npy members among others"),
     _Zip("zip", "gguf-inside", _any_ends(".gguf"), "zip with .gguf members"),
 )  # fmt: skip
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weighbridge.base.dtypes import F32
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, MIB
-from weighbridge.containers import REGISTRY, container
+from weighbridge.containers import container, format_of
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.locate import Place, locate
@@ -67,22 +67,7 @@ def _index(place: Place, sources: list[Source]) -> Index:
 
 def parse(source: Source) -> Index:
     """The index of a file, by what it is and not by what it is called."""
-    return container(_format(source)).parse(source)
-
-
-def _format(source: Source) -> str:
-    """The common formats by their first bytes; others by the long way, which also says what is wrong with them."""
-    head = source.head(9)
-    if head[:4] == b"GGUF":
-        return "gguf"
-    if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
-        return "safetensors"
-    from weighbridge.containers import sniff
-
-    found = sniff.sniff(source)
-    if not found.readable or found.format not in REGISTRY:
-        raise UnsupportedError(f"{source.name} is {found.title}, which can't be read", hint=found.advice)
-    return found.format
+    return container(format_of(source)).parse(source)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.containers import container
+from weighbridge.containers import container, format_of
 from weighbridge.containers.base import Entry, Region
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports import reading, target
@@ -92,7 +92,7 @@ def anatomy(
     if os.path.isdir(file):
         raise UsageError(f"{file} is a folder", hint="name one file in it")
     with FileSource(file) as source:
-        form = reading.format_of(source)
+        form = format_of(source)
         regions = list(container(form).regions(source))
         start, end = _range(source, at, start, end)
         chosen = [r for r in _meeting(regions, start, end) if _wanted(r, name, kinds)]
@@ -164,7 +164,8 @@ def _place(source: Source, form: str, region: Region, at: int) -> Place | None:
         return None
     index, _ = reading.lenient(source, form)
     entry = index.by_name.get(region.label) if index else None
-    if entry is None or not entry.offset <= at < entry.offset + entry.nbytes:
+    # A compressed tensor's entry counts in the unpacked bytes, a file of their own: this byte is no element's.
+    if entry is None or entry.file or not entry.offset <= at < entry.offset + entry.nbytes:
         return None
     return place(entry, at)
 

@@ -10,7 +10,6 @@ larger than memory is no trouble.
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -23,6 +22,7 @@ from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.dtypes import dtype as named
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SLAB
+from weighbridge.base.spec import Spec
 from weighbridge.reports import target
 
 if TYPE_CHECKING:
@@ -193,22 +193,16 @@ def _slabs(node: Node, progress: Progress | None, label: str) -> Iterator[NDArra
 # ---- .npy ----
 
 
-def npy_header(shape: tuple[int, ...], dtype: DType) -> bytes:
-    """The head of a `.npy` of version 1.0 (numpy.lib.format): the array's bytes follow it."""
-    import numpy as np
+def _npy_header(picked: Picked) -> bytes:
+    from weighbridge.containers import npy
 
-    if dtype.numpy is None or dtype.numpy.startswith(("bfloat", "float8")):
-        raise UnsupportedError(f"a .npy can't hold {dtype}", hint="ask for f32, or for the raw bytes")
-    out = io.BytesIO()
-    described = np.lib.format.dtype_to_descr(np.dtype(dtype.numpy).newbyteorder("<"))
-    np.lib.format.write_array_header_1_0(out, {"descr": described, "fortran_order": False, "shape": shape})
-    return out.getvalue()
+    return npy.header_bytes(picked.name, Spec(picked.shape, picked.values.spec.dtype))
 
 
 def chunks(picked: Picked, progress: Progress | None = None) -> Iterator[memoryview]:
     """What a file of this tensor consists of, piece after piece."""
     if not picked.raw:
-        yield memoryview(npy_header(picked.shape, picked.values.spec.dtype))
+        yield memoryview(_npy_header(picked))
     for slab in picked.slabs(progress):
         yield slab.data
 
@@ -217,8 +211,7 @@ def size_of(picked: Picked) -> int:
     """Bytes of all `chunks`."""
     if picked.raw:
         return picked.values.spec.nbytes
-    dtype = picked.values.spec.dtype
-    return len(npy_header(picked.shape, dtype)) + math.prod(picked.shape) * dtype.size
+    return len(_npy_header(picked)) + math.prod(picked.shape) * picked.values.spec.dtype.size
 
 
 def save(

@@ -1,6 +1,4 @@
-"""How reports read a file that may be broken: the format by its content, an index as far as it goes, and findings in
-place of exceptions.
-"""
+"""How reports read a file that may be broken: an index as far as it goes, and findings in place of exceptions."""
 
 from __future__ import annotations
 
@@ -10,20 +8,9 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
-from weighbridge.containers import REGISTRY, container
+from weighbridge.containers import container
 from weighbridge.containers.base import Finding, Index, Rule, Severity
 from weighbridge.io.source import Source
-
-
-def format_of(source: Source) -> str:
-    """The format whose container reads `source`. UnsupportedError says what it is instead, and what to do about it."""
-    from weighbridge.containers.sniff import sniff
-
-    found = sniff(source)
-    if found.format not in REGISTRY:
-        raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
-    return found.format
-
 
 #: Findings that are made of errors, which end the reading of a file or a set: id -> severity, what is wrong.
 ENDS: Final = MappingProxyType(
@@ -44,7 +31,8 @@ def lenient(source: Source, form: str) -> tuple[Index | None, tuple[Finding, ...
         # GGUF's errors are rules of its table; other parsers just stop.
         return None, (broken(getattr(error, "rule", f"{form}/broken"), error, source.name),)
     except (UnsupportedError, RefusedError) as error:
-        return None, (Finding(f"{form}/unread", Severity.WARNING, error.message, source.name, hint=error.hint),)
+        words = error.message.removeprefix(f"{source.name}: ")  # the finding has the place
+        return None, (Finding(f"{form}/unread", Severity.WARNING, words, source.name, hint=error.hint),)
     return index, tuple(replace(f, path=f.path or source.name) for f in findings)
 
 

@@ -99,7 +99,9 @@ def _passed_on(repo: Repo) -> Iterator[Finding]:
 
 def _values(repo: Repo, progress: Progress | None) -> Iterator[Finding]:
     try:
-        for rule, f in verify_values.found(repo, progress):
+        damaged = list(verify_values.damaged(repo))
+        yield from damaged
+        for rule, f in verify_values.found(repo, progress, {(f.path, f.tensor) for f in damaged}):
             yield Finding(rule.id, rule.severity, f.message, f.path, f.offset, f.tensor, f.hint)
     except FormatError as error:  # a file that shrinks while it is read
         yield broken("values/changed", error, str(repo.path))

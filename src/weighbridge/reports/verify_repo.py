@@ -5,6 +5,7 @@ of it is lenient; nothing here raises because a file is wrong, and nothing decid
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,8 @@ from weighbridge.reports import reading
 
 # Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
+# Names of what Weighbridge is writing, or was when it was killed (`io.sink`, `conversion.edit`).
+LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?:journal|\d+\.(?P<kind>partial|old))")
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Repo:
         except WeighbridgeError as error:
             return replace(file, trouble=error.message)
         file = replace(file, size=source.size, source=source, identity=sniff(source))
-        if file.format not in REGISTRY:
+        if file.format not in REGISTRY or LEFTOVER.fullmatch(file.base):
             return file
         index, findings = reading.lenient(source, file.format)
         return replace(file, index=index, findings=findings)
@@ -196,10 +199,11 @@ class Repo:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """Files below `root`, as relative names with slashes; links to folders aren't followed."""
+    """Files below `root`, as relative names with slashes; neither links to folders nor leftovers are followed."""
     for base, folders, files in os.walk(root):
         inner = Path(base).relative_to(root)
-        folders[:] = sorted(f for f in folders if f != ".git") if len(inner.parts) < _DEPTH else []
+        near = sorted(f for f in folders if f != ".git" and not LEFTOVER.fullmatch(f))
+        folders[:] = near if len(inner.parts) < _DEPTH else []
         yield from ((inner / file).as_posix() for file in sorted(files))
 
 

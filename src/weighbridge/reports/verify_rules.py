@@ -6,6 +6,7 @@ A rule yields `Found`s; the id and severity are its row's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from weighbridge.containers.base import Finding, Severity
 from weighbridge.containers.sniff import TITLES
 from weighbridge.io.source import Source
 from weighbridge.reports.identify import PROMISES, name_lies
-from weighbridge.reports.verify_repo import File, Repo
+from weighbridge.reports.verify_repo import LEFTOVER, File, Repo
 
 
 class Found(NamedTuple):
@@ -110,6 +111,14 @@ def damaged(repo: Repo) -> Iterator[Found]:
                 yield Found(f"{TITLES[file.format]}: {words}", str(file.path), hint=_AGAIN)
 
 
+def journal(repo: Repo) -> Iterator[Found]:
+    """What `wb edit` keeps while it writes a header in place: still there, the header may be half written."""
+    for path, name, kind in _our_leftovers(repo):
+        if kind == "journal":
+            words, hint = f"an edit of {name} has not ended: its header may be half written", "run wb edit on it again"
+            yield Found(words, str(path), hint=f"{hint}; it first puts the old bytes back")
+
+
 # Ends of names that download tools give to what isn't finished.
 _LEFTOVERS: Final = (
     ".incomplete", ".partial", ".part", ".crdownload", ".aria2", ".download", ".downloading", ".tmp", ".temp",
@@ -117,13 +126,38 @@ _LEFTOVERS: Final = (
 )  # fmt: skip
 
 
+# What `io.sink` leaves where it is killed: kind -> words, the next step.
+_OURS: Final = {
+    "partial": ("a write of {} that has not ended", "delete it; the next write of {} does so, too"),
+    "old": ("{} as it was before it was replaced", "rename it to {} if that is missing, delete it otherwise"),
+}
+
+
 def leftover(repo: Repo) -> Iterator[Found]:
+    for path, name, kind in _our_leftovers(repo):
+        if kind in _OURS:
+            words, hint = _OURS[kind]
+            yield Found(words.format(name), str(path), hint=hint.format(name))
     for file in repo.files:
         end = next((e for e in _LEFTOVERS if file.base.endswith(e)), None)
-        if end and ".cache" not in PurePosixPath(file.name).parts:
+        if end and not LEFTOVER.fullmatch(file.base) and ".cache" not in PurePosixPath(file.name).parts:
             yield Found(
                 f"a leftover of an unfinished download or write ({end})", str(file.path), hint="delete it, or finish it"
             )
+
+
+def _our_leftovers(repo: Repo) -> Iterator[tuple[Path, str, str]]:
+    """Files and folders by the names that we give to what is under way: path, whose it is, kind. They lie beside what
+    they belong to: in the folder, or beside the folder or the one file that is looked at."""
+    mine: list[tuple[Path, str | None]] = [(repo.root / name, None) for name in repo.names if not repo.single]
+    mine += [(path, None) for path in repo.root.iterdir() if not repo.single]
+    whole = repo.path.absolute()
+    with contextlib.suppress(PermissionError):
+        mine += [(path, whole.name) for path in whole.parent.iterdir()]
+    for path, owner in sorted(dict(reversed(mine)).items()):
+        match = LEFTOVER.fullmatch(path.name)
+        if match and owner in (None, match["name"]):
+            yield path, match["name"], match["kind"] or "journal"
 
 
 def zero_tail(repo: Repo) -> Iterator[Found]:
@@ -131,8 +165,9 @@ def zero_tail(repo: Repo) -> Iterator[Found]:
     for file in repo.weights:
         source, index = file.parsed
         start = _last_byte(source)
-        lost = [e.name for e in index if e.nbytes and e.offset + e.nbytes > start]
-        whole = [e for e in index if e.offset >= start and e.nbytes]
+        plain = [e for e in index if e.nbytes and not e.file]  # compressed tensors lie elsewhere in the file
+        lost = [e.name for e in plain if e.offset + e.nbytes > start]
+        whole = [e for e in plain if e.offset >= start]
         if file.size - start >= ZERO_RUN and lost:
             words = f"its last {file.size - start:,} bytes are zero: {len(whole)} whole tensors, of {len(index)}"
             yield Found(words, str(file.path), lost[0], "an interrupted download? compare its checksum", start)
@@ -156,7 +191,7 @@ def hole(repo: Repo) -> Iterator[Found]:
         source, index = file.parsed
         for at, end in _holes(source.fileno(), file.size):
             # A vocabulary may hold as many zeros, and some copying tools make holes of zeros: tensors only.
-            inside = [e.name for e in index if e.offset < end and e.offset + e.nbytes > at]
+            inside = [e.name for e in index if not e.file and e.offset < end and e.offset + e.nbytes > at]
             if inside and end - at >= ZERO_RUN:
                 words = f"bytes {at:,} to {end:,} were never written ({len(inside)} tensors reach into them)"
                 yield Found(words, str(file.path), inside[0], "copy or download it again", at)
@@ -296,7 +331,8 @@ RULES: Final = (
     Rule("file/zeros", _E, "no file is all zeros", zeros),
     Rule("file/wrong-format", _E, "a file is what its name says", wrong_format),
     Rule("file/damaged", _E, "files of formats that aren't parsed look whole", damaged),
-    Rule("file/leftover", _W, "no leftovers of unfinished downloads", leftover),
+    Rule("file/journal", _E, "no file is in the middle of an edit", journal),
+    Rule("file/leftover", _W, "no leftovers of unfinished downloads and writes", leftover),
     Rule("file/zero-tail", _W, "no file ends in a long run of zeros", zero_tail),
     Rule("file/hole", _W, "no part of a file was never written", hole),
     Rule("index/broken", _E, "an index is JSON with a weight_map", index_broken),

@@ -1,16 +1,16 @@
 """The checks of `verify --values`: every number of every tensor is read once. NaN and Inf in floats and in the scales
-of quantized blocks, tensors that are all zero, tensors that end in a long run of zeros.
+of quantized blocks, tensors that are all zero, tensors that end in a long run of zeros; and the checksums of archives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.limits import SLAB, ZERO_RUN
-from weighbridge.containers.base import Entry, Severity
+from weighbridge.containers.base import Entry, Finding, Severity
 from weighbridge.reports.verify_rules import Found
 
 if TYPE_CHECKING:
@@ -76,16 +76,30 @@ RULES: Final = (
 )
 
 
-def found(repo: Repo, progress: Progress | None = None) -> Iterator[tuple[ValueRule, Found]]:
-    """What the value rules find, tensor after tensor in the order of the files."""
+def damaged(repo: Repo) -> Iterator[Finding]:
+    """What the formats' own checksums say of the bytes."""
+    from weighbridge.containers import npz
+
+    for file in repo.weights:
+        if file.format == npz.NAME:
+            yield from npz.check(file.parsed[0])
+
+
+def found(
+    repo: Repo, progress: Progress | None = None, skip: Collection[tuple[str | None, str | None]] = ()
+) -> Iterator[tuple[ValueRule, Found]]:
+    """What the value rules find, tensor after tensor in the order of the files. `skip`: paths and tensors that aren't
+    looked at, since what is damaged may not even unpack."""
     total = sum(e.nbytes for f in repo.weights for e in f.index or ())
     done = 0
     for file in repo.weights:
         for entry in file.index or ():
-            values = _count(file, entry)
             done += entry.nbytes
             if progress:
                 progress(done, total, entry.name)
+            if (str(file.path), entry.name) in skip:
+                continue
+            values = _count(file, entry)
             for rule in RULES:
                 words = rule.check(values)
                 if words:
@@ -96,10 +110,11 @@ def _count(file: File, entry: Entry) -> Values:
     from weighbridge.tensors import kernels
     from weighbridge.tensors.nodes import Stored
 
-    source, index = file.parsed
+    _, index = file.parsed
+    source = index.files[entry.file]  # a compressed member of an archive is a file of its own
     numbers = entry.dtype.kind in (Kind.FLOAT, Kind.BLOCK) and kernels.decodes(entry.dtype)
     out = Values(file, entry, numbers)
-    if entry.offset + entry.nbytes > file.size:
+    if entry.offset + entry.nbytes > source.size:
         return out  # truncated: the container has said so
     node = Stored(entry.spec, source, entry.offset, index.byte_order == ">")
     step = max(SLAB // max(entry.spec.row_bytes, 1), 1)
