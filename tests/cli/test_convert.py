@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from weighbridge.cli.commands import plans
 from weighbridge.cli.main import main
+from weighbridge.conversion.plan import Loss
 
 
 @pytest.fixture
@@ -57,8 +59,16 @@ def test_losses_of_a_cast_are_told(tmp_path: Path, capsys: pytest.CaptureFixture
     save_file({"a": np.array([1e30, 1e-30, 1.0], np.float32)}, tmp_path / "m.safetensors")
     assert main(["convert", str(tmp_path / "m.safetensors"), str(tmp_path / "o.safetensors"), "--dtype", "fp16"]) == 0
     err = capsys.readouterr().err
-    assert "1 values overflowed to infinity, most in a (1)" in err
-    assert "1 values became zero, most in a (1)" in err
+    assert "1 value was too large for the type and became infinity, in a\n" in err
+    assert "1 value was too small for the type and became zero, in a\n" in err
+
+
+def test_losses_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    losses = [Loss("decoded", f"t{i}") for i in range(5)] + [Loss("left out: the tokenizer")]
+    plans._losses(losses)
+    assert capsys.readouterr().err == "warning: t0, t1, t2 and 2 more: decoded\nwarning: left out: the tokenizer\n"
+    plans._counted("too small", {"a": 2, "b": 3})
+    assert capsys.readouterr().err == "warning: 5 values were too small, most in b (3)\n"
 
 
 def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +86,7 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(weighbridge, "convert", convert, raising=False)
     words = (
-        "--to gguf --outtype q8_0 --split-max-size 2G --split-max-tensors 7 --pre qwen2 --name Tiny --align 64 "
+        "--to gguf --outtype q8_0 --split-max-size 2G --split-max-tensors 7 --pre qwen2 --no-tokenizer --name Tiny --align 64 "
         "--allow-requantize --max-memory 64MiB --overwrite -j 3"
     )
     assert main(["convert", str(source), "x.gguf", *words.split()]) == 70
@@ -86,6 +96,7 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
         max_shard_size=2 * 10**9,
         max_shard_tensors=7,
         pre="qwen2",
+        tokenizer=False,
         name="Tiny",
         align=64,
         allow_requantize=True,

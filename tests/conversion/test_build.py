@@ -17,6 +17,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf import KV
 from weighbridge.containers.gguf import layout as gguf_layout
 from weighbridge.conversion import recipe
+from weighbridge.conversion.edit import Edit, apply_edit, plan_edit
 from weighbridge.conversion.plan import Plan
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.tensors import nodes as n
@@ -265,6 +266,17 @@ def test_a_folder_brings_its_other_files(folder: Path, tmp_path: Path) -> None:
         assert {k: t.raw() for k, t in a.items()} == {k: t.raw() for k, t in b.items()}
 
 
+def test_a_cast_folder_says_its_type(folder: Path, tmp_path: Path) -> None:
+    """transformers loads in the type that config.json names."""
+    wb.convert(folder, tmp_path / "cast", dtype="f16")
+    said = json.loads((tmp_path / "cast" / "config.json").read_text())
+    assert said == {**CONFIG, "torch_dtype": "float16"}
+    with wb.open(tmp_path / "cast") as model:
+        assert {t.dtype for t in model.values()} == {"F16"}
+    wb.convert(folder, tmp_path / "kept")
+    assert (tmp_path / "kept" / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+
+
 def test_progress_reaches_the_end_and_never_goes_back(folder: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     wb.convert(folder, tmp_path / "m.gguf", dtype="f16", progress=lambda done, total, label: seen.append((done, total)))
@@ -329,3 +341,66 @@ def test_what_numpy_lacks_goes_into_npz_as_f32(tmp_path: Path) -> None:
     with np.load(tmp_path / "a.npz") as back:
         assert back["x"].dtype == np.float32
         assert back["x"].tolist() == [1.5, -2.0]
+
+
+# ------------------------------------------------------------------------------------------------ without a tokenizer
+
+
+def keys_of(path: Path) -> dict[str, object]:
+    with wb.open(path) as model:
+        return dict(model.metadata)
+
+
+def test_a_folder_without_a_tokenizer_is_refused_or_becomes_a_gguf_that_says_so(folder: Path, tmp_path: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    target = tmp_path / "m.gguf"
+    with pytest.raises(UnsupportedError, match="--no-tokenizer"):
+        wb.plan(folder, target)
+    plan = wb.plan(folder, target, tokenizer=False)
+    assert any("the tokenizer" in loss.what for loss in plan.losses)
+    wb.convert(folder, target, tokenizer=False)
+    found = keys_of(target)
+    assert [key for key in found if key.startswith("tokenizer.")] == ["tokenizer.ggml.model"]
+    assert (found["tokenizer.ggml.model"], found["llama.vocab_size"]) == ("none", len(VOCAB))
+
+
+def test_a_gguf_whose_tokenizer_we_cannot_write_is_refused_or_goes_without(folder: Path, tmp_path: Path) -> None:
+    model, odd = tmp_path / "m.gguf", tmp_path / "odd.gguf"
+    wb.convert(folder, model)
+    apply_edit(plan_edit(model, [Edit("tokenizer.ggml.model", "t5")], output=odd))
+    with pytest.raises(UnsupportedError, match="--no-tokenizer"):
+        wb.plan(odd, tmp_path / "back")
+    plan = wb.plan(odd, tmp_path / "back", tokenizer=False)
+    assert "config.json" in plan.texts
+    assert not [name for name in plan.texts if name.startswith(("tokenizer", "special"))]
+    assert any("the tokenizer" in loss.what for loss in plan.losses)
+
+
+def test_weights_alone_name_what_is_missing(folder: Path, tmp_path: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(UnsupportedError, match=r"config\.json"):
+        wb.plan(folder, tmp_path / "m.gguf")
+    assert wb.plan(folder, tmp_path / "m.npz").files
+
+
+def test_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.gguf"
+    layout = gguf_layout((), {"general.architecture": KV("str", "llama")})
+    path.write_bytes(b"".join(data for _, data in layout.pieces).ljust(layout.size, b"\0"))
+    with pytest.raises(UsageError, match="no tensors"):
+        wb.plan(path, tmp_path / "back")
+
+
+# ------------------------------------------------------------------------------------------------ resharding
+
+
+def test_resharding_writes_its_own_index_and_never_copies_one(folder: Path, tmp_path: Path) -> None:
+    first, again, whole = tmp_path / "first", tmp_path / "again", tmp_path / "whole"
+    wb.convert(folder, first, max_shard_tensors=4)
+    wb.convert(first, again, max_shard_tensors=3)
+    wb.convert(again, whole)
+    index = json.loads((again / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == {p.name for p in again.glob("*.safetensors")}
+    assert not list(whole.glob("*.index.json"))
+    with wb.open(whole) as model:
+        assert set(model) == set(index["weight_map"])

@@ -36,13 +36,15 @@ def test_families_are_found_by_config_and_by_gguf() -> None:
     assert family_of_hf({"model_type": "bert"}).architecture({"model_type": "bert"}).name == "BertModel"
     assert family_of_gguf({"general.architecture": "bert"}) is BERT
     for wrong in (
-        {},
+        {"architectures": 3},
         {"architectures": ["GPT2LMHeadModel"], "model_type": "llama"},
         {"architectures": "Llama"},
         {"architectures": [3]},
     ):
         with pytest.raises(UnsupportedError, match="LlamaForCausalLM"):
             family_of_hf(wrong)
+    with pytest.raises(UnsupportedError, match=r"no config\.json names it"):
+        family_of_hf({})
     with pytest.raises(UnsupportedError, match="known: bert, llama"):
         family_of_gguf({"general.architecture": "gpt2"})
 
@@ -227,6 +229,14 @@ def test_what_gguf_cannot_hold_is_listed() -> None:
         "nsp_bias",
     }
     assert not BERT.lost("canonical", sizes, roles)
+
+
+def test_what_is_lost_is_named_as_in_the_file() -> None:
+    sizes = BERT.sizes_from_hf(config_of("bert-mlm"))
+    tensors = nodes(random_hf(BERT, sizes))
+    lost = BERT.lost("gguf", sizes, BERT.load("hf", sizes, tensors))
+    named = BERT.holding("hf", sizes, tensors, lost)
+    assert sorted(named) == sorted(name for name in tensors if "pooler" in name or name.startswith("cls."))
 
 
 def test_files_are_read_in_the_order_of_their_names() -> None:

@@ -119,10 +119,8 @@ def _to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     family = model.family
     draft = Draft({})
     sizes = model.sizes
-    draft.losses += [
-        Loss("has no place in a GGUF of this family", ".".join((role, *map(str, index))))
-        for role, index in family.lost("gguf", sizes, model.roles)
-    ]
+    lost = family.holding(model.dialect, sizes, model.logical, family.lost("gguf", sizes, model.roles))
+    draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for it", name) for name in lost]
     named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     exact = recipe.EXACT_BLOCKS if options.dtype in (None, "auto") else ()
@@ -198,6 +196,8 @@ def _to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
     packed = any(isinstance(node, Packed) for node in model.logical.values())
     draft = _unpacked(model, options) if packed and options.dtype else _plain(model, options, "safetensors")
     folder = model.place.folder
+    if options.dtype not in (None, "auto") and model.config:
+        draft.texts["config.json"] = meta.retyped(model.config, options.dtype)
     for path in _side_files(folder):
         name = path.relative_to(folder).as_posix()
         if name not in draft.texts:
@@ -211,7 +211,6 @@ def _unpacked(model: Checkpoint, options: ConvertOptions) -> Draft:
     draft = Draft({}, {"format": "pt"})
     for name, node in named.items():
         draft.tensors[name] = _retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), draft)
-    draft.texts["config.json"] = meta.unquantized(model.config)
     return draft
 
 
@@ -222,6 +221,8 @@ def _side_files(folder: Path) -> list[Path]:
 
 
 def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
+    if not model.index.by_name:
+        raise UsageError(f"{model.place.path} holds no tensors, only keys", hint="name the GGUF with the weights")
     named = model.family.save("hf", model.sizes, model.roles)
     draft = Draft({}, {"format": "pt"})
     narrow = probe.narrowest(named) if options.dtype is None else {}
@@ -231,7 +232,7 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
             draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
             wanted = F16
         draft.tensors[name] = _retyped(name, node, narrow.get(name, wanted), draft)
-    draft.texts, lost = meta.for_hf(model, draft.tensors)
+    draft.texts, lost = meta.for_hf(model, draft.tensors, options)
     draft.losses += lost
     return draft
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import dtype as dtype_of
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf import KV
 from weighbridge.containers.gguf_meta import kvs
@@ -24,6 +26,8 @@ from weighbridge.tensors.nodes import Node
 _OF_THE_FILE: Final = ("split.no", "split.count", "split.tensors.count")
 _ALIGNMENT: Final = "general.alignment"
 _FILE_TYPE: Final = "general.file_type"
+_MODEL: Final = "tokenizer.ggml.model"
+_NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_set_vocab_none`
 
 
 def for_gguf(
@@ -45,9 +49,29 @@ def for_gguf(
     architecture = config_to_gguf(
         model.config, model.family, file_type=file_type(tensors, wanted), pooling=sentence.pooling_type(place.read)
     )
-    vocab = from_hf(lambda name: place.read(name, TOKENIZER_JSON), pre=options.pre, names=place.names())
+    return with_alignment(assemble(general, architecture, _vocabulary(model, options, lost)), options.align)
+
+
+def _vocabulary(model: Checkpoint, options: ConvertOptions, lost: list[Loss]) -> dict[str, KV]:
+    """The tokenizer's keys. Without one: "none", the word by which llama.cpp knows that there is nothing to look for,
+    and the number of tokens, which it then can't count."""
+    if not options.tokenizer:
+        lost.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
+        size = model.config.get("vocab_size")
+        counted = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
+        return {**counted, _MODEL: KV("str", _NO_TOKENIZER)}
+    place = model.place
+    try:
+        vocab = from_hf(lambda name: place.read(name, TOKENIZER_JSON), pre=options.pre, names=place.names())
+    except UnsupportedError as error:
+        raise _with_way_out(error) from None
     lost += [Loss(what) for what in vocab.losses]
-    return with_alignment(assemble(general, architecture, to_gguf(vocab)), options.align)
+    return to_gguf(vocab)
+
+
+def _with_way_out(error: UnsupportedError) -> UnsupportedError:
+    hint = "leave the tokenizer out: --no-tokenizer"
+    return UnsupportedError(error.message, hint=f"{error.hint}; or {hint}" if error.hint else hint)
 
 
 def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
@@ -77,7 +101,9 @@ def with_alignment(metadata: Mapping[str, KV], align: int | None) -> dict[str, K
 # ------------------------------------------------------------------------------------------------ back
 
 
-def for_hf(model: Checkpoint, tensors: Mapping[str, Node]) -> tuple[dict[str, bytes], list[Loss]]:
+def for_hf(
+    model: Checkpoint, tensors: Mapping[str, Node], options: ConvertOptions
+) -> tuple[dict[str, bytes], list[Loss]]:
     """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell."""
     found = model.restored(_main_dtype(tensors))
     texts = {"config.json": _json(found.config)}
@@ -87,15 +113,24 @@ def for_hf(model: Checkpoint, tensors: Mapping[str, Node]) -> tuple[dict[str, by
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
     lost = [Loss(what) for what in found.losses]
+    if not options.tokenizer:
+        return texts, [*lost, Loss("left out, as asked: the tokenizer")]
     if "tokenizer.ggml.tokens" not in model.metadata:
         return texts, [*lost, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]
-    vocab = from_gguf(model.metadata)
-    return {**texts, **to_hf(vocab)}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]
+    try:
+        vocab = from_gguf(model.metadata)
+        files = to_hf(vocab)
+    except UnsupportedError as error:
+        raise _with_way_out(error) from None
+    return {**texts, **files}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]
 
 
-def unquantized(config: Mapping[str, Any]) -> bytes:
-    """config.json without what it says of a quantization."""
-    return _json({key: value for key, value in config.items() if key not in ("quantization", "quantization_config")})
+def retyped(config: Mapping[str, Any], dtype: str) -> bytes:
+    """config.json for weights that are all of the type `dtype` now: it says so where it said a type, and nothing of a
+    quantization. transformers 4 calls the key torch_dtype, 5 dtype; both load in the type it names."""
+    said = {key: dtype_of(dtype).torch for key in ("torch_dtype", "dtype") if key in config}
+    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    return _json({**kept, **said})
 
 
 def _main_dtype(tensors: Mapping[str, Node]) -> str | None:

@@ -24,6 +24,7 @@ class ConvertOptions:
     """What a caller may say of a conversion; the defaults keep everything as it is.
 
     `dtype`: the number type of the weights by name, `auto` (GGUF: the type most of the source is in) or None (keep).
+    `tokenizer=False` leaves the vocabulary out: a folder without tokenizer files, a GGUF that takes token ids only.
     `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set.
     """
 
@@ -31,6 +32,7 @@ class ConvertOptions:
     max_shard_size: int | None = None
     max_shard_tensors: int | None = None
     pre: str | None = None
+    tokenizer: bool = True
     name: str | None = None
     align: int | None = None
     allow_requantize: bool = False

@@ -31,6 +31,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     size_option("--max-shard-size", "--split-max-size", help="Largest size of one file, such as 5GB."),
     click.option("--split-max-tensors", type=click.IntRange(1), metavar="N", help="Most tensors in one file."),
     click.option("--pre", metavar="NAME", help="Pre-tokenizer to write into a GGUF, where it isn't recognised."),
+    click.option("--tokenizer/--no-tokenizer", default=True, help="Convert the tokenizer too [yes]."),
     click.option("--name", metavar="NAME", help="Model name to write into a GGUF [from the source]."),
     click.option("--align", type=click.IntRange(1), metavar="N", help="Alignment of the tensors in bytes."),
     click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already (loses more)."),
@@ -71,8 +72,8 @@ def target_of(dst: Path | None, output: Path | None) -> Path:
 def command(src: Path, dst: Path | None, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Convert the model SRC to DST: another format, another number type, other shards.
 
-    SRC is a file, a folder or one of a set of shards. What can't be kept is told before anything is written, and a
-    loss that you didn't ask for is refused.
+    SRC is a file, a folder or one of a set of shards. What can't be kept is told; with --dry-run, before anything is
+    written.
     """
     act = show_plan if dry_run else convert_and_tell
     return act(src, target_of(dst, output), as_json=as_json, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,12 @@ from weighbridge.cli.render import (
 )
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.plan import Plan
+    from weighbridge.conversion.plan import Loss, Plan
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Result
 
 _NOTES = 4  # lines
+_NAMED = 3  # tensors in a line
 # What the user types -> the library's name of it, where they differ.
 _FIELDS = {"split_max_tensors": "max_shard_tensors"}
 
@@ -96,9 +97,27 @@ def _print_plan(plan: Plan) -> None:
     echo()
     work = Counter((t["dtype"], t["how"]) for f in data["files"] for t in f["tensors"])
     table(["type", "how", Column("tensors", right=True)], [(*key, count) for key, count in work.most_common()])
-    for loss in data["losses"]:
-        warn(clean(f"{loss['tensor']}: {loss['what']}" if loss["tensor"] else loss["what"]))
+    _losses(plan.losses)
     _notes(data["notes"])
+
+
+def _losses(losses: Sequence[Loss]) -> None:
+    """One line for each kind of loss, however many tensors have it; all of them with --verbose."""
+    kinds: dict[str, list[str]] = {}
+    for loss in losses:
+        kinds.setdefault(loss.what, []).extend([loss.tensor] if loss.tensor else [])
+    for what, tensors in kinds.items():
+        shown = tensors if SCREEN.verbose else tensors[:_NAMED]
+        more = f" and {len(tensors) - len(shown):,} more" if len(shown) < len(tensors) else ""
+        warn(clean(f"{', '.join(shown)}{more}: {what}" if tensors else what))
+
+
+def _counted(what: str, counts: Mapping[str, int]) -> None:
+    """How many values a cast lost, and in which tensor most of them were."""
+    if counts:
+        total, worst = sum(counts.values()), max(counts, key=counts.__getitem__)
+        most = f"most in {clean(worst)} ({counts[worst]:,})" if len(counts) > 1 else f"in {clean(worst)}"
+        warn(f"{total:,} {'values were' if total > 1 else 'value was'} {what}, {most}")
 
 
 def _notes(lines: Sequence[str]) -> None:
@@ -111,12 +130,9 @@ def _notes(lines: Sequence[str]) -> None:
 
 
 def _print_result(result: Result) -> None:
-    for line in result.losses:
-        warn(clean(line))
-    for what, counts in (("overflowed to infinity", result.overflow), ("became zero", result.underflow)):
-        if counts:
-            worst = max(counts, key=counts.__getitem__)
-            warn(f"{sum(counts.values()):,} values {what}, most in {clean(worst)} ({counts[worst]:,})")
+    _losses(result.losses)
+    _counted("too large for the type and became infinity", result.overflow)
+    _counted("too small for the type and became zero", result.underflow)
     _notes(result.notes)
     rate = f", {human_bytes(int(result.bytes / result.seconds))}/s" if result.seconds > 0.1 else ""
     count = f"{len(result.files)} files, " if len(result.files) > 1 else ""

@@ -229,6 +229,11 @@ class Family:
         held = {r for t in self._dialect(dialect).templates for r in t.roles if applies(self.rows[r], sizes)}
         return [i for i in roles if i[0] not in held and not self.rows[i[0]].make]
 
+    def holding(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any], wanted: Container[Instance]) -> list[str]:
+        """The names of the tensors that hold any of `wanted`."""
+        places = self.expansion(dialect, sizes, self._prefix(dialect, tensors, sizes)).places
+        return [n for n, p in places.items() if n in tensors and any(c.instance in wanted for c in p.cells)]
+
     # ------------------------------------------------------------------ tensors
 
     def load(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Node]) -> dict[Instance, Node]:
@@ -397,8 +402,14 @@ def family_of_hf(config: Mapping[str, Any]) -> Family:
         if family.architecture(config) is not None:
             return family
     said = config.get("architectures") or config.get("model_type")
+    if not said:
+        raise UnsupportedError(
+            "the model's architecture isn't known: no config.json names it",
+            hint="put the model's config.json beside the weights, or convert without it to .safetensors or .npz",
+        )
     known = [name for family in families().values() for name in family.architectures]
-    raise UnsupportedError(f"no family has the architecture {said!r}", hint=f"known: {', '.join(known)}")
+    named = ", ".join(map(str, said)) if isinstance(said, list) else str(said)
+    raise UnsupportedError(f"no family has the architecture {named}", hint=f"known: {', '.join(known)}")
 
 
 def family_of_gguf(metadata: Mapping[str, Any]) -> Family:
@@ -408,4 +419,4 @@ def family_of_gguf(metadata: Mapping[str, Any]) -> Family:
         if family.gguf == said:
             return family
     known = ", ".join(family.gguf for family in families().values())
-    raise UnsupportedError(f"no family has the GGUF architecture {said!r}", hint=f"known: {known}")
+    raise UnsupportedError(f"no family has the GGUF architecture {said}", hint=f"known: {known}")
