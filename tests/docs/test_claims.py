@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,19 @@ def test_f16_to_bf16_rounds() -> None:
     found, counts = cast("F16", "BF16", [1 + 2**-10])
     assert found.tolist() == [1.0]
     assert counts == (0, 0), "rounding is no overflow"
+
+
+def test_mlx_lm_ignores_rope_parameters() -> None:
+    transformers = pytest.importorskip("transformers")
+    llama = pytest.importorskip("mlx_lm.models.llama")
+    rope = {"rope_type": "linear", "rope_theta": 500000.0, "factor": 8.0}
+    config = json.loads(transformers.LlamaConfig(rope_parameters=rope).to_json_string())
+    assert config["rope_parameters"] == rope
+    assert not {"rope_theta", "rope_scaling"} & config.keys()
+    args = llama.ModelArgs.from_dict(config)
+    assert (args.rope_theta, args.rope_scaling) == (10000, None)
+    old = config | {"rope_theta": 500000.0, "rope_scaling": {"type": "linear", "factor": 8.0}}
+    assert llama.ModelArgs.from_dict(old).rope_theta == 500000.0
 
 
 def test_a_file_of_zeros_has_the_right_size() -> None:
