@@ -16,9 +16,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from weighbridge.base.closing import Closing
 from weighbridge.base.dtypes import dtype as _dtype
 from weighbridge.base.errors import UsageError
 
@@ -214,7 +214,7 @@ class Tensor:
         return tensor_html(self.name, self.dtype, self.shape, self.nbytes)
 
 
-class Model(Mapping[str, Tensor]):
+class Model(Closing, Mapping[str, Tensor]):
     """A lazy checkpoint: names to tensors, config and metadata. `cache()` keeps what was read until `drop()`."""
 
     def __init__(self, checkpoint: Checkpoint, names: Names = "logical") -> None:
@@ -286,14 +286,6 @@ class Model(Mapping[str, Tensor]):
     def close(self) -> None:
         """Close the files. Arrays that are views of them stay valid."""
         self.checkpoint.close()
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Model {self.checkpoint.place.path} {self.format}, {len(self)} tensors>"

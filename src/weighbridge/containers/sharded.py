@@ -27,10 +27,10 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers import safetensors
 from weighbridge.containers.base import Entry, Finding, Index, Rule, Severity
 from weighbridge.containers.jsonscan import Object, Scanner, Value, kind
+from weighbridge.containers.numbered import numbered, sets
 from weighbridge.io.source import Source
 
 INDEX_SUFFIX: Final = ".index.json"
-_SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5,6})-of-(?P<count>\d{5,6})(?P<suffix>\.[A-Za-z]+)")
 # No separators of any system, no drive or stream colon, no control characters.
 _UNSAFE: Final = re.compile(r"[/\\:\x00-\x1f\x7f]")
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
@@ -280,28 +280,26 @@ def _check_unlisted(index: ShardIndex, shards: Mapping[str, Index], finder: _Fin
 
 
 def _check_numbers(files: Iterable[str], finder: _Finder) -> None:
-    sets: dict[tuple[str, str, str], set[int]] = {}
-    for match in filter(None, map(_SHARD.fullmatch, files)):
-        sets.setdefault((match["stem"], match["count"], match["suffix"]), set()).add(int(match["no"]))
-    for (stem, count, suffix), numbers in sets.items():
-        wanted = range(1, min(int(count), SHARDS) + 1)
+    found = sets(files)
+    for name, members in found.items():
+        numbers, count = {m.number for m in members}, members[0].total
+        wanted = range(1, min(count, SHARDS) + 1)
         gaps = [*islice((n for n in wanted if n not in numbers), 5)]
         if gaps:
-            words = f"the names speak of {int(count)} files {stem}-*{suffix}; the index lists {len(numbers)} of them"
+            words = f"the names speak of {count} files {name}; the index lists {len(numbers)} of them"
             finder.add("numbering", f"{words}, not number {', '.join(map(str, gaps))}")
-        if extra := sorted(n for n in numbers if not 1 <= n <= int(count)):
-            finder.add("numbering", f"number {extra[0]} of {int(count)} can't be: {stem}-*{suffix}")
-    if len(sets) > 1:
-        kinds = ", ".join(f"{stem}-*-of-{count}{suffix}" for stem, count, suffix in sorted(sets))
-        finder.add("mixed-sets", f"the index lists files of {len(sets)} sets: {kinds}")
+        if extra := sorted(n for n in numbers if not 1 <= n <= count):
+            finder.add("numbering", f"number {extra[0]} of {count} can't be: {name}")
+    if len(found) > 1:
+        finder.add("mixed-sets", f"the index lists files of {len(found)} sets: {', '.join(sorted(found))}")
 
 
 def _check_strays(index: ShardIndex, names: Collection[str], finder: _Finder) -> None:
     whole = PurePath(index.path).name.removesuffix(INDEX_SUFFIX)
-    stems = {m["stem"] for m in filter(None, map(_SHARD.fullmatch, index.files))}
+    stems = {one.stem for one in filter(None, map(numbered, index.files))}
     for name in sorted(set(names) - set(index.files)):
-        match = _SHARD.fullmatch(name)
-        if match and match["stem"] in stems and name.endswith(PurePath(whole).suffix):
+        one = numbered(name)
+        if one and one.stem in stems and name.endswith(PurePath(whole).suffix):
             finder.add("stray-shard", f"{name!r} looks like a shard of this set, but the index does not name it")
         elif name == whole or (name.startswith("consolidated") and name.endswith(safetensors.SUFFIX)):
             words = f"{name!r} lies beside the shards: perhaps a second copy of the weights"

@@ -14,12 +14,12 @@ import stat
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 
+from weighbridge.base.closing import Closing
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 
 
-class Source(ABC):
+class Source(Closing, ABC):
     """`size` bytes that can be read in any order. `name` is for messages only."""
 
     name: str
@@ -67,17 +67,6 @@ class Source(ABC):
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         """The file, and the offset in it, that holds the byte at `offset`; None where no file holds it as it is."""
         return None
-
-    def close(self) -> None:  # noqa: B027  most sources hold nothing
-        """Free what the source holds. Closing twice is harmless."""
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.size} bytes>"

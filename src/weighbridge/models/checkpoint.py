@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weighbridge.base.closing import Closing
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, MIB
@@ -71,7 +71,7 @@ def parse(source: Source) -> Index:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Closing):
     """See the module. Close it, or use it as a context manager, to free the files."""
 
     place: Place
@@ -172,14 +172,6 @@ class Checkpoint:
 
     def close(self) -> None:
         self.index.close()
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _StoredTensors(Mapping[str, "Node"]):

@@ -9,7 +9,6 @@ anything.safetensors              that file alone
 from __future__ import annotations
 
 import errno
-import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
+from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.source import FileSource
 
-_SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5,6})-of-(?P<count>\d{5,6})(?P<suffix>\.\w+)\Z")
 # What a folder's weights are looked for in, in this order; the patterns of one entry are one model's.
 _SUFFIXES: Final = (".safetensors", ".gguf", ".npz", ".npy")
 # GGUF files that go with a model but are not the model (llama.cpp skips the same when it picks a file).
@@ -70,9 +69,9 @@ def locate(path: str | Path) -> Place:
         return _folder(path)
     if path.name.endswith(".index.json"):
         return _indexed(path)
-    match = _SHARD.fullmatch(path.name)
-    if match and match["suffix"] == ".gguf":
-        return Place(path, _siblings(path, match), path.parent)
+    one = numbered(path.name)
+    if one and one.suffix == ".gguf":
+        return Place(path, _siblings(path, one), path.parent)
     return Place(path, (path,), path.parent)
 
 
@@ -84,13 +83,11 @@ def _indexed(index: Path) -> Place:
     return Place(index.parent, tuple(index.parent / name for name in names), index.parent, index)
 
 
-def _siblings(path: Path, match: re.Match[str]) -> tuple[Path, ...]:
+def _siblings(path: Path, one: Numbered) -> tuple[Path, ...]:
     """All files of the numbered set that `path` belongs to; a missing one is the caller's finding."""
-    width, count = len(match["no"]), int(match["count"])
-    if count > SHARDS:
-        raise FormatError("the name speaks of too many shards", path=str(path), found=count)
-    names = (f"{match['stem']}-{i:0{width}d}-of-{match['count']}{match['suffix']}" for i in range(1, count + 1))
-    return tuple(path.parent / name for name in names)
+    if one.total > SHARDS:
+        raise FormatError("the name speaks of too many shards", path=str(path), found=one.total)
+    return tuple(path.parent / name for name in one.names())
 
 
 def _folder(folder: Path) -> Place:
@@ -111,8 +108,8 @@ def _one_model(folder: Path, names: list[str], suffix: str) -> Iterable[str]:
     main = f"model{suffix}"
     if main in names or len(names) == 1:
         return [main] if main in names else names
-    sets = {(m["stem"], m["count"]) if (m := _SHARD.fullmatch(n)) else n for n in names}
-    if len(sets) > 1:
-        raise UsageError(f"{folder} holds {len(sets)} models", hint=f"name one of {', '.join(names[:4])}")
-    match = _SHARD.fullmatch(names[0])
-    return [p.name for p in _siblings(folder / names[0], match)] if match else names
+    models = {one.set if (one := numbered(name)) else name for name in names}
+    if len(models) > 1:
+        raise UsageError(f"{folder} holds {len(models)} models", hint=f"name one of {', '.join(names[:4])}")
+    one = numbered(names[0])
+    return [p.name for p in _siblings(folder / names[0], one)] if one else names

@@ -15,9 +15,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from weighbridge.base.closing import Closing
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.dtypes import dtype as named
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -62,7 +62,7 @@ class Stats:
     schema: str = SCHEMA
 
 
-class Picked:
+class Picked(Closing):
     """A tensor, or a slice of it, that a path names: `PATH::TENSOR`. Close it, or use it as a context manager."""
 
     def __init__(
@@ -118,14 +118,6 @@ class Picked:
 
     def close(self) -> None:
         self.checkpoint.close()
-
-    def __enter__(self) -> Picked:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _find(model: Checkpoint, name: str, path: str, raw: bool) -> Node:

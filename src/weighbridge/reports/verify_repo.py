@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
 
+from weighbridge.base.closing import Closing
 from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON
 from weighbridge.containers import REGISTRY, sharded
@@ -72,7 +72,7 @@ class Listed:
     why: str | None = None
 
 
-class Repo:
+class Repo(Closing):
     """The files under `path`: one file, the set that a split GGUF belongs to, or a folder. Close it when done."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -188,14 +188,6 @@ class Repo:
         for file in self.__dict__.get("files", ()):
             if file.source:
                 file.source.close()
-
-    def __enter__(self) -> Repo:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _walk(root: Path) -> Iterator[str]:

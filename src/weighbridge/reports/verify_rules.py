@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.limits import FOLDER_FILES, MIB, SHARDS, ZERO_RUN
 from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Severity
+from weighbridge.containers.numbered import sets
 from weighbridge.containers.sniff import TITLES
 from weighbridge.io.source import Source
 from weighbridge.reports.identify import PROMISES, name_lies
@@ -234,21 +234,14 @@ def traversal(repo: Repo) -> Iterator[Found]:
                         "a loader that follows it reads or writes elsewhere: don't use this file")  # fmt: skip
 
 
-_NUMBERED: Final = re.compile(r"(.+)-(\d{5,6})-of-(\d{5,6})(\.[A-Za-z]+)")
-
-
 def _numbered(repo: Repo) -> Iterator[tuple[str, str, set[int], int]]:
     """Sets of numbered files without an index (GGUF's splits need none): folder, name, their numbers, how many there
     should be."""
     for folder, files in repo.folders.items():
         if repo.single or any(sharded.is_index(f.base) for f in files):
             continue
-        sets: dict[tuple[str, str, str], set[int]] = {}
-        for match in (_NUMBERED.fullmatch(f.base) for f in files):
-            if match and match[4] != ".gguf":
-                sets.setdefault((match[1], match[3], match[4]), set()).add(int(match[2]))
-        for (stem, count, suffix), numbers in sets.items():
-            yield folder, f"{stem}-*-of-{count}{suffix}", numbers, int(count)
+        for name, members in sets(f.base for f in files if not f.base.endswith(".gguf")).items():
+            yield folder, name, {m.number for m in members}, members[0].total
 
 
 def no_index(repo: Repo) -> Iterator[Found]:

@@ -1,0 +1,21 @@
+"""`with` for everything that has a `close`."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+
+class Closing:
+    """Closes itself at the end of a `with`, whatever happened in it."""
+
+    def close(self) -> None:
+        """Free what is held. Closing twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

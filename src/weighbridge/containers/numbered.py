@@ -1,0 +1,51 @@
+"""Names of the files of a numbered set: `model-00002-of-00003.safetensors`. (`gguf_split` has llama.cpp's own, stricter
+form of it.)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<no>[0-9]{5,6})-of-(?P<of>[0-9]{5,6})(?P<suffix>\.[A-Za-z0-9]+)")
+
+
+class Numbered(NamedTuple):
+    """What a name says: file `no` (from 1, if it is right) `of` so many, both as they are written."""
+
+    stem: str
+    no: str
+    of: str
+    suffix: str
+
+    @property
+    def number(self) -> int:
+        return int(self.no)
+
+    @property
+    def total(self) -> int:
+        return int(self.of)
+
+    @property
+    def set(self) -> str:
+        """What the names of the set have in common."""
+        return f"{self.stem}-*-of-{self.of}{self.suffix}"
+
+    def names(self) -> Iterator[str]:
+        """Those of all files of the set. The total is a name's word: hold it against `limits.SHARDS` first."""
+        width = len(self.no)
+        return (f"{self.stem}-{i:0{width}d}-of-{self.of}{self.suffix}" for i in range(1, self.total + 1))
+
+
+def numbered(name: str) -> Numbered | None:
+    """What a file's name says of its set; None where it is no such name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else Numbered(**match.groupdict())
+
+
+def sets(names: Iterable[str]) -> dict[str, list[Numbered]]:
+    """The numbered files among `names`, by their set."""
+    out: dict[str, list[Numbered]] = {}
+    for one in filter(None, map(numbered, names)):
+        out.setdefault(one.set, []).append(one)
+    return out
