@@ -15,8 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from weighbridge.base.closing import Closing
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
@@ -24,6 +22,7 @@ from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import container, format_of
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
+from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
 
 if TYPE_CHECKING:
@@ -112,12 +111,7 @@ class Checkpoint(Closing):
         data = self.place.read(name, CONFIG_JSON)
         if data is None:
             return None
-        try:
-            found = msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise FormatError(f"no JSON: {error}", path=str(self.place.folder / name)) from None
-        if not isinstance(found, dict):
-            raise FormatError("the JSON is no object", path=str(self.place.folder / name))
+        found: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])
         return found
 
     @property

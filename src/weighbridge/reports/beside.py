@@ -25,12 +25,16 @@ def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
 
 def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
     """A JSON object; {} where there is none."""
-    data = read(path, limit)
-    try:
-        value = msgspec.json.decode(data) if data else None
-    except (ValueError, RecursionError):
-        return {}
+    value = decoded(read(path, limit))
     return value if isinstance(value, dict) else {}
+
+
+def decoded(data: bytes | None) -> Any:
+    """The JSON value of some bytes; None where they are none."""
+    try:
+        return msgspec.json.decode(data) if data else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def text_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -228,10 +228,7 @@ def _tokens(repo: Repo) -> int | None:
 
 
 def _tokens_of_json(data: bytes) -> int | None:
-    try:
-        doc = msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        return None
+    doc = beside.decoded(data)
     model = doc.get("model") if isinstance(doc, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     ids: list[Any] = list(vocab.values()) if isinstance(vocab, dict) else []
@@ -271,10 +268,7 @@ def modules(repo: Repo) -> Iterator[Found]:
 def _list(file: File | None) -> Iterable[Any]:
     if file is None or file.source is None or file.size > TOKENIZER_JSON:
         return ()
-    try:
-        doc = msgspec.json.decode(file.source.read(0, file.size))
-    except (ValueError, RecursionError):
-        return ()
+    doc = beside.decoded(file.source.read(0, file.size))
     return doc if isinstance(doc, list) else ()
 
 

@@ -13,8 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from weighbridge.base.closing import Closing
 from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON
@@ -25,7 +23,7 @@ from weighbridge.containers.sharded import ShardIndex
 from weighbridge.containers.sniff import sniff
 from weighbridge.containers.sniff_base import Identity
 from weighbridge.io.source import FileSource
-from weighbridge.reports import reading
+from weighbridge.reports import beside, reading
 
 # Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
@@ -207,8 +205,8 @@ def _words(error: OSError, path: Path) -> str:
 
 def _decoded(source: FileSource) -> Any:
     try:
-        return msgspec.json.decode(source.read(0, source.size))
-    except (ValueError, RecursionError, FormatError):
+        return beside.decoded(source.read(0, source.size))
+    except FormatError:  # it shrank
         return None
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.jsonfile import decode
 
 Read = Callable[[str], bytes | None]
 
@@ -63,12 +64,7 @@ def _inside(path: Any) -> str:
 
 def _json(read: Read, name: str) -> Any:
     raw = read(name)
-    if raw is None:
-        return None
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as e:
-        raise FormatError("is not JSON", path=name, found=str(e)[:80]) from None
+    return None if raw is None else decode(raw, name)
 
 
 def sentence_files(metadata: Mapping[str, Any], architecture: str, hidden: int) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
+from weighbridge.models.jsonfile import decode
 
 T = TypeVar("T")
 Read = Callable[[str], bytes | None]
@@ -80,18 +81,6 @@ class TokenizerJson(Struct):
     decoder: Json | None = None
 
 
-def decode(data: bytes, kind: Any, name: str, limit: int = CONFIG_JSON) -> Any:
-    """`data` as JSON of type `kind`; FormatError otherwise."""
-    if len(data) > limit:
-        raise FormatError("the file is too large", path=name, expected=f"<= {limit} bytes", found=len(data))
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:  # ValueError: text that isn't UTF-8, numbers beyond 4300 digits
-        raise FormatError(str(error), path=name) from error
-    except RecursionError as error:
-        raise FormatError("JSON is nested too deeply", path=name) from error
-
-
 @dataclass(frozen=True)
 class Folder:
     """A tokenizer's files, each decoded when first asked for. `names` lists the folder, where the caller knows it."""
@@ -102,7 +91,7 @@ class Folder:
     def json(self, name: str, kind: Any = Json, limit: int = CONFIG_JSON) -> Any:
         """The decoded file, or None where there is none."""
         data = self.read(name)
-        return None if data is None else decode(data, kind, name, limit)
+        return None if data is None else decode(data, name, kind, limit)
 
     def text(self, name: str) -> str | None:
         data = self.read(name)
