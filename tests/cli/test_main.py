@@ -18,6 +18,8 @@ import pytest
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.cli import main as module
 from weighbridge.cli.main import BY_NAME, COMMANDS, main
+from weighbridge.containers import gguf
+from weighbridge.containers.gguf import KV
 
 
 def raising(error: BaseException) -> click.Command:
@@ -218,3 +220,24 @@ def test_the_table_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> No
     for row in COMMANDS:
         assert f"  {row.name} " in shown
         assert len(row.help) <= 66, "one line of help"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"general.tags": KV("arr[str]", ["a"]), "tokenizer.ggml.model": KV("str", "gpt2")}, None),  # not walked so far
+        ({"tokenizer.ggml.model": KV("str", "gpt2")}, "yes"),
+        ({"general.name": KV("str", "x")}, "no"),
+    ],
+)
+def test_identify_says_of_a_vocabulary_what_it_knows(
+    tmp_path: Path, keys: dict[str, KV], said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.gguf"
+    made = gguf.layout((), {"general.architecture": KV("str", "llama"), **keys})
+    path.write_bytes(b"".join(data for _, data in made.pieces).ljust(made.size, b"\0"))
+    assert main(["identify", str(path)]) == 0
+    out = capsys.readouterr().out
+    found = [line.split()[-1] for line in out.splitlines() if "has vocab" in line]
+    assert found == ([said] if said else [])
+    assert "byte order    little" in out

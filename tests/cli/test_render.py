@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import io
 import json
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -252,3 +253,26 @@ def test_progress_is_quiet_when_told(screen: Callable[[], Terminal], monkeypatch
     assert terminal.getvalue() == ""
     render.complain("an error")
     assert "an error" in terminal.getvalue()
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    assert [render.counted(n, "file") for n in (0, 1, 1204)] == ["0 files", "1 file", "1,204 files"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (struct.unpack("f", struct.pack("f", 1e-12))[0], "1e-12"),
+        (struct.unpack("f", struct.pack("f", 1e-5))[0], "1e-05"),
+        (struct.unpack("f", b"\xff\xff\x7f\x7f")[0], "3.4028235e+38"),
+        (10000.0, "10000.0"),
+        (500000.0, "500000.0"),
+        (0.1, "0.1"),  # an f64 that no f32 is
+        (-0.0, "-0.0"),
+        (1e300, "1e+300"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_floats_have_the_digits_that_they_need(value: float, text: str) -> None:
+    assert render.short_float(value) == text

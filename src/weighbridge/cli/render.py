@@ -155,6 +155,25 @@ def human_count(n: int) -> str:
     return f"{n}" if not unit else f"{value:.3g}{unit}" if abs(value) < 999.5 else f"{value:.0f}{unit}"
 
 
+def counted(n: int, noun: str) -> str:
+    """`1 file`, `1,204 files`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def short_float(value: float) -> str:
+    """The fewest digits that mean the same number: of a value that came from an f32, those that an f32 needs."""
+    import struct
+
+    try:
+        if struct.unpack("f", struct.pack("f", value))[0] == value:
+            texts = (f"{value:.{digits}g}" for digits in range(6, 10))
+            short = next(t for t in texts if struct.pack("f", float(t)) == struct.pack("f", value))
+            return min(repr(float(short)), repr(value), key=len)
+    except (OverflowError, StopIteration):  # a rounded text may lie beyond the largest f32
+        pass
+    return repr(value)
+
+
 def human_time(seconds: float) -> str:
     """`0.4s`, `41s`, `3m12s`, `2h05m`."""
     if seconds < 9.95:

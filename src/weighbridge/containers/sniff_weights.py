@@ -105,7 +105,7 @@ def gguf(probe: Probe) -> Hit | None:
     order = ">" if version & 0xFFFF == 0 and version else "<"
     number = int.from_bytes(probe.head[4:8], "big" if order == ">" else "little")
     words = f"GGUF magic, version {number}, {'big' if order == '>' else 'little'}-endian"
-    detail: dict[str, Any] = {"version": number, "byte_order": order}
+    detail: dict[str, Any] = {"version": number, "byte_order": "big" if order == ">" else "little"}
     damage: tuple[str, ...] = () if 1 <= number <= 3 else (f"version {number} is not known",)
     if not damage:
         damage = _gguf_keys(probe, order, number, detail)
@@ -134,7 +134,10 @@ def _gguf_keys(probe: Probe, order: str, version: int, detail: dict[str, Any]) -
     detail |= {
         name: values[f"general.{name}"] for name in ("architecture", "type", "name") if values.get(f"general.{name}")
     }
-    detail["has_vocab"] = any(key.startswith("tokenizer.ggml.") for key in values)
+    if any(key.startswith("tokenizer.ggml.") for key in values):
+        detail["has_vocab"] = True
+    elif len(values) == detail.get("keys"):  # else the walk ended before them, and nothing is known
+        detail["has_vocab"] = False
     if values.get("split.count"):
         detail["split"] = (values.get("split.no"), values["split.count"])
     if isinstance(values.get("adapter.type"), str):

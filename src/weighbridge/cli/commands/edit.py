@@ -11,7 +11,19 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import examples, json_option, size_option
-from weighbridge.cli.render import Progress, clean, echo, emit_json, human_bytes, is_terminal, note, table, warn
+from weighbridge.cli.render import (
+    Progress,
+    clean,
+    counted,
+    echo,
+    emit_json,
+    human_bytes,
+    is_terminal,
+    note,
+    short_float,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from weighbridge.containers.gguf_meta import KV
@@ -115,12 +127,17 @@ def _tell(plan: EditPlan, dry_run: bool) -> None:
         note(f"{will}written anew ({clean(plan.reason)}): {human_bytes(plan.written)} to {clean(plan.target)}")
 
 
+def _listed(kv: KV) -> str:
+    """A value beside its type."""
+    return counted(len(kv.value), "element") if kv.type.startswith("arr[") else _short(kv)
+
+
 def _short(kv: KV | None) -> str:
     if kv is None:
         return "(none)"
     if kv.type.startswith("arr["):
-        return f"{kv.type} of {len(kv.value)}"
-    text = clean(str(kv.value))
+        return f"{kv.type} of {len(kv.value):,}"
+    text = clean(_scalar(kv))
     return f"{text[:_SHOWN]}..." if len(text) > _SHOWN else text
 
 
@@ -133,7 +150,7 @@ def _read(metadata: Mapping[str, KV], wanted: tuple[str, ...], as_json: bool) ->
         chosen = wanted or metadata
         emit_json({key: metadata[key]._asdict() for key in chosen})
     elif not wanted:
-        table(["key", "type", "value"], [(key, kv.type, _short(kv)) for key, kv in metadata.items()])
+        table(["key", "type", "value"], [(key, kv.type, _listed(kv)) for key, kv in metadata.items()])
     for key in wanted if not as_json else ():
         echo(_whole(metadata[key]))
     return 0
@@ -144,5 +161,11 @@ def _whole(kv: KV) -> str:
         import json
 
         return json.dumps(list(kv.value), ensure_ascii=False)
-    text = ("true" if kv.value else "false") if kv.type == "bool" else str(kv.value)
+    text = _scalar(kv)
     return clean(text, keep="\n\t") if is_terminal(sys.stdout) else text
+
+
+def _scalar(kv: KV) -> str:
+    if kv.type == "bool":
+        return "true" if kv.value else "false"
+    return short_float(kv.value) if kv.type == "f32" else str(kv.value)

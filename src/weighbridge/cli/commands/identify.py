@@ -40,6 +40,15 @@ def command(paths: tuple[str, ...], as_json: bool) -> int:
     return 2 if trouble else int(any(r.damage or r.name_lies for r in reports))
 
 
+def _words(value: object) -> object:
+    """A detail as people write it: JSON has it as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(inner)}" for key, inner in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
 def _show(report: Report) -> None:
     from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, pairs, styled, table
 
@@ -48,7 +57,7 @@ def _show(report: Report) -> None:
     echo(f"{styled(clean(report.path), 'head')}: {clean(', '.join(words))}{sure}, {human_bytes(report.bytes)}")
     pairs([("because", words) for words in report.evidence], indent=2)
     pairs(
-        [(key.replace("_", " "), value) for key, value in report.detail.items() if value not in (None, [], {})],
+        [(key.replace("_", " "), _words(value)) for key, value in report.detail.items() if value not in (None, [], {})],
         indent=2,
     )
     for label, style, said in (

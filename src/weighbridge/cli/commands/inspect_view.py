@@ -8,10 +8,12 @@ from typing import Any
 from weighbridge.cli.render import (
     Column,
     clean,
+    counted,
     echo,
     human_bytes,
     human_count,
     pairs,
+    short_float,
     table,
     warn,
 )
@@ -48,7 +50,8 @@ def _summary(report: Report) -> Iterator[tuple[str, object]]:
     yield "context", f"{model.context_length:,}" if model.context_length else None
     yield "tokenizer", _tokenizer(model)
     yield "chat template", f"{model.chat_template:,} characters" if model.chat_template else None
-    yield "tensors", f"{report.tensor_count:,}, each at a multiple of {report.alignment} bytes"
+    alignment = f", each at a multiple of {counted(report.alignment, 'byte')}" if report.alignment > 1 else ""
+    yield "tensors", f"{report.tensor_count:,}{alignment}"
 
 
 def _layers(model: Model) -> str | None:
@@ -137,13 +140,15 @@ def metadata(report: Report, brief: bool = False) -> None:
     if not report.metadata:
         return
     echo()
-    echo(f"metadata ({len(report.metadata):,} keys)", "head")
+    echo(f"metadata ({counted(len(report.metadata), 'key')})", "head")
     pairs(((key, _value(value, 100 if brief else 10_000)) for key, value in report.metadata.items()), indent=2)
 
 
 def _value(value: Any, width: int) -> str:
     if isinstance(value, dict) and "array" in value:
         return f"{value['array']}[{value['length']:,}]: {', '.join(map(repr, value['first']))} ..."[:width]
+    if isinstance(value, (bool, float)):
+        return str(value).lower() if isinstance(value, bool) else short_float(value)
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= width else f"{text[:width]} ... ({len(text):,} characters)"
 

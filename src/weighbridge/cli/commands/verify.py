@@ -51,7 +51,7 @@ def command(path: str, values: bool, fail_on: str, as_json: bool) -> int:
 
 
 def _show(report: Report) -> None:
-    from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, styled
+    from weighbridge.cli.render import SCREEN, clean, counted, echo, human_bytes, styled
 
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
@@ -65,12 +65,13 @@ def _show(report: Report) -> None:
             echo(f"{styled(severity, severity)}: {clean(finding.message)}  {styled(f'({rule})', 'dim')}")
             echo(f"  {styled('in', 'dim')} {clean(', '.join(place))}")
         _more(found, len(shown))
-    words = f"{report.files} files, {report.tensors:,} tensors, {human_bytes(report.nbytes)}"
+    words = f"{counted(report.files, 'file')}, {counted(report.tensors, 'tensor')}, {human_bytes(report.nbytes)}"
     for verdict in report.verdicts:
         if not verdict.accepts:
             echo(f"llama.cpp would refuse {clean(verdict.path)} (reading its {verdict.stage})", "warning")
     if report.findings:
-        echo(f"{words}: {report.errors} errors, {report.warnings} warnings, {report.infos} notes", "head")
+        kinds = (report.errors, "error"), (report.warnings, "warning"), (report.infos, "note")
+        echo(f"{words}: {', '.join(counted(n, kind) for n, kind in kinds)}", "head")
     else:
         echo(f"{styled('ok', 'ok')}: {words}" + ("" if report.values else "; values not read (--values)"))
 
