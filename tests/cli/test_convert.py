@@ -86,8 +86,8 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(weighbridge, "convert", convert, raising=False)
     words = (
-        "--to gguf --outtype q8_0 --split-max-size 2G --split-max-tensors 7 --pre qwen2 --no-tokenizer --name Tiny --align 64 "
-        "--allow-requantize --max-memory 64MiB --overwrite -j 3"
+        "--to gguf --outtype q8_0 --split-max-size 2G --split-max-tensors 7 --pre qwen2 --no-tokenizer --name Tiny "
+        "--align 64 --allow-requantize --max-memory 64MiB --overwrite -j 3"
     )
     assert main(["convert", str(source), "x.gguf", *words.split()]) == 70
     assert seen["to"] == "gguf"

@@ -170,10 +170,11 @@ def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> Draft:
             decoded.append(name)
         draft.tensors[name] = _retyped(name, node, wanted, draft)
     if decoded:
-        draft.notes.append(f"{len(decoded)} tensors are decoded, as {kind} has no such types: first {decoded[0]}")
-    if model.format == "gguf":
-        count = len(model.metadata)
-        draft.losses.append(Loss(f"the GGUF's {count} keys (--to hf makes a folder with config and tokenizer)"))
+        many = f"{len(decoded):,} tensors are" if len(decoded) > 1 else "1 tensor is"
+        draft.notes.append(f"{many} decoded, as {kind} has no such type: first {decoded[0]}")
+    if model.format == "gguf" and (count := len(model.metadata)):
+        keys = f"left out: the GGUF's keys, {count:,} in all (--to hf makes a folder with config and tokenizer)"
+        draft.losses.append(Loss(keys))
     return draft
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final, Protocol
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -51,27 +52,33 @@ class SafetensorsHeader:
         index = safetensors.parse(source)
         self.start = index.data_start[0]
         self.metadata = {key: KV("str", value) for key, value in index.metadata.items()}
-        raw = source.read(8, self.start - 8)
-        scan = Scanner(raw, 8, source.name)
+        self.source = source
+
+    @cached_property
+    def around(self) -> tuple[bytes, bytes]:
+        """The header's bytes before and after its metadata. Only a change needs them: finding them takes a walk."""
+        raw = self.source.read(8, self.start - 8)
+        scan = Scanner(raw, 8, self.source.name)
         scan.peek()
         member = next((p for p in scan.members() if p.key == "__metadata__"), None)
         opening = raw.index(b"{") + 1
-        self.before = raw[: member.key_at if member else opening]
-        self.after = raw[member.end if member else opening :].rstrip(b" \t\n\r")
+        before = raw[: member.key_at if member else opening]
+        return before, raw[member.end if member else opening :].rstrip(b" \t\n\r")
 
     def _json(self, metadata: Mapping[str, KV]) -> bytes:
         for key, kv in metadata.items():
             if kv.type != "str":
                 raise UsageError(f"{key}: safetensors metadata holds text only, not {kv.type}")
+        before, after = self.around
         if not metadata:  # the member goes, and the one comma that parted it from its neighbour
-            after = self.after.lstrip(b" \t\n\r")
+            after = after.lstrip(b" \t\n\r")
             if after.startswith(b","):
-                return self.before + after[1:]
-            before = self.before.rstrip(b" \t\n\r")
+                return before + after[1:]
+            before = before.rstrip(b" \t\n\r")
             return (before[:-1] if before.endswith(b",") else before) + after
         text = json.dumps({key: kv.value for key, kv in metadata.items()}, ensure_ascii=False, separators=(",", ":"))
-        comma = b"," if self.after.lstrip(b" \t\n\r")[:1] == b'"' else b""
-        return self.before + b'"__metadata__":' + text.encode() + comma + self.after
+        comma = b"," if after.lstrip(b" \t\n\r")[:1] == b'"' else b""
+        return before + b'"__metadata__":' + text.encode() + comma + after
 
     def _padded(self, text: bytes, size: int) -> bytes:
         if size - 8 > SAFETENSORS_HEADER:
