@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -96,6 +97,17 @@ def test_a_folder_with_other_things_in_it_is_never_replaced(tmp_path: Path, stra
     (target / stray).write_bytes(b"mine")
     with pytest.raises(RefusedError, match=Path(stray).name):
         Sink(target, folder=True, overwrite=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_is_no_file_is_never_replaced(tmp_path: Path, folder: bool) -> None:
+    """Not a pipe, and so not /dev/null, whatever the caller says."""
+    target = tmp_path / "pipe"
+    os.mkfifo(target)
+    with pytest.raises(RefusedError, match="device, a pipe"):
+        Sink(target, folder=folder, overwrite=True)
+    assert stat.S_ISFIFO(target.stat().st_mode)
 
 
 def test_an_empty_folder_may_be_the_target(tmp_path: Path) -> None:

@@ -113,6 +113,9 @@ class Sink:
         self._check(size)
 
     def _check(self, size: int) -> None:
+        if self._real.exists() and not (self._real.is_dir() or self._real.is_file()):
+            # A rename would put a file in the place of /dev/null.
+            raise RefusedError(f"{self.target} is a device, a pipe or a socket", hint="choose another target")
         if self._exists() and not self.overwrite:
             raise RefusedError(f"{self.target} exists already", option="--overwrite")
         if self._real.is_dir() != self.folder and self._real.exists():
