@@ -16,7 +16,7 @@ import click
 import pytest
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
-from weighbridge.cli import main as module
+from weighbridge.cli import render
 from weighbridge.cli.main import BY_NAME, COMMANDS, main
 from weighbridge.containers import gguf
 from weighbridge.containers.gguf import KV
@@ -47,7 +47,8 @@ ERRORS = [
     (RefusedError("no", option="--force"), 2, ["error: no", "use --force"]),
     (UsageError("what?"), 2, ["error: what?"]),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/y"), 2, ["error: /x/y: No such file"]),
-    (OSError(errno.ENOSPC, "No space left on device"), 2, ["No space left"]),
+    (OSError(errno.ENOSPC, "No space left on device"), 2, ["No space left", "free some space"]),
+    (OSError(errno.EFBIG, "File too large", "m.gguf"), 2, ["m.gguf: File too large", "--max-shard-size"]),
     (OSError("odd"), 2, ["odd"]),
     (MemoryError(), 2, ["out of memory", "--max-memory"]),
     (KeyboardInterrupt(), 130, ["interrupted"]),
@@ -135,7 +136,7 @@ def test_every_name_leads_to_its_command(name: str, capsys: pytest.CaptureFixtur
 def test_common_options_stand_before_or_after_the_command(place: str, command: Callable[[click.Command], None]) -> None:
     options = ["-q", "-vv", "--color", "always", "--debug"]
     seen: list[tuple[object, ...]] = []
-    screen = module.SCREEN
+    screen = render.SCREEN
     command(
         click.Command("x", callback=lambda: seen.append((screen.quiet, screen.verbose, screen.color, screen.debug)))
     )

@@ -134,6 +134,14 @@ def test_a_full_disk_while_preallocating_leaves_nothing(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_names_the_target(tmp_path: Path, number: int) -> None:
+    """The call that fails knows a number and no name."""
+    with pytest.raises(OSError) as caught, Sink(tmp_path / "t", folder=False):
+        raise OSError(number, os.strerror(number))
+    assert caught.value.filename == str(tmp_path / "t")
+
+
 def test_missing_parents_are_made_and_unmade_where_nothing_comes_of_it(tmp_path: Path) -> None:
     write_file(tmp_path / "a" / "b" / "t", b"x")
     assert (tmp_path / "a" / "b" / "t").read_bytes() == b"x"

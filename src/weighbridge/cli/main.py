@@ -8,6 +8,7 @@ refused); 70 a fault of Weighbridge itself; 130 interrupted; 141 the reader of o
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -214,7 +215,7 @@ def _explain(error: BaseException) -> int:
         case SystemExit():
             return error.code if isinstance(error.code, int) else TROUBLE
         case OSError():
-            complain(_os_words(error))
+            complain(_os_words(error), _NEXT_STEPS.get(error.errno or 0))
             return TROUBLE
         case MemoryError():
             complain("out of memory", "give it less to hold at once: --max-memory, -j 1")
@@ -232,6 +233,13 @@ def _usage(error: click.ClickException) -> int:
         hint = f"{error.ctx.command_path} --help"
     complain(error.format_message(), hint)
     return TROUBLE
+
+
+_NEXT_STEPS: Final = {
+    errno.ENOSPC: "free some space, or choose a target on another disk",
+    errno.EDQUOT: "free some space, or choose a target on another disk",
+    errno.EFBIG: "the file system (or a limit) holds no file so large: write shards, --max-shard-size 4GB",
+}
 
 
 def _os_words(error: OSError) -> str:

@@ -26,6 +26,7 @@ from weighbridge.io.source import FileSource
 _PARTIAL = re.compile(r"\.(\d+)\.partial\Z")
 # What a system call says where the file system or the kernel has no such service: do it the ordinary way.
 _CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 _COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to cost nothing, short enough for progress
 
 
@@ -161,6 +162,8 @@ class Sink:
         try:
             if kind is None:
                 self._publish()
+            elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+                error.filename = str(self.target)  # a call that took a number and no name can't say it
         finally:
             for out in self._open:
                 out.close()
