@@ -26,7 +26,7 @@ CONFIG = {
 }  # fmt: skip
 
 
-def llama_tensors(seed: int = 0) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def llama_tensors(seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (80, 64), "lm_head.weight": (80, 64)}
     shapes["model.norm.weight"] = (64,)
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def write(path: Path, arrays: dict[str, np.ndarray]) -> None:  # type: ignore[type-arg]
+def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     from weighbridge.base.dtypes import BY_NUMPY
     from weighbridge.containers import safetensors
 
@@ -153,7 +153,7 @@ def test_mlx_parts_are_one_tensor_and_fuse_as_one(tmp_path: Path) -> None:
     from weighbridge.tensors import reference
 
     rng = np.random.default_rng(3)
-    arrays: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
+    arrays: dict[str, np.ndarray] = {}
     for name in ("q", "k"):
         weight, scales, biases = reference.affine_encode(4, 64, "F16", rng.normal(size=8 * 128).astype(np.float32))
         arrays[f"{name}.weight"] = weight.view(np.uint32).reshape(8, 16)
@@ -231,7 +231,7 @@ def test_indexing_reads_only_the_rows_it_names() -> None:
 def test_iterating_a_tensor_ends() -> None:
     from weighbridge.api import Tensor
 
-    assert len(list(Tensor("t", {"t": n.const(np.zeros((3, 2), np.float32), F32)}))) == 3
+    assert len(list(Tensor("t", {"t": n.const(np.zeros((3, 2), np.float32), F32)}))) == 3  # type: ignore[call-overload]
 
 
 def test_notebook_output_escapes_names(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_any_answer_is_json(value: Any, expected: Any, capsys: pytest.CaptureFix
 
 
 class Terminal(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True
@@ -233,7 +233,7 @@ def test_progress_shows_rate_and_time_left_and_goes_away(
 ) -> None:
     terminal = screen()
     clock = iter(range(100))
-    monkeypatch.setattr(render.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     with Progress() as progress:
         for done in (0, 10**9, 2 * 10**9):
             progress(done, 4 * 10**9, "wri\x1bting")

@@ -33,16 +33,20 @@ def with_header(text: str, data: bytes = bytes(24), version: tuple[int, int] = (
     return npy.MAGIC + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(raw)) + raw + data
 
 
+def swapped(name: str | None, order: Any) -> Any:
+    return np.dtype(name).newbyteorder(order)
+
+
 def loaded(data: bytes) -> Any:
     index = npy.parse(BytesSource(data))
     (e,) = index
     raw = index.files[0].read(e.offset, e.nbytes)
-    return np.frombuffer(raw, np.dtype(e.dtype.numpy).newbyteorder(index.byte_order)).reshape(e.shape)
+    return np.frombuffer(raw, swapped(e.dtype.numpy, index.byte_order)).reshape(e.shape)
 
 
 arrays = st.tuples(
     st.sampled_from([t.numpy for t in NAMES]), st.lists(st.integers(0, 4), max_size=4), st.sampled_from("<>")
-).map(lambda t: (np.arange(int(np.prod(t[1]))) % 3).astype(np.dtype(t[0]).newbyteorder(t[2])).reshape(t[1]))
+).map(lambda t: (np.arange(int(np.prod(t[1]))) % 3).astype(swapped(t[0], t[2])).reshape(t[1]))
 
 
 @given(arrays)

@@ -24,7 +24,7 @@ from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import BytesSource
 
 TYPES = [BY_NAME[n] for n in npy._NAMES]
-ARRAYS = {
+ARRAYS: dict[str, Any] = {
     "a": np.arange(12, dtype="<f4").reshape(3, 4),
     "b/c.d": np.array([1.5, -2.5]),
     "läyer": np.zeros((0, 3), "<i8"),
@@ -53,11 +53,15 @@ def _no_tell() -> int:
     raise OSError("this goes one way")
 
 
+def swapped(name: str | None, order: Any) -> Any:
+    return np.dtype(name).newbyteorder(order)
+
+
 def loaded(index: Index) -> dict[str, Any]:
     out = {}
     for e in index:
         raw = index.files[e.file].read(e.offset, e.nbytes)
-        out[e.name] = np.frombuffer(raw, np.dtype(e.dtype.numpy).newbyteorder(index.byte_order)).reshape(e.shape)
+        out[e.name] = np.frombuffer(raw, swapped(e.dtype.numpy, index.byte_order)).reshape(e.shape)
     return out
 
 

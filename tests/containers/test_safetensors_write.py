@@ -206,7 +206,7 @@ def test_refused(named: Any, metadata: Any, error: type[Exception]) -> None:
 def test_options_that_make_no_sense_are_refused() -> None:
     for bad in ({"align": 0}, {"align": 12}, {"reserve": -1}, {"order": "random"}):
         with pytest.raises(UsageError):
-            safetensors.layout([], **bad)  # type: ignore[arg-type]
+            safetensors.layout([], **bad)
     with pytest.raises(UsageError, match="refuse more than 100000000"):
         safetensors.layout([], reserve=SAFETENSORS_HEADER)
     layout = safetensors.layout([], {}, align=1, reserve=SAFETENSORS_HEADER - 2)

@@ -41,7 +41,7 @@ def shards(**tensors: list[str]) -> dict[str, Index]:
 PAIR = {A: shard(A, "a"), B: shard(B, "b")}
 
 
-def rules(weight_map: object, found: dict[str, Index], names: Any = (), **metadata: object) -> set[str]:
+def rules(weight_map: object, found: dict[str, Index], names: Any = (), **metadata: Any) -> set[str]:
     metadata.setdefault("total_size", 16)
     index = sharded.parse_index(index_file(weight_map, **metadata))
     return {f.rule.removeprefix("sharded/") for f in sharded.check(index, found, names or found)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -118,7 +119,7 @@ def test_bad_options_are_usage_errors(folder: Path, tmp_path: Path) -> None:
         ("output.weight", (64, 64), BF16, BF16),
     ],
 )
-def test_types_of_a_gguf(name: str, shape: tuple[int, ...], wanted, chosen) -> None:  # type: ignore[no-untyped-def]
+def test_types_of_a_gguf(name: str, shape: tuple[int, ...], wanted, chosen) -> None:
     assert recipe.gguf_dtype(name, Spec(shape, F32), wanted) is chosen
 
 
@@ -289,7 +290,7 @@ def test_progress_reaches_the_end_and_never_goes_back(folder: Path, tmp_path: Pa
 
 def test_a_big_endian_gguf_comes_out_little_endian(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
-    arrays = {
+    arrays: dict[str, Any] = {
         "a.weight": np.random.default_rng(0).normal(size=(3, 32)).astype(np.float32),
         "b.weight": np.arange(64, dtype=np.float16).reshape(2, 32),
         "c": np.arange(5, dtype=np.int32),
@@ -316,7 +317,7 @@ def test_a_big_endian_gguf_comes_out_little_endian(tmp_path: Path) -> None:
 
 def test_npz_and_safetensors_there_and_back(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         "x/y": rng.normal(size=(3, 4)),
         "i": np.arange(7),
         "flag": np.array(True),

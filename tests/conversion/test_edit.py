@@ -22,6 +22,7 @@ from weighbridge.containers.safetensors_layout import layout as safetensors_layo
 from weighbridge.conversion import edit as module
 from weighbridge.conversion.edit import Edit, apply_edit, journal_of, parse_array, parse_assignment, plan_edit, recover
 from weighbridge.conversion.headers import RESERVED
+from weighbridge.io.sink import InPlace
 from weighbridge.io.source import FileSource
 
 TENSORS = [
@@ -252,7 +253,7 @@ def test_an_edit_in_place_that_is_cut_off_is_undone(
     before = path.read_bytes()
     plan = plan_edit(path, [Edit("general.name", "m" * 100)])
 
-    class Cut(module.InPlace):
+    class Cut(InPlace):
         def write(self, offset: int, data: bytes) -> None:
             super().write(offset, data[:written])
             raise SystemExit("the machine stops here")
@@ -323,7 +324,7 @@ def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.Mo
     path = write_gguf(tmp_path / "m.gguf", BASE)
     before = path.read_bytes()
     path.chmod(0o444)
-    monkeypatch.setattr(module.os, "access", lambda name, mode: bool(os.stat(name).st_mode & 0o200))  # root may all
+    monkeypatch.setattr(os, "access", lambda name, mode: bool(os.stat(name).st_mode & 0o200))  # root may all
     with pytest.raises(PermissionError):
         edit(path, Edit("general.name", value))
     assert path.read_bytes() == before

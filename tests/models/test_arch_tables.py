@@ -33,7 +33,9 @@ def test_families_are_found_by_config_and_by_gguf() -> None:
     assert family_of_hf({"architectures": ["MistralForCausalLM"]}) is LLAMA
     assert family_of_hf({"architectures": ["LLaMAForCausalLM"]}) is LLAMA
     assert family_of_hf({"model_type": "mixtral"}) is LLAMA
-    assert family_of_hf({"model_type": "bert"}).architecture({"model_type": "bert"}).name == "BertModel"
+    found = family_of_hf({"model_type": "bert"}).architecture({"model_type": "bert"})
+    assert found is not None
+    assert found.name == "BertModel"
     assert family_of_gguf({"general.architecture": "bert"}) is BERT
     for wrong in (
         {"architectures": 3},

@@ -107,9 +107,9 @@ def test_the_switches_are_llamacpps(monkeypatch: pytest.MonkeyPatch, row: pretok
     sample = ["zqxj", "a zqxj", "hello"]
     expected = llamacpp_ids(vocab, sample, add_special=True)
     assert tokenizers_ids(to_hf(vocab), sample, add_special=True) == expected
-    for flag in ("ignore_merges", "add_bos"):
-        use(monkeypatch, row, replace(row, **{flag: not getattr(row, flag)}))
-        assert tokenizers_ids(to_hf(vocab), sample, add_special=True) != expected, flag
+    for other in (replace(row, ignore_merges=not row.ignore_merges), replace(row, add_bos=not row.add_bos)):
+        use(monkeypatch, row, other)
+        assert tokenizers_ids(to_hf(vocab), sample, add_special=True) != expected, other
 
 
 def test_names_classes_and_switches_are_those_of_the_source() -> None:
@@ -121,7 +121,7 @@ def test_names_classes_and_switches_are_those_of_the_source() -> None:
 
 
 # A vocabulary's marks -> the name. One line for each row of `choose`, with what makes it hold.
-CHOICES = (
+CHOICES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("glm4", "llama-bpe", dict(tokens=["<sop>", "[gMASK]"], ignore_merges=True)),
     ("chatglm-bpe", "llama-bpe", dict(tokens=["<sop>", "[gMASK]"])),
     ("lfm2", "llama-bpe", dict(tokens=["<|startoftext|>"], ignore_merges=True)),

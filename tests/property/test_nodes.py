@@ -53,11 +53,11 @@ class _Watched(Node):
         object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "seen", set())
 
-    def _read(self, lo, hi, out):  # type: ignore[no-untyped-def]
+    def _read(self, lo, hi, out):
         self.seen.update(range(lo, hi))  # type: ignore[attr-defined]
         self.inner.read(lo, hi, out)  # type: ignore[attr-defined]
 
-    def needs(self, lo, hi):  # type: ignore[no-untyped-def]
+    def needs(self, lo, hi):
         return []
 
 
@@ -83,7 +83,7 @@ def _watch(node: Node) -> Node:
 
     if isinstance(node, n.Concat):
         return replace(node, parts=tuple(_Watched(p) for p in node.parts))
-    return replace(node, source=_Watched(node.source)) if node.sources else _Watched(node)  # type: ignore[attr-defined]
+    return replace(node, source=_Watched(node.source)) if node.sources else _Watched(node)  # type: ignore[call-arg,attr-defined]
 
 
 @given(trees(), st.data())
@@ -152,6 +152,6 @@ def test_two_transposes_are_none() -> None:
         lambda t: t.read(0, 1, np.empty(3, np.uint8)),
     ],
 )
-def test_what_makes_no_sense_is_refused(build) -> None:  # type: ignore[no-untyped-def]
+def test_what_makes_no_sense_is_refused(build) -> None:
     with pytest.raises(UsageError):
         build(stored((4, 4), BY_NAME["F32"], 1).node)

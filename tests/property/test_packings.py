@@ -149,7 +149,7 @@ def test_joining_other_parameters_decodes_and_says_why(bits: int, group: int) ->
 def test_bits_follow_from_shapes_where_the_config_is_wrong_or_silent() -> None:
     """128 columns of 3 bits in groups of 32: no other bits and group fit 12 words in 4 groups."""
     node = unpack(packed(values(1, 2, 128), 3, 32), config(4, 64))["m.weight"]
-    assert (node.packing.bits, node.packing.group) == (3, 32)  # type: ignore[union-attr]
+    assert (node.packing.bits, node.packing.group) == (3, 32)  # type: ignore[attr-defined]
 
 
 def test_a_config_settles_what_shapes_leave_open() -> None:

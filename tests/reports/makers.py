@@ -201,7 +201,7 @@ def llama_folder(folder: Path, shards: int = 2, config: Mapping[str, Any] | None
     if shards == 1:
         (folder / "model.safetensors").write_bytes(safetensors(tensors, {"format": "pt"}))
         return folder
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for s in range(shards):
         part = names[len(names) * s // shards : len(names) * (s + 1) // shards]
         file = f"model-{s + 1:05d}-of-{shards:05d}.safetensors"

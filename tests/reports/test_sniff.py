@@ -283,6 +283,7 @@ def test_opcode_table_is_pickletools() -> None:
         form = sniff_binary._ARGUMENT[ord(op.code)]
         n = op.arg.n if op.arg else 0
         if n == pickletools.UP_TO_NEWLINE:
+            assert op.arg is not None
             assert form == ("nn" if op.arg.name == "stringnl_noescape_pair" else "n"), op.name
         elif n < 0:
             assert form == {-2: "1", -3: "4", -4: "4", -5: "8"}[n], op.name
