@@ -192,6 +192,14 @@ class Tensor:
         node, rest = narrow(self.node, key)
         return to_numpy(node)[rest]
 
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Entries start..stop of the first axis as a tensor of its own: read when asked for, in the form asked for
+        (`rows(0, 2).torch()`). Quantized parts stay quantized where the cut lies between their blocks."""
+        from weighbridge.tensors.slicing import part
+
+        name = f"{self.name}[{start}:{stop}]"
+        return Tensor(name, {name: part(self.node, start, stop)}, self._cache)
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a scalar has no length")

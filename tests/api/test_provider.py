@@ -228,6 +228,19 @@ def test_indexing_reads_only_the_rows_it_names() -> None:
             narrow(node, bad)
 
 
+def test_rows_are_a_tensor_of_their_own(folder: Path) -> None:
+    torch = pytest.importorskip("torch", reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
+    want = llama_tensors()["lm_head.weight"]
+    with wb.open(folder) as model:
+        part = model["lm_head.weight"].rows(3, 7)
+        assert (part.shape, part.dtype, part.nbytes) == ((4, 64), "BF16", 4 * 64 * 2)
+        assert part.torch().view(torch.int16).numpy().tobytes() == want[3:7].tobytes()
+        assert part.rows(1, 2).numpy().tobytes() == want[4:5].tobytes()
+        for lo, hi in ((-1, 2), (3, 2), (0, 81)):
+            with pytest.raises(UsageError):
+                model["lm_head.weight"].rows(lo, hi)
+
+
 def test_iterating_a_tensor_ends() -> None:
     from weighbridge.api import Tensor
 

@@ -39,6 +39,13 @@ def narrow(node: Node, key: Any) -> tuple[Node, tuple[Index, ...]]:
     return node, tuple(rest)
 
 
+def part(node: Node, lo: int, hi: int) -> Node:
+    """Entries lo..hi of the first axis, without reading them. UsageError where there are none of these."""
+    if not node.spec.shape or not 0 <= lo <= hi <= node.spec.shape[0]:
+        raise UsageError(f"entries {lo}..{hi} of {node.spec}")
+    return _rows(node, lo, hi)
+
+
 def _rows(node: Node, lo: int, hi: int) -> Node:
     """Entries lo..hi of the first axis."""
     shape = node.spec.shape
