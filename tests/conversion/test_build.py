@@ -267,6 +267,16 @@ def test_a_folder_brings_its_other_files(folder: Path, tmp_path: Path) -> None:
         assert {k: t.raw() for k, t in a.items()} == {k: t.raw() for k, t in b.items()}
 
 
+def test_a_file_that_the_file_system_cannot_hold_is_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weighbridge.conversion import build
+
+    monkeypatch.setattr(build, "largest_file", lambda path: 10_000)
+    assert "--max-shard-size" in wb.plan(folder, tmp_path / "m.safetensors").notes[-1]
+    assert not any("file system" in note for note in wb.plan(folder, tmp_path / "m", max_shard_size=9_000).notes[:1])
+
+
 def test_a_cast_folder_says_its_type(folder: Path, tmp_path: Path) -> None:
     """transformers loads in the type that config.json names."""
     wb.convert(folder, tmp_path / "cast", dtype="f16")

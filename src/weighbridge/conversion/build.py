@@ -22,6 +22,7 @@ from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import probe, recipe, targets
 from weighbridge.conversion.plan import Loss, Plan, PlannedFile, check_requantize, losses_of
 from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
@@ -67,11 +68,22 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
         files=(*written.files, *draft.beside),
         texts={**draft.texts, **written.texts},
         losses=(*draft.losses, *again, *losses_of(draft.tensors)),
-        notes=(*draft.notes, *written.notes),
+        notes=(*draft.notes, *written.notes, *_too_large(path, written)),
         jobs=options.workers,
         budget=options.memory,
         reports=draft.reports,
     )
+
+
+def _too_large(path: Path, written: targets.Written) -> list[str]:
+    """A warning for each file that the target's file system can't hold."""
+    bound = largest_file(path)
+    return [
+        f"{f.name} has {f.layout.size:,} bytes; the file system there holds at most {bound:,} in one file: shard it "
+        "with --max-shard-size 4GB"
+        for f in written.files
+        if bound is not None and f.layout.size > bound
+    ]
 
 
 def _told_by(path: Path, model: Checkpoint) -> str:
