@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,9 +128,9 @@ def a_gguf_named_safetensors(folder: Path) -> None:
     (folder / "other.safetensors").write_bytes(m.gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (8,))}))
 
 
-@case("file/damaged", "folder/two-formats", words="directory")
-def a_checkpoint_cut_short(folder: Path) -> None:
-    (folder / "old.pt").write_bytes(m.zipped({"x/data.pkl": bytes(400), "x/version": b"3"})[:-40])
+@case("file/damaged", "folder/two-formats", words="STOP")
+def a_pickle_cut_short(folder: Path) -> None:
+    (folder / "old.pkl").write_bytes(pickle.dumps(list(range(100)))[:-40])
 
 
 @case("file/leftover")

@@ -46,8 +46,9 @@ def mapped(node: Node, private: bool = False) -> memoryview | None:
     """The bytes of `node` in the mapping of its file; None where they must be computed or aren't aligned there."""
     if not isinstance(node, Stored) or node.swap or not node.spec.nbytes:
         return None
-    place = node.source.location(node.offset)
-    if place is None or place[1] % node.spec.dtype.word:
+    place, dtype = node.source.location(node.offset), node.spec.dtype
+    # A whole element, not its largest scalar: torch loads a complex128 as 16 aligned bytes, and crashes elsewhere.
+    if place is None or place[1] % (dtype.size if dtype.plain else dtype.word):
         return None
     source, at = place
     return source.map(private)[at : at + node.spec.nbytes]

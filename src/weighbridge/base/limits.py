@@ -61,3 +61,19 @@ FOLDER_FILES: Final = 20_000
 FOLDER_SNIFFED: Final = 1000
 # Zeros at the end of a file or tensor that are worth a word: the block of file systems and of download tools' reserves.
 ZERO_RUN: Final = 64 << 10
+# What the values of one pickle may take, by the machine's own account: a checkpoint of 100,000 tensors stays below.
+PICKLE_MEMORY: Final = 512 * MIB
+# Byte strings longer than this stay in the file (arrays and tensors that were pickled whole).
+PICKLE_BLOB: Final = 64 << 10
+# Bytes of an integer: reading one is linear, but whoever prints it pays quadratic time.
+PICKLE_LONG: Final = 64 << 10
+# Digits of a decimal integer; CPython's own cap (`sys.int_info.default_max_str_digits`).
+PICKLE_DIGITS: Final = 4300
+# Names of a tensor in nested dicts and modules: real models stay below 40 levels.
+PICKLE_DEPTH: Final = 256
+# A findings list is for people: beyond this many of one kind only their number is told.
+PICKLE_FINDINGS: Final = 50
+# Plain values (epoch, learning rates) that are kept as metadata.
+PICKLE_PLAIN: Final = 10_000
+# What an expanded view (stride 0) may become beyond the bytes it is stored in: 4 bytes can claim to be terabytes.
+EXPANDED: Final = GIB

@@ -16,6 +16,8 @@ REGISTRY: Final = MappingProxyType(
         "gguf": "weighbridge.containers.gguf",
         "npz": "weighbridge.containers.npz",
         "npy": "weighbridge.containers.npy",
+        "torch-zip": "weighbridge.containers.torch_zip",
+        "torch-legacy": "weighbridge.containers.torch_legacy",
     }
 )
 

@@ -56,7 +56,10 @@ class Finding:
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One stored tensor: bytes [offset, offset + nbytes) of `files[file]` of its index, in C order, little-endian
-    unless the index says otherwise. (A Struct is made eight times faster than a dataclass; files have 100,000.)"""
+    unless the index says otherwise. (A Struct is made eight times faster than a dataclass; files have 100,000.)
+
+    With `strides` (in elements, none negative) it is a view that does not lie in C order: element (i, j ...) is the
+    i*strides[0] + j*strides[1] ... th of those bytes, which may be fewer or more than the tensor's own."""
 
     name: str
     dtype: DType
@@ -64,6 +67,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     offset: int
     nbytes: int
     file: int = 0
+    strides: tuple[int, ...] | None = None
 
     @property
     def spec(self) -> Spec:
@@ -152,7 +156,7 @@ class Layout:
 
 @runtime_checkable
 class Container(Protocol):
-    """The interface of a container module."""
+    """The interface of a container module. One that only reads has no `layout`."""
 
     NAME: str
     SUFFIX: str

@@ -147,31 +147,11 @@ def _member_name(name: str) -> str:
 
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named; where the archive can't be read, what is unknown is called so."""
-    try:
-        archive = zips.read(source)
-    except (FormatError, UnsupportedError):
-        return [Region(0, source.size, "unknown")] if source.size else []
-    out: list[Region] = []
-    for m in archive.members:
-        at = out[-1].end if out else 0
-        if at < m.at:
-            out.append(Region(at, m.at, "unknown"))
-        out.append(Region(m.at, m.start, "header", f"local header of {m.name}"))
-        out += _member_regions(source, m)
-        if m.end > m.start + m.packed:
-            out.append(Region(m.start + m.packed, m.end, "checksum", f"descriptor of {m.name}"))
-    first = archive.entries[0][0] if archive.entries else archive.tail
-    at = out[-1].end if out else 0
-    if at < first:
-        out.append(Region(at, first, "unknown"))
-    out += [Region(start, end, "name", f"directory entry of {name}") for start, end, name in archive.entries]
-    return [*out, Region(archive.tail, source.size, "header", "end of the archive", f"{len(archive.members)} members")]
+    return zips.regions(source, _member_regions)
 
 
 def _member_regions(source: Source, m: zips.Member) -> list[Region]:
     end = m.start + m.packed
-    if m.packed == 0:
-        return []
     name = m.name.removesuffix(npy.SUFFIX)
     if m.method == zips.DEFLATED:
         return [Region(m.start, end, "tensor", name, f"deflated from {m.size} bytes")]

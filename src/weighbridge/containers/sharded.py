@@ -21,6 +21,8 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.base.spec import Spec
@@ -186,7 +188,7 @@ def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
             if e.name in entries:
                 words = f"tensor {e.name!r} is in two files, and no index says which counts"
                 raise FormatError(words, path=one.files[0].name)
-            entries[e.name] = Entry(e.name, e.dtype, e.shape, e.offset, e.nbytes, len(files) + e.file)
+            entries[e.name] = msgspec.structs.replace(e, file=len(files) + e.file)
         files += one.files
     return replace(
         indexes[0],

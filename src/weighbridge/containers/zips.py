@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SLAB, ZIP_TAIL
+from weighbridge.containers.base import Region
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import Source
 
@@ -270,6 +271,30 @@ def _check_members(members: list[Member], path: str) -> None:
         at = m.end
     if members and members[0].at:
         raise FormatError("the archive doesn't begin at the first byte", path=path, offset=0, found=members[0].at)
+
+
+def regions(source: Source, inner: Callable[[Source, Member], list[Region]]) -> list[Region]:
+    """Every byte of an archive, named; `inner` names those of a member's data, where it has any. Where the archive
+    can't be read, what is unknown is called so."""
+    try:
+        archive = read(source)
+    except (FormatError, UnsupportedError):
+        return [Region(0, source.size, "unknown")] if source.size else []
+    out: list[Region] = []
+    for m in archive.members:
+        at = out[-1].end if out else 0
+        if at < m.at:
+            out.append(Region(at, m.at, "unknown"))
+        out.append(Region(m.at, m.start, "header", f"local header of {m.name}"))
+        out += inner(source, m) if m.packed else []
+        if m.end > m.start + m.packed:
+            out.append(Region(m.start + m.packed, m.end, "checksum", f"descriptor of {m.name}"))
+    first = archive.entries[0][0] if archive.entries else archive.tail
+    at = out[-1].end if out else 0
+    if at < first:
+        out.append(Region(at, first, "unknown"))
+    out += [Region(start, end, "name", f"directory entry of {name}") for start, end, name in archive.entries]
+    return [*out, Region(archive.tail, source.size, "header", "end of the archive", f"{len(archive.members)} members")]
 
 
 # ---- writing --------------------------------------------------------------------------------------------------

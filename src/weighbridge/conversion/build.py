@@ -32,6 +32,11 @@ _SUFFIXES: Final = MappingProxyType({".gguf": "gguf", ".safetensors": "safetenso
 # What goes with a model folder to its new place, besides the weights and their index.
 _SIDE: Final = (".json", ".txt", ".md", ".model", ".jinja", ".py")
 _NO_SIDE: Final = (".index.json",)
+_PICKLED: Final = frozenset({"torch-zip", "torch-legacy"})
+
+
+# Containers whose files lie in a model folder, with config.json beside them.
+_FOLDERS: Final = _PICKLED | {"safetensors"}
 
 
 @dataclass
@@ -94,7 +99,7 @@ def _told_by(path: Path, model: Checkpoint) -> str:
         raise UsageError(f"{path.suffix!r} is no format to write", hint=f"{', '.join(_SUFFIXES)}, or say --to")
     if model.format == "gguf":
         return "hf"
-    return "hf" if model.place.path.is_dir() and model.format == "safetensors" else model.format
+    return "hf" if model.place.path.is_dir() and model.format in _FOLDERS else model.format
 
 
 def _check_target(path: Path, model: Checkpoint, folder: bool) -> None:
@@ -175,6 +180,9 @@ def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> Draft:
     targets.writer(kind)
     nodes = model.stored if options.dtype is None else model.logical
     draft = Draft({}, {} if model.format == "gguf" else model.metadata)
+    if model.format in _PICKLED:
+        draft.metadata = {"format": "pt", **model.metadata}
+        draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []
     for name, node in nodes.items():
         wanted = _holdable(recipe.plain_dtype(options.dtype, node.spec), kind)
@@ -204,7 +212,7 @@ def _holdable(wanted: DType, kind: str) -> DType:
 def _to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
     if model.format == "gguf":
         return _gguf_to_hf(model, options)
-    if model.format != "safetensors":
+    if model.format not in _FOLDERS:
         raise UsageError(f"a {model.format} file has no config to make a model folder of")
     packed = any(isinstance(node, Packed) for node in model.logical.values())
     draft = _unpacked(model, options) if packed and options.dtype else _plain(model, options, "safetensors")

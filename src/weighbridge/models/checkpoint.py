@@ -9,7 +9,7 @@ loads neither numpy nor a tensor; nodes are built when they are asked for.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,9 @@ from weighbridge.base.closing import Closing
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, MIB
+from weighbridge.base.spec import Spec
 from weighbridge.containers import container, format_of
-from weighbridge.containers.base import Index
+from weighbridge.containers.base import Entry, Index
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
@@ -28,7 +29,7 @@ from weighbridge.models.locate import Place, locate
 if TYPE_CHECKING:
     from weighbridge.models.arch.table import Family, Sizes
     from weighbridge.models.meta.table import HfConfig
-    from weighbridge.tensors.nodes import Node, Stored
+    from weighbridge.tensors.nodes import Node
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
@@ -145,9 +146,7 @@ class Checkpoint(Closing):
 
     @cached_property
     def stored(self) -> Mapping[str, Node]:
-        from weighbridge.tensors.nodes import Stored
-
-        return _StoredTensors(self.index, Stored)
+        return _StoredTensors(self.index, node_of)
 
     @cached_property
     def logical(self) -> Mapping[str, Node]:
@@ -168,19 +167,27 @@ class Checkpoint(Closing):
         self.index.close()
 
 
+def node_of(index: Index, entry: Entry) -> Node:
+    """A stored tensor as a node: its bytes as they lie, or a strided view of them."""
+    from weighbridge.tensors.nodes import Stored, strided
+
+    source, swap = index.files[entry.file], index.byte_order == ">"
+    if entry.strides is None:
+        return Stored(entry.spec, source, entry.offset, swap)
+    window = Spec((entry.nbytes // entry.dtype.size,), entry.dtype)
+    return strided(Stored(window, source, entry.offset, swap), 0, entry.shape, entry.strides)
+
+
 class _StoredTensors(Mapping[str, "Node"]):
     """The stored tensors of an index, each made a node when it is first asked for: listing 100,000 names makes none."""
 
-    def __init__(self, index: Index, make: type[Stored]) -> None:
+    def __init__(self, index: Index, make: Callable[[Index, Entry], Node]) -> None:
         self._index, self._make, self._made = index, make, dict[str, "Node"]()
-        self._swap = index.byte_order == ">"
 
     def __getitem__(self, name: str) -> Node:
         node = self._made.get(name)
         if node is None:
-            entry = self._index.by_name[name]
-            node = self._make(entry.spec, self._index.files[entry.file], entry.offset, self._swap)
-            self._made[name] = node
+            node = self._made[name] = self._make(self._index, self._index.by_name[name])
         return node
 
     def __iter__(self) -> Iterator[str]:

@@ -13,18 +13,22 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.source import FileSource
 
 # What a folder's weights are looked for in, in this order; the patterns of one entry are one model's.
-_SUFFIXES: Final = (".safetensors", ".gguf", ".npz", ".npy")
+_SUFFIXES: Final = (".safetensors", ".gguf", ".npz", ".npy", ".bin", ".pt", ".pth", ".ckpt")
+# What a model's one file is called where it lies among others of its suffix.
+_MAIN: Final = MappingProxyType({".bin": "pytorch_model.bin"})
 # GGUF files that go with a model but are not the model (llama.cpp skips the same when it picks a file).
 _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
-_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt")
+# Files of a training run that lie beside a model and hold none of it (transformers' Trainer, accelerate).
+_TRAINING: Final = ("training_args", "optimizer", "scheduler", "rng_state", "random_states", "scaler", "trainer_state")
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Place:
 
 
 def locate(path: str | Path) -> Place:
-    """The files of the model at `path`. FileNotFoundError, UsageError or UnsupportedError where there is none."""
+    """The files of the model at `path`. FileNotFoundError or UsageError where there is none."""
     path = Path(path)
     try:
         mode = path.stat().st_mode
@@ -92,20 +96,19 @@ def _siblings(path: Path, one: Numbered) -> tuple[Path, ...]:
 
 def _folder(folder: Path) -> Place:
     names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
-    for index in ("model.safetensors.index.json", *(n for n in names if n.endswith(".safetensors.index.json"))):
-        if index in names:
-            return Place(folder, _indexed(folder / index).weights, folder, folder / index)
     for suffix in _SUFFIXES:
-        found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS)]
+        main = f"{_MAIN.get(suffix, f'model{suffix}')}.index.json"
+        for index in (main, *(n for n in names if n.endswith(f"{suffix}.index.json"))):
+            if index in names:
+                return Place(folder, _indexed(folder / index).weights, folder, folder / index)
+        found = [n for n in names if n.endswith(suffix) and not n.startswith((*_COMPANIONS, *_TRAINING))]
         if found:
             return Place(folder, tuple(folder / n for n in _one_model(folder, found, suffix)), folder)
-    if any(n.endswith(_PICKLES) for n in names):
-        raise UnsupportedError(f"{folder} holds PyTorch pickles, which this version doesn't read")
     raise UsageError(f"{folder} holds no weights", hint=f"looked for {', '.join(_SUFFIXES)}")
 
 
 def _one_model(folder: Path, names: list[str], suffix: str) -> Iterable[str]:
-    main = f"model{suffix}"
+    main = _MAIN.get(suffix, f"model{suffix}")
     if main in names or len(names) == 1:
         return [main] if main in names else names
     models = {one.set if (one := numbered(name)) else name for name in names}

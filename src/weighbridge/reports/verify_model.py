@@ -13,6 +13,7 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
+from weighbridge.models.checkpoint import node_of
 from weighbridge.reports import beside, counting, facts
 from weighbridge.reports.verify_repo import File, Repo
 from weighbridge.reports.verify_rules import Found, Rule
@@ -148,9 +149,8 @@ def _logical(index: Index, config: Mapping[str, Any]) -> dict[str, tuple[int, ..
     if set(schemes) != {"mlx"}:
         return None
     from weighbridge.packings import unpack
-    from weighbridge.tensors.nodes import Stored
 
-    stored = {e.name: Stored(e.spec, index.files[e.file], e.offset) for e in index}
+    stored = {e.name: node_of(index, e) for e in index}
     return {name: node.spec.shape for name, node in unpack(stored, config).items()}
 
 

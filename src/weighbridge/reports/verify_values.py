@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.containers.base import Entry, Finding, Severity
+from weighbridge.models.checkpoint import node_of
 from weighbridge.reports.verify_rules import Found
 
 if TYPE_CHECKING:
@@ -58,13 +59,13 @@ def inf(v: Values) -> str | None:
 def all_zero(v: Values) -> str | None:
     """Zero matrices happen: the B side of a fresh LoRA. Vectors of zeros (biases) are common and pass silently."""
     fresh = v.entry.name.endswith(("lora_B.weight", "lora_up.weight"))
-    whole = v.zero_tail == v.entry.nbytes > 0
+    whole = v.zero_tail == v.entry.spec.nbytes > 0
     return "every value is zero" if whole and len(v.entry.shape) > 1 and not fresh else None
 
 
 def zero_end(v: Values) -> str | None:
-    if ZERO_RUN <= v.zero_tail < v.entry.nbytes:
-        return f"its last {v.zero_tail:,} of {v.entry.nbytes:,} bytes are zero"
+    if ZERO_RUN <= v.zero_tail < v.entry.spec.nbytes:
+        return f"its last {v.zero_tail:,} of {v.entry.spec.nbytes:,} bytes are zero"
     return None
 
 
@@ -108,7 +109,6 @@ def found(
 
 def _count(file: File, entry: Entry) -> Values:
     from weighbridge.tensors import kernels
-    from weighbridge.tensors.nodes import Stored
 
     _, index = file.parsed
     source = index.files[entry.file]  # a compressed member of an archive is a file of its own
@@ -116,7 +116,7 @@ def _count(file: File, entry: Entry) -> Values:
     out = Values(file, entry, numbers)
     if entry.offset + entry.nbytes > source.size:
         return out  # truncated: the container has said so
-    node = Stored(entry.spec, source, entry.offset, index.byte_order == ">")
+    node = node_of(index, entry)
     step = max(SLAB // max(entry.spec.row_bytes, 1), 1)
     for lo in range(0, entry.spec.rows, step):
         data = node.read(lo, min(lo + step, entry.spec.rows))

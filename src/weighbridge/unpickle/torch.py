@@ -1,0 +1,295 @@
+"""What PyTorch's checkpoints say, read from the values of an abstract machine: tensors by name, plain values, and all
+that is left out. Nothing of torch is used, and what a checkpoint would import or call is not.
+
+    reading = read(machine, value)
+    reading.tensors     name -> Tensor: a view of a storage, by the storage's key
+    reading.plain       name -> number, text or a list of them (epoch, learning rate)
+    reading.remarks     what a loader would do that was not done, what could not be read
+
+Names are the path through dicts, lists and attributes: `model.layers.0.weight`, `optimizer.state.0.exp_avg`. A module
+that was saved whole has the names of its `state_dict()`. A call is understood only by its exact module and name and the
+shape of its arguments (`torch_calls.KNOWN`); any other is left out, and a class that is not known is data: its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_PLAIN
+from weighbridge.unpickle.machine import Event, Machine
+from weighbridge.unpickle.torch_calls import (
+    CLASSES,
+    KNOWN,
+    NAMES,
+    Odd,
+    Storage,
+    Tensor,
+    class_of,
+    interpret,
+    storage_of,
+)
+from weighbridge.unpickle.values import Dict, Global, Object, Persistent, Record, Set, preview
+
+__all__ = ["Reading", "Remark", "Storage", "Tensor", "read", "storages"]
+
+#: The name of a tensor that was saved alone.
+ALONE: Final = "tensor"
+_SCALARS: Final = (bool, int, float, str)
+# Parts of a module's state that its state_dict does not name; their children are named as the module's own.
+_MODULE: Final = ("_parameters", "_buffers", "_modules")
+_LONG_LIST: Final = 4096
+
+
+class Remark(NamedTuple):
+    """`rule` is stable; `at` an offset in the pickle; `harmless`: no loader would mind, and nothing is lost."""
+
+    rule: str
+    words: str
+    at: int
+    tensor: str | None = None
+    harmless: bool = False
+
+
+@dataclass
+class Reading:
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    plain: dict[str, Any] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+
+
+class _Node(NamedTuple):
+    """A value still to be walked; `leaving`: the walk comes back from it."""
+
+    name: str
+    depth: int
+    value: Any
+    leaving: bool = False
+
+
+def read(machine: Machine, value: Any) -> Reading:
+    """The reading of a pickle's value and of what happened on the way."""
+    walk = _Walk(machine)
+    walk.run(value)
+    walk.reading.remarks[:0] = _events(machine)
+    return walk.reading
+
+
+def storages(events: list[Event]) -> Iterator[Storage]:
+    """The storages that a pickle names, in order of appearance. Odd ids are passed over."""
+    for event in events:
+        if event.kind == "persistent":
+            try:
+                yield storage_of(event.what)
+            except Odd:
+                continue
+
+
+class _Walk:
+    def __init__(self, machine: Machine) -> None:
+        self.reading = Reading()
+        # A tree whose parts are shared is larger than its pickle; honest ones are not many times larger.
+        self.budget = 8 * machine.steps + 1024
+        self.made: dict[int, Any] = {}  # what each object was understood as
+
+    def run(self, root: Any) -> None:
+        above: set[int] = set()  # what is being walked: a cycle is not followed
+        stack = [_Node("", 0, root)]
+        while stack:
+            node = stack.pop()
+            if node.leaving:
+                above.discard(id(node.value))
+                continue
+            value = self.understood(node)
+            self.budget -= 1
+            if self.budget < 0:
+                raise UnsupportedError("the checkpoint repeats its own parts without end")
+            if self.leaf(node.name, value) or id(value) in above:
+                continue
+            if node.depth >= PICKLE_DEPTH:
+                self.remark("too-deep", f"{node.name[:100]} is nested too deeply and left out", value)
+                continue
+            above.add(id(value))
+            stack.append(_Node(node.name, node.depth, value, leaving=True))
+            stack += reversed([_Node(name, node.depth + 1, v) for name, v in self.children(node.name, value)])
+
+    def understood(self, node: _Node) -> Any:
+        """The value itself; what a call gives where the call is known."""
+        value = node.value
+        if not isinstance(value, Object | Persistent | Global):
+            return value
+        if id(value) not in self.made:
+            try:
+                self.made[id(value)] = interpret(value)
+            except Odd as odd:
+                self.remark("left-out", f"{node.name or ALONE} is left out: {odd}", value, node.name or ALONE)
+                self.made[id(value)] = None
+        return self.made[id(value)]
+
+    def remark(self, rule: str, words: str, value: Any, tensor: str | None = None) -> None:
+        at = value.at if isinstance(value, Record) else 0
+        self.reading.remarks.append(Remark(f"pickle.{rule}", words, at, tensor))
+
+    # ---- leaves
+
+    def leaf(self, name: str, value: Any) -> bool:
+        """Take the value in where it is not a thing of parts."""
+        if isinstance(value, Tensor):
+            self.reading.tensors[self.free(name or ALONE, value)] = value
+        elif isinstance(value, _SCALARS):
+            self.plain(name, value)
+        elif isinstance(value, list | tuple) and value and len(value) <= _LONG_LIST and _flat(value):
+            self.plain(name, list(value))
+        elif isinstance(value, Set) and value.items and len(value.items) <= _LONG_LIST and _flat(value.items):
+            self.plain(name, list(value.items))
+        else:
+            return not isinstance(value, list | tuple | Dict | Set | Object)
+        return True
+
+    def free(self, name: str, tensor: Tensor) -> str:
+        """`name`, or where it is taken (`{"a.b": x, "a": {"b": y}}`) one beside it."""
+        if name not in self.reading.tensors:
+            return name
+        number = 2
+        while f"{name}#{number}" in self.reading.tensors:
+            number += 1
+        words = f"two tensors are called {name!r}; the second is listed as {name}#{number}"
+        self.reading.remarks.append(Remark("pickle.name-twice", words, tensor.at, name))
+        return f"{name}#{number}"
+
+    def plain(self, name: str, value: Any) -> None:
+        if isinstance(value, int) and value.bit_length() > 64:
+            value = preview(value)
+        if len(self.reading.plain) < PICKLE_PLAIN:
+            self.reading.plain[name or "value"] = value
+        elif len(self.reading.plain) == PICKLE_PLAIN:
+            self.reading.plain["..."] = "more values follow"
+            self.remark("left-out", f"plain values beyond the first {PICKLE_PLAIN} are left out", None)
+
+    # ---- parts
+
+    def children(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, Dict):
+            yield from _named(name, _last_of(value.pairs))
+        elif isinstance(value, Set):
+            yield from ((f"{name}.{i}".lstrip("."), v) for i, v in enumerate(value.items))
+        elif isinstance(value, Object):
+            yield from self.parts(name, value)
+        else:
+            yield from ((f"{name}.{i}".lstrip("."), v) for i, v in enumerate(value))
+
+    def parts(self, name: str, value: Object) -> Iterator[tuple[str, Any]]:
+        """What an object that is not known holds: its state, items and pairs; a new object's arguments, too."""
+        for state in value.states:
+            for part in state if isinstance(state, tuple) else (state,):  # (dict, dict of slots)
+                yield from _attributes(name, part)
+        yield from _named(name, _last_of(value.pairs))
+        arguments = value.args if value.how == "NEWOBJ" and isinstance(value.args, tuple) else ()
+        yield from ((f"{name}.{i}".lstrip("."), v) for i, v in enumerate((*arguments, *value.items)))
+
+
+def _flat(values: list[Any] | tuple[Any, ...]) -> bool:
+    return all(isinstance(v, bool | float | str) or (isinstance(v, int) and v.bit_length() <= 64) for v in values)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bytes):
+        return key.decode("utf-8", "replace")
+    return preview(key) if isinstance(key, int | float | None) else f"<{preview(key)}>"
+
+
+def _last_of(pairs: list[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Pairs as a dict has them: in the order in which keys came first, each with its last value."""
+    kept: dict[tuple[bool, str] | int, tuple[str, Any]] = {}
+    for i, (key, value) in enumerate(pairs):
+        plain = key is None or isinstance(key, str | bytes | int | float)
+        kept[(isinstance(key, str), _key(key)) if plain else i] = (_key(key), value)
+    yield from kept.values()
+
+
+def _named(name: str, pairs: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    return ((f"{name}.{key}" if name else key, value) for key, value in pairs)
+
+
+def _attributes(name: str, state: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(state, Dict):
+        yield name, state
+        return
+    for key, value in _last_of(state.pairs):
+        if key in _MODULE:
+            inner = value
+            if isinstance(value, Object) and isinstance(value.callee, Global) and value.callee.path in KNOWN:
+                inner = _contents(value)
+            if isinstance(inner, Dict):
+                yield from _named(name, _last_of(inner.pairs))
+        elif key != "_metadata":
+            yield (f"{name}.{key}" if name else key), value
+
+
+def _contents(value: Object) -> Any:
+    try:
+        return interpret(value)
+    except Odd:
+        return None
+
+
+# ---- what a loader would do -----------------------------------------------------------------------------------
+
+
+def _events(machine: Machine) -> Iterator[Remark]:
+    """A remark for each name that is not known, once, with how often; imports that lead to a call count as the call."""
+    groups: dict[tuple[str, str], list[Event]] = {}
+    called: set[int] = set()
+    for event in machine.events:
+        if event.kind == "call":
+            called.add(id(event.what.callee))
+    for event in machine.events:
+        found = _unknown(event)
+        if found is not None and not (event.kind == "import" and id(event.what) in called):
+            groups.setdefault(found, []).append(event)
+    if machine.leftover:
+        yield Remark("pickle.leftover", f"{machine.leftover} values are made and not used", machine.end, harmless=True)
+    for i, ((rule, words), events) in enumerate(groups.items()):
+        if i == PICKLE_FINDINGS:
+            yield Remark("pickle.more", f"{len(groups) - i} more things of this kind", events[0].at)
+            return
+        times = f" ({len(events)} times)" if len(events) > 1 else ""
+        yield Remark(rule, words + times, events[0].at)
+
+
+def _unknown(event: Event) -> tuple[str, str] | None:
+    """Rule and words for what is done to names that are not known."""
+    what = event.what
+    match event.kind:
+        case "import" if what.path not in NAMES:
+            return "pickle.unknown-name", f"{what.module}.{what.name} is named, and not imported"
+        case "call":
+            return _unknown_call(what)
+        case "extension" | "buffer":
+            return f"pickle.{event.kind}", "something that the file does not hold is left out"
+        case "odd":
+            words = f"{event.op} on {preview(what)}, which has no such thing, is not done"
+            return "pickle.odd", words
+    return None
+
+
+def _unknown_call(what: Object) -> tuple[str, str] | None:
+    callee = class_of(what.callee)
+    if callee is None:
+        return "pickle.unknown-call", f"the result of {preview(what.callee)} is not called"
+    if callee is what.callee and (callee.path in KNOWN or callee.path in CLASSES):
+        return None
+    if what.how in ("NEWOBJ", "NEWOBJ_EX"):
+        return "pickle.unknown-class", f"no object of {callee} is made; what it holds is read as data"
+    return "pickle.unknown-call", f"{callee}{_arguments(what.args)} is not called; its result is left out"
+
+
+def _arguments(args: Any) -> str:
+    if not isinstance(args, tuple):
+        return "(...)"
+    shown = ", ".join(preview(a) for a in args[:3])
+    return f"({shown}{', ...' if len(args) > 3 else ''})"
