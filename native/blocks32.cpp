@@ -1,9 +1,9 @@
-// ggml's blocks of 32: Q8_0, Q4_0, Q4_1. Bytes equal to llama.cpp's quantize_row_*_ref and dequantize_row_*
+// ggml's blocks of 32: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4. Bytes equal to llama.cpp's quantize_row_*_ref and dequantize_row_*
 // (ggml-quants.c, b11549, built for x86-64), hostile input included.
 //
 // Encoding puts one block in each lane (lanes.hpp); decoding is a plain loop, since each output depends on one code.
-#include "floats.hpp"
-#include "lanes.hpp"
+#include "blocks.hpp"
+#include "codes.hpp"
 
 namespace weighbridge::WB_LEVEL {
 namespace {
@@ -47,9 +47,41 @@ struct Q4_1 {
 };
 static_assert(sizeof(Q4_1) == 20);
 
-// ---------------------------------------------------------------- decode
+// Q5_0, 22 bytes                         x[j] = d * (q[j] - 16)
+//  0      2             6            22
+//  +------+-------------+------------+
+//  | d    | qh: u32,    | qs: low 4  |   bit j of qh is the fifth bit of q[j]
+//  | f16  | the 5th bits| as in Q4_0 |
+//  +------+-------------+------------+
+struct Q5_0 {
+  u8 d[2];
+  u8 qh[4];
+  u8 qs[16];
+};
+static_assert(sizeof(Q5_0) == 22);
 
-WB_INLINE float half(const u8* p) { return bit_cast<float>(widen_f16(load<u16>(p))); }
+// Q5_1, 24 bytes                         x[j] = d * q[j] + m
+//  0      2      4             8     24
+//  +------+------+-------------+-----+
+//  | d    | m    | qh          | qs  |   qh, qs as in Q5_0
+//  +------+------+-------------+-----+
+struct Q5_1 {
+  u8 d[2];
+  u8 m[2];
+  u8 qh[4];
+  u8 qs[16];
+};
+static_assert(sizeof(Q5_1) == 24);
+
+// IQ4_NL, 18 bytes: as Q4_0, but a nibble is a place in a table    x[j] = d * IQ4_VALUES[q[j]]
+// MXFP4, 17 bytes: the same with one byte of scale (OCP MX)        x[j] = 2^(e - 128) * FP4_VALUES[q[j]]
+//  0      1                          17
+//  +------+--------------------------+   (FP4_VALUES are doubled to be integers, so 2^(e - 127) is halved)
+//  | e    | qs as in Q4_0            |
+//  +------+--------------------------+
+constexpr size_t IQ4_NL_SIZE = 18, MXFP4_SIZE = 17;
+
+// ---------------------------------------------------------------- decode
 
 void decode_q8_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += sizeof(Q8_0), dst += N * 4) {
@@ -77,51 +109,89 @@ void decode_q4_1(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   }
 }
 
-// ---------------------------------------------------------------- encode
+// The codes of Q5_0 and Q5_1.
+WB_INLINE void unpack_5bit(const u8* WB_RESTRICT high, const u8* WB_RESTRICT qs, i32* WB_RESTRICT q) {
+  const u32 qh = load<u32>(high);
+  for (u32 j = 0; j < N / 2; ++j) q[j] = i32((qs[j] & 15u) | ((qh >> j & 1u) << 4));
+  for (u32 j = 0; j < N / 2; ++j) q[j + N / 2] = i32((qs[j] >> 4) | ((qh >> (j + 16) & 1u) << 4));
+}
 
-// id = 1 / d, or 0 where d is 0 (a NaN counts as non-zero, as in C).
-WB_INLINE F32 inverse(F32 d) { return select(d != splat(0.0f), splat(1.0f) / d, splat(0.0f)); }
-
-// The f16 scales of `lanes` blocks, `size` bytes apart, and what was lost in them.
-WB_INLINE void store_scales(F32 d, u8* dst, size_t size, Counts& counts) {
-  for (int i = 0; i < W; ++i) {
-    const float scale = d[i];
-    const u32 bits = bit_cast<u32>(scale), a = bits & F32_ABS, h = narrow_f16_ggml(bits);
-    store(dst + size_t(i) * size, 0, u16(h));
-    counts.overflow += u32(a < F32_INF) & u32((h & 0x7FFF) > 0x7BFF);
-    counts.underflow += u32(a != 0) & u32((h & 0x7FFF) == 0);
+void decode_q5_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t b = 0; b < n; ++b, src += sizeof(Q5_0), dst += N * 4) {
+    const float d = half(src);
+    i32 q[N];
+    unpack_5bit(src + 2, src + 6, q);
+    for (size_t j = 0; j < N; ++j) store(dst, j, float(q[j] - 16) * d);
   }
 }
+
+void decode_q5_1(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t b = 0; b < n; ++b, src += sizeof(Q5_1), dst += N * 4) {
+    const float d = half(src), m = half(src + 2);
+    i32 q[N];
+    unpack_5bit(src + 4, src + 8, q);
+    for (size_t j = 0; j < N; ++j) store(dst, j, float(q[j]) * d + m);
+  }
+}
+
+void decode_iq4_nl(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t b = 0; b < n; ++b, src += IQ4_NL_SIZE, dst += N * 4)
+    decode_nibbles<N>(src + 2, half(src), IQ4_VALUES, dst);
+}
+
+// Code 255, a NaN in OCP MX, is 2^127 here as in ggml (ggml_e8m0_to_fp32_half).
+WB_INLINE float half_e8m0(u32 e) { return bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
+
+void decode_mxfp4(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t b = 0; b < n; ++b, src += MXFP4_SIZE, dst += N * 4)
+    decode_nibbles<N>(src + 1, half_e8m0(src[0]), FP4_VALUES, dst);
+}
+
+// As OCP MX reads the scale: 255 is NaN. No quantizer writes it, so it is worth telling.
+void mxfp4_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t b = 0; b < n; ++b) store(dst, b, widen_e8m0(src[b * MXFP4_SIZE]));
+}
+
+// ---------------------------------------------------------------- encode
 
 // W blocks to W * 34 bytes.
 void encode_q8_0(const u8* src, u8* dst, Counts& counts) {
   F32 x[N];
   load_columns(src, N * 4, x);
-  F32 amax = splat(0.0f);
-  for (size_t j = 0; j < N; ++j) {
-    const F32 a = absolute(x[j]);
-    amax = select(amax > a, amax, a);  // MAX(amax, |x|): a NaN is taken, and dropped at the next element
-  }
-  const F32 d = amax / splat(127.0f);
+  const F32 d = running_max(x) / splat(127.0f);
   const F32 id = inverse(d);
   store_scales(d, dst, sizeof(Q8_0), counts);
-  for (size_t j = 0; j < N; j += 4) {  // four codes to a 32-bit word
-    I32 word = splat(i32(0));
-    for (size_t k = 0; k < 4; ++k) word = word | ((round_away(x[j + k] * id) & splat(i32(255))) << int(8 * k));
-    for (int i = 0; i < W; ++i) store(dst + size_t(i) * sizeof(Q8_0) + 2 + j, 0, i32(word[i]));
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = round_away(x[j] * id);
+  store_bytes(q, dst + 2, sizeof(Q8_0));
+}
+
+// (int8_t)(v + shift), at most `top`, as C on x86-64 has it: the low byte of the truncated int32, sign extended.
+WB_INLINE I32 small_code(F32 v, float shift, i32 top) {
+  const I32 q = (truncate(v + splat(shift)) << 24) >> 24;
+  return select(q < splat(top), q, splat(top));
+}
+
+// Nibbles of W blocks at dst, `size` bytes apart.
+WB_INLINE void store_nibbles(const I32 (&q)[N], u8* dst, size_t size) {
+  I32 codes[N / 2];
+  for (size_t j = 0; j < N / 2; ++j) codes[j] = q[j] | (q[j + N / 2] << 4);
+  store_bytes(codes, dst, size);
+}
+
+// The fifth bits at high, the others as nibbles at low.
+WB_INLINE void store_5bit(I32 (&q)[N], u8* high, u8* low, size_t size) {
+  I32 word = splat(i32(0));
+  for (int j = 0; j < int(N); ++j) {
+    word = word | (((q[j] >> 4) & splat(i32(1))) << j);
+    q[j] = q[j] & splat(i32(15));
   }
+  for (int i = 0; i < W; ++i) store(high + size_t(i) * size, 0, i32(word[i]));
+  store_nibbles(q, low, size);
 }
 
-// (int8_t)(v + 8.5f), at most 15, as C on x86-64 has it: the low byte of the truncated int32, sign extended.
-WB_INLINE I32 nibble_code(F32 v) {
-  const I32 q = (truncate(v + splat(8.5f)) << 24) >> 24;
-  return select(q < splat(i32(15)), q, splat(i32(15)));
-}
-
-// W blocks to W * 18 bytes.
-void encode_q4_0(const u8* src, u8* dst, Counts& counts) {
-  F32 x[N];
-  load_columns(src, N * 4, x);
+// The element of largest magnitude, with its sign; of equals the first.
+WB_INLINE F32 extreme_of(const F32 (&x)[N]) {
   F32 amax = splat(0.0f), extreme = splat(0.0f);
   for (size_t j = 0; j < N; ++j) {
     const F32 a = absolute(x[j]);
@@ -129,37 +199,113 @@ void encode_q4_0(const u8* src, u8* dst, Counts& counts) {
     amax = select(larger, a, amax);
     extreme = select(larger, x[j], extreme);
   }
-  const F32 d = extreme / splat(-8.0f);
-  const F32 id = inverse(d);
-  store_scales(d, dst, sizeof(Q4_0), counts);
-  for (size_t j = 0; j < N / 2; j += 4) {
-    I32 word = splat(i32(0));
-    for (size_t k = 0; k < 4; ++k) {
-      const I32 low = nibble_code(x[j + k] * id), high = nibble_code(x[j + k + N / 2] * id);
-      word = word | (((low | (high << 4)) & splat(i32(255))) << int(8 * k));
-    }
-    for (int i = 0; i < W; ++i) store(dst + size_t(i) * sizeof(Q4_0) + 2 + j, 0, i32(word[i]));
+  return extreme;
+}
+
+// Smallest and largest, starting from the ends of f32: NaN and a block of Inf leave them there.
+WB_INLINE void range_of(const F32 (&x)[N], F32& low, F32& high) {
+  low = splat(3.40282347e+38f), high = splat(-3.40282347e+38f);
+  for (size_t j = 0; j < N; ++j) {
+    low = select(x[j] < low, x[j], low);
+    high = select(x[j] > high, x[j], high);
   }
 }
 
-// Any number of blocks with a kernel for W of them: what is left over is padded with zeros and cut.
-template <void kernel(const u8*, u8*, Counts&), size_t size>
-void encode_blocks(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
-  size_t b = 0;
-  for (; b + W <= n; b += W) kernel(src + b * N * 4, dst + b * size, counts);
-  if (b == n) return;
-  u8 in[W * N * 4] = {}, out[W * size];
-  memcpy(in, src + b * N * 4, (n - b) * N * 4);
-  kernel(in, out, counts);  // zeros lose nothing, so the counts stay right
-  memcpy(dst + b * size, out, (n - b) * size);
+// W blocks to W * 18 bytes.
+void encode_q4_0(const u8* src, u8* dst, Counts& counts) {
+  F32 x[N];
+  load_columns(src, N * 4, x);
+  const F32 d = extreme_of(x) / splat(-8.0f);
+  const F32 id = inverse(d);
+  store_scales(d, dst, sizeof(Q4_0), counts);
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = small_code(x[j] * id, 8.5f, 15);
+  store_nibbles(q, dst + 2, sizeof(Q4_0));
+}
+
+// W blocks to W * 20 bytes.
+void encode_q4_1(const u8* src, u8* dst, Counts& counts) {
+  F32 x[N], low, high;
+  load_columns(src, N * 4, x);
+  range_of(x, low, high);
+  const F32 d = (high - low) / splat(15.0f);
+  const F32 id = inverse(d);
+  store_scales(d, dst, sizeof(Q4_1), counts);
+  store_scales(low, dst + 2, sizeof(Q4_1), counts);
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = small_code((x[j] - low) * id, 0.5f, 15);
+  store_nibbles(q, dst + 4, sizeof(Q4_1));
+}
+
+// W blocks to W * 22 bytes.
+void encode_q5_0(const u8* src, u8* dst, Counts& counts) {
+  F32 x[N];
+  load_columns(src, N * 4, x);
+  const F32 d = extreme_of(x) / splat(-16.0f);
+  const F32 id = inverse(d);
+  store_scales(d, dst, sizeof(Q5_0), counts);
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = small_code(x[j] * id, 16.5f, 31);
+  store_5bit(q, dst + 2, dst + 6, sizeof(Q5_0));
+}
+
+// W blocks to W * 24 bytes.
+void encode_q5_1(const u8* src, u8* dst, Counts& counts) {
+  F32 x[N], low, high;
+  load_columns(src, N * 4, x);
+  range_of(x, low, high);
+  const F32 d = (high - low) / splat(31.0f);
+  const F32 id = inverse(d);
+  store_scales(d, dst, sizeof(Q5_1), counts);
+  store_scales(low, dst + 2, sizeof(Q5_1), counts);
+  I32 q[N];  // (uint8_t)(v + 0.5f), of which five bits are stored: no limit at the top
+  for (size_t j = 0; j < N; ++j) q[j] = truncate((x[j] - low) * id + splat(0.5f));
+  store_5bit(q, dst + 4, dst + 8, sizeof(Q5_1));
+}
+
+// floorf(log2f(x)) of a finite x > 0. log2f is rounded, so the last few floats below a power of two have its logarithm:
+// the more of them, the larger that is. With e the exponent, these are 88 from |e| = 128 on, 44 from 64, 22, 11, 5, 2, 1.
+WB_INLINE I32 floor_log2(F32 x) {
+  const I32 denormal = x < splat(1.17549435e-38f);
+  const I32 bits = as_i32(select(denormal, x * splat(16777216.0f), x));
+  const I32 e = (bits >> 23) - splat(i32(127)) - (denormal & splat(i32(24)));
+  const I32 size = select(e < splat(i32(0)), splat(i32(-1)) - e, e);
+  I32 few = splat(i32(0));
+  for (int k = 1; k < 8; ++k) few = select(size > splat(i32((1 << k) - 1)), splat(i32(88 >> (7 - k))), few);
+  const I32 below = splat(i32(0x800000)) - (bits & splat(i32(0x7FFFFF)));  // how many floats to the power of two
+  return e + (select(below > few, splat(i32(0)), splat(i32(1))));
+}
+
+// W blocks to W * 17 bytes. (uint8_t)(floorf(log2f(amax)) - 2 + 127), as C on x86-64 has it: tiny blocks wrap round to
+// scales far too large, and Inf gives 0.
+void encode_mxfp4(const u8* src, u8* dst, Counts& counts) {
+  F32 x[N];
+  load_columns(src, N * 4, x);
+  const F32 amax = magnitude_of(x);
+  const I32 known = (amax > splat(0.0f)) & (amax < splat(__builtin_huge_valf()));
+  const I32 wide = select(known, floor_log2(amax) + splat(i32(125)), splat(i32(0)));
+  const I32 e = wide & splat(i32(255));
+  const I32 tiny = select(e == splat(i32(1)), splat(i32(0x00400000)), splat(i32(0x00200000)));
+  const F32 d = as_f32(select(e < splat(i32(2)), tiny, (e - splat(i32(1))) << 23));
+  for (int i = 0; i < W; ++i) dst[size_t(i) * MXFP4_SIZE] = u8(e[i]), counts.underflow += wide[i] < 0;
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = nearest_fp4(x[j], d);
+  store_nibbles(q, dst + 1, MXFP4_SIZE);
 }
 
 }  // namespace
 
-const Format block_formats[block_format_count] = {
-    {"Q8_0", N, sizeof(Q8_0), decode_q8_0, encode_blocks<encode_q8_0, sizeof(Q8_0)>, nullptr, 1, {0}},
-    {"Q4_0", N, sizeof(Q4_0), decode_q4_0, encode_blocks<encode_q4_0, sizeof(Q4_0)>, nullptr, 1, {0}},
-    {"Q4_1", N, sizeof(Q4_1), decode_q4_1, nullptr, nullptr, 2, {0, 2}},
+static const Format formats[] = {
+    {"Q8_0", N, sizeof(Q8_0), decode_q8_0, encode_blocks<encode_q8_0, N, sizeof(Q8_0)>, nullptr, 1, half_scales<34, 0>},
+    {"Q4_0", N, sizeof(Q4_0), decode_q4_0, encode_blocks<encode_q4_0, N, sizeof(Q4_0)>, nullptr, 1, half_scales<18, 0>},
+    {"Q4_1", N, sizeof(Q4_1), decode_q4_1, encode_blocks<encode_q4_1, N, sizeof(Q4_1)>, nullptr, 2,
+     half_scales<20, 0, 2>},
+    {"Q5_0", N, sizeof(Q5_0), decode_q5_0, encode_blocks<encode_q5_0, N, sizeof(Q5_0)>, nullptr, 1, half_scales<22, 0>},
+    {"Q5_1", N, sizeof(Q5_1), decode_q5_1, encode_blocks<encode_q5_1, N, sizeof(Q5_1)>, nullptr, 2,
+     half_scales<24, 0, 2>},
+    {"IQ4_NL", N, IQ4_NL_SIZE, decode_iq4_nl, nullptr, nullptr, 1, half_scales<18, 0>},
+    {"MXFP4", N, MXFP4_SIZE, decode_mxfp4, encode_blocks<encode_mxfp4, N, MXFP4_SIZE>, nullptr, 1, mxfp4_scales},
 };
+const Family blocks32 = {formats, sizeof formats / sizeof *formats};
 
 }  // namespace weighbridge::WB_LEVEL

@@ -39,8 +39,14 @@ struct Format {
   void (*encode)(const u8* f32, u8* dst, size_t n, Counts&);
   // f64 only: to f32 with round-to-odd, so that a second rounding to a narrower type gives what one rounding would.
   void (*decode_odd)(const u8* src, u8* f32, size_t n);
-  u32 scale_count;    // f16 scales in a block,
-  u32 scale_at[2];    // and where they are
+  u32 scale_count;  // scales in a block that can go wrong (NaN, Inf, huge), and these as f32, block by block
+  void (*scales)(const u8* src, u8* f32, size_t n);
+};
+
+// Formats of one family of kernels.
+struct Family {
+  const Format* formats;
+  size_t count;
 };
 
 struct Affine {
@@ -53,8 +59,8 @@ struct Affine {
 struct Table {
   const char* level;
   int lanes;
-  const Format* const* formats;
-  size_t format_count;
+  const Family* const* families;
+  size_t family_count;
   void (*cast)(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts&);
   void (*stats)(const Format& type, const u8* src, size_t n, Stats&);
   void (*scale_stats)(const Format& type, const u8* src, size_t n, Stats&);

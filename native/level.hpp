@@ -37,10 +37,7 @@ void affine_decode(const Affine&, const u8* weight, const u8* scales, const u8* 
 void byteswap(const u8* src, u8* dst, size_t n, u32 word);
 void gather(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes);
 
-constexpr size_t float_format_count = 9;
-constexpr size_t block_format_count = 3;
-extern const Format float_formats[float_format_count];
-extern const Format block_formats[block_format_count];
+extern const Family floats, blocks32, lowbit, kquants, iquants;
 
 namespace {
 

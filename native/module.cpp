@@ -51,8 +51,11 @@ void need_apart(const Buffer& a, const Buffer& out) {
 
 const Format& format(const char* name) {
   const Table& table = kernels();
-  for (size_t i = 0; i < table.format_count; ++i)
-    if (!std::strcmp(table.formats[i]->name, name)) return *table.formats[i];
+  for (size_t i = 0; i < table.family_count; ++i) {
+    const Family& family = *table.families[i];
+    for (size_t k = 0; k < family.count; ++k)
+      if (!std::strcmp(family.formats[k].name, name)) return family.formats[k];
+  }
   PyErr_Format(PyExc_ValueError, "no kernels for the number type %s", name);
   throw nb::python_error();
 }
@@ -93,8 +96,11 @@ void use_level(const char* name) {
 nb::list format_names(bool encodable) {
   nb::list out;
   const Table& table = kernels();
-  for (size_t i = 0; i < table.format_count; ++i)
-    if (!encodable || table.formats[i]->encode) out.append(nb::str(table.formats[i]->name));
+  for (size_t i = 0; i < table.family_count; ++i) {
+    const Family& family = *table.families[i];
+    for (size_t k = 0; k < family.count; ++k)
+      if (!encodable || family.formats[k].encode) out.append(nb::str(family.formats[k].name));
+  }
   return out;
 }
 

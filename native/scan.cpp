@@ -65,13 +65,11 @@ void stats(const Format& type, const u8* src, size_t n, Stats& out) {
 void scale_stats(const Format& type, const u8* src, size_t n, Stats& out) {
   Stats s = empty();
   u8 tile[TILE * 4];
-  for (size_t i = 0; i < n; i += TILE) {
-    const size_t m = n - i < TILE ? n - i : TILE;
-    for (u32 k = 0; k < type.scale_count; ++k) {
-      const u8* first = src + i * type.size + type.scale_at[k];
-      for (size_t j = 0; j < m; ++j) store(tile, j, widen_f16(load<u16>(first + j * type.size)));
-      f32_stats(tile, m, s);
-    }
+  const size_t step = TILE / type.scale_count;
+  for (size_t i = 0; i < n; i += step) {
+    const size_t m = n - i < step ? n - i : step;
+    type.scales(src + i * type.size, tile, m);
+    f32_stats(tile, m * type.scale_count, s);
   }
   out = s;
 }

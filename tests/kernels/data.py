@@ -124,3 +124,27 @@ def boundaries(name: str) -> Floats:
         return np.concatenate(
             [spots, np.nextafter(spots, np.float32(np.inf)), np.nextafter(spots, np.float32(-np.inf))]
         )
+
+
+def around_powers_of_two() -> Floats:
+    """Blocks of 32 whose largest element is a power of two or one of the floats around it, up to where log2f no longer
+    rounds to the power's exponent, and beyond."""
+    powers = (np.arange(1, 255, dtype=np.int64) << 23)[:, None]
+    denormal = (np.int64(1) << np.arange(3, 23, dtype=np.int64))[:, None]
+    near = np.arange(-95, 3, dtype=np.int64)
+    bits = np.concatenate([powers + near, denormal + near]).reshape(-1)
+    x = np.zeros((bits.size, 32), np.float32)
+    x[:, 3] = np.abs(bits).astype(np.uint32).view(np.float32)
+    x[:, 7] = x[:, 3] * np.float32(0.3)
+    return x.reshape(-1)
+
+
+def around_e4m3_scales() -> Floats:
+    """Parts of 16 whose largest element is six times an E4M3 value, a midpoint of two, or a float beside these."""
+    scales = np.arange(0, 600, 2.0**-4)
+    scales = np.concatenate([scales, scales * 2.0**-7, np.arange(40) * 2.0**-10]).astype(np.float32)
+    scales = np.concatenate([np.nextafter(scales, np.float32(0)), scales, np.nextafter(scales, np.float32(1e9))])
+    x = np.zeros((scales.size // 8 * 8, 16), np.float32)
+    x[:, 0] = scales[: len(x)] * np.float32(6)
+    x[:, 5] = -scales[: len(x)]
+    return x.reshape(-1)

@@ -37,7 +37,8 @@ def quantize(dtype: DType, x: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def dequantize(dtype: DType, data: NDArray[np.uint8]) -> NDArray[np.float32]:
     out = np.zeros(data.size // dtype.size * dtype.block, np.float32)
-    _row(f"dequantize_row_{dtype.name.lower()}", data.ctypes.data, out)
+    name = dtype.name.lower().replace("_k", "_K")
+    _row(f"dequantize_row_{name}", data.ctypes.data, out)
     return out
 
 

@@ -3,21 +3,24 @@ with the native kernels (or with MLX, where only the reference can encode)."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from collections.abc import Iterator
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.kernels.data import SETS, numbers
+from tests.kernels.data import SETS, around_e4m3_scales, around_powers_of_two, numbers
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.native import native
-from weighbridge.tensors import reference
+from weighbridge.tensors import codecs, grids, reference, reference_iq, reference_k, reference_low
 
 pytestmark = [pytest.mark.mutation, pytest.mark.skipif(native is None, reason="the extension isn't built")]
 
+MODULES = (reference, reference_low, reference_k, reference_iq)
 DATA = {kind: numbers(kind, 32 * 64) for kind in SETS}
-PATTERNS = np.random.default_rng(2).integers(0, 256, 34 * 18 * 20 * 8, dtype=np.uint8)
+EDGES = {"MXFP4": (around_powers_of_two(),), "NVFP4": (around_e4m3_scales(),)}
+PATTERNS = np.random.default_rng(2).integers(0, 256, 150_000, dtype=np.uint8)
 
 
 def native_decode(name: str, data: np.ndarray) -> np.ndarray:
@@ -35,18 +38,20 @@ def differs(ours: Any, theirs: Any) -> bool:
     return not np.array_equal(np.asarray(ours).view(np.uint8), np.asarray(theirs).view(np.uint8))
 
 
-def a_difference_is_seen() -> bool:
+def differences() -> Iterator[bool]:
     """What the other tests of this folder compare, in short."""
-    seen = []
-    for name, decode in reference.DECODE.items():
+    for name, decode in codecs.DECODE.items():
         data = PATTERNS[: PATTERNS.size // BY_NAME[name].size * BY_NAME[name].size]
-        seen.append(differs(decode(data), native_decode(name, data)))
-        seen.append(reference.stats(name, data) != native.stats(name, data))
+        yield differs(decode(data), native_decode(name, data))
+        yield codecs.stats(name, data) != native.stats(name, data)
     for name in native.formats(True):
-        for x in DATA.values():
-            (ours, lost), (theirs, counts) = reference.ENCODE[name](x), native_encode(name, x)
-            seen.append(differs(ours, theirs) or lost != counts)
-    return any(seen)
+        for x in (*DATA.values(), *EDGES.get(name, ())):
+            (ours, lost), (theirs, counts) = codecs.ENCODE[name](x), native_encode(name, x)
+            yield differs(ours, theirs) or lost != counts
+
+
+def a_difference_is_seen() -> bool:
+    return any(differences())
 
 
 def affine_difference_is_seen() -> bool:
@@ -62,15 +67,9 @@ def affine_difference_is_seen() -> bool:
     return False
 
 
-def q4_1_difference_is_seen() -> bool:
-    from tests.kernels import ggml
-
-    return any(differs(reference.encode_q4_1(x)[0], ggml.quantize(BY_NAME["Q4_1"], x)) for x in DATA.values())
-
-
 def seen_somewhere() -> bool:
     try:
-        return a_difference_is_seen() or affine_difference_is_seen() or q4_1_difference_is_seen()
+        return a_difference_is_seen() or affine_difference_is_seen()
     except (ValueError, IndexError):  # a shape that no longer fits is a red test too
         return True
 
@@ -80,32 +79,103 @@ def test_nothing_is_seen_without_a_fault() -> None:
 
 
 CONSTANTS = [
-    ("QK", 16),
-    ("Q8_TOP", 128),
-    ("Q8_TOP", 126),
-    ("Q4_LOW", -7),
-    ("Q4_LOW", 8),
-    ("Q4_ROUND", 8.0),
-    ("Q4_ROUND", 8.499),
-    ("Q4_TOP", 16),
-    ("Q4_TOP", 14),
-    ("Q4_1_ROUND", 0.0),
-    ("Q4_1_ROUND", 0.499),
-    ("NIBBLE", 3),
-    ("AFFINE_EPS", 1.001e-7),
-    ("AFFINE_EPS", 1e-8),
+    (reference, "QK", 16),
+    (reference, "Q8_TOP", 128),
+    (reference, "Q8_TOP", 126),
+    (reference, "Q4_LOW", -7),
+    (reference, "Q4_LOW", 8),
+    (reference, "Q4_ROUND", 8.0),
+    (reference, "Q4_ROUND", 8.499),
+    (reference, "Q4_TOP", 16),
+    (reference, "Q4_TOP", 14),
+    (reference, "Q4_1_ROUND", 0.0),
+    (reference, "Q4_1_ROUND", 0.499),
+    (reference, "NIBBLE", 3),
+    (reference, "AFFINE_EPS", 1.001e-7),
+    (reference, "AFFINE_EPS", 1e-8),
+    (reference, "Q5_LOW", -15),
+    (reference, "Q5_LOW", 16),
+    (reference, "Q5_ROUND", 16.0),
+    (reference, "Q5_ROUND", 16.499),
+    (reference, "Q5_TOP", 30),
+    (reference, "Q5_TOP", 32),
+    (reference_low, "Q1_0_N", 64),
+    (reference_low, "Q2_0_N", 32),
+    (reference_low, "TQ_N", 128),
+    (reference_low, "FP4_TOP", 5.999),
+    (reference_low, "MXFP4_BIAS", 124),
+    (reference_low, "MXFP4_BIAS", 126),
+    (reference_low, "UE4M3_TOP", 0x7D),
+    (reference_low, "UE4M3_SPAN", 0x76),
+    (reference_low, "UE4M3_SPAN", 0x78),
+    (reference_k, "QK_K", 128),
+    (reference_k, "Q3_SCALE_ZERO", 31),
+    (reference_k, "Q3_ZERO", 3),
+    (reference_k, "Q6_ZERO", 31),
+    (reference_iq, "QK_K", 128),
+    (reference_iq, "RUNS", 16),
+    (reference_iq, "IQ1_DELTA", -0.125),
+    (reference_iq, "IQ1_DELTA", 0.1249),
+    (reference_iq, "SCALE_SHIFT", 0.499),
+    (reference_iq, "IQ2_SCALE", 0.5),
+    (reference_iq, "IQ3_SCALE", 0.25),
+    (reference_iq, "IQ4_SCALE_ZERO", 31),
+    (reference_iq, "PARITIES", 0x6997),
+    (reference_iq, "CODE_BITS", 8),
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), CONSTANTS)
-def test_a_changed_constant_is_seen(name: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, name, value)
+@pytest.mark.parametrize(
+    ("module", "name", "value"), CONSTANTS, ids=lambda v: getattr(v, "__name__", str(v)).split(".")[-1]
+)
+def test_a_changed_constant_is_seen(
+    module: ModuleType, name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for user in MODULES:  # constants are imported by name
+        if getattr(user, name, None) == getattr(module, name) and (user is module or not _own(user, name)):
+            monkeypatch.setattr(user, name, value)
     assert seen_somewhere()
 
 
+def _own(module: ModuleType, name: str) -> bool:
+    return (module.__name__, name) in {(m.__name__, n) for m, n, _ in CONSTANTS}
+
+
 def test_every_constant_has_a_fault() -> None:
-    numbers_there = {n for n, v in vars(reference).items() if n.isupper() and isinstance(v, int | float)}
-    assert numbers_there == {name for name, _ in CONSTANTS}
+    for module in MODULES:
+        numbers_there = {n for n, v in vars(module).items() if n.isupper() and isinstance(v, int | float)}
+        own = {name for where, name, _ in CONSTANTS if where is module}
+        assert own <= numbers_there
+        assert numbers_there <= own | {name for where, name, _ in CONSTANTS if where is reference}
+
+
+TABLES = [("IQ4_VALUES", 16), ("FP4_VALUES", 16)]
+
+
+@pytest.mark.parametrize(("name", "at"), [(name, at) for name, size in TABLES for at in range(size)])
+def test_a_changed_value_of_a_table_is_seen(name: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = list(getattr(reference_low, name))
+    values[at] += 1
+    for module in (reference_low, reference_iq):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, tuple(values))
+    assert a_difference_is_seen()
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_changed_part_of_tq1_0_is_seen(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = list(reference_low.TQ1_PARTS)
+    parts[at] = (parts[at][0], parts[at][1] - 1)
+    monkeypatch.setattr(reference_low, "TQ1_PARTS", tuple(parts))
+    assert seen_somewhere()
+
+
+@pytest.mark.parametrize("name", grids.LATTICES)
+def test_a_changed_point_of_a_codebook_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = grids.grid(name).copy()
+    points[-1, -1] ^= 1
+    monkeypatch.setattr(reference_iq, "grid", lambda asked: points if asked == name else grids.grid(asked))
+    assert a_difference_is_seen()
 
 
 ROWS = list(zip(reference.SCALAR, list(reference.SCALAR)[1:] + list(reference.SCALAR)[:1], strict=True))
@@ -123,10 +193,21 @@ FAULTS = {
     "halves added before truncation": ("round_away", lambda x: reference.truncate(x + np.copysign(np.float32(0.5), x))),
     "conversion that saturates": ("truncate", lambda x: np.clip(np.nan_to_num(x), -128, 127).astype(np.int32)),
     "NaN payload kept in scales": ("half_bits", lambda x: reference.narrow("F16", x).view(np.uint8).reshape(-1, 2)),
-    "NaN that wins the maximum": ("_running_max", lambda a: a.max(axis=1)),
-    "last of equals": ("_extreme", lambda rows: rows[:, ::-1][np.arange(len(rows)), _last(rows)][:, None]),
+    "NaN that wins the maximum": ("running_max", lambda a: a.max(axis=1)),
+    "last of equals": ("extreme", lambda rows: rows[:, ::-1][np.arange(len(rows)), _last(rows)][:, None]),
+    "fifth bits in the other order": ("fifth_bits", lambda codes: reference_fifth_bits(codes)[:, ::-1]),
+    "log2 not rounded": ("floor_log2", lambda x: (np.frexp(x)[1] - 1).astype(np.int32)),
+    "last of the nearest codes": ("nearest_fp4", lambda rows, d: _last_nearest(rows, d)),
     "scale losses not counted": ("scale_loss", lambda scales: (0, 0)),
 }
+
+
+reference_fifth_bits = reference.fifth_bits
+
+
+def _last_nearest(rows: np.ndarray, d: np.ndarray) -> np.ndarray:
+    errors = np.abs(np.array(reference_low.FP4_VALUES, np.float32)[:, None, None] * d - rows)
+    return 15 - np.argmin(np.nan_to_num(errors[::-1], nan=np.inf, posinf=np.inf), axis=0)
 
 
 def _last(rows: np.ndarray) -> np.ndarray:
@@ -136,7 +217,9 @@ def _last(rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_changed_rule_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, change = FAULTS[fault]
-    monkeypatch.setattr(reference, name, change)
+    for module in MODULES:
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, change)
     with np.errstate(all="ignore"):
         assert seen_somewhere()
 

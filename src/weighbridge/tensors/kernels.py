@@ -1,7 +1,7 @@
 """Loops over numbers: the native ones where they exist for a type, else the same in numpy (`reference.py`). Both give
 the same bytes. Everything takes and fills 1-D C-contiguous arrays; stored bytes are uint8 of any alignment.
 
-A type is offered if it has a row in `reference.py`; the native table only makes it fast.
+A type is offered if it has a row in `codecs.py`; the native table only makes it fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weighbridge.base.byteorder import swap_plan
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.native import native
-from weighbridge.tensors import reference
+from weighbridge.tensors import codecs, reference
 from weighbridge.tensors.reference import Array, Bytes, Floats
 
 
@@ -28,7 +28,7 @@ class CastCounts(NamedTuple):
 
 
 class ValueStats(NamedTuple):
-    """What stands in floats, or in a block type's f16 scales. The extremes are over finite values; None where there
+    """What stands in floats, or in a block type's scales. The extremes are over finite values; None where there
     are none."""
 
     nan: int
@@ -43,12 +43,12 @@ _ENCODES: Final = frozenset(native.formats(True) if native else ())
 
 def decodes(dtype: DType) -> bool:
     """True where stored bytes of `dtype` can become f32."""
-    return dtype.name in reference.DECODE
+    return dtype.name in codecs.DECODE
 
 
 def encodes(dtype: DType) -> bool:
     """True where f32 can become stored bytes of `dtype`."""
-    return dtype.name in reference.ENCODE
+    return dtype.name in codecs.ENCODE
 
 
 def casts(source: DType, target: DType) -> bool:
@@ -63,7 +63,7 @@ def decode(dtype: DType, src: Bytes, out: Floats) -> None:
     if dtype.name in _DECODES:
         native.decode(dtype.name, src, out)
     else:
-        _bytes(out)[:] = reference.DECODE[dtype.name](src).view(np.uint8)
+        _bytes(out)[:] = codecs.DECODE[dtype.name](src).view(np.uint8)
 
 
 def encode(dtype: DType, src: Floats, out: Bytes) -> CastCounts:
@@ -72,7 +72,7 @@ def encode(dtype: DType, src: Floats, out: Bytes) -> CastCounts:
     _sizes(src, dtype.block * 4, out, dtype.size)
     if dtype.name in _ENCODES:
         return CastCounts(*native.encode(dtype.name, src, out))
-    data, lost = reference.ENCODE[dtype.name](np.require(src, np.float32, "A"))
+    data, lost = codecs.ENCODE[dtype.name](np.require(src, np.float32, "A"))
     out[:] = data
     return CastCounts(*lost)
 
@@ -90,10 +90,10 @@ def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:
 
 
 def stats(dtype: DType, src: Bytes) -> ValueStats:
-    """NaN, Inf and extremes of plain floats; of a block type, of its f16 scales."""
+    """NaN, Inf and extremes of plain floats; of a block type, of its scales."""
     _need(decodes(dtype), f"{dtype} can't be looked into by this version")
     _whole(src, dtype.size)
-    found = native.stats(dtype.name, src) if dtype.name in _DECODES else reference.stats(dtype.name, src)
+    found = native.stats(dtype.name, src) if dtype.name in _DECODES else codecs.stats(dtype.name, src)
     return ValueStats(*found)
 
 

@@ -1,8 +1,9 @@
 """The codecs in plain numpy, written to be read: what the native kernels must equal bit for bit, and what runs where
-they couldn't be built. One table a direction, keyed by the type's name.
+they couldn't be built. Here: plain floats, ggml's simple blocks of 32, MLX; `reference_low`, `reference_k` and
+`reference_iq` have ggml's other blocks, and `codecs` all of them in one table.
 
-    DECODE[name](bytes)   -> float32          ENCODE[name](float32) -> bytes, lost
-    cast(a, b, bytes)     -> bytes, lost      affine_decode / affine_encode: MLX
+    BLOCKS[name].decode(bytes) -> float32     BLOCKS[name].encode(float32) -> bytes, lost
+    cast(a, b, bytes) -> bytes, lost          affine_decode / affine_encode
 
 All take and give 1-D arrays; bytes are uint8 and may be unaligned. `lost` is (overflow, underflow): finite values that
 became Inf or NaN, non-zero ones that became zero; of a block type, of its f16 scales.
@@ -28,7 +29,7 @@ Encoder = Callable[[Floats], tuple[Bytes, Lost]]
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Inf and NaN are data here, not accidents."""
     with np.errstate(all="ignore"):
         yield
@@ -69,7 +70,7 @@ def aligned(src: Bytes, dtype: np.dtype[Any]) -> Array:
 def round_to_odd(x: NDArray[np.float64]) -> Floats:
     """f64 -> f32, inexact results to the neighbour with an odd last bit. Rounding that to any type at least two bits
     narrower gives the one correct rounding; rounding twice to nearest doesn't (Boldo and Melquiond 2005)."""
-    with _quiet():
+    with quiet():
         near = x.astype(np.float32)
         back = near.astype(np.float64)
     bits = near.view(np.uint32)
@@ -81,7 +82,7 @@ def round_to_odd(x: NDArray[np.float64]) -> Floats:
 def widen(name: str, src: Bytes) -> Floats:
     """Stored floats as f32. Exact but for f64, which is rounded once. A signalling f16 NaN becomes quiet."""
     values = aligned(src, SCALAR[name])
-    with _quiet():
+    with quiet():
         out: Floats = values.astype(np.float32)
     if name == "F16":
         out.view(np.uint32)[np.isnan(out)] |= np.uint32(0x00400000)
@@ -91,7 +92,7 @@ def widen(name: str, src: Bytes) -> Floats:
 def narrow(name: str, x: Floats) -> Array:
     """f32 as the stored type, nearest even. NaN in f16 and bf16: sign and top of the payload kept, made quiet (IEEE
     754 6.2.3, as the hardware's conversions and ggml do); in the 8-bit ones as ml_dtypes writes it."""
-    with _quiet():
+    with quiet():
         out: Array = x.astype(SCALAR[name])
     nan, bits = np.isnan(x), x.view(np.uint32)
     if name == "F16":
@@ -104,7 +105,7 @@ def narrow(name: str, x: Floats) -> Array:
 
 def narrowing_loss(source: Array, out: Array) -> Lost:
     """What a cast from `source` to `out` lost."""
-    with _quiet():
+    with quiet():
         wide = out if out.dtype == np.float64 else out.astype(np.float32)
         return _lost(source, np.isfinite(wide), wide == 0)
 
@@ -115,7 +116,7 @@ def cast(source: str, target: str, src: Bytes) -> tuple[Bytes, Lost]:
         return src.copy(), (0, 0)
     values = aligned(src, SCALAR[source])
     if target == "F64":
-        with _quiet():
+        with quiet():
             return widen(source, src).astype(np.float64).view(np.uint8), (0, 0)
     middle = round_to_odd(values) if source == "F64" and target != "F32" else widen(source, src)
     out = middle if target == "F32" else narrow(target, middle)
@@ -123,11 +124,11 @@ def cast(source: str, target: str, src: Bytes) -> tuple[Bytes, Lost]:
     return out.view(np.uint8), narrowing_loss(original, out)
 
 
-def _plain_decoder(name: str) -> Decoder:
+def plain_decoder(name: str) -> Decoder:
     return lambda src: widen(name, src)
 
 
-def _plain_encoder(name: str) -> Encoder:
+def plain_encoder(name: str) -> Encoder:
     return lambda x: cast("F32", name, x.view(np.uint8))
 
 
@@ -141,10 +142,13 @@ Q4_LOW: Final = -8  # codes of Q4_0 are -8..7: the element of largest magnitude 
 Q4_ROUND: Final = 8.5  # the shift by 8 and the half that makes truncation a rounding
 Q4_TOP: Final = 15  # the largest 4-bit code
 Q4_1_ROUND: Final = 0.5
+Q5_LOW: Final = -16
+Q5_ROUND: Final = 16.5
+Q5_TOP: Final = 31
 NIBBLE: Final = 4
 
 
-def _half(columns: Bytes) -> Floats:
+def half(columns: Bytes) -> Floats:
     """An f16 column of a block matrix as f32 [blocks, 1]."""
     return widen("F16", np.ascontiguousarray(columns).reshape(-1)).reshape(-1, 1)
 
@@ -162,34 +166,34 @@ def scale_loss(scales: Floats) -> Lost:
 
 def truncate(x: Floats) -> NDArray[np.int32]:
     """float -> int32 as x86 does it: towards zero; NaN and what doesn't fit are INT_MIN (C leaves them undefined)."""
-    with _quiet():
+    with quiet():
         return np.where(np.abs(x) < np.float32(2**31), x, np.float32(-(2**31))).astype(np.int32)
 
 
 def round_away(x: Floats) -> NDArray[np.int32]:
     """roundf: halves away from zero. The largest float below 0.5 is added, so that 0.49999997 stays below 1."""
-    with _quiet():
+    with quiet():
         return truncate(x + np.copysign(np.nextafter(np.float32(0.5), np.float32(0)), x))
 
 
-def _inverse(d: Floats) -> Floats:
+def inverse(d: Floats) -> Floats:
     """1 / d, or 0 where d is 0."""
-    with _quiet():
+    with quiet():
         return np.where(d != 0, np.float32(1) / d, np.float32(0)).astype(np.float32)
 
 
-def _nibbles(codes: Bytes) -> NDArray[np.int32]:
+def nibbles(codes: Bytes) -> NDArray[np.int32]:
     """[blocks, 16] bytes -> [blocks, 32] codes: low nibbles are elements 0..15, high ones 16..31."""
     return np.concatenate([codes & 15, codes >> NIBBLE], axis=1).astype(np.int32)
 
 
-def _pack_nibbles(codes: NDArray[np.int32]) -> Bytes:
+def pack_nibbles(codes: NDArray[np.int32]) -> Bytes:
     """The way back. C stores the low code unmasked; out-of-range codes (from NaN) reach the high nibble there too."""
     low, high = codes[:, : QK // 2], codes[:, QK // 2 :]
     return ((low | high << NIBBLE) & 255).astype(np.uint8)
 
 
-def _int8(x: NDArray[np.int32]) -> NDArray[np.int32]:
+def int8(x: NDArray[np.int32]) -> NDArray[np.int32]:
     """The C cast (int8_t): the low byte, sign extended."""
     return x.astype(np.int8).astype(np.int32)
 
@@ -197,21 +201,21 @@ def _int8(x: NDArray[np.int32]) -> NDArray[np.int32]:
 def decode_q8_0(src: Bytes) -> Floats:
     """[d f16 | 32 x int8]: x = d * q."""
     block = src.reshape(-1, 34)
-    with _quiet():
-        out: Floats = block[:, 2:].view(np.int8).astype(np.float32) * _half(block[:, :2])
+    with quiet():
+        out: Floats = block[:, 2:].view(np.int8).astype(np.float32) * half(block[:, :2])
     return out.reshape(-1)
 
 
 def encode_q8_0(x: Floats) -> tuple[Bytes, Lost]:
     """d = max |x| / 127, q = roundf(x / d); the division is by the unrounded d, stored is its f16."""
     rows = x.reshape(-1, QK)
-    with _quiet():
-        d = (_running_max(np.abs(rows)) / np.float32(Q8_TOP)).reshape(-1, 1)
-        q = round_away(rows * _inverse(d)) & 255
+    with quiet():
+        d = (running_max(np.abs(rows)) / np.float32(Q8_TOP)).reshape(-1, 1)
+        q = round_away(rows * inverse(d)) & 255
     return np.concatenate([half_bits(d), q.astype(np.uint8)], axis=1).reshape(-1), scale_loss(d)
 
 
-def _running_max(a: Floats) -> Floats:
+def running_max(a: Floats) -> Floats:
     """C's `amax = amax > a ? amax : a` over a block: a NaN is taken, and dropped again at the next element."""
     best = np.zeros(len(a), np.float32)
     for column in a.T:
@@ -222,92 +226,133 @@ def _running_max(a: Floats) -> Floats:
 def decode_q4_0(src: Bytes) -> Floats:
     """[d f16 | 16 bytes of two nibbles]: x = d * (q - 8)."""
     block = src.reshape(-1, 18)
-    with _quiet():
-        out: Floats = (_nibbles(block[:, 2:]) + Q4_LOW).astype(np.float32) * _half(block[:, :2])
+    with quiet():
+        out: Floats = (nibbles(block[:, 2:]) + Q4_LOW).astype(np.float32) * half(block[:, :2])
     return out.reshape(-1)
 
 
-def _first(rows: Floats, at: NDArray[np.intp]) -> Floats:
+def first(rows: Floats, at: NDArray[np.intp]) -> Floats:
     """The element of every block that a search found. As in C, the first of equals (-0 and 0 are equal)."""
     return np.take_along_axis(rows, at[:, None], axis=1)
 
 
-def _extreme(rows: Floats) -> Floats:
+def extreme(rows: Floats) -> Floats:
     """The first element of largest magnitude, with its sign; NaN never wins."""
-    with _quiet():
-        best = _first(rows, np.argmax(np.where(np.isnan(rows), np.float32(-1), np.abs(rows)), axis=1))
+    with quiet():
+        best = first(rows, np.argmax(np.where(np.isnan(rows), np.float32(-1), np.abs(rows)), axis=1))
     return np.where(np.abs(best) > 0, best, np.float32(0)).astype(np.float32)
 
 
 def encode_q4_0(x: Floats) -> tuple[Bytes, Lost]:
     """d = extreme / -8, q = min(15, trunc(x / d + 8.5))."""
     rows = x.reshape(-1, QK)
-    with _quiet():
-        d = _extreme(rows) / np.float32(Q4_LOW)
-        q = np.minimum(_int8(truncate(rows * _inverse(d) + np.float32(Q4_ROUND))), Q4_TOP)
-    return np.concatenate([half_bits(d), _pack_nibbles(q)], axis=1).reshape(-1), scale_loss(d)
+    with quiet():
+        d = extreme(rows) / np.float32(Q4_LOW)
+        q = np.minimum(int8(truncate(rows * inverse(d) + np.float32(Q4_ROUND))), Q4_TOP)
+    return np.concatenate([half_bits(d), pack_nibbles(q)], axis=1).reshape(-1), scale_loss(d)
 
 
 def decode_q4_1(src: Bytes) -> Floats:
     """[d f16 | m f16 | 16 bytes of two nibbles]: x = d * q + m."""
     block = src.reshape(-1, 20)
-    with _quiet():
-        out: Floats = _nibbles(block[:, 4:]).astype(np.float32) * _half(block[:, :2]) + _half(block[:, 2:4])
+    with quiet():
+        out: Floats = nibbles(block[:, 4:]).astype(np.float32) * half(block[:, :2]) + half(block[:, 2:4])
     return out.reshape(-1)
 
 
+def _range(rows: Floats) -> tuple[Floats, Floats]:
+    """Smallest and largest of each block. Comparisons start at +-FLT_MAX, so NaN and a whole block of Inf leave these
+    there; of equals (zeros!) the first counts."""
+    most, inf = np.finfo(np.float32).max, np.float32(np.inf)
+    low = first(rows, np.argmin(np.where(np.isnan(rows), inf, rows), axis=1))
+    high = first(rows, np.argmax(np.where(np.isnan(rows), -inf, rows), axis=1))
+    return np.where(low < most, low, most), np.where(high > -most, high, -most)
+
+
 def encode_q4_1(x: Floats) -> tuple[Bytes, Lost]:
-    """m = min, d = (max - min) / 15, q = min(15, trunc((x - m) / d + 0.5)). Comparisons start at +-FLT_MAX, so NaN and
-    a whole block of Inf leave these there."""
-    rows, most, inf = x.reshape(-1, QK), np.finfo(np.float32).max, np.float32(np.inf)
-    with _quiet():
-        low = _first(rows, np.argmin(np.where(np.isnan(rows), inf, rows), axis=1))
-        high = _first(rows, np.argmax(np.where(np.isnan(rows), -inf, rows), axis=1))
-        low, high = np.where(low < most, low, most), np.where(high > -most, high, -most)
+    """m = min, d = (max - min) / 15, q = min(15, trunc((x - m) / d + 0.5))."""
+    rows = x.reshape(-1, QK)
+    with quiet():
+        low, high = _range(rows)
         d = (high - low) / np.float32(Q4_TOP)
-        q = np.minimum(_int8(truncate((rows - low) * _inverse(d) + np.float32(Q4_1_ROUND))), Q4_TOP)
+        q = np.minimum(int8(truncate((rows - low) * inverse(d) + np.float32(Q4_1_ROUND))), Q4_TOP)
     scales = np.concatenate([d, low], axis=1)
-    return np.concatenate([half_bits(d), half_bits(low), _pack_nibbles(q)], axis=1).reshape(-1), scale_loss(scales)
+    return np.concatenate([half_bits(d), half_bits(low), pack_nibbles(q)], axis=1).reshape(-1), scale_loss(scales)
+
+
+def fifth_bits(codes: Bytes) -> NDArray[np.int32]:
+    """[blocks, 4] bytes -> [blocks, 32] bits, each worth 16: bit j belongs to element j."""
+    return np.unpackbits(codes, axis=1, bitorder="little").astype(np.int32) << NIBBLE
+
+
+def _pack_5bit(codes: NDArray[np.int32]) -> Bytes:
+    high = np.packbits((codes >> NIBBLE & 1).astype(np.uint8), axis=1, bitorder="little")
+    return np.concatenate([high, pack_nibbles(codes & Q4_TOP)], axis=1)
+
+
+def decode_q5_0(src: Bytes) -> Floats:
+    """[d f16 | 32 fifth bits | 16 bytes of two nibbles]: x = d * (q - 16)."""
+    block = src.reshape(-1, 22)
+    codes = nibbles(block[:, 6:]) + fifth_bits(block[:, 2:6]) + Q5_LOW
+    with quiet():
+        out: Floats = codes.astype(np.float32) * half(block[:, :2])
+    return out.reshape(-1)
+
+
+def encode_q5_0(x: Floats) -> tuple[Bytes, Lost]:
+    """d = extreme / -16, q = min(31, trunc(x / d + 16.5))."""
+    rows = x.reshape(-1, QK)
+    with quiet():
+        d = extreme(rows) / np.float32(Q5_LOW)
+        q = np.minimum(int8(truncate(rows * inverse(d) + np.float32(Q5_ROUND))), Q5_TOP)
+    return np.concatenate([half_bits(d), _pack_5bit(q)], axis=1).reshape(-1), scale_loss(d)
+
+
+def decode_q5_1(src: Bytes) -> Floats:
+    """[d f16 | m f16 | 32 fifth bits | 16 bytes of two nibbles]: x = d * q + m."""
+    block = src.reshape(-1, 24)
+    codes = nibbles(block[:, 8:]) + fifth_bits(block[:, 4:8])
+    with quiet():
+        out: Floats = codes.astype(np.float32) * half(block[:, :2]) + half(block[:, 2:4])
+    return out.reshape(-1)
+
+
+def encode_q5_1(x: Floats) -> tuple[Bytes, Lost]:
+    """m = min, d = (max - min) / 31, q = the low five bits of trunc((x - m) / d + 0.5): here nothing limits q."""
+    rows = x.reshape(-1, QK)
+    with quiet():
+        low, high = _range(rows)
+        d = (high - low) / np.float32(Q5_TOP)
+        q = truncate((rows - low) * inverse(d) + np.float32(Q4_1_ROUND))
+    scales = np.concatenate([d, low], axis=1)
+    return np.concatenate([half_bits(d), half_bits(low), _pack_5bit(q)], axis=1).reshape(-1), scale_loss(scales)
 
 
 class Block(NamedTuple):
-    """A block type: bytes of a block, where its f16 scales are, and the two ways."""
+    """A block type: its elements and bytes, its scales as f32, and the two ways (None: it can't be written)."""
 
+    elements: int
     size: int
-    scales: tuple[int, ...]
+    scales: Decoder
     decode: Decoder
-    encode: Encoder
+    encode: Encoder | None
+
+
+def half_scales(size: int, *at: int) -> Decoder:
+    """The f16 scales at these places of a block, block by block."""
+    columns = np.array([place + k for place in at for k in (0, 1)])
+    return lambda src: widen("F16", np.ascontiguousarray(src.reshape(-1, size)[:, columns]).reshape(-1))
 
 
 BLOCKS: Final = MappingProxyType(
     {
-        "Q8_0": Block(34, (0,), decode_q8_0, encode_q8_0),
-        "Q4_0": Block(18, (0,), decode_q4_0, encode_q4_0),
-        "Q4_1": Block(20, (0, 2), decode_q4_1, encode_q4_1),
+        "Q8_0": Block(QK, 34, half_scales(34, 0), decode_q8_0, encode_q8_0),
+        "Q4_0": Block(QK, 18, half_scales(18, 0), decode_q4_0, encode_q4_0),
+        "Q4_1": Block(QK, 20, half_scales(20, 0, 2), decode_q4_1, encode_q4_1),
+        "Q5_0": Block(QK, 22, half_scales(22, 0), decode_q5_0, encode_q5_0),
+        "Q5_1": Block(QK, 24, half_scales(24, 0, 2), decode_q5_1, encode_q5_1),
     }
 )
-DECODE: Final = MappingProxyType(
-    {name: _plain_decoder(name) for name in SCALAR} | {name: block.decode for name, block in BLOCKS.items()}
-)
-ENCODE: Final = MappingProxyType(
-    {name: _plain_encoder(name) for name in SCALAR} | {name: block.encode for name, block in BLOCKS.items()}
-)
-
-
-# ------------------------------------------------------------------ values
-
-
-def stats(name: str, src: Bytes) -> tuple[int, int, float | None, float | None]:
-    """(NaN, Inf, minimum, maximum) of floats, or of a block type's f16 scales; the extremes are over finite values."""
-    if name in BLOCKS:
-        block = src.reshape(-1, BLOCKS[name].size)
-        values: Array = np.concatenate([_half(block[:, at : at + 2]) for at in BLOCKS[name].scales])
-    else:
-        values = aligned(src, SCALAR[name]) if name == "F64" else widen(name, src)
-    finite = values[np.isfinite(values)]
-    nan, inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-    # + 0.0: a zero is told without its sign
-    return (nan, inf, float(finite.min()) + 0.0, float(finite.max()) + 0.0) if finite.size else (nan, inf, None, None)
 
 
 # ------------------------------------------------------------------ MLX affine
@@ -335,7 +380,7 @@ def pack_codes(bits: int, codes: Bytes) -> Bytes:
 def affine_decode(bits: int, group: int, dtype: str, weight: Bytes, scales: Bytes, biases: Bytes) -> Floats:
     """code * scale + bias in f32, one rounding a step. (MLX itself computes in the type of the scales.)"""
     codes = unpack_codes(bits, weight).reshape(-1, group).astype(np.float32)
-    with _quiet():
+    with quiet():
         out: Floats = codes * widen(dtype, scales)[:, None] + widen(dtype, biases)[:, None]
     return out.reshape(-1)
 
@@ -344,7 +389,7 @@ def affine_encode(bits: int, group: int, dtype: str, x: Floats) -> tuple[Bytes, 
     """(weight, scales, biases) as MLX's CPU kernel 0.32 makes them; GPU kernels round ties otherwise. Scale and bias
     are stored in `dtype`; the codes come from them before that rounding."""
     rows, top, eps = x.reshape(-1, group), np.float32(2**bits - 1), np.float32(AFFINE_EPS)
-    with _quiet():
+    with quiet():
         high, low = rows.max(axis=1, keepdims=True), rows.min(axis=1, keepdims=True)
         negative = np.abs(low) > np.abs(high)
         scale = np.maximum((high - low) / top, eps)

@@ -1,0 +1,81 @@
+// What ggml's block types share: f16 scales, and the way from one block in each lane to any number of blocks.
+#pragma once
+
+#include "floats.hpp"
+#include "lanes.hpp"
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+WB_INLINE float half(const u8* p) { return bit_cast<float>(widen_f16(load<u16>(p))); }
+
+// The f16 scales that stand at fixed places of a block, block by block (Format::scales).
+template <size_t size, size_t... at>
+void half_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t b = 0; b < n; ++b, src += size, dst += 4 * sizeof...(at)) {
+    size_t k = 0;
+    (store(dst, k++, widen_f16(load<u16>(src + at))), ...);
+  }
+}
+
+// id = 1 / d, or 0 where d is 0 (a NaN counts as non-zero, as in C).
+WB_INLINE F32 inverse(F32 d) { return select(d != splat(0.0f), splat(1.0f) / d, splat(0.0f)); }
+
+// The f16 scales of `lanes` blocks, `size` bytes apart, and what was lost in them.
+WB_INLINE void store_scales(F32 d, u8* dst, size_t size, Counts& counts) {
+  for (int i = 0; i < W; ++i) {
+    const float scale = d[i];
+    const u32 bits = bit_cast<u32>(scale), a = bits & F32_ABS, h = narrow_f16_ggml(bits);
+    store(dst + size_t(i) * size, 0, u16(h));
+    counts.overflow += u32(a < F32_INF) & u32((h & 0x7FFF) > 0x7BFF);
+    counts.underflow += u32(a != 0) & u32((h & 0x7FFF) == 0);
+  }
+}
+
+// Low bytes of `count` codes of W blocks at dst, `size` bytes apart; four at a time.
+template <size_t count>
+WB_INLINE void store_bytes(const I32 (&codes)[count], u8* dst, size_t size) {
+  static_assert(count % 4 == 0);
+  for (size_t j = 0; j < count; j += 4) {
+    I32 word = splat(i32(0));
+    for (size_t k = 0; k < 4; ++k) word = word | ((codes[j + k] & splat(i32(255))) << int(8 * k));
+    for (int i = 0; i < W; ++i) store(dst + size_t(i) * size + j, 0, i32(word[i]));
+  }
+}
+
+// MAX(amax, |x|) over a block: a NaN is taken, and dropped at the next element.
+template <size_t N>
+WB_INLINE F32 running_max(const F32 (&x)[N]) {
+  F32 amax = splat(0.0f);
+  for (size_t j = 0; j < N; ++j) {
+    const F32 a = absolute(x[j]);
+    amax = select(amax > a, amax, a);
+  }
+  return amax;
+}
+
+// The largest magnitude; NaN never wins.
+template <size_t N>
+WB_INLINE F32 magnitude_of(const F32 (&x)[N]) {
+  F32 amax = splat(0.0f);
+  for (size_t j = 0; j < N; ++j) {
+    const F32 a = absolute(x[j]);
+    amax = select(amax < a, a, amax);
+  }
+  return amax;
+}
+
+// Any number of blocks of N elements with a kernel for `step` of them: what is left over is padded with zeros and cut.
+template <void kernel(const u8*, u8*, Counts&), size_t N, size_t size, size_t step = size_t(W)>
+void encode_blocks(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Counts& counts) {
+  size_t b = 0;
+  for (; b + step <= n; b += step) kernel(src + b * N * 4, dst + b * size, counts);
+  if (b == n) return;
+  u8 in[step * N * 4] = {}, out[step * size];
+  memcpy(in, src + b * N * 4, (n - b) * N * 4);
+  kernel(in, out, counts);  // zeros lose nothing, so the counts stay right
+  memcpy(dst + b * size, out, (n - b) * size);
+}
+
+}  // namespace
+}  // namespace weighbridge::WB_LEVEL

@@ -1,0 +1,39 @@
+// Codes that are places in a table of values.
+#pragma once
+
+#include "lanes.hpp"
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+// IQ4_NL and IQ4_XS (ggml-common.h, kvalues_iq4nl; by Iwan Kawrakow, MIT).
+constexpr i8 IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// Twice the values of FP4 E2M1 (OCP MX). ggml's table is of integers: code 8 is 0 and not -0.
+constexpr i8 FP4_VALUES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// N elements from N / 2 bytes, low nibbles first. Sixteen products, then only look-ups.
+template <size_t N>
+WB_INLINE void decode_nibbles(const u8* WB_RESTRICT qs, float d, const i8 (&values)[16], u8* WB_RESTRICT dst) {
+  float products[16];
+  for (size_t q = 0; q < 16; ++q) products[q] = float(values[q]) * d;
+  for (size_t j = 0; j < N / 2; ++j) store(dst, j, products[qs[j] & 15]);
+  for (size_t j = 0; j < N / 2; ++j) store(dst, j + N / 2, products[qs[j] >> 4]);
+}
+
+// The code nearest to x where d is the scale; of equals the first (best_index_mxfp4). Code 8 is 0 again, and never nearer.
+WB_INLINE I32 nearest_fp4(F32 x, F32 d) {
+  F32 least = absolute(splat(0.0f) * d - x);
+  I32 best = splat(i32(0));
+  for (i32 code = 1; code < 16; ++code) {
+    if (code == 8) continue;
+    const F32 error = absolute(splat(float(FP4_VALUES[code])) * d - x);
+    const I32 nearer = error < least;
+    best = select(nearer, splat(code), best);
+    least = select(nearer, error, least);
+  }
+  return best;
+}
+
+}  // namespace
+}  // namespace weighbridge::WB_LEVEL

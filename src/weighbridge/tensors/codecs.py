@@ -1,0 +1,37 @@
+"""All codecs of `reference*.py` in one table a direction, keyed by the type's name.
+
+DECODE[name](bytes) -> float32          ENCODE[name](float32) -> bytes, lost
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from weighbridge.tensors import reference, reference_iq, reference_k, reference_low
+from weighbridge.tensors.reference import SCALAR, Array, Bytes, aligned, plain_decoder, plain_encoder, widen
+
+BLOCKS: Final = MappingProxyType(
+    {**reference.BLOCKS, **reference_low.BLOCKS, **reference_k.BLOCKS, **reference_iq.BLOCKS}
+)
+DECODE: Final = MappingProxyType(
+    {name: plain_decoder(name) for name in SCALAR} | {name: block.decode for name, block in BLOCKS.items()}
+)
+ENCODE: Final = MappingProxyType(
+    {name: plain_encoder(name) for name in SCALAR}
+    | {name: block.encode for name, block in BLOCKS.items() if block.encode}
+)
+
+
+def stats(name: str, src: Bytes) -> tuple[int, int, float | None, float | None]:
+    """(NaN, Inf, minimum, maximum) of floats, or of a block type's scales; the extremes are over finite values."""
+    if name in BLOCKS:
+        values: Array = BLOCKS[name].scales(src)
+    else:
+        values = aligned(src, SCALAR[name]) if name == "F64" else widen(name, src)
+    finite = values[np.isfinite(values)]
+    nan, inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    # + 0.0: a zero is told without its sign
+    return (nan, inf, float(finite.min()) + 0.0, float(finite.max()) + 0.0) if finite.size else (nan, inf, None, None)
