@@ -21,6 +21,7 @@ WB_INLINE V select(I32 mask, V yes, V no) {
   return mask ? yes : no;
 }
 WB_INLINE I32 convert(F32 x) { return __builtin_convertvector(x, I32); }
+WB_INLINE F32 to_float(I32 x) { return __builtin_convertvector(x, F32); }
 WB_INLINE F32 splat(float x) { return F32{} + x; }
 WB_INLINE I32 splat(i32 x) { return I32{} + x; }
 
@@ -59,6 +60,7 @@ WB_INLINE V select(I32 mask, V yes, V no) {
   WB_EACH(V, mask[i] ? yes[i] : no[i]);
 }
 WB_INLINE I32 convert(F32 x) { WB_EACH(I32, i32(x[i])); }
+WB_INLINE F32 to_float(I32 x) { WB_EACH(F32, float(x[i])); }
 WB_INLINE F32 splat(float x) { WB_EACH(F32, x); }
 WB_INLINE I32 splat(i32 x) { WB_EACH(I32, x); }
 #undef WB_EACH

@@ -37,6 +37,11 @@ void affine_decode(const Affine&, const u8* weight, const u8* scales, const u8* 
 void byteswap(const u8* src, u8* dst, size_t n, u32 word);
 void gather(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes);
 
+// The K types' encoders, which kquants.cpp lists beside the decoders.
+void q2_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q4_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q5_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+
 extern const Family floats, blocks32, lowbit, kquants, iquants;
 
 namespace {

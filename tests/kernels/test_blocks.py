@@ -15,8 +15,9 @@ from weighbridge.tensors import codecs, kernels
 STEPS = {
     "Q8_0": 1 / 254, "Q4_0": 1 / 8, "Q4_1": 1 / 15, "Q5_0": 1 / 16, "Q5_1": 1 / 31, "MXFP4": 1 / 3, "NVFP4": 1 / 5,
     "Q1_0": 1, "Q2_0": 1 / 2, "TQ1_0": 1 / 2, "TQ2_0": 1 / 2,
+    "Q2_K": 1 / 2, "Q4_K": 1 / 15, "Q5_K": 1 / 31,
 }  # fmt: skip
-WITH_MINIMUM = {"Q4_1", "Q5_1"}
+WITH_MINIMUM = {"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"}
 ENCODED = list(STEPS)
 DECODED = list(codecs.BLOCKS)
 BYTES = np.random.default_rng(5)
@@ -55,6 +56,8 @@ def test_all_block_types_are_tested() -> None:
 @pytest.mark.parametrize("name", ENCODED)
 def test_encoding_equals_llama_cpp(name: str, kind: str, path: str) -> None:
     x = numbers(kind, 256 * 250)
+    if name.endswith("_K"):  # here ggml lets the payload of a NaN into the codes, by a compiler's choice of operands
+        x[np.isnan(x)] = np.nan
     np.testing.assert_array_equal(encode(BY_NAME[name], x)[0], ggml.quantize(BY_NAME[name], x))
 
 

@@ -13,11 +13,11 @@ from tests.kernels.data import SETS, around_e4m3_scales, around_powers_of_two, n
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.native import native
-from weighbridge.tensors import codecs, grids, reference, reference_iq, reference_k, reference_low
+from weighbridge.tensors import codecs, grids, reference, reference_iq, reference_k, reference_kencode, reference_low
 
 pytestmark = [pytest.mark.mutation, pytest.mark.skipif(native is None, reason="the extension isn't built")]
 
-MODULES = (reference, reference_low, reference_k, reference_iq)
+MODULES = (reference, reference_low, reference_k, reference_kencode, reference_iq)
 DATA = {kind: numbers(kind, 32 * 64) for kind in SETS}
 EDGES = {"MXFP4": (around_powers_of_two(),), "NVFP4": (around_e4m3_scales(),)}
 PATTERNS = np.random.default_rng(2).integers(0, 256, 150_000, dtype=np.uint8)
@@ -112,6 +112,10 @@ CONSTANTS = [
     (reference_k, "Q3_SCALE_ZERO", 31),
     (reference_k, "Q3_ZERO", 3),
     (reference_k, "Q6_ZERO", 31),
+    (reference_kencode, "N", 128),
+    (reference_kencode, "ROUNDER", 12582911.0),
+    (reference_kencode, "Q2_SCALE_TOP", 14),
+    (reference_kencode, "Q45_SCALE_TOP", 62),
     (reference_iq, "QK_K", 128),
     (reference_iq, "RUNS", 16),
     (reference_iq, "IQ1_DELTA", -0.125),
@@ -147,6 +151,22 @@ def test_every_constant_has_a_fault() -> None:
         own = {name for where, name, _ in CONSTANTS if where is module}
         assert own <= numbers_there
         assert numbers_there <= own | {name for where, name, _ in CONSTANTS if where is reference}
+
+
+SEARCHES = [
+    (name, field)
+    for name in ("Q2_SEARCH", "Q4_SEARCH", "Q5_SEARCH")
+    for field in ({"size": 64}, {"top": 2}, {"start": -0.75}, {"steps": 12}, {"magnitude": None})
+]
+
+
+@pytest.mark.parametrize(("name", "change"), SEARCHES)
+def test_a_changed_search_is_seen(name: str, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    search = getattr(reference_kencode, name)
+    change = {"magnitude": not search.magnitude} if "magnitude" in change else change
+    monkeypatch.setattr(reference_kencode, name, search._replace(**change))
+    with np.errstate(all="ignore"):
+        assert seen_somewhere()
 
 
 TABLES = [("IQ4_VALUES", 16), ("FP4_VALUES", 16)]

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from weighbridge.tensors.reference import Array, Block, Bytes, Floats, aligned, half, half_scales, quiet
+from weighbridge.tensors.reference_kencode import encode_q2_k, encode_q4_k, encode_q5_k
 from weighbridge.tensors.reference_low import crumbs
 
 QK_K: Final = 256
@@ -117,10 +118,10 @@ def decode_q8_k(src: Bytes) -> Floats:
 
 BLOCKS: Final = MappingProxyType(
     {
-        "Q2_K": Block(QK_K, 84, half_scales(84, 80, 82), decode_q2_k, None),
+        "Q2_K": Block(QK_K, 84, half_scales(84, 80, 82), decode_q2_k, encode_q2_k),
         "Q3_K": Block(QK_K, 110, half_scales(110, 108), decode_q3_k, None),
-        "Q4_K": Block(QK_K, 144, half_scales(144, 0, 2), decode_q4_k, None),
-        "Q5_K": Block(QK_K, 176, half_scales(176, 0, 2), decode_q5_k, None),
+        "Q4_K": Block(QK_K, 144, half_scales(144, 0, 2), decode_q4_k, encode_q4_k),
+        "Q5_K": Block(QK_K, 176, half_scales(176, 0, 2), decode_q5_k, encode_q5_k),
         "Q6_K": Block(QK_K, 210, half_scales(210, 208), decode_q6_k, None),
         "Q8_K": Block(QK_K, 292, _q8_k_scales, decode_q8_k, None),
     }
