@@ -1,7 +1,8 @@
-// Encoding Q2_K, Q4_K, Q5_K: bytes equal to llama.cpp's quantize_row_*_ref (ggml-quants.c, b11549, built for x86-64), that
+// Encoding Q2_K, Q4_K, Q5_K, Q6_K: bytes equal to llama.cpp's quantize_row_*_ref (ggml-quants.c, b11549, built for x86-64), that
 // is without an importance matrix. One block in each lane; blocks are drawn in kquants.cpp.
 //
-// Every part of a block gets a scale and a minimum by a search over 16 or 21 grids (make_qkx2_quants). Then the parts'
+// Every part of a block gets a scale and a minimum by a search over 16 or 21 grids (make_qkx2_quants), in Q6_K a scale
+// with a sign by a search over 19 (make_qx_quants). Then the parts'
 // scales and minima are rounded to few bits, and the codes made anew from what was rounded.
 #include "blocks.hpp"
 
@@ -234,8 +235,98 @@ WB_INLINE void encode_q45_k(const u8* src, u8* dst, Counts& counts) {
 void encode_q4_k(const u8* src, u8* dst, Counts& counts) { encode_q45_k<Q4_SEARCH, 144>(src, dst, counts); }
 void encode_q5_k(const u8* src, u8* dst, Counts& counts) { encode_q45_k<Q5_SEARCH, 176>(src, dst, counts); }
 
+constexpr float NOTHING = 1e-15f;  // magnitudes below are zero (GROUP_MAX_EPS)
+
+// Q6_K's codes, -32..31 around zero.
+WB_INLINE I32 signed_code(F32 x) {
+  I32 l = nearest(x);
+  l = select(l < splat(i32(31)), l, splat(i32(31)));
+  return select(l > splat(i32(-32)), l, splat(i32(-32)));
+}
+
+// The signed scale of 16 elements, weighted by their squares; codes are shifted by 32.
+F32 search_signed(const F32* x, I32* codes) {
+  F32 amax = splat(0.0f), extreme = splat(0.0f), scale = splat(0.0f), best = splat(0.0f);
+  for (int i = 0; i < 16; ++i) {
+    const F32 a = absolute(x[i]);
+    const I32 larger = a > amax;
+    amax = select(larger, a, amax);
+    extreme = select(larger, x[i], extreme);
+  }
+  const I32 nothing = amax < splat(NOTHING);
+  for (int k = -10; k <= 9; ++k) {  // the plain grid first, then nine finer or coarser ones each way
+    if (k == 0) continue;
+    const bool plain = k == -10;
+    const F32 inverse = splat(plain ? -32.0f : -(32.0f + 0.1f * float(k))) / extreme;
+    I32 tried[16];
+    F32 sum_lx = splat(0.0f), sum_l2 = splat(0.0f);
+    for (int i = 0; i < 16; ++i) {
+      tried[i] = signed_code(inverse * x[i]);
+      const F32 l = to_float(tried[i]), w = x[i] * x[i];
+      sum_lx = sum_lx + w * x[i] * l;
+      sum_l2 = sum_l2 + w * l * l;
+    }
+    const F32 found = sum_lx / sum_l2;
+    const I32 better = plain ? splat(i32(-1)) : (sum_l2 > splat(0.0f)) & (sum_lx * sum_lx > best * sum_l2);
+    const F32 taken = plain ? select(sum_l2 != splat(0.0f), found, splat(0.0f)) : found;
+    for (int i = 0; i < 16; ++i) codes[i] = select(better, tried[i] + splat(i32(32)), codes[i]);
+    scale = select(better, taken, scale);
+    best = select(better, taken * sum_lx, best);
+  }
+  for (int i = 0; i < 16; ++i) codes[i] = select(nothing, splat(i32(0)), codes[i]);
+  return select(nothing, splat(0.0f), scale);
+}
+
+// W blocks to W * 210 bytes. A block of nothing is zeros throughout.
+void encode_q6_k(const u8* src, u8* dst, Counts& counts) {
+  constexpr size_t size = 210;
+  I32 codes[N], packed[16];
+  F32 scales[16], most = splat(0.0f), top = splat(0.0f);
+  for (size_t part = 0; part < 16; ++part) {
+    F32 x[16];
+    load_part(src + part * 64, x);
+    for (int i = 0; i < 16; ++i) codes[part * 16 + size_t(i)] = splat(i32(0));
+    scales[part] = search_signed(x, codes + part * 16);
+    const F32 a = absolute(scales[part]);
+    const I32 larger = a > most;
+    most = select(larger, a, most);
+    top = select(larger, scales[part], top);
+  }
+  const I32 nothing = most < splat(NOTHING);
+  const F32 inverse = splat(-128.0f) / top;
+  const F32 d = select(nothing, splat(0.0f), splat(1.0f) / inverse);
+  store_scales(d, dst + 208, size, counts);
+  const F32 d_half = through_half(d);
+  for (size_t part = 0; part < 16; ++part) {
+    I32 scale = nearest(inverse * scales[part]);
+    scale = (select(scale < splat(i32(127)), scale, splat(i32(127))) << 24) >> 24;  // int8_t
+    packed[part] = select(nothing, splat(i32(0)), scale);
+    F32 x[16];
+    load_part(src + part * 64, x);
+    const F32 by = d_half * to_float(packed[part]);
+    for (size_t i = 0; i < 16; ++i) {
+      I32& code = codes[part * 16 + i];
+      code = select(by != splat(0.0f), signed_code(x[i] / by) + splat(i32(32)), code);
+      code = select(nothing, splat(i32(0)), code);
+    }
+  }
+  I32 low[128], high[64];
+  for (size_t i = 0; i < 64; ++i) {
+    const I32* q = codes + i / 32 * 128 + i % 32;
+    I32* l = low + i / 32 * 64 + i % 32;
+    const I32 nibble = splat(i32(15));
+    l[0] = (q[0] & nibble) | ((q[64] & nibble) << 4);
+    l[32] = (q[32] & nibble) | ((q[96] & nibble) << 4);
+    high[i] = (q[0] >> 4) | ((q[32] >> 4) << 2) | ((q[64] >> 4) << 4) | ((q[96] >> 4) << 6);
+  }
+  store_bytes(low, dst, size);
+  store_bytes(high, dst + 128, size);
+  store_bytes(packed, dst + 192, size);
+}
+
 }  // namespace
 
+void q6_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q6_k, N, 210>(src, dst, n, c); }
 void q2_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q2_k, N, 84>(src, dst, n, c); }
 void q4_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q4_k, N, 144>(src, dst, n, c); }
 void q5_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q5_k, N, 176>(src, dst, n, c); }

@@ -41,6 +41,7 @@ void gather(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_by
 void q2_k_encode(const u8* src, u8* dst, size_t n, Counts&);
 void q4_k_encode(const u8* src, u8* dst, size_t n, Counts&);
 void q5_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q6_k_encode(const u8* src, u8* dst, size_t n, Counts&);
 
 extern const Family floats, blocks32, lowbit, kquants, iquants;
 

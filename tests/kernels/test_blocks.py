@@ -15,7 +15,7 @@ from weighbridge.tensors import codecs, kernels
 STEPS = {
     "Q8_0": 1 / 254, "Q4_0": 1 / 8, "Q4_1": 1 / 15, "Q5_0": 1 / 16, "Q5_1": 1 / 31, "MXFP4": 1 / 3, "NVFP4": 1 / 5,
     "Q1_0": 1, "Q2_0": 1 / 2, "TQ1_0": 1 / 2, "TQ2_0": 1 / 2,
-    "Q2_K": 1 / 2, "Q4_K": 1 / 15, "Q5_K": 1 / 31,
+    "Q2_K": 1 / 2, "Q4_K": 1 / 15, "Q5_K": 1 / 31, "Q6_K": 1 / 31,
 }  # fmt: skip
 WITH_MINIMUM = {"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"}
 ENCODED = list(STEPS)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from weighbridge.tensors.reference import Array, Block, Bytes, Floats, aligned, half, half_scales, quiet
-from weighbridge.tensors.reference_kencode import encode_q2_k, encode_q4_k, encode_q5_k
+from weighbridge.tensors.reference_kencode import encode_q2_k, encode_q4_k, encode_q5_k, encode_q6_k
 from weighbridge.tensors.reference_low import crumbs
 
 QK_K: Final = 256
@@ -122,7 +122,7 @@ BLOCKS: Final = MappingProxyType(
         "Q3_K": Block(QK_K, 110, half_scales(110, 108), decode_q3_k, None),
         "Q4_K": Block(QK_K, 144, half_scales(144, 0, 2), decode_q4_k, encode_q4_k),
         "Q5_K": Block(QK_K, 176, half_scales(176, 0, 2), decode_q5_k, encode_q5_k),
-        "Q6_K": Block(QK_K, 210, half_scales(210, 208), decode_q6_k, None),
+        "Q6_K": Block(QK_K, 210, half_scales(210, 208), decode_q6_k, encode_q6_k),
         "Q8_K": Block(QK_K, 292, _q8_k_scales, decode_q8_k, None),
     }
 )

@@ -1,8 +1,9 @@
-"""Encoding Q2_K, Q4_K, Q5_K in plain numpy: bytes equal to llama.cpp's quantize_row_*_ref (ggml-quants.c, b11549,
+"""Encoding Q2_K, Q4_K, Q5_K, Q6_K in plain numpy: bytes equal to llama.cpp's quantize_row_*_ref (ggml-quants.c, b11549,
 x86-64 build), that is without an importance matrix. See `reference.py`; blocks are described in `reference_k.py`.
 
-Every part of a block gets a scale and a minimum by a search over 16 or 21 grids (make_qkx2_quants). Then the parts'
-scales and minima are rounded to few bits, and the codes made anew from what was rounded. Sums go in order, in f32.
+Every part of a block gets a scale and a minimum by a search over 16 or 21 grids (make_qkx2_quants), in Q6_K a scale
+with a sign by a search over 19 (make_qx_quants). Then the parts' scales and minima are rounded to few bits, and the
+codes made anew from what was rounded. Sums go in order, in f32.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference import Bytes, Floats, Lost, half_bits, quiet, scale_loss, widen
+from weighbridge.tensors.reference import Bytes, Floats, Lost, extreme, half_bits, int8, quiet, scale_loss, widen
 
 Ints = NDArray[np.int32]
 
@@ -20,6 +21,9 @@ N: Final = 256
 ROUNDER: Final = 12582912.0  # 1.5 * 2^23: too large for fractions
 Q2_SCALE_TOP: Final = 15
 Q45_SCALE_TOP: Final = 63
+Q6_ZERO: Final = 32  # codes are -32..31, stored with this added
+Q6_SCALE_LOW: Final = -128
+NOTHING: Final = 1e-15  # magnitudes below are zero (GROUP_MAX_EPS)
 
 
 class Search(NamedTuple):
@@ -189,3 +193,47 @@ def encode_q5_k(x: Floats) -> tuple[Bytes, Lost]:
     head, codes, lost = _encode_q45(Q5_SEARCH, x)
     high = (codes.reshape(-1, 8, 32) >> 4 << np.arange(8)[:, None]).sum(axis=1).astype(np.uint8)
     return np.concatenate([*head, high, _pair_nibbles(codes)], axis=1).reshape(-1), lost
+
+
+def _signed_codes(x: Floats) -> Ints:
+    return np.clip(nearest(x), -Q6_ZERO, Q6_ZERO - 1)
+
+
+def search_signed(x: Floats) -> tuple[Floats, Ints]:
+    """(scale, codes) of parts of 16, weighted by their squares: the plain grid, then nine finer or coarser ones each
+    way (make_qx_quants)."""
+    top, w = extreme(x), x * x
+    best = scale = np.zeros_like(top)
+    codes = np.zeros(x.shape, np.int32)
+    for k in (None, *range(-9, 0), *range(1, 10)):
+        grid = np.float32(Q6_ZERO) + np.float32(0.1) * np.float32(k or 0)
+        tried = _signed_codes(-grid / top * x)
+        levels = tried.astype(np.float32)
+        sum_lx, sum_l2 = _in_order(w * x * levels), _in_order(w * levels * levels)
+        found = np.where(sum_l2 != 0, sum_lx / sum_l2, np.float32(0))
+        better = np.array(True) if k is None else (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
+        codes, scale = np.where(better, tried, codes), np.where(better, found, scale)
+        best = np.where(better, found * sum_lx, best)
+    nothing = np.abs(top) < np.float32(NOTHING)
+    return np.where(nothing, np.float32(0), scale), np.where(nothing, 0, codes + Q6_ZERO)
+
+
+def encode_q6_k(x: Floats) -> tuple[Bytes, Lost]:
+    """The part's scale of largest magnitude becomes -128. A block of nothing is zeros throughout."""
+    with quiet():
+        parts = np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32).reshape(-1, 16)
+        found, codes = search_signed(parts)
+        scales: Floats = found.reshape(-1, 16)
+        top = extreme(scales)
+        nothing = np.abs(top) < np.float32(NOTHING)
+        inverse = np.float32(Q6_SCALE_LOW) / top
+        d: Floats = np.where(nothing, np.float32(0), np.float32(1) / inverse).astype(np.float32)
+        packed = np.where(nothing, 0, int8(np.minimum(nearest(inverse * scales), 127)))
+        by = (_half(d) * packed.astype(np.float32)).reshape(-1, 1)
+        codes = np.where(by != 0, _signed_codes(parts / by) + Q6_ZERO, codes).reshape(-1, N)
+        codes = np.where(nothing, 0, codes)
+    quarter = codes.reshape(-1, 2, 4, 32)
+    low = ((quarter[:, :, :2] & 15) | (quarter[:, :, 2:] & 15) << 4).reshape(-1, 128)
+    high = (quarter >> 4 << np.array([0, 2, 4, 6])[:, None]).sum(axis=2).reshape(-1, 64)
+    columns = [low.astype(np.uint8), high.astype(np.uint8), packed.astype(np.int8).view(np.uint8), half_bits(d)]
+    return np.concatenate(columns, axis=1).reshape(-1), scale_loss(d)
