@@ -21,7 +21,7 @@ tmpfs /twice tmpfs rw 0 0
 @pytest.mark.parametrize(
     ("path", "largest"),
     [
-        ("/home/me/model.gguf", None),
+        ("/models/model.gguf", None),
         ("/media/stick/model.gguf", 2**32 - 1),
         ("/media/stick", 2**32 - 1),
         ("/media/sticky/model.gguf", None),
