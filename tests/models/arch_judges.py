@@ -77,8 +77,8 @@ def judge_names(family: Family) -> None:
         if not model or family.architecture(config_of(model)) is None:
             continue
         config = config_of(model)
-        if dialect == "mlx":
-            config.pop("head_dim")  # mlx-lm's Mixtral has none
+        if dialect == "mlx" and model in record_names.HEADLESS:
+            config.pop("head_dim")
         sizes = family.sizes_from_hf(config)
         report = family.check(dialect, sizes, {n: tuple(s) for n, s in want.items()})
         assert report.ok, f"{key}: {report}"
@@ -87,8 +87,8 @@ def judge_names(family: Family) -> None:
         made[dialect] |= family.names(dialect, sizes).keys()
     assert made["hf"] <= known["hf"], sorted(made["hf"] - known["hf"])
     assert family.name != "bert" or made["hf"] >= _ELSEWHERE
-    for dialect in ("hf5", "mlx"):  # recorded for a Mixtral, which has no biases
-        assert {n for n in made[dialect] if "bias" not in n} == known[dialect], dialect
+    for dialect in ("hf5", "mlx"):  # a Mixtral has no biases, though its table has
+        assert {n for n in made[dialect] - known[dialect] if "bias" not in n} == set(), dialect
 
 
 _ELSEWHERE = {  # BertForPreTraining, and files that repeat tied tensors
@@ -135,7 +135,7 @@ def judge_reference(family: Family) -> None:
 def _judge_metadata(family: Family, sizes: Sizes, want: Mapping[str, Any]) -> None:
     """The GGUF's own key-values lead to the same sizes and, as far as it shows, to the class."""
     metadata = {key: value for key, kind, value in want["keys"] if kind != "f32"}
-    if "llama.vocab_size" not in metadata:
+    if f"{family.gguf}.vocab_size" not in metadata:
         metadata["tokenizer.ggml.tokens"] = ["x"] * sizes["V"]
     names = [name for name, _, _ in want["tensors"]]
     found = family.sizes_from_gguf(metadata, names)
@@ -161,26 +161,38 @@ def _interleaved(tensor: np.ndarray, heads: int) -> np.ndarray:
     return out
 
 
+# Whose numbers are judged, and how each of a layer's experts and its three matrices (gate, up, down) are called.
+NUMBERS = {
+    "llama": ("llama", "mixtral"),
+    "bert": ("bert-mlm", "bert-labels", "bert-dummies"),
+    "qwen2": ("qwen2",),
+    "qwen3": ("qwen3",),
+    "qwen3moe": ("qwen3moe",),
+}
+_EXPERTS = {
+    "mixtral": ("block_sparse_moe", ("w1", "w3", "w2")),
+    "qwen3moe": ("mlp", ("gate_proj", "up_proj", "down_proj")),
+}
+
+
 def plain(model: str, hf: Arrays) -> dict[str, Arrays]:
-    """What each dialect holds for a Mixtral or Llama under Hugging Face's names, said without any table."""
+    """What each dialect holds for a decoder under Hugging Face's names, said without any table."""
     out: dict[str, Arrays] = {"gguf": {}, "hf5": {}, "mlx": {}}
     for name, t in hf.items():
         if ".experts." not in name:
             mixtral_router = name.replace("block_sparse_moe.gate", "mlp.gate")
             out["hf5"][mixtral_router] = out["mlx"][name] = t
             heads = 4 if "q_proj" in name else 2
-            out["gguf"][_gguf(name)] = _interleaved(t, heads) if "q_proj" in name or "k_proj" in name else t
-    for layer in range(2) if model == "mixtral" else ():
-        base = f"model.layers.{layer}."
-        w1, w2, w3 = (
-            np.stack([hf[f"{base}block_sparse_moe.experts.{e}.{w}.weight"] for e in range(3)])
-            for w in ("w1", "w2", "w3")
-        )
-        for part, stacked in (("gate", w1), ("down", w2), ("up", w3)):
+            paired = not model.startswith("qwen") and ("q_proj" in name or "k_proj" in name)
+            out["gguf"][_gguf(name)] = _interleaved(t, heads) if paired else t
+    for layer in range(2) if model in _EXPERTS else ():
+        base, (block, parts) = f"model.layers.{layer}.", _EXPERTS[model]
+        gate, up, down = (np.stack([hf[f"{base}{block}.experts.{e}.{w}.weight"] for e in range(3)]) for w in parts)
+        for part, stacked in (("gate", gate), ("down", down), ("up", up)):
             out["gguf"][f"blk.{layer}.ffn_{part}_exps.weight"] = stacked
-            out["mlx"][f"{base}block_sparse_moe.switch_mlp.{part}_proj.weight"] = stacked
-        out["hf5"][f"{base}mlp.experts.gate_up_proj"] = np.concatenate([w1, w3], axis=1)
-        out["hf5"][f"{base}mlp.experts.down_proj"] = w2
+            out["mlx"][f"{base}{block}.switch_mlp.{part}_proj.weight"] = stacked
+        out["hf5"][f"{base}mlp.experts.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+        out["hf5"][f"{base}mlp.experts.down_proj"] = down
     return out
 
 
@@ -195,10 +207,13 @@ _GGUF = (
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
     ("self_attn.v_proj", "attn_v"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
+    ("mlp.gate.", "ffn_gate_inp."),
 )
 
 
@@ -210,12 +225,11 @@ def _gguf(name: str) -> str:
 
 def judge_numbers(family: Family) -> None:
     """Hugging Face's tensors come out in every dialect as `plain` says, and back from it bit by bit."""
-    models = ("llama", "mixtral") if family.name == "llama" else ("bert-mlm", "bert-labels", "bert-dummies")
-    for model in models:
+    for model in NUMBERS[family.name]:
         sizes = family.sizes_from_hf(config_of(model))
         hf = random_hf(family, sizes)
         roles = family.load("hf", sizes, nodes(hf))
-        expected = plain(model, hf) if family.name == "llama" else {}
+        expected = {} if family.name == "bert" else plain(model, hf)
         for dialect in family.dialects:
             kept = {i: n for i, n in roles.items() if i not in family.lost(dialect, sizes, roles)}
             out = {n: array(t) for n, t in family.save(dialect, sizes, kept).items()}
@@ -240,12 +254,12 @@ def judge_canonical(family: Family) -> None:
 
 def judge_presence(family: Family) -> None:
     """A group is there whole or not at all, what is tied may be absent, what is neither must be there."""
-    for model in ("llama", "mixtral", "bert-mlm", "bert-labels"):
-        if family.architecture(config_of(model)) is None:
+    for model in NUMBERS[family.name]:
+        if model == "bert-dummies":  # shares its names with bert-labels
             continue
         sizes = family.sizes_from_hf(config_of(model))
         names = family.names("hf", sizes)
-        optional = {n for n in names if _may_be_absent(n)}
+        optional = {n for n in names if _may_be_absent(model, n)}
         report = family.check("hf", sizes, {n: s for n, s in names.items() if n not in optional})
         assert report.ok, f"{model}: {report}"
         for name in names:
@@ -257,8 +271,8 @@ def judge_presence(family: Family) -> None:
 _ALONE = {"lm_head.weight", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "cls.predictions.bias"}
 
 
-def _may_be_absent(name: str) -> bool:
-    llama = name.endswith("_proj.bias") or name == "lm_head.weight"
+def _may_be_absent(model: str, name: str) -> bool:
+    llama = (name.endswith("_proj.bias") and model != "qwen2") or name == "lm_head.weight"
     return llama or name.startswith(("cls.", "classifier.")) or "pooler." in name
 
 

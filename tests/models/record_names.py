@@ -21,15 +21,23 @@ SIZES = {
 DECODER = {**SIZES, "num_key_value_heads": 2, "head_dim": 24, "max_position_embeddings": 48}
 BERT = {**SIZES, "max_position_embeddings": 48, "type_vocab_size": 3}
 MOE = {"num_local_experts": 3, "num_experts_per_tok": 2}
+QWEN_MOE = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 80}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {**DECODER, "attention_bias": True, "mlp_bias": True}),
     "mistral": ("MistralForCausalLM", DECODER),
     "mixtral": ("MixtralForCausalLM", {**DECODER, **MOE}),
+    "qwen2": ("Qwen2ForCausalLM", DECODER),
+    "qwen3": ("Qwen3ForCausalLM", DECODER),
+    "qwen3moe": ("Qwen3MoeForCausalLM", {**DECODER, **QWEN_MOE}),
     "bert": ("BertModel", BERT),
     "bert-mlm": ("BertForMaskedLM", BERT),
     "bert-labels": ("BertForSequenceClassification", {**BERT, "id2label": {0: "a", 1: "b", 2: "c"}}),
     "bert-dummies": ("BertForSequenceClassification", BERT),
 }
+
+
+FUSED = ("mixtral", "qwen3moe")  # whose experts transformers 5 holds in one tensor
+HEADLESS = ("mixtral", "qwen2")  # of which mlx-lm knows no head_dim: a head is hidden / heads wide
 
 
 def main() -> None:
@@ -40,25 +48,31 @@ def main() -> None:
     for name, (cls, options) in MODELS.items():
         model_class = getattr(transformers, cls)
         model = model_class(model_class.config_class(**options))
-        if name == "mixtral":
-            out["names"]["hf5 mixtral"] = {k: list(v.shape) for k, v in model.state_dict().items()}
+        if name in FUSED:
+            out["names"][f"hf5 {name}"] = {k: list(v.shape) for k, v in model.state_dict().items()}
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             with safe_open(f"{folder}/model.safetensors", "np") as f:
                 out["names"][f"hf {name}"] = {k: f.get_slice(k).get_shape() for k in f.keys()}  # noqa: SIM118
         out["defaults"][cls] = {k: v for k, v in model_class.config_class().to_dict().items() if v is not None}
-    out["names"]["mlx mixtral"] = mlx_names(MODELS["mixtral"][1])
+    for name in ("mixtral", "qwen2", "qwen3", "qwen3moe"):
+        out["names"][f"mlx {name}"] = mlx_names(name)
     text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for part in out.values() for k, v in part.items())
     NAMES.write_text("{\n" + text + "\n}\n")
 
 
-def mlx_names(options: dict[str, Any]) -> dict[str, list[int]]:
-    """mlx-lm's Mixtral has no head_dim of its own, so here a head is hidden / heads wide."""
+def mlx_names(name: str) -> dict[str, list[int]]:
+    """The parameters of mlx-lm's model."""
+    import transformers
     from mlx.utils import tree_flatten
-    from mlx_lm.models import mixtral
+    from mlx_lm import utils
 
-    args = {k: v for k, v in options.items() if k not in ("head_dim", "max_position_embeddings")}
-    model = mixtral.Model(mixtral.ModelArgs(model_type="mixtral", rms_norm_eps=1e-5, rope_theta=1e6, **args))
+    cls, options = MODELS[name]
+    config = {"model_type": getattr(transformers, cls).config_class.model_type, "rms_norm_eps": 1e-5, "rope_theta": 1e6}
+    config |= {"tie_word_embeddings": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True}
+    config |= {k: v for k, v in options.items() if k != "head_dim" or name not in HEADLESS}
+    model_class, args = utils._get_classes(config)
+    model = model_class(args.from_dict(config))
     return {name: list(value.shape) for name, value in tree_flatten(model.parameters())}
 
 

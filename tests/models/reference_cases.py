@@ -21,6 +21,10 @@ GQA = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 256}
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+QWEN3_MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
+MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 80, "norm_topk_prob": True}
 BERT = {"model_type": "bert", **SMALL, "max_position_embeddings": 64}
 L3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
@@ -131,6 +135,30 @@ CASES: dict[str, Case] = {
     "llama-inv-freq": Case(
         "inv", {**LLAMA, **GQA}, extra={f"model.layers.{i}.self_attn.rotary_emb.inv_freq": (8,) for i in range(2)}
     ),
+    "qwen2": Case(
+        "Qwen2.5-0.5B-Instruct",
+        {**QWEN2, **GQA, "rope_theta": 1e6, "sliding_window": 32, "use_sliding_window": False, "max_window_layers": 1},
+        generation={"repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20},
+    ),
+    "qwen2-yarn": Case(
+        "gte",
+        {**QWEN2, **GQA, "head_dim": 24, "is_causal": False, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+        tied=True,
+        files={"modules.json": POOL, "1_Pooling/config.json": '{"pooling_mode_lasttoken": true}'},
+        shards=2,
+        outtype="f16",
+    ),
+    "qwen2-silent": Case("Qwen2-7B", {**QWEN2, **SMALL}, outtype="f32"),
+    "qwen3": Case("Qwen3-0.6B", {**QWEN3, **GQA, "rope_theta": 1e6, "head_dim": 24}, tied=True),
+    "qwen3-embedding": Case(
+        "Embedding-0.6B",
+        {**QWEN3, **GQA, "is_causal": False},
+        files={"modules.json": POOL, "1_Pooling/config.json": '{"pooling_mode_lasttoken": true}'},
+    ),
+    "qwen3moe": Case(
+        "Qwen3-30B-A3B", {**QWEN3_MOE, **GQA, **MOE, "num_experts": 3, "head_dim": 24, "is_causal": False}, shards=3
+    ),
+    "qwen3moe-v5": Case("fused", {**QWEN3_MOE, **GQA, **MOE, "num_local_experts": 3}, dialect="hf5"),
     "bert": Case(
         "MiniLM-L6-v2",
         {**BERT, "architectures": ["BertModel"]},

@@ -205,7 +205,9 @@ def test_dialects_are_told_by_their_names() -> None:
         dialect, _, model = key.partition(" ")
         if model:
             family = family_of_hf(config_of(model))
-            assert family.dialect_of(want, family.sizes_from_hf(config_of(model))) == dialect
+            same = want.keys() == golden("names")[f"hf {model}"].keys()  # mlx-lm changes the names of experts alone
+            found = family.dialect_of(want, family.sizes_from_hf(config_of(model)))
+            assert found == ("hf" if same else dialect), key
     sizes = LLAMA.sizes_from_hf(config_of("llama"))
     with pytest.raises(UnsupportedError, match="none of the tensors"):
         LLAMA.dialect_of(["transformer.h.0.ln_1.weight"], sizes)

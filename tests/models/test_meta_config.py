@@ -53,7 +53,7 @@ def ours(name: str) -> dict[str, KV]:
         generation_config=case.generation,
         card=card,
     )
-    pooling = pooling_type(read(case)) if family.name == "bert" else None
+    pooling = pooling_type(read(case))
     return assemble(
         general, config_to_gguf(case.config, family, file_type=FILE_TYPES[case.outtype], pooling=pooling), {}
     )
@@ -102,16 +102,27 @@ def _damaged() -> list[Any]:
             faults: dict[str, Any] = {"name": row["name"] + "s", "type": "i32" if row["type"] == "u32" else "u32"}
             faults |= {"config": [c + "_" for c in row["config"]]} if "config" in row else {}
             faults |= {"value": True if row["value"] is False else row["value"] + 1} if "value" in row else {}
-            faults |= {"family": "bert" if row.get("family") == "llama" else "llama"} if "family" in row else {}
+            faults |= {"family": "llama" if row.get("family") == "bert" else "bert"} if "family" in row else {}
             faults |= {"map": {k: v + "s" for k, v in row["map"].items()}} if "map" in row else {}
             faults |= {"when": {k: ["never"] for k in row["when"]}} if "when" in row else {}
             for column, value in faults.items():
                 wrong = copy.deepcopy(document)
                 wrong[part][i][column] = value
                 cases.append(pytest.param(wrong, id=f"{row['name']}, {i}: {column}"))
+            for family in row.get("family", ()) if isinstance(row.get("family"), list) else ():
+                wrong = copy.deepcopy(document)
+                wrong[part][i]["family"].remove(family)
+                wrong[part][i]["family"] = wrong[part][i]["family"] or ["none"]
+                cases.append(pytest.param(wrong, id=f"{row['name']}, {i}: not for {family}"))
             wrong = copy.deepcopy(document)
             wrong[part].insert(0 if i else len(wrong[part]), wrong[part].pop(i))
             cases.append(pytest.param(wrong, id=f"{row['name']}, {i}: place"))
+    for part in ("tokens", "presence", "silent"):
+        for family in (f for f in document[part] if f.startswith("qwen")):
+            for key in document[part][family]:
+                wrong = copy.deepcopy(document)
+                del wrong[part][family][key]
+                cases.append(pytest.param(wrong, id=f"{part}, {family}: {key}"))
     return cases
 
 
@@ -188,7 +199,43 @@ def _su() -> None:
     assert not any("scaling" in key for key in without)
 
 
-_MORE = (_causal, _sampling, _su)
+_QWEN = {"hidden_act": "gelu", "use_sliding_window": True, "partial_rotary_factor": 0.5, "rope.rope_type": "llama3"}
+# Cases, and what a config of the family may not say without a loss.
+_UNSAID = {
+    "qwen2-silent": _QWEN,
+    "qwen3": _QWEN,
+    "qwen3moe": {**_QWEN, "norm_topk_prob": False},
+}
+
+
+def _silent() -> None:
+    """What a GGUF has no key for is a loss each, and what every GGUF of the family means comes back."""
+    for name, unsaid in _UNSAID.items():
+        case, family = CASES[name], family_of_hf(CASES[name].config)
+        assert config_losses(case.config, family) == [], name
+        for path, value in unsaid.items():
+            said = {"rope_scaling": {"type": value}} if path == "rope.rope_type" else {path: value}
+            found = config_losses({**case.config, **said}, family)
+            assert [loss.split(" = ")[0] for loss in found] == [f"config.json: {path}"], (name, path)
+        config = back(name).config
+        assert config.get("norm_topk_prob", True) is True, name
+
+
+def _restored() -> None:
+    """Tied or not, and the special tokens, where no key of the architecture says them."""
+    special = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
+    said = {"tokenizer.ggml.bos_token_id": 3, "tokenizer.ggml.eos_token_id": 4, "tokenizer.ggml.padding_token_id": 5}
+    for name in _UNSAID:
+        family, shapes = family_of_hf(CASES[name].config), shapes_of(name)
+        for names in (shapes.keys() - {"output.weight"}, shapes.keys() | {"output.weight"}):
+            found = gguf_to_config({**metadata(name), **said}, family, sorted(names))
+            assert found.config["tie_word_embeddings"] == ("output.weight" not in names), name
+            assert {key: found.config.get(key) for key in special} == special, name
+            assert found.generation is not None
+            assert special.items() <= found.generation.items(), name
+
+
+_MORE = (_causal, _sampling, _su, _silent, _restored)
 
 
 # ---------------------------------------------------------------------- and back
@@ -198,7 +245,7 @@ _MORE = (_causal, _sampling, _su)
 def test_a_config_that_came_back_converts_to_the_same_keys(name: str) -> None:
     """HF -> GGUF -> HF -> GGUF: not a key differs, the names of the card included."""
     family, found, want = family_of_hf(CASES[name].config), back(name), ours(name)
-    file_type, pooling = want["general.file_type"].value, want.get("bert.pooling_type")
+    file_type, pooling = want["general.file_type"].value, want.get(f"{family.gguf}.pooling_type")
     again = config_to_gguf(found.config, family, file_type=file_type, pooling=pooling and pooling.value)
     card, _ = read_card(write_card(metadata(name)))
     general = general_to_gguf(
@@ -223,8 +270,9 @@ _COMPUTES = (
     "vocab_size",
     "max_position_embeddings",
     "type_vocab_size",
-    "num_local_experts",
     "num_experts_per_tok",
+    "moe_intermediate_size",
+    "norm_topk_prob",
     "rms_norm_eps",
     "layer_norm_eps",
     "hidden_act",
@@ -238,6 +286,8 @@ def test_what_a_model_computes_comes_back_or_is_a_loss(name: str) -> None:
     found = gguf_to_config({**metadata(name), **said}, family, shapes_of(name), rope_freqs=factors_of(name))
     before, after = family.effective(CASES[name].config), family.effective(found.config)
     assert {k: after.get(k) for k in _COMPUTES} == {k: before.get(k) for k in _COMPUTES}
+    experts = [facts.get("num_experts") or facts.get("num_local_experts") for facts in (before, after)]
+    assert experts[0] == experts[1]
     if family is BERT:
         return
     assert after["tie_word_embeddings"] == ("output.weight" not in shapes_of(name))

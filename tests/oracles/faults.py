@@ -118,6 +118,31 @@ _UNTIED: dict[str, Fault] = {
     "output-tied": _drop_tensor("output.weight"),
     "output-embedding-swapped": _swap("output.weight", "token_embd.weight"),
 }
+_EXPERTS: dict[str, Fault] = {
+    "gate-up-swapped": _swap(f"{BLOCK}ffn_gate_exps.weight", f"{BLOCK}ffn_up_exps.weight"),
+    "gate-experts-reversed": _edit(f"{BLOCK}ffn_gate_exps.weight", _reversed_experts),
+    "up-experts-reversed": _edit(f"{BLOCK}ffn_up_exps.weight", _reversed_experts),
+    "down-experts-reversed": _edit(f"{BLOCK}ffn_down_exps.weight", _reversed_experts),
+    "router-reversed": _edit(f"{BLOCK}ffn_gate_inp.weight", lambda t: t.data[::-1]),
+}
+
+
+def permuted(name: str, heads: int) -> Fault:
+    """Rotary rows in the pairs of llama, where llama.cpp expects halves."""
+
+    def fault(file: File) -> None:
+        tensor = file.tensors[name]
+        rest = tensor.data.shape[1:]
+        halves = tensor.data.reshape(heads, 2, tensor.data.shape[0] // heads // 2, *rest)
+        tensor.data = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(tensor.data.shape))
+
+    return fault
+
+
+_QWEN_ATTENTION: dict[str, Fault] = {name: f for name, f in _ATTENTION.items() if not name.endswith("-unpermuted")} | {
+    "q-permuted-as-llama": permuted(f"{BLOCK}attn_q.weight", 4),
+    "k-permuted-as-llama": permuted(f"{BLOCK}attn_k.weight", 2),
+}
 
 LAYOUTS: dict[str, dict[str, Fault]] = {
     "llama": _ATTENTION
@@ -143,15 +168,25 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
         "gate-up-bias-swapped": _swap(f"{BLOCK}ffn_gate.bias", f"{BLOCK}ffn_up.bias"),
     },
     "mistral": _ATTENTION | _DENSE | _UNTIED,
-    "mixtral": _ATTENTION
+    "mixtral": _ATTENTION | _UNTIED | _EXPERTS,
+    "qwen2": _QWEN_ATTENTION
+    | _DENSE
+    | {
+        "q-bias-zero": _edit(f"{BLOCK}attn_q.bias", _zeros),
+        "k-bias-zero": _edit(f"{BLOCK}attn_k.bias", _zeros),
+        "v-bias-zero": _edit(f"{BLOCK}attn_v.bias", _zeros),
+        "k-v-bias-swapped": _swap(f"{BLOCK}attn_k.bias", f"{BLOCK}attn_v.bias"),
+    },
+    "qwen3": _QWEN_ATTENTION
+    | _DENSE
     | _UNTIED
     | {
-        "gate-up-swapped": _swap(f"{BLOCK}ffn_gate_exps.weight", f"{BLOCK}ffn_up_exps.weight"),
-        "gate-experts-reversed": _edit(f"{BLOCK}ffn_gate_exps.weight", _reversed_experts),
-        "up-experts-reversed": _edit(f"{BLOCK}ffn_up_exps.weight", _reversed_experts),
-        "down-experts-reversed": _edit(f"{BLOCK}ffn_down_exps.weight", _reversed_experts),
-        "router-reversed": _edit(f"{BLOCK}ffn_gate_inp.weight", lambda t: t.data[::-1]),
+        "q-norm-reset": _edit(f"{BLOCK}attn_q_norm.weight", _ones),
+        "k-norm-reset": _edit(f"{BLOCK}attn_k_norm.weight", _ones),
+        "q-k-norms-swapped": _swap(f"{BLOCK}attn_q_norm.weight", f"{BLOCK}attn_k_norm.weight"),
+        "q-norm-dropped": _drop_tensor(f"{BLOCK}attn_q_norm.weight"),
     },
+    "qwen3moe": _QWEN_ATTENTION | _UNTIED | _EXPERTS,
     "bert": {
         "q-permuted-as-llama": unpermuted(f"{BLOCK}attn_q.weight", "bert.attention.head_count"),
         "k-v-swapped": _swap(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
@@ -163,41 +198,64 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
     },
 }
 
-_LLAMA_KEYS: dict[str, Fault] = {
-    "eps": set_key("llama.attention.layer_norm_rms_epsilon", 1e-6),
-    "rope-theta": set_key("llama.rope.freq_base", lambda v: v * 1.5),
-    "rope-theta-dropped": set_key("llama.rope.freq_base", 20000.0),
-    "heads": set_key("llama.attention.head_count", 2),
-    "kv-heads": set_key("llama.attention.head_count_kv", 1),
-    "layers": set_key("llama.block_count", 1),
-    "width": set_key("llama.embedding_length", 32),
-    "ffn-width": set_key("llama.feed_forward_length", 64),
-    "rope-dimension": set_key("llama.rope.dimension_count", 8),
-}
+
+def _decoder_keys(architecture: str) -> dict[str, Fault]:
+    return {
+        "eps": set_key(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-6),
+        "rope-theta": set_key(f"{architecture}.rope.freq_base", lambda v: v * 1.5),
+        "rope-theta-dropped": set_key(f"{architecture}.rope.freq_base", 20000.0),
+        "heads": set_key(f"{architecture}.attention.head_count", 2),
+        "kv-heads": set_key(f"{architecture}.attention.head_count_kv", 1),
+        "layers": set_key(f"{architecture}.block_count", 1),
+        "width": set_key(f"{architecture}.embedding_length", 32),
+        "ffn-width": set_key(f"{architecture}.feed_forward_length", 64),
+    }
+
+
+def _expert_keys(architecture: str) -> dict[str, Fault]:
+    return {
+        "experts": set_key(f"{architecture}.expert_count", 3),
+        "experts-used": set_key(f"{architecture}.expert_used_count", 1),
+        "experts-used-more": set_key(f"{architecture}.expert_used_count", 3),
+    }
+
+
+def _yarn_keys(architecture: str) -> dict[str, Fault]:
+    return {
+        "scaling-factor": set_key(f"{architecture}.rope.scaling.factor", 2.0),
+        "scaling-type": set_key(f"{architecture}.rope.scaling.type", "linear"),
+        "original-length": set_key(f"{architecture}.rope.scaling.original_context_length", 512),
+        "original-length-dropped": drop_key(f"{architecture}.rope.scaling.original_context_length"),
+    }
+
+
+def _head_keys(architecture: str) -> dict[str, Fault]:
+    """Where a head isn't hidden / heads wide."""
+    return {
+        "key-length": drop_key(f"{architecture}.attention.key_length"),
+        "value-length": set_key(f"{architecture}.attention.value_length", 16),
+    }
+
+
+_LLAMA_KEYS = _decoder_keys("llama") | {"rope-dimension": set_key("llama.rope.dimension_count", 8)}
 KEYS: dict[str, dict[str, Fault]] = {
     "llama": _LLAMA_KEYS,
-    "llama3": _LLAMA_KEYS
-    | {
-        "key-length": drop_key("llama.attention.key_length"),
-        "value-length": set_key("llama.attention.value_length", 16),
-    },
+    "llama3": _LLAMA_KEYS | _head_keys("llama"),
     "llama-linear": {  # a missing type isn't a fault: llama.cpp then takes a factor as linear
         "scaling-factor": set_key("llama.rope.scaling.factor", 4.0),
         "scaling-type": set_key("llama.rope.scaling.type", "none"),
     },
-    "llama-yarn": {
-        "scaling-factor": set_key("llama.rope.scaling.factor", 2.0),
-        "scaling-type": set_key("llama.rope.scaling.type", "linear"),
-        "original-length": set_key("llama.rope.scaling.original_context_length", 512),
-        "original-length-dropped": drop_key("llama.rope.scaling.original_context_length"),
-    },
+    "llama-yarn": _yarn_keys("llama"),
     "mistral": _LLAMA_KEYS,
-    "mixtral": _LLAMA_KEYS
-    | {
-        "experts": set_key("llama.expert_count", 3),
-        "experts-used": set_key("llama.expert_used_count", 1),
-        "experts-used-more": set_key("llama.expert_used_count", 3),
-    },
+    "mixtral": _LLAMA_KEYS | _expert_keys("llama"),
+    "qwen2": _decoder_keys("qwen2"),
+    "qwen2-yarn": _yarn_keys("qwen2"),
+    "qwen3": _decoder_keys("qwen3") | _head_keys("qwen3"),
+    # its ffn-width is that of layers without experts, of which it has none
+    "qwen3moe": {name: f for name, f in _decoder_keys("qwen3moe").items() if name != "ffn-width"}
+    | _head_keys("qwen3moe")
+    | _expert_keys("qwen3moe")
+    | {"expert-width": set_key("qwen3moe.expert_feed_forward_length", 32)},
     "bert": {  # bert.attention.causal isn't here: llama.cpp encodes without a mask whatever it says
         "eps": set_key("bert.attention.layer_norm_epsilon", 1e-12),
         "heads": set_key("bert.attention.head_count", 2),

@@ -45,6 +45,16 @@ _LLAMA3_ROPE: dict[str, Any] = {
 }
 
 
+_QWEN: dict[str, Any] = _DECODER | {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+    "rms_norm_eps": 1e-2,  # norms of q and k hide a smaller one
+    "bos_token_id": None,
+    "eos_token_id": vocabularies.QWEN_TOKENS - 1,
+    "pad_token_id": vocabularies.QWEN_TOKENS - 3,
+}
+_QWEN_MOE: dict[str, Any] = _QWEN | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
 @dataclass(frozen=True)
 class Case:
     """One model: its transformers config class, what differs from the defaults, and its tokenizer."""
@@ -54,7 +64,7 @@ class Case:
     tokenizer: str
     options: dict[str, Any] = field(default_factory=dict)
     save: dict[str, Any] = field(default_factory=dict)  # arguments of save_pretrained
-    v4: bool = False  # config.json as transformers 4 spelled it: rope_theta and rope_scaling instead of rope_parameters
+    v4: bool = False  # config.json as transformers 4 spelled it: rope_theta and rope_scaling for rope_parameters
 
     @property
     def pre(self) -> str | None:
@@ -140,6 +150,40 @@ CASES = {
             _DECODER | _theta(1e6) | {"num_local_experts": 6, "num_experts_per_tok": 2},
             {"save_original_format": False},
         ),
+        # Qwen 2: biases on q, k, v; tied; more rows than tokens
+        Case("qwen2", "Qwen2Config", "qwen", _QWEN | {"tie_word_embeddings": True}),
+        # and past its length by yarn, as its card recommends, under transformers 4's config
+        Case(
+            "qwen2-yarn",
+            "Qwen2Config",
+            "qwen",
+            _QWEN
+            | {
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "rope_theta": 5000.0,
+                    "original_max_position_embeddings": 64,
+                }
+            },
+            v4=True,
+        ),
+        # Qwen 3: norms on q and k, heads wider than hidden / heads
+        Case("qwen3", "Qwen3Config", "qwen", _QWEN | {"head_dim": 32}),
+        Case(
+            "qwen3moe",
+            "Qwen3MoeConfig",
+            "qwen",
+            _QWEN_MOE | {"head_dim": 32, "norm_topk_prob": True},
+            v4=True,
+        ),
+        Case(
+            "qwen3moe-fused",
+            "Qwen3MoeConfig",
+            "qwen",
+            _QWEN_MOE | {"head_dim": 32, "norm_topk_prob": True},
+            {"save_original_format": False},
+        ),
         Case(
             "bert",
             "BertConfig",
@@ -178,6 +222,16 @@ REFERENCES = [
     ("mixtral", "q8_0"),
     ("mixtral@bfloat16", "bf16"),
     ("mixtral@float16", "auto"),
+    ("qwen2", "f32"),
+    ("qwen2", "q8_0"),
+    ("qwen2-yarn", "f32"),
+    ("qwen2@bfloat16", "auto"),
+    ("qwen3", "f16"),
+    ("qwen3", "f32"),
+    ("qwen3moe", "f32"),
+    ("qwen3moe", "q8_0"),
+    ("qwen3moe-fused", "f32"),
+    ("qwen3moe@bfloat16", "bf16"),
 ]
 
 # What a parameter is drawn from, by the end of its name: mean, standard deviation. The rest: (0, 0.15).
@@ -226,6 +280,8 @@ def _respell(path: Path) -> None:
     config["rope_theta"] = scaling.pop("rope_theta")
     config["rope_scaling"] = scaling
     config["torch_dtype"] = config.pop("dtype")
+    if config["model_type"] == "qwen3_moe":
+        config["num_experts"] = config.pop("num_local_experts")
     path.write_text(json.dumps(config, indent=2))
 
 

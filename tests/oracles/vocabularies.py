@@ -1,8 +1,8 @@
 """Tokenizers trained in the test, on text that every Python carries (`pydoc_data.topics`, 450 kB of English).
 
-Three kinds, each in the files that its models are published with: SentencePiece BPE with byte fallback as Llama 2 and
+Four kinds, each in the files that its models are published with: SentencePiece BPE with byte fallback as Llama 2 and
 Mistral have it (`tokenizer.model`, or only `tokenizer.json`), byte-level BPE with the pre-tokenizer of Llama 3,
-WordPiece as BERT has it.
+the same with Qwen 2's, WordPiece as BERT has it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SPM_SIZE, BPE_SIZE, WORDPIECE_SIZE = 640, 704, 608
+QWEN_SIZE, QWEN_TOKENS = 704, 696  # a Qwen's embedding has more rows than its tokenizer has tokens
 
 # The Split pattern of Llama 3's tokenizer.json; llama.cpp calls it "llama-bpe" (llama-vocab.cpp).
 LLAMA3_PATTERN = (
@@ -22,6 +23,9 @@ LLAMA3_PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3_PRE = "llama-bpe"
+# Qwen 2's: digits one by one.
+QWEN_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN_PRE = "qwen2"
 BERT_PRE = "jina-v2-en"  # what the reference finds for the vocabulary of bert-base-uncased
 
 # What tokenizers get wrong: spaces at the edges, runs, digits, marks, case, byte fallback, newlines, names of tokens.
@@ -140,20 +144,54 @@ def write_sentencepiece_json(folder: Path) -> None:
     _json(folder / "tokenizer_config.json", _SPM_CONFIG)
 
 
-def write_byte_level(folder: Path) -> None:
-    """tokenizer.json as Llama 3 has it: special tokens above the vocabulary, BOS from the post-processor."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+def _byte_level(model: Any, pattern: str, size: int, special: list[str]) -> Any:
+    """A byte-level tokenizer, trained; its special tokens above the vocabulary."""
+    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
 
-    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
-    split = pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated")
+    tokenizer = Tokenizer(model)
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=BPE_SIZE - len(special), initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=size - len(special), initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(text(), trainer)
     tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def write_qwen(folder: Path) -> None:
+    """tokenizer.json as Qwen 2 has it: NFC, no BOS, fewer tokens than the embedding has rows."""
+    from tokenizers import models, normalizers, processors
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokenizer = _byte_level(models.BPE(), QWEN_PATTERN, QWEN_TOKENS, special)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "add_bos_token": False,
+            "add_prefix_space": False,
+            "bos_token": None,
+            "eos_token": special[2],
+            "pad_token": special[0],
+            "unk_token": None,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 131072,
+            "chat_template": CHAT_TEMPLATE.replace("<s>", special[1]),
+        },
+    )
+
+
+def write_byte_level(folder: Path) -> None:
+    """tokenizer.json as Llama 3 has it: special tokens above the vocabulary, BOS from the post-processor."""
+    from tokenizers import models, processors
+
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"]
+    tokenizer = _byte_level(models.BPE(ignore_merges=True), LLAMA3_PATTERN, BPE_SIZE, special)
     bos = special[0]
     template = processors.TemplateProcessing(
         single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, tokenizer.token_to_id(bos))]
@@ -193,7 +231,8 @@ WRITERS = {
     "spm": write_sentencepiece,
     "spm-json": write_sentencepiece_json,
     "bpe": write_byte_level,
+    "qwen": write_qwen,
     "wordpiece": write_wordpiece,
 }
-SIZES = {"spm": SPM_SIZE, "spm-json": SPM_SIZE, "bpe": BPE_SIZE, "wordpiece": WORDPIECE_SIZE}
-PRE = {"spm": None, "spm-json": None, "bpe": LLAMA3_PRE, "wordpiece": BERT_PRE}
+SIZES = {"spm": SPM_SIZE, "spm-json": SPM_SIZE, "bpe": BPE_SIZE, "qwen": QWEN_SIZE, "wordpiece": WORDPIECE_SIZE}
+PRE = {"spm": None, "spm-json": None, "bpe": LLAMA3_PRE, "qwen": QWEN_PRE, "wordpiece": BERT_PRE}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from functools import cache
@@ -28,6 +29,8 @@ SOURCES = [
     ("mixtral", 4, 32),
     ("mixtral@bfloat16", 8, 32),
     ("llama", 4, 64),
+    ("qwen3", 8, 32),
+    ("qwen3moe", 4, 32),
 ]
 
 
@@ -45,6 +48,7 @@ def dequantized(folder: Path, bits: int, group: int) -> dict[str, F32]:
     import mlx.core as mx
 
     loaded: Any = mx.load(str(folder / "model.safetensors"))
+    own = json.loads((folder / "config.json").read_text())["quantization"]  # mlx-lm takes 8 bits for Qwen's routers
     out = {}
     for name, array in loaded.items():
         if name.endswith((".scales", ".biases")):
@@ -52,7 +56,8 @@ def dequantized(folder: Path, bits: int, group: int) -> dict[str, F32]:
         base = name.removesuffix(".weight")
         if f"{base}.scales" in loaded:
             scales, biases = (loaded[f"{base}.{p}"].astype(mx.float32) for p in ("scales", "biases"))
-            array = mx.dequantize(array, scales, biases, group_size=group, bits=bits)
+            by_name = own.get(base, {"group_size": group, "bits": bits})
+            array = mx.dequantize(array, scales, biases, group_size=by_name["group_size"], bits=by_name["bits"])
         out[name] = np.array(array.astype(mx.float32))
     return out
 
@@ -92,12 +97,13 @@ def test_values_are_mlx_own(
 
 
 def _apart(name: str, value: F32) -> list[tuple[str, F32]]:
-    """A stack of experts under the names that Mixtral has in transformers' files, one by one."""
+    """A stack of experts under the names that transformers' files have, one by one."""
     if ".switch_mlp." not in name:
         return [(name, value)]
     head, _, tail = name.partition("switch_mlp.")
-    w = {"gate_proj.weight": "w1", "down_proj.weight": "w2", "up_proj.weight": "w3"}[tail]
-    return [(f"{head}experts.{e}.{w}.weight", expert) for e, expert in enumerate(value)]
+    mixtral = {"gate_proj.weight": "w1.weight", "down_proj.weight": "w2.weight", "up_proj.weight": "w3.weight"}
+    w = mixtral[tail] if "block_sparse_moe" in head else tail
+    return [(f"{head}experts.{e}.{w}", expert) for e, expert in enumerate(value)]
 
 
 def test_q4_1_is_lossless_where_the_scales_allow(

@@ -20,9 +20,15 @@ pytestmark = pytest.mark.oracle
 Maker = Callable[[str], Path]
 Converter = Callable[[str, str], Path]
 
-NAMES = ["llama", "llama3", "mistral", "bert"]
-SPECIAL = {"llama": "</s>", "llama3": "<|reserved_special_token_0|>", "mistral": "</s>", "bert": "[MASK]"}
-SPACED = {"llama": True, "llama3": False, "mistral": True}  # whose tokenizer puts a space in front
+NAMES = ["llama", "llama3", "mistral", "qwen2", "bert"]
+SPECIAL = {
+    "llama": "</s>",
+    "llama3": "<|reserved_special_token_0|>",
+    "mistral": "</s>",
+    "qwen2": "<|im_end|>",
+    "bert": "[MASK]",
+}
+SPACED = {"llama": True, "llama3": False, "mistral": True, "qwen2": False}  # whose tokenizer puts a space in front
 
 
 def wrong(spoken: list[llamacpp.Spoken], encode: Encode, texts: list[str]) -> list[Any]:

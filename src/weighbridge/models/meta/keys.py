@@ -31,7 +31,7 @@ class KeyRow:
     value: Any
     map: Mapping[str, str]
     when: Mapping[str, tuple[Any, ...]]
-    family: str | None
+    families: tuple[str, ...]  # empty: all
     back: str | None
 
     def key(self, architecture: str) -> str:
@@ -49,7 +49,7 @@ class KeyTable:
     silent: Mapping[str, Mapping[str, tuple[Any, ...]]]
 
     def of_family(self, family: str) -> Iterator[KeyRow]:
-        return (row for row in self.keys if row.family in (None, family))
+        return (row for row in self.keys if not row.families or family in row.families)
 
 
 def build_table(doc: Mapping[str, Any]) -> KeyTable:
@@ -66,9 +66,9 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
     back = row.get("back", True)
     when = {key: tuple(values) for key, values in row.get("when", {}).items()}
     restored = back if isinstance(back, str) else (config[0] if back and config else None)
-    return KeyRow(
-        row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, row.get("family"), restored
-    )
+    listed = row.get("family", ())
+    families = (listed,) if isinstance(listed, str) else tuple(listed)
+    return KeyRow(row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, families, restored)
 
 
 @cache

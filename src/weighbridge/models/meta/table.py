@@ -81,6 +81,7 @@ def gguf_to_config(
     ]
     losses += _rotary(config, metadata, family, tensors, rope_freqs)
     _by_presence(config, family, tensors)
+    _implied(config, family)
     _vocabulary(config, metadata, family)
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:
@@ -145,6 +146,13 @@ def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, A
     for key, name in table().presence[family.name].items():
         if key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
+
+
+def _implied(config: dict[str, Any], family: Family) -> None:
+    """What every GGUF of the family means without a key, where the class's default is another."""
+    for key, values in table().silent[family.name].items():
+        if values and config.get(key) is not None and config[key] not in values:
+            config[key] = values[0]
 
 
 def _vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> None:
