@@ -166,11 +166,13 @@ NUMBERS = {
     "llama": ("llama", "mixtral"),
     "bert": ("bert-mlm", "bert-labels", "bert-dummies"),
     "qwen2": ("qwen2",),
+    "qwen2moe": ("qwen2moe",),
     "qwen3": ("qwen3",),
     "qwen3moe": ("qwen3moe",),
 }
 _EXPERTS = {
     "mixtral": ("block_sparse_moe", ("w1", "w3", "w2")),
+    "qwen2moe": ("mlp", ("gate_proj", "up_proj", "down_proj")),
     "qwen3moe": ("mlp", ("gate_proj", "up_proj", "down_proj")),
 }
 
@@ -214,6 +216,10 @@ _GGUF = (
     ("mlp.down_proj", "ffn_down"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
     ("mlp.gate.", "ffn_gate_inp."),
+    ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+    ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
 )
 
 

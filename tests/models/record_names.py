@@ -27,6 +27,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", DECODER),
     "mixtral": ("MixtralForCausalLM", {**DECODER, **MOE}),
     "qwen2": ("Qwen2ForCausalLM", DECODER),
+    "qwen2moe": ("Qwen2MoeForCausalLM", {**DECODER, **QWEN_MOE, "shared_expert_intermediate_size": 112}),
     "qwen3": ("Qwen3ForCausalLM", DECODER),
     "qwen3moe": ("Qwen3MoeForCausalLM", {**DECODER, **QWEN_MOE}),
     "bert": ("BertModel", BERT),
@@ -36,8 +37,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-FUSED = ("mixtral", "qwen3moe")  # whose experts transformers 5 holds in one tensor
-HEADLESS = ("mixtral", "qwen2")  # of which mlx-lm knows no head_dim: a head is hidden / heads wide
+FUSED = ("mixtral", "qwen2moe", "qwen3moe")  # whose experts transformers 5 holds in one tensor
+HEADLESS = ("mixtral", "qwen2", "qwen2moe")  # of which mlx-lm knows no head_dim: a head is hidden / heads wide
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def main() -> None:
             with safe_open(f"{folder}/model.safetensors", "np") as f:
                 out["names"][f"hf {name}"] = {k: f.get_slice(k).get_shape() for k in f.keys()}  # noqa: SIM118
         out["defaults"][cls] = {k: v for k, v in model_class.config_class().to_dict().items() if v is not None}
-    for name in ("mixtral", "qwen2", "qwen3", "qwen3moe"):
+    for name in ("mixtral", "qwen2", "qwen2moe", "qwen3", "qwen3moe"):
         out["names"][f"mlx {name}"] = mlx_names(name)
     text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for part in out.values() for k, v in part.items())
     NAMES.write_text("{\n" + text + "\n}\n")

@@ -22,6 +22,7 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN2_MOE = {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe"}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 QWEN3_MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 80, "norm_topk_prob": True}
@@ -149,6 +150,27 @@ CASES: dict[str, Case] = {
         outtype="f16",
     ),
     "qwen2-silent": Case("Qwen2-7B", {**QWEN2, **SMALL}, outtype="f32"),
+    "qwen2moe": Case(
+        "Qwen1.5-MoE-A2.7B",
+        {
+            **QWEN2_MOE,
+            **GQA,
+            **MOE,
+            "num_experts": 3,
+            "shared_expert_intermediate_size": 112,
+            "norm_topk_prob": False,
+            "head_dim": 24,
+            "is_causal": False,
+        },
+        groups=("qkv_bias",),
+        shards=3,
+    ),
+    "qwen2moe-v5": Case(
+        "fused2",
+        {**QWEN2_MOE, **GQA, **MOE, "num_experts": 3, "norm_topk_prob": False, "qkv_bias": False},
+        dialect="hf5",
+        outtype="f16",
+    ),
     "qwen3": Case("Qwen3-0.6B", {**QWEN3, **GQA, "rope_theta": 1e6, "head_dim": 24}, tied=True),
     "qwen3-embedding": Case(
         "Embedding-0.6B",

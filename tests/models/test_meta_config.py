@@ -203,6 +203,8 @@ _QWEN = {"hidden_act": "gelu", "use_sliding_window": True, "partial_rotary_facto
 # Cases, and what a config of the family may not say without a loss.
 _UNSAID = {
     "qwen2-silent": _QWEN,
+    "qwen2moe": {**_QWEN, "norm_topk_prob": True},
+    "qwen2moe-v5": {**_QWEN, "norm_topk_prob": True},
     "qwen3": _QWEN,
     "qwen3moe": {**_QWEN, "norm_topk_prob": False},
 }
@@ -217,8 +219,8 @@ def _silent() -> None:
             said = {"rope_scaling": {"type": value}} if path == "rope.rope_type" else {path: value}
             found = config_losses({**case.config, **said}, family)
             assert [loss.split(" = ")[0] for loss in found] == [f"config.json: {path}"], (name, path)
-        config = back(name).config
-        assert config.get("norm_topk_prob", True) is True, name
+        if "norm_topk_prob" in unsaid:
+            assert back(name).config["norm_topk_prob"] is not unsaid["norm_topk_prob"], name
 
 
 def _restored() -> None:
@@ -231,6 +233,7 @@ def _restored() -> None:
             found = gguf_to_config({**metadata(name), **said}, family, sorted(names))
             assert found.config["tie_word_embeddings"] == ("output.weight" not in names), name
             assert {key: found.config.get(key) for key in special} == special, name
+            assert found.config.get("qkv_bias") == CASES[name].config.get("qkv_bias", "qwen2moe" in name or None), name
             assert found.generation is not None
             assert special.items() <= found.generation.items(), name
 
@@ -272,6 +275,8 @@ _COMPUTES = (
     "type_vocab_size",
     "num_experts_per_tok",
     "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "qkv_bias",
     "norm_topk_prob",
     "rms_norm_eps",
     "layer_norm_eps",

@@ -24,11 +24,12 @@ INVISIBLE = {"bert": {"blk.0.attn_k.bias", "blk.1.attn_k.bias"}}
 
 
 def shifted(name: str) -> Fault:
-    """Rows (of a 1-D tensor: elements) moved by one; stacked experts by one row inside each expert."""
+    """Rows (of one row or a 1-D tensor: elements) moved by one; stacked experts by one row inside each expert."""
 
     def fault(file: File) -> None:
         tensor = file.tensors[name]
-        tensor.data = np.roll(tensor.data, 1, axis=max(tensor.data.ndim - 2, 0))
+        axis = max(tensor.data.ndim - 2, 0)
+        tensor.data = np.roll(tensor.data, 1, axis=axis if tensor.data.shape[axis] > 1 else -1)
 
     return fault
 
@@ -177,6 +178,15 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
         "v-bias-zero": _edit(f"{BLOCK}attn_v.bias", _zeros),
         "k-v-bias-swapped": _swap(f"{BLOCK}attn_k.bias", f"{BLOCK}attn_v.bias"),
     },
+    "qwen2moe": _QWEN_ATTENTION
+    | _UNTIED
+    | _EXPERTS
+    | {
+        "q-bias-zero": _edit(f"{BLOCK}attn_q.bias", _zeros),
+        "shared-gate-up-swapped": _swap(f"{BLOCK}ffn_gate_shexp.weight", f"{BLOCK}ffn_up_shexp.weight"),
+        "shared-gate-negated": _edit(f"{BLOCK}ffn_gate_inp_shexp.weight", lambda t: -t.data),
+        "shared-down-zero": _edit(f"{BLOCK}ffn_down_shexp.weight", _zeros),
+    },
     "qwen3": _QWEN_ATTENTION
     | _DENSE
     | _UNTIED
@@ -250,8 +260,14 @@ KEYS: dict[str, dict[str, Fault]] = {
     "mixtral": _LLAMA_KEYS | _expert_keys("llama"),
     "qwen2": _decoder_keys("qwen2"),
     "qwen2-yarn": _yarn_keys("qwen2"),
+    # ffn-width is that of layers without experts, of which these have none
+    "qwen2moe": {name: f for name, f in _decoder_keys("qwen2moe").items() if name != "ffn-width"}
+    | _expert_keys("qwen2moe")
+    | {
+        "expert-width": set_key("qwen2moe.expert_feed_forward_length", 32),
+        "shared-width": set_key("qwen2moe.expert_shared_feed_forward_length", 64),
+    },
     "qwen3": _decoder_keys("qwen3") | _head_keys("qwen3"),
-    # its ffn-width is that of layers without experts, of which it has none
     "qwen3moe": {name: f for name, f in _decoder_keys("qwen3moe").items() if name != "ffn-width"}
     | _head_keys("qwen3moe")
     | _expert_keys("qwen3moe")

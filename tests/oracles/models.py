@@ -168,6 +168,15 @@ CASES = {
             },
             v4=True,
         ),
+        # and with experts, one of which every token takes
+        Case("qwen2moe", "Qwen2MoeConfig", "qwen", _QWEN_MOE | {"shared_expert_intermediate_size": 128}, v4=True),
+        Case(
+            "qwen2moe-fused",
+            "Qwen2MoeConfig",
+            "qwen",
+            _QWEN_MOE | {"shared_expert_intermediate_size": 128},
+            {"save_original_format": False},
+        ),
         # Qwen 3: norms on q and k, heads wider than hidden / heads
         Case("qwen3", "Qwen3Config", "qwen", _QWEN | {"head_dim": 32}),
         Case(
@@ -226,6 +235,9 @@ REFERENCES = [
     ("qwen2", "q8_0"),
     ("qwen2-yarn", "f32"),
     ("qwen2@bfloat16", "auto"),
+    ("qwen2moe", "f32"),
+    ("qwen2moe", "q8_0"),
+    ("qwen2moe-fused", "f32"),
     ("qwen3", "f16"),
     ("qwen3", "f32"),
     ("qwen3moe", "f32"),
@@ -278,7 +290,7 @@ def _respell(path: Path) -> None:
     config = json.loads(path.read_text())
     scaling = config.pop("rope_parameters")
     config["rope_theta"] = scaling.pop("rope_theta")
-    config["rope_scaling"] = scaling
+    config["rope_scaling"] = None if scaling["rope_type"] == "default" else scaling
     config["torch_dtype"] = config.pop("dtype")
     if config["model_type"] == "qwen3_moe":
         config["num_experts"] = config.pop("num_local_experts")

@@ -29,7 +29,7 @@ VISIBLE = 0.05  # what a fault must change at least
 NARROW = {"f16": 0.006, "bf16": 0.04, "q8_0": 0.2}
 
 # The same model by another road: its logits are those of the case it stands beside.
-ROADS = [*DECODERS, "llama3@bfloat16", "mixtral-fused@bfloat16", "qwen3moe-fused@bfloat16"]
+ROADS = [*DECODERS, "llama3@bfloat16", "mixtral-fused@bfloat16", "qwen2moe-fused@bfloat16", "qwen3moe-fused@bfloat16"]
 
 
 def error(path: Path, name: str, expected: F32) -> float:
@@ -43,7 +43,7 @@ def test_f32_logits_equal_at_every_position(name: str, gguf_of: Converter, expec
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])
-@pytest.mark.parametrize("name", ["llama", "llama3", "mixtral", "qwen2", "qwen3", "qwen3moe"])
+@pytest.mark.parametrize("name", ["llama", "llama3", "mixtral", "qwen2", "qwen2moe", "qwen3", "qwen3moe"])
 def test_narrow_types_stay_near(name: str, dtype: str, gguf_of: Converter, expected_logits: Expected) -> None:
     with llamacpp.Model(gguf_of(name, dtype)) as model:
         found = model.logits(probe_of(name))
@@ -124,7 +124,9 @@ def test_an_unchanged_copy_shows_nothing(
 
 
 @pytest.mark.mutation
-@pytest.mark.parametrize("name", ["llama", "llama3", "llama-bias", "mixtral", "qwen2", "qwen3", "qwen3moe", "bert"])
+@pytest.mark.parametrize(
+    "name", ["llama", "llama3", "llama-bias", "mixtral", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "bert"]
+)
 def test_every_tensor_matters(
     name: str,
     gguf_of: Converter,

@@ -29,6 +29,7 @@ SOURCES = [
     ("mixtral", 4, 32),
     ("mixtral@bfloat16", 8, 32),
     ("llama", 4, 64),
+    ("qwen2moe", 8, 32),
     ("qwen3", 8, 32),
     ("qwen3moe", 4, 32),
 ]
