@@ -24,12 +24,12 @@ SHA256 = "c17ee1163006f70726abb9f72137830818f3d8cb60bfc34cb232d08428eaa22b"
 ROOT = Path(__file__).resolve().parents[2] / ".oracle"
 TREE = ROOT / f"llama.cpp-{VERSION}"
 _PREFIX = f"xllamacpp-{VERSION}/thirdparty/llama.cpp/"
-_WANTED = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/", "include/", "models/", "LICENSE")
+_WANTED = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/", "include/", "models/", "tests/snapshots/", "LICENSE")
 
 
 def find() -> Path | None:
-    """The unpacked tree, or None."""
-    return TREE if (TREE / "convert_hf_to_gguf.py").is_file() else None
+    """The unpacked tree, or None; also where one was unpacked when tests wanted less of it."""
+    return TREE if all((TREE / wanted).exists() for wanted in _WANTED) else None
 
 
 @cache
