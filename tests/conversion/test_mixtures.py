@@ -7,15 +7,16 @@ where rows aren't whole blocks. (The snapshots come with the reference's source;
 
 from __future__ import annotations
 
-import copy
+import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.conversion.mixture_cases import CASES, Case
 from tests.oracles import tree
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType
@@ -40,7 +41,7 @@ _EXPERTS = (("ffn_gate_exps", "ffn_down_exps"), ("ffn_up_exps", "ffn_down_exps")
 MODELS = {
     "deepseek-v3.1": Model(
         "deepseek2",
-        {"attn_k_b": 128, "attn_v_b": 512, "attn_q_b": 1536, "attn_output": 16384, "down_(exps|shexp)": 2048, "ffn_down": 18432},
+        {"attn_k_b": 128, "attn_v_b": 512, "attn_q_b": 1536, "attn_output": 16384, "down_[es]": 2048, "_down": 18432},
         (*_EXPERTS, ("attn_v_b", "attn_k_b")),
     ),
     "gemma-3-4b-it": Model("gemma3", {"attn_output": 2048, "ffn_down": 10240}),
@@ -58,7 +59,13 @@ MODELS = {
     "step-3.5-flash": Model("step35", {"attn_output": 8192, "down_(exps|shexp)": 1280, "ffn_down": 11264}, _EXPERTS),
 }  # fmt: skip
 # What every model has besides and llama-quantize leaves alone; the last two have two dimensions.
-LEFT = ("output_norm.weight", "blk.0.attn_norm.weight", "blk.0.attn_k.bias", "blk.0.ffn_gate_inp.weight", "blk.0.ssm_conv1d.weight")
+LEFT = (
+    "output_norm.weight",
+    "blk.0.attn_norm.weight",
+    "blk.0.attn_k.bias",
+    "blk.0.ffn_gate_inp.weight",
+    "blk.0.ssm_conv1d.weight",
+)
 
 
 class Snapshot(NamedTuple):
@@ -125,3 +132,247 @@ def test_what_is_left_alone_changes_nothing(name: str) -> None:
         both = choose(ordered([*found.tensors, *vector]), found.facts, ftype(wanted)).types
         assert {n: both[n] for n in LEFT} == dict.fromkeys(LEFT, F32)
         assert {n: t for n, t in both.items() if n not in LEFT} == plain
+
+
+# -- models that the snapshots don't have: recorded from the reference's own code ------------------------------------
+
+GOLDEN = json.loads((Path(__file__).with_name("golden") / "mixtures.json").read_text("utf-8"))
+
+
+def expand(recorded: str) -> list[str]:
+    return [name for run in recorded.split() for name, _, n in [run.partition("*")] for _ in range(int(n or 1))]
+
+
+def chosen(case: Case, wanted: mixtures.FType) -> list[str]:
+    """As recorded: types in the order of the tensors, or that the reference stops."""
+    tensors = [(name, Spec(shape, F32)) for name, shape in case.tensors]
+    given = dict(case.options)
+    patterns = tuple(mixtures.tensor_type(p) for p in given.pop("patterns", ()))
+    options = Options(**{k: BY_NAME[v] if isinstance(v, str) else v for k, v in given.items()}, tensor_types=patterns)
+    found = choose(tensors, Facts(*case.facts), wanted, options, {"x": 1} if case.imatrix else None)
+    if any(r.rule in ("layer", "fallback") for r in found.refusals):
+        return ["refused"]
+    return [t.name for t in found.types.values()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_models(name: str) -> None:
+    assert len(GOLDEN[name]) >= 35
+    for wanted, recorded in GOLDEN[name].items():
+        assert chosen(CASES[name], mixtures.table().ftypes[wanted]) == expand(recorded), wanted
+
+
+# -- mutations: no row, and no word in one, can be changed without a difference --------------------------------------
+
+
+def raw() -> dict[str, Any]:
+    return tomllib.loads(Path(mixtures.__file__).with_name("mixtures.toml").read_text("utf-8"))
+
+
+_OTHER = {"Q8_0": "Q4_0"}
+
+
+Fault = tuple[str, Iterable[str], dict[str, Any]]  # what, the file types that it may show in, the table with it
+_FEW = ("Q4_K_S", "Q2_K", "IQ3_XS", "MXFP4_MOE")
+
+
+def row_faults(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "another type", {**row, "type": _OTHER.get(row["type"], "Q8_0")}
+    for column in ("role", "ftype", "part", "when", "except", "from"):
+        for word in row.get(column, ()):
+            rest = [w for w in row[column] if w != word]
+            # Without any word a column fits everything, which is a fault of conditions only.
+            yield f"{column} without {word}", {**row, column: rest if rest or column == "when" else ["none"]}
+
+
+def rule_faults(good: dict[str, Any]) -> Iterator[Fault]:
+    for section in ("mix", "lift"):
+        for i, row in enumerate(good[section]):
+            before, after = good[section][:i], good[section][i + 1 :]
+            shows = row.get("ftype", row.get("except", ()) and [*row["except"], *_FEW])
+            label = f"{section} {i} {row.get('role')} {row.get('ftype')}"
+            yield f"{label} out", shows, {**good, section: [*before, *after]}
+            for what, bad in row_faults(row):
+                yield f"{label}: {what}", shows, {**good, section: [*before, bad, *after]}
+
+
+def name_faults(good: dict[str, Any]) -> Iterator[Fault]:
+    keep = good["keep"]
+    for column in ("names", "parts"):
+        for word in keep[column]:
+            yield f"keep {word}", _FEW[:1], {**good, "keep": {**keep, column: [w for w in keep[column] if w != word]}}
+    for arch, parts in keep["architecture"].items():
+        for part in parts:
+            bad = {**keep, "architecture": {**keep["architecture"], arch: [p for p in parts if p != part]}}
+            yield f"keep {part} of {arch}", _FEW[:1], {**good, "keep": bad}
+    for i, row in enumerate(good["role"]):
+        for column in ("whole", "part"):
+            for word in row.get(column, ()):
+                roles = [*good["role"]]
+                roles[i] = {**row, column: [w for w in row[column] if w != word]}
+                yield f"role {row['is']} without {word}", _FEW, {**good, "role": roles}
+
+
+def other_faults(good: dict[str, Any]) -> Iterator[Fault]:
+    for name, other in good["fallback"].items():
+        bad = {**good["fallback"], name: _OTHER.get(other, "Q8_0")}
+        yield f"fallback of {name}", (), {**good, "fallback": bad}
+    for name, row in good["ftypes"].items():
+        if row["type"]:
+            bad = {**good["ftypes"], name: {**row, "type": _OTHER.get(row["type"], "Q8_0")}}
+            yield f"type of {name}", [name], {**good, "ftypes": bad}
+        if "layers" in row:
+            bad = {**good["ftypes"], name: {**row, "layers": "named"}}
+            yield f"layers of {name}", [name], {**good, "ftypes": bad}
+    # Not for 8 experts: attn_v is Q8_0 then, giant or not (`test_what_is_called_70b` has the word itself).
+    for word in ["plain heads"]:
+        llama = {**good["giants"]["llama"], "unless": [w for w in good["giants"]["llama"]["unless"] if w != word]}
+        yield f"llama is a giant with {word}", (), {**good, "giants": {**good["giants"], "llama": llama}}
+
+
+def faults() -> list[Fault]:
+    good = raw()
+    return [*rule_faults(good), *name_faults(good), *other_faults(good)]
+
+
+def difference(shows: Iterable[str]) -> bool:
+    """Whether anything that is recorded comes out otherwise."""
+    rows = mixtures.table().ftypes
+    return any(
+        chosen(case, rows[wanted]) != expand(GOLDEN[name][wanted])
+        for name, case in CASES.items()
+        for wanted in (shows or GOLDEN[name])
+    )
+
+
+@pytest.mark.mutation
+@pytest.mark.slow
+def test_every_word_of_the_table_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, survivors = faults(), []
+    assert len(found) > 300
+    for what, shows, bad in found:
+        rows = mixtures.build_table(bad)
+        monkeypatch.setattr(mixtures, "table", lambda rows=rows: rows)
+        if not difference(shows):
+            survivors.append(what)
+    assert survivors == []
+
+
+# -- names, options, facts, refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("q4_k_m", "Q4_K_M"), ("Q4_K", "Q4_K_M"), ("Q3_K", "Q3_K_M"), ("q5_k", "Q5_K_M"), ("15", "Q4_K_M"),
+        ("0", "F32"), ("2", "Q4_0"), ("mxfp4_moe", "MXFP4_MOE"),
+    ],
+)  # fmt: skip
+def test_names_of_file_types(text: str, name: str) -> None:
+    found = ftype(text)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize("text", ["Q4_K_X", "2_K", "4", "NVFP4", "39", "", "Q8_1"])
+def test_no_file_type(text: str) -> None:
+    with pytest.raises(UsageError):
+        ftype(text)
+
+
+def test_every_name_is_known() -> None:
+    assert len([ftype(name) for name in mixtures.ftype_names()]) == 39
+    assert ftype("copy") is None
+    kept = [("blk.0.ffn_down.weight", Spec((64, 512), F32))]
+    assert choose(kept, Facts("llama", 1), None).types == {"blk.0.ffn_down.weight": F32}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["attn_q", "=q8_0", "x=", "x=q9_0", "a=q8_1", "a=i32", "(=q4_0", "(?i)a=q4_0", r"a\Z=q4_0", "[[:alpha:]]=q4_0"],
+)
+def test_bad_patterns(text: str) -> None:
+    with pytest.raises(UsageError):
+        mixtures.tensor_type(text)
+
+
+def test_patterns() -> None:
+    pattern, dtype = mixtures.tensor_type("ATTN_Q=Q8_0")
+    assert (pattern.pattern, dtype.name) == ("attn_q", "Q8_0")
+    assert [t.name for _, t in mixtures.tensor_type_file("a=q4_0\n  b=tq1_0 c=F16\n")] == ["Q4_0", "TQ1_0", "F16"]
+
+
+def test_entries_by_name() -> None:
+    names = ["blk.0.attn_q", "blk.0.attn_k", "output"]
+    assert mixtures.selected(names) == names
+    assert mixtures.selected(names, include=["attn", "k"]) == names[:2]
+    assert mixtures.selected(names, exclude=["attn_q", "out"]) == ["blk.0.attn_k"]
+    with pytest.raises(UsageError):
+        mixtures.selected(names, include=["a"], exclude=["b"])
+
+
+def test_order() -> None:
+    names = ["blk.10.a", "blk.2.b", "blk.2.a", "output.weight", "token_embd.weight", "a", "blk.x"]
+    got = [n for n, _ in ordered([(n, Spec((1,), F32)) for n in names])]
+    assert got == ["a", "blk.x", "output.weight", "token_embd.weight", "blk.2.a", "blk.2.b", "blk.10.a"]
+
+
+def test_facts() -> None:
+    base: dict[str, Any] = {"general.architecture": "x", "x.block_count": 4, "x.attention.head_count": [8, 4]}
+    assert Facts.of(base) == Facts("x", 4, 8, 8)
+    more = {"x.attention.head_count_kv": [0, 2], "x.expert_count": 8, "x.nextn_predict_layers": 1}
+    assert Facts.of({**base, **more}) == Facts("x", 4, 8, 0, 8, 1)
+    assert Facts.of({**base, **more}).gqa == 0
+
+
+@pytest.mark.parametrize("bad", [{"general.architecture": None}, {"x.block_count": "4"}, {"x.expert_count": True}])
+def test_bad_facts(bad: dict[str, Any]) -> None:
+    with pytest.raises(FormatError):
+        Facts.of({"general.architecture": "x", "x.block_count": 4, **bad})
+
+
+@pytest.mark.parametrize(
+    ("facts", "giant"),
+    [
+        (Facts("llama", 80, 64, 8), True), (Facts("llama", 80, 64, 64), False), (Facts("llama", 80, 64, 8, 8), False),
+        (Facts("llama", 81, 64, 8, nextn=1), True), (Facts("llama", 32), False), (Facts("qwen2", 80, 8, 8), True),
+        (Facts("deci", 80), True), (Facts("olmo", 80), True), (Facts("jais2", 68), True), (Facts("gemma", 80), False),
+    ],
+)  # fmt: skip
+def test_what_is_called_70b(facts: Facts, giant: bool) -> None:
+    """From load_arch_hparams of each architecture."""
+    assert facts.giant is giant
+
+
+def refused(name: str, dtype: DType, to: str, imatrix: Mapping[str, int] | None = None, **options: Any) -> list[str]:
+    found = choose([(name, Spec((2, 64, 512), dtype))], Facts("llama", 1, 8, 8), ftype(to), Options(**options), imatrix)
+    return [r.rule for r in found.refusals]
+
+
+X = "blk.0.x.weight"
+
+
+@pytest.mark.parametrize("to", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S"])
+def test_types_that_need_an_imatrix(to: str) -> None:
+    assert refused(X, F32, to) == ["imatrix-missing"]
+    assert refused(X, F32, to, {"y": 1}) == ["imatrix-missing"]
+    assert refused(X, F32, to, {X: 1024}) == []
+    assert refused("token_embd.weight", F32, to, pure=True) == []
+
+
+def test_other_refusals() -> None:
+    q8, i32 = BY_NAME["Q8_0"], BY_NAME["I32"]
+    assert [refused(X, F32, to) for to in ("Q2_K", "IQ3_S", "IQ4_XS", "TQ1_0")] == [[]] * 4
+    assert refused(X, F32, "Q4_0", {X: 512}) == ["imatrix-size"]
+    assert refused("token_embd.weight", F32, "Q4_0", {"token_embd.weight": 512}) == []
+    assert refused(X, q8, "Q4_0") == ["requantize"]
+    assert refused(X, q8, "Q4_0", allow_requantize=True) == []
+    assert refused(X, q8, "Q8_0") == []
+    assert refused(X, BY_NAME["IQ1_S"], "IQ1_S") == ["imatrix-missing"]
+    assert refused(X, i32, "Q4_0") == ["source"]
+    assert refused("blk.0.x.bias", i32, "Q4_0") == []
+
+
+def test_fallbacks_are_told() -> None:
+    found = choose([(X, Spec((2, 96), F32))], Facts("llama", 1), ftype("Q4_K_S"))
+    assert found.fallbacks == {X: (BY_NAME["Q4_K"], BY_NAME["Q5_0"])}

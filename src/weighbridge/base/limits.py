@@ -77,3 +77,5 @@ PICKLE_FINDINGS: Final = 50
 PICKLE_PLAIN: Final = 10_000
 # What an expanded view (stride 0) may become beyond the bytes it is stored in: 4 bytes can claim to be terabytes.
 EXPANDED: Final = GIB
+# An entry of a legacy importance matrix is named after a tensor, which has 63 bytes at most in ggml.
+IMATRIX_NAME: Final = 256

@@ -25,114 +25,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
+from weighbridge.conversion.mixture_table import FType, Rule, build_table, table
+
+__all__ = [
+    "COPY", "Choice", "FType", "Facts", "Options", "Refusal", "build_table", "choose", "ftype", "ftype_names", "layer",
+    "ordered", "quantizable", "role", "selected", "table", "target_type", "tensor_type", "tensor_type_file",
+]  # fmt: skip
 
 Tensors = Sequence[tuple[str, Spec]]
 
 
-# -- what the table says ---------------------------------------------------------------------------------------------
-
-
-class FType(NamedTuple):
-    """A file type: its name, its `general.file_type` number, the type most tensors get (None where none follows).
-    `counted`: layers are counted, not read from names."""
-
-    name: str
-    number: int
-    type: DType | None
-    aliases: tuple[str, ...] = ()
-    counted: bool = False
-    asked: bool = True
-
-
-class Rule(NamedTuple):
-    """A row of `mix` or `lift`: where every column fits (an empty one fits all), the tensor gets `type`."""
-
-    type: DType
-    role: frozenset[str]
-    ftype: frozenset[str]
-    part: tuple[str, ...]
-    when: tuple[str, ...]
-    barred: frozenset[str]
-    only_from: frozenset[str]
-
-
-class Giant(NamedTuple):
-    """An architecture's number of layers at which the reference calls it 70B."""
-
-    layers: int
-    unless: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """mixtures.toml."""
-
-    ftypes: Mapping[str, FType]
-    kept_names: frozenset[str]
-    kept_parts: tuple[str, ...]
-    kept_in: Mapping[str, tuple[str, ...]]
-    roles: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...]
-    giants: Mapping[str, Giant]
-    mix: tuple[Rule, ...]
-    lift: tuple[Rule, ...]
-    fallback: Mapping[str, DType]
-    needs_imatrix: frozenset[str]
-    needs_imatrix_in: Mapping[str, frozenset[str]]
-
-
-@cache
-def table() -> Table:
-    """The rows, parsed."""
-    import tomllib
-
-    text = (resources.files(__package__ or "") / "mixtures.toml").read_text(encoding="utf-8")
-    return build_table(tomllib.loads(text))
-
-
-def build_table(raw: Mapping[str, Any]) -> Table:
-    """The rows of a parsed mixtures.toml; an unknown word in it is a KeyError."""
-    keep = raw["keep"]
-    return Table(
-        ftypes={name: _ftype(name, row) for name, row in raw["ftypes"].items()},
-        kept_names=frozenset(keep["names"]),
-        kept_parts=tuple(keep["parts"]),
-        kept_in={arch: tuple(parts) for arch, parts in keep["architecture"].items()},
-        roles=tuple((row["is"], frozenset(row.get("whole", ())), tuple(row.get("part", ()))) for row in raw["role"]),
-        giants={arch: Giant(row["layers"], tuple(row.get("unless", ()))) for arch, row in raw["giants"].items()},
-        mix=tuple(map(_rule, raw["mix"])),
-        lift=tuple(map(_rule, raw["lift"])),
-        fallback={name: BY_NAME[other] for name, other in raw["fallback"].items()},
-        needs_imatrix=frozenset(raw["imatrix"]["types"]),
-        needs_imatrix_in={name: frozenset(types) for name, types in raw["imatrix"]["in_ftype"].items()},
-    )
-
-
-def _ftype(name: str, row: Mapping[str, Any]) -> FType:
-    counted = row.get("layers") == "counted"
-    dtype = BY_NAME[row["type"]] if row["type"] else None
-    return FType(name, row["number"], dtype, tuple(row.get("aliases", ())), counted, row.get("asked", True))
-
-
-def _rule(row: Mapping[str, Any]) -> Rule:
-    when = tuple(row.get("when", ()))
-    for condition in when:
-        _ = CONDITIONS[condition.removeprefix("not ")]
-    sets = (frozenset(row.get(column, ())) for column in ("role", "ftype"))
-    return Rule(
-        BY_NAME[row["type"]], *sets, tuple(row.get("part", ())), when,
-        frozenset(row.get("except", ())), frozenset(row.get("from", ())),
-    )  # fmt: skip
-
-
-# -- what is asked for -------------------------------------------------------------------------------------------------
+# -- what is asked for -----------------------------------------------------------------------------------------------
 
 COPY: Final = "COPY"
 
@@ -211,12 +120,13 @@ def target_type(name: str) -> DType:
 # What ggml_quantize_chunk takes. Q8_1 and Q8_K are for arithmetic only.
 _TARGETS: Final = tuple(
     t for t in BY_NAME.values()
-    if t.ggml is not None and (t.kind is Kind.BLOCK or t.name in ("F32", "F16", "BF16")) and t.name not in ("Q8_1", "Q8_K")
+    if t.ggml is not None and t.name not in ("Q8_1", "Q8_K")
+    and (t.kind is Kind.BLOCK or t.name in ("F32", "F16", "BF16"))
 )  # fmt: skip
 
 
 def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
-    """The entries of an importance matrix that --include-weights or --exclude-weights leave: by parts of their names."""
+    """The entries of an importance matrix that --include-weights or --exclude-weights leave, by parts of names."""
     if include and exclude:
         raise UsageError("--include-weights and --exclude-weights can't be used together")
     if include:
@@ -224,7 +134,7 @@ def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequ
     return [name for name in names if not any(part in name for part in exclude)]
 
 
-# -- what is known of a model --------------------------------------------------------------------------------------------
+# -- what is known of a model ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +176,9 @@ class Facts:
         row = table().giants.get(self.architecture)
         if row is None or self.layers - self.nextn != row.layers:
             return False
-        return not any({"plain heads": self.heads == self.kv_heads, "8 experts": self.experts == 8}[u] for u in row.unless)
+        return not any(
+            {"plain heads": self.heads == self.kv_heads, "8 experts": self.experts == 8}[u] for u in row.unless
+        )
 
 
 def _first(metadata: Mapping[str, Any], key: str, default: int | None) -> int:
@@ -279,7 +191,7 @@ def _first(metadata: Mapping[str, Any], key: str, default: int | None) -> int:
     return value
 
 
-# -- the choice ----------------------------------------------------------------------------------------------------------
+# -- the choice ------------------------------------------------------------------------------------------------------
 
 
 class Refusal(NamedTuple):
@@ -323,7 +235,7 @@ def role(name: str) -> str:
     return ""
 
 
-def quantizable(name: str, spec: Spec, architecture: str, options: Options = Options()) -> bool:  # noqa: B008  frozen
+def quantizable(name: str, spec: Spec, architecture: str, options: Options = Options()) -> bool:
     """Whether llama-quantize touches a tensor at all."""
     rows = table()
     # A name of five bytes passes for one that ends in `weight` (`name.rfind("weight") == name.size() - 6`, both wrap).
@@ -343,7 +255,7 @@ def choose(
     tensors: Tensors,
     facts: Facts,
     wanted: FType | None,
-    options: Options = Options(),  # noqa: B008  frozen
+    options: Options = Options(),
     imatrix: Mapping[str, int] | None = None,
 ) -> Choice:
     """The type of each tensor. `wanted` None: COPY. `imatrix`: entries and how many values each has (`selected`
@@ -373,14 +285,14 @@ class _Place(NamedTuple):
     imatrix: bool
     block: int
     spec: Spec
-    index: int
+    nth: int
     total: int
 
 
 def _more_bits(at: _Place) -> bool:
     """The first and the last eighth, and every third between: `use_more_bits`."""
     eighth = at.total // 8
-    return at.index < eighth or at.index >= 7 * at.total // 8 or (at.index - eighth) % 3 == 2
+    return at.nth < eighth or at.nth >= 7 * at.total // 8 or (at.nth - eighth) % 3 == 2
 
 
 CONDITIONS: Final[Mapping[str, Callable[[_Place], bool]]] = MappingProxyType(
@@ -395,11 +307,11 @@ CONDITIONS: Final[Mapping[str, Callable[[_Place], bool]]] = MappingProxyType(
         "imatrix": lambda at: at.imatrix,
         "broken blocks": lambda at: bool(at.spec.shape[-1] % at.block),
         "stacked": lambda at: len(at.spec.shape) > 2 and at.spec.shape[-3] > 1,
-        "first two": lambda at: at.index < 2,
-        "first four": lambda at: at.index < 4,
-        "first eighth": lambda at: at.index < at.total // 8,
-        "first sixteenth": lambda at: at.index < at.total // 16,
-        "middle": lambda at: at.total // 8 <= at.index < 7 * at.total // 8,
+        "first two": lambda at: at.nth < 2,
+        "first four": lambda at: at.nth < 4,
+        "first eighth": lambda at: at.nth < at.total // 8,
+        "first sixteenth": lambda at: at.nth < at.total // 16,
+        "middle": lambda at: at.total // 8 <= at.nth < 7 * at.total // 8,
         "more bits": _more_bits,
     }
 )
@@ -490,7 +402,9 @@ class _Run:
             return wanted
         other = table().fallback.get(wanted.name)
         if other is None and wanted.block > 32:
-            raise _Refused("fallback", f"rows of {columns} aren't whole blocks of {wanted}, and no type stands in for it")
+            raise _Refused(
+                "fallback", f"rows of {columns} aren't whole blocks of {wanted}, and no type stands in for it"
+            )
         got = other if other is not None and columns % other.block == 0 else F16
         self.fallbacks[name] = wanted, got
         return got
