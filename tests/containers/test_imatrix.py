@@ -91,7 +91,9 @@ def test_the_gguf_package_reads_what_is_written(tmp_path: Path) -> None:
     assert tensors[UP + ".in_sum2"].shape.tolist() == [4, 3]
     assert tensors[UP + ".counts"].data.tolist() == [[512], [0], [300]]
     assert np.array_equal(tensors[UP + ".in_sum2"].data, found.entries[UP].sums)
-    assert np.array_equal(tensors[UP + ".in_sum"].data, found.entries[UP].inputs)
+    inputs = found.entries[UP].inputs
+    assert inputs is not None
+    assert np.array_equal(tensors[UP + ".in_sum"].data, inputs)
 
 
 def test_there_and_back() -> None:

@@ -102,7 +102,8 @@ def chosen(library: Any, case: Case, number: int) -> list[str] | str:
     refused = library.choose(
         arch.encode(), (c.c_int * 4)(*facts), number, case.imatrix, options.get("pure", False),
         options.get("leave_output", False), ids["output_type"], ids["embedding_type"],
-        m, (c.c_char_p * m)(*(p.pattern.encode() for p, _ in patterns)), (c.c_int * m)(*(t.ggml for _, t in patterns)),
+        m, (c.c_char_p * m)(*(p.pattern.encode() for p, _ in patterns)),
+        (c.c_int * m)(*(t.ggml or 0 for _, t in patterns)),
         n, (c.c_char_p * n)(*(name.encode() for name, _ in case.tensors)), (c.c_int64 * (4 * n))(*dims), out,
     )  # fmt: skip
     return "refused" if refused else [BY_GGML[i].name for i in out]

@@ -148,7 +148,8 @@ def chosen(case: Case, wanted: mixtures.FType) -> list[str]:
     tensors = [(name, Spec(shape, F32)) for name, shape in case.tensors]
     given = dict(case.options)
     patterns = tuple(mixtures.tensor_type(p) for p in given.pop("patterns", ()))
-    options = Options(**{k: BY_NAME[v] if isinstance(v, str) else v for k, v in given.items()}, tensor_types=patterns)
+    named: dict[str, Any] = {k: BY_NAME[v] if isinstance(v, str) else v for k, v in given.items()}
+    options = Options(**named, tensor_types=patterns)
     found = choose(tensors, Facts(*case.facts), wanted, options, {"x": 1} if case.imatrix else None)
     if any(r.rule in ("layer", "fallback") for r in found.refusals):
         return ["refused"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from typing import get_args
 
 import harness
 
@@ -27,7 +28,7 @@ def target(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     good = []
-    for form in imatrix.Form.__args__:
+    for form in get_args(imatrix.Form):
         parts = [
             imatrix.Part("blk.0.ffn_down.weight", 1, 3, calls=2),
             imatrix.Part("blk.0.ffn_up_exps.weight", 2, 4, inputs=True),

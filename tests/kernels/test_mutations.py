@@ -3,7 +3,7 @@ with the native kernels (or with MLX, where only the reference can encode)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -225,7 +225,7 @@ FAULTS = {
 }
 
 
-reference_fifth_bits = reference.fifth_bits
+reference_fifth_bits: Callable[[Any], Any] = reference.fifth_bits
 
 
 def _last_nearest(rows: np.ndarray, d: np.ndarray) -> np.ndarray:
