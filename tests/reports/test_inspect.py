@@ -363,6 +363,50 @@ def test_the_tree_keeps_layers_that_differ_apart(tmp_path: Path) -> None:
     assert named["2.w"] == 1
 
 
+def test_the_tree_shown_unasked_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header of a million tensors is legal: what is left out is said, and can be had."""
+    from click.testing import CliRunner
+
+    from weighbridge.base import limits
+    from weighbridge.cli.commands.inspect import command
+
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(m.safetensors({f"t{i:02}": ("F32", (1,)) for i in range(30)}))
+    monkeypatch.setattr(limits, "TREE_LINES", 10)
+    monkeypatch.setattr(limits, "TREE_TENSORS", 20)
+    said = CliRunner().invoke(command, [str(file)]).output
+    assert "t09 " in said
+    assert "t10 " not in said
+    assert "... 10 more lines (--tree shows all)" in said
+    assert "... 10 more tensors" in said
+    whole = CliRunner().invoke(command, [str(file), "--tree"]).output
+    assert "t29 " in whole
+    assert "more" not in whole
+
+
+def test_a_limit_makes_no_rows_beyond_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weighbridge.reports import inspect as reports
+
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(m.safetensors({f"t{i:02}": ("F32", (1,)) for i in range(30)}))
+    made: list[str] = []
+    row = reports._row
+
+    def counted(entry: Any, *rest: Any) -> Any:
+        made.append(entry.name)
+        return row(entry, *rest)
+
+    monkeypatch.setattr(reports, "_row", counted)
+    report = inspect(file, limit=3)
+    assert made == [t.name for t in report.tensors] == ["t00", "t01", "t02"]
+    assert report.selected == 30
+    made.clear()
+    report = inspect(file, include=["t1*"], limit=1)
+    assert made == [f"t1{i}" for i in range(10)]
+    assert report.selected == 10
+    assert len(report.tensors) == 1
+
+
 def test_short_values() -> None:
     assert short([1, 2]) == [1, 2]
     assert short(list(range(100))) == {"array": "mixed", "length": 100, "first": list(range(8))}

@@ -79,3 +79,6 @@ PICKLE_PLAIN: Final = 10_000
 EXPANDED: Final = GIB
 # An entry of a legacy importance matrix is named after a tensor, which has 63 bytes at most in ggml.
 IMATRIX_NAME: Final = 256
+# What `wb inspect` shows unasked: tensors that the tree is made of (more than the largest models have), and its lines.
+TREE_TENSORS: Final = 300_000
+TREE_LINES: Final = 1000

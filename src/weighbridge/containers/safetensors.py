@@ -14,10 +14,8 @@ Writing lives in `safetensors_layout`.
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -26,6 +24,7 @@ import msgspec
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
+from weighbridge.base.garbage import paused
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
 from weighbridge.containers.base import Entry, Finding, Index, Region
 from weighbridge.containers.jsonscan import Object, Pair, Scanner
@@ -53,7 +52,7 @@ class _Head(NamedTuple):
 def parse(source: Source, *, strict: bool = False) -> Index:
     """The tensors of a file, in the order of their bytes. FormatError exactly where the reference refuses, and with
     `strict` also where the file departs from the written format (`Index.findings` has those departures otherwise)."""
-    with _no_garbage_pauses(source.size):
+    with paused(source.size > MIB):
         head = _read_head(source)
         head.problems.raise_first(source.name, strict)
         entries = _place(head, source.size)
@@ -74,19 +73,6 @@ def _index(source: Source, head: _Head, entries: tuple[Entry, ...]) -> Index:
     start = min(LENGTH + head.length, source.size)
     metadata, findings = MappingProxyType(head.metadata), head.problems.findings(source.name)
     return Index(NAME, (source,), entries, metadata, (start,), findings=findings)
-
-
-@contextmanager
-def _no_garbage_pauses(size: int) -> Iterator[None]:
-    # Building 100,000 tuples makes the collector walk all of them again and again: two thirds of the time.
-    pause = size > MIB and gc.isenabled()
-    if pause:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if pause:
-            gc.enable()
 
 
 # ---- the header -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ indexes) are not parameters. A ggml block type counts itself: its shape is logic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import Kind
@@ -114,6 +115,8 @@ SCHEMES: Final = (
 )  # fmt: skip
 # gpt-oss MXFP4: names end in _blocks and _scales, not behind a dot.
 _BLOCKS: Final = (("_blocks", "_scales"), (".blocks", ".scales"))
+# What a packed weight's name ends in: one look rules out most tensors.
+_WEIGHTS: Final = (*{f".{scheme.weight}" for scheme in SCHEMES}, *(weight for weight, _ in _BLOCKS))
 
 
 class Count(NamedTuple):
@@ -131,11 +134,11 @@ class Count(NamedTuple):
 def count(entries: Sequence[Entry], told: Told = Told()) -> Count:  # noqa: B008
     """Logical parameters of every tensor."""
     by_name = {e.name: e for e in entries}
-    logical = {e.name: e.spec.elements for e in entries}
+    logical = {e.name: prod(e.shape) for e in entries}
     schemes: dict[str, int] = {}
     parts: dict[str, str] = {}
     for name in by_name:
-        if name in parts:
+        if not name.endswith(_WEIGHTS) or name in parts:
             continue
         found = _blocks(name, by_name) or _match(name, by_name, told)
         if found:

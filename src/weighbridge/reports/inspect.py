@@ -10,17 +10,19 @@ The JSON form of a report is documented in docs/schema.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+from weighbridge.base import garbage
 from weighbridge.base.dtypes import BY_NAME, Kind
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.reports import counting, facts, target
 from weighbridge.reports.facts import Model, Quantization
-from weighbridge.reports.select import Selection, select
+from weighbridge.reports.select import Selection, named, select
 
 SCHEMA: Final = "weighbridge/inspect/1"
 
@@ -100,19 +102,18 @@ def inspect(
     """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
     selection = Selection(tuple(filters), tuple(include), tuple(exclude), sort, limit)
     place, name = target.split(path)
-    with open_checkpoint(place) as model:
+    with garbage.paused(), open_checkpoint(place) as model:
         rows = (target.entry(model.index, name, place),) if name is not None else model.index.entries
         return _report(model, rows, selection)
 
 
-def _report(model: Checkpoint, entries: Iterable[Entry], selection: Selection) -> Report:
+def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> Report:
     index = model.index
     facts_found = _facts(model)
     said = facts_found.quantization
     counted = counting.count(index.entries, counting.Told(said.bits, said.group_size) if said else counting.Told())
     paths = _paths(model)
-    rows = [_row(e, counted, paths) for e in entries]
-    chosen = select(rows, replace(selection, limit=None))
+    chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes
     return Report(
         path=os.fspath(model.place.path),
@@ -128,11 +129,23 @@ def _report(model: Checkpoint, entries: Iterable[Entry], selection: Selection) -
         model=replace(facts_found, quantization=facts_found.quantization or _observed(index, counted)),
         files=_files(index, paths),
         dtypes=_dtypes(index.entries),
-        tensors=tuple(chosen if selection.limit is None else chosen[: selection.limit]),
-        selected=len(chosen),
+        tensors=tuple(chosen),
+        selected=selected,
         metadata={key: short(value) for key, value in index.metadata.items()},
         notes=index.findings,
     )
+
+
+def _chosen(
+    entries: Sequence[Entry], counted: counting.Count, paths: Sequence[str], selection: Selection
+) -> tuple[Sequence[Tensor], int]:
+    """The rows to show, and how many there would be without the limit. A file may have a million tensors: no row is
+    made of one that isn't looked at."""
+    if not replace(selection, limit=None):
+        return [_row(e, counted, paths) for e in entries[: selection.limit]], len(entries)
+    rows = (_row(e, counted, paths) for e in entries if named(e.name, selection))
+    chosen = select(rows, replace(selection, limit=None))
+    return chosen[: selection.limit], len(chosen)
 
 
 def _facts(model: Checkpoint) -> Model:
@@ -173,7 +186,7 @@ def _paths(model: Checkpoint) -> list[str]:
 
 
 def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> Tensor:
-    parameters = counted.logical.get(entry.name, entry.spec.elements)
+    parameters = counted.logical[entry.name]
     return Tensor(
         entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset,
         counted.parts.get(entry.name),
@@ -197,7 +210,7 @@ def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:
     for e in entries:
         row = sums.setdefault(e.dtype.name, [0, 0, 0])
         row[0] += 1
-        row[1] += e.spec.elements
+        row[1] += prod(e.shape)
         row[2] += e.nbytes
     ordered = sorted(sums, key=lambda name: (-sums[name][2], list(BY_NAME).index(name)))
     return tuple(DTypeRow(name, *sums[name]) for name in ordered)

@@ -73,16 +73,19 @@ class Selection:
 
 
 def select(rows: Iterable[Row], selection: Selection) -> list[Any]:
-    """The rows that pass, sorted and cut. UsageError for a filter or a sort that can't be understood."""
+    """The rows that pass, sorted and cut. UsageError for a filter or a sort that can't be understood.
+
+    Rows are taken one at a time: those that don't pass are let go."""
     tests = [_test(text) for text in selection.filters]
-    kept = [r for r in rows if _named(r.name, selection) and all(test(r) for test in tests)]
+    kept = [r for r in rows if named(r.name, selection) and all(test(r) for test in tests)]
     if selection.sort:
         key, down = _sort(selection.sort)
         kept.sort(key=lambda r: (key(r), r.name), reverse=down)
     return kept if selection.limit is None else kept[: selection.limit]
 
 
-def _named(name: str, selection: Selection) -> bool:
+def named(name: str, selection: Selection) -> bool:
+    """Whether a name passes the globs."""
     wanted = not selection.include or any(fnmatchcase(name, p) for p in selection.include)
     return wanted and not any(fnmatchcase(name, p) for p in selection.exclude)
 

@@ -35,6 +35,7 @@ class Node:
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     repeat: int = 1
+    look: int = 0  # equal for nodes with equal content below; 0 for a tensor
     children: list[Node] = field(default_factory=list)
 
 
@@ -53,17 +54,28 @@ _DEPTH = 32  # of dots in a name; what is deeper stays one part, however long
 def grow(rows: Iterable[Leaf]) -> list[Node]:
     """The forest of the rows' names, in order of appearance, folded."""
     top = Node("")
-    places: dict[tuple[str, ...], Node] = {(): top}
+    homes: dict[str, Node] = {}  # by the name up to the last dot: its tensors lie next to each other
+    branches: dict[tuple[int, str], Node] = {}
     for row in rows:
-        parts = tuple(row.name.split(".", _DEPTH))
-        for i in range(1, len(parts)):
-            if parts[:i] not in places:
-                node = places[parts[:i]] = Node(parts[i - 1])
-                places[parts[: i - 1]].children.append(node)
-        leaf = Node(parts[-1], 1, row.parameters, row.nbytes, row.dtype, row.shape)
-        places[parts[:-1]].children.append(leaf)
+        *above, last = row.name.split(".", _DEPTH)
+        prefix = row.name[: len(row.name) - len(last)]
+        home = homes.get(prefix)
+        if home is None:
+            home = homes[prefix] = _branch(top, above, branches)
+        home.children.append(Node(last, 1, row.parameters, row.nbytes, row.dtype, row.shape))
     _sum(top)
-    return _folded(top).children
+    return _folded(top, {}).children
+
+
+def _branch(node: Node, parts: Iterable[str], branches: dict[tuple[int, str], Node]) -> Node:
+    """The node below `node` at the end of the path, made where it isn't there yet."""
+    for part in parts:
+        child = branches.get((id(node), part))
+        if child is None:
+            child = branches[id(node), part] = Node(part)
+            node.children.append(child)
+        node = child
+    return node
 
 
 def _sum(node: Node) -> None:
@@ -74,17 +86,23 @@ def _sum(node: Node) -> None:
         node.nbytes += child.nbytes
 
 
-def _folded(node: Node) -> Node:
+#: Look of a node -> its number: equal looks are found by one comparison of numbers, however much is below.
+_Looks = dict[tuple[object, ...], int]
+
+
+def _folded(node: Node, looks: _Looks) -> Node:
     """The node with runs of numbered children that look alike made one."""
-    node.children = list(_runs([_folded(child) for child in node.children]))
+    if node.children:
+        node.children = list(_runs([_folded(child, looks) for child in node.children], looks))
+        node.look = _look(node, looks)
     return node
 
 
-def _runs(children: Sequence[Node]) -> Iterator[Node]:
+def _runs(children: Sequence[Node], looks: _Looks) -> Iterator[Node]:
     """Numbered siblings are gathered by look (they may be mixed), each look once, at its first place."""
     groups: dict[object, list[Node]] = {}
     for i, child in enumerate(children):
-        key = ("number", _look(child)) if child.part.isdecimal() and child.children else i
+        key = ("number", child.look) if child.children and child.part.isdecimal() else i
         groups.setdefault(key, []).append(child)
     for group in groups.values():
         first = group[0]
@@ -96,10 +114,10 @@ def _runs(children: Sequence[Node]) -> Iterator[Node]:
         yield first
 
 
-def _look(node: Node) -> tuple[object, ...]:
+def _look(node: Node, looks: _Looks) -> int:
     """What must be equal for two siblings to be folded: names, shapes and types below."""
-    below = tuple((child.part, child.dtype, child.shape, _look(child)) for child in node.children)
-    return (node.repeat, tuple(sorted(below, key=repr)))
+    below = sorted((child.part, child.repeat, child.look, child.dtype, child.shape or ()) for child in node.children)
+    return looks.setdefault(tuple(below), len(looks) + 1)
 
 
 def _numbers(numbers: Sequence[int]) -> str:

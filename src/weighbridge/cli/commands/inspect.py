@@ -34,21 +34,24 @@ def command(path: str, tensors: bool, tree: bool, metadata: bool, as_json: bool,
 
     Reads headers and config files only, whatever the size of the model. The JSON form is described in docs/schema.md.
     """
+    from weighbridge.base.limits import TREE_LINES, TREE_TENSORS
     from weighbridge.cli.render import emit_json
     from weighbridge.reports.inspect import inspect
 
+    rows = tensors or any(selection.values()) or selection["limit"] is not None
+    if not (as_json or rows or tree):
+        selection["limit"] = 0 if metadata else TREE_TENSORS
     report = inspect(path, **selection)
     if as_json:
         return emit_json(report)
     from weighbridge.cli.commands import inspect_view as view
 
     one = len(report.tensors) == 1 and "::" in path
-    rows = tensors or any(selection.values()) or selection["limit"] is not None
     if one:
         view.one(report)
     elif not (tree or metadata or rows):
         view.summary(report)
-        view.tree(report)
+        view.tree(report, TREE_LINES)
         view.metadata(report, brief=True)
     for wanted, show in ((tree, view.tree), (rows and not one, view.rows), (metadata, view.metadata)):
         if wanted:

@@ -73,13 +73,17 @@ def _tokenizer(model: Model) -> str | None:
     return model.tokenizer.kind + (f", {size:,} tokens" if size else "") + pre
 
 
-def tree(report: Report) -> None:
-    """The names as a tree, layers that look alike folded."""
+def tree(report: Report, most: int | None = None) -> None:
+    """The names as a tree, layers that look alike folded; its first `most` lines."""
     echo()
+    branches = list(lines(grow(report.tensors)))
     table(
         ["tensor", "type", "shape", Column("parameters", right=True), Column("bytes", right=True)],
-        [_branch(line) for line in lines(grow(report.tensors))],
+        [_branch(line) for line in branches[:most]],
     )
+    if most is not None and len(branches) > most:
+        echo(f"... {counted(len(branches) - most, 'more line')} (--tree shows all)", "dim")
+    _unlisted(report)
 
 
 def _branch(line: Any) -> tuple[str, str, str, str, str]:
@@ -107,8 +111,12 @@ def rows(report: Report) -> None:
         [*heads, Column("offset", right=True), *(["file"] if several else [])],
         [_row(t, several) for t in report.tensors],
     )
+    _unlisted(report)
+
+
+def _unlisted(report: Report) -> None:
     if report.selected > len(report.tensors):
-        echo(f"... {report.selected - len(report.tensors):,} more", "dim")
+        echo(f"... {counted(report.selected - len(report.tensors), 'more tensor')}", "dim")
 
 
 def _row(t: Tensor, several: bool) -> tuple[str, ...]:
