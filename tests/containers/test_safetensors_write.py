@@ -153,10 +153,7 @@ def test_notes_count_what_is_aligned() -> None:
     layout = safetensors.layout(named)
     assert [s.name for s in layout.slots] == ["big", "b", "norm", "small"]
     assert [s.offset % 4096 for s in layout.slots] == [0, 0, 0, 64]
-    assert layout.notes == (
-        "3 of 4 tensors start at a multiple of a page",
-        "4 of 4 tensors start at a multiple of 64 bytes",
-    )
+    assert layout.notes == ("of 4 tensors 3 start at a multiple of a page, 4 of 64 bytes",)
     assert [s.name for s in safetensors.layout(named, order="given").slots] == [n for n, _ in named]
 
 

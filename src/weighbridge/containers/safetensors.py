@@ -275,7 +275,7 @@ def _report_oddities(head: _Head, entries: list[Entry]) -> None:
         problems.add("padding", "the header is padded with other white space than spaces", start - len(tail))
     if start % 8 and entries:
         problems.add("data-alignment", f"the data starts at byte {start}, not a multiple of 8", start)
-    crooked = [e for e in entries if e.offset % e.dtype.word]
+    crooked = [e for e in entries if e.nbytes and e.offset % e.dtype.word]
     if crooked:
         words = f"{len(crooked)} of {len(entries)} tensors don't start at a multiple of their element's size"
         problems.add("tensor-alignment", words, crooked[0].offset, crooked[0].name)

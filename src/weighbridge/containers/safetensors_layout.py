@@ -145,7 +145,8 @@ def _check_text(text: object, what: str) -> None:
 
 
 def _notes(slots: Sequence[Slot]) -> tuple[str, ...]:
-    if not slots:
+    """How far the alignment went, where it doesn't reach every tensor (holes aren't allowed, so it can't always)."""
+    page, line = (sum(s.offset % step == 0 for s in slots) for step in (PAGE, 64))
+    if page == len(slots):
         return ()
-    counts = [(sum(s.offset % step == 0 for s in slots), words) for step, words in ((PAGE, "a page"), (64, "64 bytes"))]
-    return tuple(f"{count} of {len(slots)} tensors start at a multiple of {words}" for count, words in counts)
+    return (f"of {len(slots)} tensors {page} start at a multiple of a page, {line} of 64 bytes",)
