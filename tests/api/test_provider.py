@@ -251,6 +251,7 @@ def test_notebook_output_escapes_names(tmp_path: Path) -> None:
     write(tmp_path / "x.safetensors", {"<script>alert(1)</script>.0.weight": np.zeros((2, 2), np.float32)})
     with wb.open(tmp_path / "x.safetensors") as model:
         html = model._repr_html_() + next(iter(model.values()))._repr_html_()
+    html += wb.inspect(tmp_path / "x.safetensors")._repr_html_()
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
     assert "1 tensors" in html
@@ -268,6 +269,13 @@ def test_errors_are_ours_or_the_systems(tmp_path: Path) -> None:
     (tmp_path / "junk.safetensors").write_bytes(os.urandom(64))
     with pytest.raises((FormatError, UnsupportedError)):
         wb.open(tmp_path / "junk.safetensors")
+    for start in (b"\xff" * 8, b"\x05" + bytes(7) + b"[1,2]"):  # nothing by its bytes: the name's reader says where
+        (tmp_path / "named.safetensors").write_bytes(start + bytes(20))
+        with pytest.raises(FormatError, match=r"named\.safetensors"):
+            wb.open(tmp_path / "named.safetensors")
+    (tmp_path / "set-00001-of-00003.gguf").write_bytes(b"GGUF")
+    with pytest.raises(FormatError, match=r"file 2 of 3 of the set is missing: set-00002-of-00003\.gguf"):
+        wb.open(tmp_path / "set-00001-of-00003.gguf")
     with pytest.raises(AttributeError):
         wb.nothing  # noqa: B018
     assert BF16.torch == "bfloat16"

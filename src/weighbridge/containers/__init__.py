@@ -22,6 +22,10 @@ REGISTRY: Final = MappingProxyType(
 )
 
 
+# By what a file is called, where its bytes say nothing.
+_NAMED: Final = MappingProxyType({"safetensors": "safetensors", "gguf": "gguf", "npz": "npz", "npy": "npy"})
+
+
 def container(name: str) -> Container:
     """The container module of a format. UnsupportedError where there is none."""
     if name not in REGISTRY:
@@ -40,6 +44,8 @@ def format_of(source: Source) -> str:
     from weighbridge.containers.sniff import sniff
 
     found = sniff(source)
+    if found.format == "unknown" and (named := _NAMED.get(source.name.rpartition(".")[2])):
+        return named  # bytes that are nothing: the reader that the name asks for says where they go wrong
     if found.format not in REGISTRY:
         raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
     return found.format

@@ -38,12 +38,26 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     sources: list[Source] = []
     try:
         for weight in place.weights:
-            sources.append(FileSource(weight))
+            sources.append(_shard(place, weight))
         return Checkpoint(place, _index(place, sources))
     except BaseException:
         for source in sources:
             source.close()
         raise
+
+
+def _shard(place: Place, weight: Path) -> FileSource:
+    """One of the place's files. FormatError where one of several is missing: the set is what is wrong then."""
+    try:
+        return FileSource(weight)
+    except FileNotFoundError:
+        if place.single:
+            raise
+        number, count = place.weights.index(weight) + 1, len(place.weights)
+        raise FormatError(
+            f"file {number} of {count} of the set is missing: {weight.name}", path=str(place.path),
+            hint="download it again; wb verify tells everything that is missing",
+        ) from None  # fmt: skip
 
 
 def _index(place: Place, sources: list[Source]) -> Index:

@@ -89,6 +89,11 @@ class Report:
     notes: tuple[Finding, ...] = ()
     schema: str = SCHEMA
 
+    def _repr_html_(self) -> str:
+        from weighbridge.reports.notebook import model_html
+
+        return model_html(self.path, self.format, [(t.name, t.dtype, t.shape, t.nbytes) for t in self.tensors])
+
 
 def inspect(
     path: str | os.PathLike[str],
