@@ -116,10 +116,6 @@ def _any_ends(suffix: str) -> _Test:
     return lambda names, inner: any(n.endswith(suffix) for n in names)
 
 
-def _any_starts(prefix: str) -> _Test:
-    return lambda names, inner: any(n.startswith(prefix) for n in inner)
-
-
 class _Zip(NamedTuple):
     format: str
     variant: str

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
-from weighbridge.base.dtypes import Kind
 from weighbridge.containers.base import Entry
 
 _Group = Mapping[str, Entry]  # suffix -> member of one module
@@ -183,8 +182,3 @@ def _blocks(name: str, by_name: Mapping[str, Entry]) -> _Found | None:
         if name.endswith(blocks) and partner in by_name and by_name[name].dtype.name == "U8":
             return "mxfp4", by_name[name].spec.elements * 2, [partner]
     return None
-
-
-def is_quantized(entry: Entry, counted: Count) -> bool:
-    """Whether a tensor's numbers are packed: a ggml block, or part of a scheme."""
-    return entry.dtype.kind is Kind.BLOCK or entry.name in counted.parts
