@@ -77,5 +77,31 @@ void encode_blocks(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Cou
   memcpy(dst + b * size, out, (n - b) * size);
 }
 
+// As encode_blocks, of whole rows. The kernel gets the weights of its blocks' columns laid out as the blocks are; where
+// they run over the end of a row, or are too few, a copy.
+template <void kernel(const u8* src, const u8* weights, u8* dst, Counts&), size_t N, size_t size, size_t step = size_t(W)>
+void encode_weighted_blocks(const Weighted& all, u8* WB_RESTRICT dst, Counts& counts) {
+  const size_t n = all.rows * all.row_atoms;
+  for (size_t b = 0; b < n; b += step) {
+    const size_t some = n - b < step ? n - b : step, column = b % all.row_atoms;
+    const u8 *src = all.f32 + b * N * 4, *weights = all.weights + column * N * 4;
+    u8 copied[step * N * 4], in[step * N * 4], out[step * size];
+    if (column + step > all.row_atoms) {
+      memset(copied, 0, sizeof copied);
+      for (size_t i = 0; i < some; ++i)
+        memcpy(copied + i * N * 4, all.weights + (column + i) % all.row_atoms * N * 4, N * 4);
+      weights = copied;
+    }
+    if (some == step) {
+      kernel(src, weights, dst + b * size, counts);
+      continue;
+    }
+    memset(in, 0, sizeof in);
+    memcpy(in, src, some * N * 4);
+    kernel(in, weights, out, counts);
+    memcpy(dst + b * size, out, some * size);
+  }
+}
+
 }  // namespace
 }  // namespace weighbridge::WB_LEVEL

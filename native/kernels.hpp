@@ -30,7 +30,16 @@ struct Stats {
   double maximum = 0;
 };
 
+// Whole rows of f32, and one weight for each column (an importance matrix): rows * row_atoms atoms.
+struct Weighted {
+  const u8* f32;
+  const u8* weights;  // row_atoms * Format::block of f32
+  size_t rows;
+  size_t row_atoms;
+};
+
 // One stored number type: `block` elements in `size` bytes (an atom). n counts atoms. Null: that way isn't offered.
+// `encode_weighted` is null where weights mean nothing to a type, `encode` where it can't do without.
 struct Format {
   const char* name;  // as in base/dtypes.py
   u32 block;
@@ -41,6 +50,7 @@ struct Format {
   void (*decode_odd)(const u8* src, u8* f32, size_t n);
   u32 scale_count;  // scales in a block that can go wrong (NaN, Inf, huge), and these as f32, block by block
   void (*scales)(const u8* src, u8* f32, size_t n);
+  void (*encode_weighted)(const Weighted& rows, u8* dst, Counts&);
 };
 
 // Formats of one family of kernels.

@@ -93,13 +93,17 @@ void use_level(const char* name) {
   throw nb::python_error();
 }
 
-nb::list format_names(bool encodable) {
+// Ways: "decode", "encode" (without weights), "weighted".
+nb::list format_names(const char* way) {
+  const bool encode = !std::strcmp(way, "encode"), weighted = !std::strcmp(way, "weighted");
+  if (!encode && !weighted && std::strcmp(way, "decode")) throw nb::value_error("no such way");
   nb::list out;
   const Table& table = kernels();
   for (size_t i = 0; i < table.family_count; ++i) {
     const Family& family = *table.families[i];
     for (size_t k = 0; k < family.count; ++k)
-      if (!encodable || family.formats[k].encode) out.append(nb::str(family.formats[k].name));
+      if (const Format& f = family.formats[k]; encode ? !!f.encode : weighted ? !!f.encode_weighted : !!f.decode)
+        out.append(nb::str(f.name));
   }
   return out;
 }
@@ -127,6 +131,23 @@ nb::tuple encode(const char* name, nb::handle src, nb::handle out) {
   {
     nb::gil_scoped_release unlocked;
     type.encode(from.data(), to.data(), atoms, counts);
+  }
+  return pair(counts);
+}
+
+nb::tuple encode_weighted(const char* name, nb::handle src, nb::handle weights, nb::handle out) {
+  const Format& type = format(name);
+  if (!type.encode_weighted) throw nb::value_error("this number type isn't written with weights");
+  const Buffer from(src), columns(weights), to(out, true);
+  const size_t row_atoms = whole("weights", columns, size_t(type.block) * 4);
+  if (!row_atoms) throw nb::value_error("weights: none");
+  const size_t rows = whole("src", from, columns.size());
+  need_size("out", to, rows * row_atoms * type.size);
+  need_apart(from, to), need_apart(columns, to);
+  Counts counts;
+  {
+    nb::gil_scoped_release unlocked;
+    type.encode_weighted({from.data(), columns.data(), rows, row_atoms}, to.data(), counts);
   }
   return pair(counts);
 }
@@ -268,9 +289,12 @@ NB_MODULE(_native, m) {
   m.def("levels", level_names, "Instruction-set levels that this machine can run, narrowest first.");
   m.def("level", [] { return kernels().level; }, "The level in use.");
   m.def("set_level", use_level, "name"_a, "Use another level from now on, in all threads (for tests).");
-  m.def("formats", format_names, "encodable"_a = false, "Names of the number types with kernels.");
+  m.def("formats", format_names, "way"_a = "decode",
+        "Names of the number types with kernels that decode, encode, or encode weighted.");
   m.def("decode", decode, "dtype"_a, "src"_a, "out"_a, "Stored bytes to f32.");
   m.def("encode", encode, "dtype"_a, "src"_a, "out"_a, "f32 to stored bytes; (overflow, underflow).");
+  m.def("encode_weighted", encode_weighted, "dtype"_a, "src"_a, "weights"_a, "out"_a,
+        "Rows of f32 to stored bytes, with a weight for each column; (overflow, underflow).");
   m.def("cast", cast, "source"_a, "target"_a, "src"_a, "out"_a, "Float to float; (overflow, underflow).");
   m.def("stats", stats, "dtype"_a, "src"_a, "(NaN, Inf, minimum, maximum) of floats, or of a block type's f16 scales.");
   m.def("affine_decode", affine_decode, "bits"_a, "group"_a, "parameters"_a, "weight"_a, "scales"_a, "biases"_a,

@@ -29,7 +29,10 @@ def running(path: str) -> Iterator[None]:
         finally:
             native.set_level(before)
         return
-    without: dict[str, Any] = {"native": None, "_DECODES": frozenset(), "_ENCODES": frozenset()}
+    without: dict[str, Any] = {
+        "native": None,
+        **dict.fromkeys(("_DECODES", "_ENCODES", "_WEIGHS"), frozenset()),
+    }
     saved = {name: getattr(kernels, name) for name in without}
     for name, value in without.items():
         setattr(kernels, name, value)

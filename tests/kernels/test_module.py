@@ -72,7 +72,8 @@ def test_every_native_type_is_in_the_table_with_its_size() -> None:
         native.decode(name, bytes(dtype.size * 3), np.zeros(dtype.block * 3, np.float32))
         with pytest.raises(ValueError, match="src" if dtype.size > 1 else "out"):
             native.decode(name, bytes(dtype.size * 3 + 1), np.zeros(dtype.block * 3, np.float32))
-    assert set(native.formats(True)) <= set(codecs.ENCODE)
+    assert set(native.formats("encode")) <= set(codecs.ENCODE)
+    assert set(native.formats("weighted")) <= set(codecs.WEIGHTED)
 
 
 FOUR = np.zeros(4, np.uint8)

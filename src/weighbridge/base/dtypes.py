@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from weighbridge.base.errors import UsageError
 
@@ -28,6 +28,10 @@ class Kind(StrEnum):
     BLOCK = "block"  # a ggml block: several elements that share scales
 
 
+# Of a type that is quantized to: ignored, used where there is one, or required (ggml_quantize_requires_imatrix).
+Importance = Literal["ignored", "used", "required"]
+
+
 @dataclass(frozen=True, slots=True)
 class DType:
     """One number type: `block` elements are stored in `size` bytes (one atom)."""
@@ -41,6 +45,7 @@ class DType:
     numpy: str | None = None  # numpy or ml_dtypes name of one element; None where numpy can't hold it
     torch: str | None = None  # attribute of torch
     word: int = field(default=1)  # bytes of the largest scalar inside (what a byte-order swap must respect)
+    importance: Importance = "ignored"  # what an importance matrix is to its quantizer
 
     @property
     def bits(self) -> float:
@@ -67,8 +72,8 @@ def _plain(name: str, kind: Kind, size: int, **names: str | int | None) -> DType
     return DType(name, kind, 1, size, safetensors=name if names.pop("st", 1) else None, word=size, **names)  # type: ignore[arg-type]
 
 
-def _ggml(name: str, number: int, block: int, size: int, word: int = 2) -> DType:
-    return DType(name, Kind.BLOCK, block, size, ggml=number, word=word)
+def _ggml(name: str, number: int, block: int, size: int, importance: Importance = "ignored", *, word: int = 2) -> DType:
+    return DType(name, Kind.BLOCK, block, size, ggml=number, word=word, importance=importance)
 
 
 _F, _I, _U = Kind.FLOAT, Kind.INT, Kind.UINT
@@ -100,27 +105,27 @@ TABLE: Final = (
     # Not in safetensors.
     DType("C128", Kind.COMPLEX, 1, 16, numpy="complex128", torch="complex128", word=8),
     # ggml block types. Ids 4, 5, 31-33, 36-38 were removed upstream and must be refused.
-    _ggml("Q4_0", 2, 32, 18),
-    _ggml("Q4_1", 3, 32, 20),
-    _ggml("Q5_0", 6, 32, 22),
-    _ggml("Q5_1", 7, 32, 24),
+    _ggml("Q4_0", 2, 32, 18, "used"),
+    _ggml("Q4_1", 3, 32, 20, "used"),
+    _ggml("Q5_0", 6, 32, 22, "used"),
+    _ggml("Q5_1", 7, 32, 24, "used"),
     _ggml("Q8_0", 8, 32, 34),
     _ggml("Q8_1", 9, 32, 36),
-    _ggml("Q2_K", 10, 256, 84),
-    _ggml("Q3_K", 11, 256, 110),
-    _ggml("Q4_K", 12, 256, 144),
-    _ggml("Q5_K", 13, 256, 176),
-    _ggml("Q6_K", 14, 256, 210),
+    _ggml("Q2_K", 10, 256, 84, "used"),
+    _ggml("Q3_K", 11, 256, 110, "used"),
+    _ggml("Q4_K", 12, 256, 144, "used"),
+    _ggml("Q5_K", 13, 256, 176, "used"),
+    _ggml("Q6_K", 14, 256, 210, "used"),
     _ggml("Q8_K", 15, 256, 292, word=4),
-    _ggml("IQ2_XXS", 16, 256, 66),
-    _ggml("IQ2_XS", 17, 256, 74),
-    _ggml("IQ3_XXS", 18, 256, 98),
-    _ggml("IQ1_S", 19, 256, 50),
-    _ggml("IQ4_NL", 20, 32, 18),
-    _ggml("IQ3_S", 21, 256, 110),
-    _ggml("IQ2_S", 22, 256, 82),
-    _ggml("IQ4_XS", 23, 256, 136),
-    _ggml("IQ1_M", 29, 256, 56),
+    _ggml("IQ2_XXS", 16, 256, 66, "required"),
+    _ggml("IQ2_XS", 17, 256, 74, "required"),
+    _ggml("IQ3_XXS", 18, 256, 98, "used"),
+    _ggml("IQ1_S", 19, 256, 50, "required"),
+    _ggml("IQ4_NL", 20, 32, 18, "used"),
+    _ggml("IQ3_S", 21, 256, 110, "used"),
+    _ggml("IQ2_S", 22, 256, 82, "used"),
+    _ggml("IQ4_XS", 23, 256, 136, "used"),
+    _ggml("IQ1_M", 29, 256, 56, "used"),
     _ggml("TQ1_0", 34, 256, 54),
     _ggml("TQ2_0", 35, 256, 66),
     _ggml("MXFP4", 39, 32, 17, word=1),

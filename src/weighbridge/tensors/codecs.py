@@ -1,6 +1,7 @@
 """All codecs of `reference*.py` in one table a direction, keyed by the type's name.
 
 DECODE[name](bytes) -> float32          ENCODE[name](float32) -> bytes, lost
+                                        WEIGHTED[name](rows of float32, weights of the columns) -> bytes, lost
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ENCODE: Final = MappingProxyType(
     {name: plain_encoder(name) for name in SCALAR}
     | {name: block.encode for name, block in BLOCKS.items() if block.encode}
 )
+WEIGHTED: Final = MappingProxyType({name: block.weighted for name, block in BLOCKS.items() if block.weighted})
 
 
 def stats(name: str, src: Bytes) -> tuple[int, int, float | None, float | None]:

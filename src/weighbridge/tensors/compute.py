@@ -132,13 +132,33 @@ class Cast(Over):
 
 @dataclass(frozen=True, eq=False)
 class Encode(Over):
-    """F32 rows quantized to a block type, byte for byte as the reference does; scales that overflow are counted."""
+    """F32 rows quantized to a block type, byte for byte as the reference does; scales that overflow are counted.
+    `importance`: f32 weights of the columns [groups, columns], each for as many rows as the others (an expert's)."""
 
     report: CastReport = field(default_factory=CastReport)
+    importance: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        if self.importance is not None:
+            groups, columns = self.importance.shape
+            if not groups or columns != self.spec.shape[-1] or self.spec.rows % groups:
+                raise UsageError(f"an importance matrix of {groups} x {columns} weights doesn't fit {self.spec}")
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        counts = kernels.encode(self.spec.dtype, self.source.read(lo, hi).view(np.float32), out)
-        self.report.add(counts.overflow, counts.underflow)
+        values, width = self.source.read(lo, hi).view(np.float32).reshape(hi - lo, -1), self.spec.row_bytes
+        for a, b, weights in self._groups(lo, hi):
+            piece = out[(a - lo) * width : (b - lo) * width]
+            counts = kernels.encode(self.spec.dtype, values[a - lo : b - lo].reshape(-1), piece, weights)
+            self.report.add(counts.overflow, counts.underflow)
+
+    def _groups(self, lo: int, hi: int) -> Iterator[tuple[int, int, NDArray[np.float32] | None]]:
+        """Row ranges that share weights, and these."""
+        if self.importance is None:
+            yield lo, hi, None
+            return
+        each = self.spec.rows // len(self.importance)
+        for group in range(lo // each, -(-hi // each)):
+            yield max(lo, group * each), min(hi, (group + 1) * each), self.importance[group]
 
 
 @dataclass(frozen=True, eq=False)

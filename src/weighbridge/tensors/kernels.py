@@ -38,7 +38,8 @@ class ValueStats(NamedTuple):
 
 
 _DECODES: Final = frozenset(native.formats() if native else ())
-_ENCODES: Final = frozenset(native.formats(True) if native else ())
+_ENCODES: Final = frozenset(native.formats("encode") if native else ())
+_WEIGHS: Final = frozenset(native.formats("weighted") if native else ())
 
 
 def decodes(dtype: DType) -> bool:
@@ -47,8 +48,9 @@ def decodes(dtype: DType) -> bool:
 
 
 def encodes(dtype: DType) -> bool:
-    """True where f32 can become stored bytes of `dtype`."""
-    return dtype.name in codecs.ENCODE
+    """True where f32 can become stored bytes of `dtype`, with an importance matrix where `dtype.importance` says that
+    it is required."""
+    return dtype.name in codecs.ENCODE or dtype.name in codecs.WEIGHTED
 
 
 def casts(source: DType, target: DType) -> bool:
@@ -66,13 +68,30 @@ def decode(dtype: DType, src: Bytes, out: Floats) -> None:
         _bytes(out)[:] = codecs.DECODE[dtype.name](src).view(np.uint8)
 
 
-def encode(dtype: DType, src: Floats, out: Bytes) -> CastCounts:
-    """f32 to stored bytes, and what that lost."""
+def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = None) -> CastCounts:
+    """f32 to stored bytes, and what that lost. `importance` is one weight for each column of a row (what llama.cpp calls
+    quant_weights): `src` is then whole rows of its length. IQ1_S, IQ2_XXS and IQ2_XS require it (UsageError); types to
+    which it means nothing, such as Q8_0, take no notice (`DType.importance`)."""
     _need(encodes(dtype), f"{dtype} can't be written by this version")
     _sizes(src, dtype.block * 4, out, dtype.size)
+    if importance is not None:
+        _rows(dtype, src, importance)
+        if dtype.name in codecs.WEIGHTED:
+            return _encode_weighted(dtype, src, out, importance)
+    elif dtype.name not in codecs.ENCODE:
+        raise UsageError(f"{dtype} can't be written without an importance matrix")
     if dtype.name in _ENCODES:
         return CastCounts(*native.encode(dtype.name, src, out))
     data, lost = codecs.ENCODE[dtype.name](np.require(src, np.float32, "A"))
+    out[:] = data
+    return CastCounts(*lost)
+
+
+def _encode_weighted(dtype: DType, src: Floats, out: Bytes, importance: Floats) -> CastCounts:
+    if dtype.name in _WEIGHS:
+        return CastCounts(*native.encode_weighted(dtype.name, src, importance, out))
+    rows = np.require(src, np.float32, "A").reshape(-1, importance.size)
+    data, lost = codecs.WEIGHTED[dtype.name](rows, np.require(importance, np.float32, "A"))
     out[:] = data
     return CastCounts(*lost)
 
@@ -153,6 +172,12 @@ def _whole(data: Array, unit: int) -> int:
     if data.nbytes % unit:
         raise UsageError(f"{data.nbytes} bytes are not whole units of {unit}")
     return data.nbytes // unit
+
+
+def _rows(dtype: DType, src: Floats, importance: Floats) -> None:
+    """Rows are as long as there are weights, and whole blocks."""
+    if not importance.size or importance.size % dtype.block or src.size % importance.size:
+        raise UsageError(f"{src.size} elements of {dtype} are not whole rows of {importance.size} weighted columns")
 
 
 def _sizes(src: Array, unit: int, out: Array, out_unit: int) -> None:

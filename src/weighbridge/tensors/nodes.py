@@ -264,10 +264,13 @@ def decode(node: Node, reason: str = "") -> Node:
     return node
 
 
-def cast(node: Node, dtype: DType, report: CastReport | None = None) -> Node:
-    """The tensor as `dtype`: untouched where it is that already, through F32 where a block type is involved."""
+def cast(
+    node: Node, dtype: DType, report: CastReport | None = None, importance: NDArray[np.float32] | None = None
+) -> Node:
+    """The tensor as `dtype`: untouched where it is that already, through F32 where a block type is involved. `importance`
+    is for the quantizer of a block type (see `Encode`)."""
     if isinstance(node, Packed) or (node.spec.dtype is not dtype and node.spec.dtype.kind is Kind.BLOCK):
-        return cast(decode(node), dtype, report)
+        return cast(decode(node), dtype, report, importance)
     if node.spec.dtype is dtype:
         return node
     if dtype.kind is Kind.BLOCK:
@@ -277,7 +280,7 @@ def cast(node: Node, dtype: DType, report: CastReport | None = None) -> Node:
         spec = source.spec.with_dtype(dtype)
         if spec.flat:
             raise UsageError(f"rows of {node.spec} are not whole blocks of {dtype}")
-        return Encode(spec, source, report or CastReport())
+        return Encode(spec, source, report or CastReport(), importance)
     if not kernels.casts(node.spec.dtype, dtype):
         raise UnsupportedError(f"no cast from {node.spec.dtype} to {dtype}")
     return Cast(node.spec.with_dtype(dtype), node, report or CastReport())

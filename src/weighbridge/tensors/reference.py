@@ -26,6 +26,8 @@ Array = NDArray[Any]
 Lost = tuple[int, int]
 Decoder = Callable[[Bytes], Floats]
 Encoder = Callable[[Floats], tuple[Bytes, Lost]]
+# Rows [rows, columns] and a weight for each column (an importance matrix).
+WeightedEncoder = Callable[[Floats, Floats], tuple[Bytes, Lost]]
 
 
 @contextmanager
@@ -329,13 +331,15 @@ def encode_q5_1(x: Floats) -> tuple[Bytes, Lost]:
 
 
 class Block(NamedTuple):
-    """A block type: its elements and bytes, its scales as f32, and the two ways (None: it can't be written)."""
+    """A block type: its elements and bytes, its scales as f32, and the ways (None: there is none). `weighted` is None
+    where an importance matrix means nothing to a type, `encode` where it can't be written without one."""
 
     elements: int
     size: int
     scales: Decoder
     decode: Decoder
     encode: Encoder | None
+    weighted: WeightedEncoder | None = None
 
 
 def half_scales(size: int, *at: int) -> Decoder:
