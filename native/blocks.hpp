@@ -43,6 +43,24 @@ WB_INLINE void store_bytes(const I32 (&codes)[count], u8* dst, size_t size) {
   }
 }
 
+// Nibbles of W blocks of 32 at dst, `size` bytes apart.
+WB_INLINE void store_nibbles(const I32 (&q)[32], u8* dst, size_t size) {
+  I32 codes[16];
+  for (size_t j = 0; j < 16; ++j) codes[j] = q[j] | (q[j + 16] << 4);
+  store_bytes(codes, dst, size);
+}
+
+// The fifth bits at high, the others as nibbles at low.
+WB_INLINE void store_5bit(I32 (&q)[32], u8* high, u8* low, size_t size) {
+  I32 word = splat(i32(0));
+  for (int j = 0; j < 32; ++j) {
+    word = word | (((q[j] >> 4) & splat(i32(1))) << j);
+    q[j] = q[j] & splat(i32(15));
+  }
+  for (int i = 0; i < W; ++i) store(high + size_t(i) * size, 0, i32(word[i]));
+  store_nibbles(q, low, size);
+}
+
 // MAX(amax, |x|) over a block: a NaN is taken, and dropped at the next element.
 template <size_t N>
 WB_INLINE F32 running_max(const F32 (&x)[N]) {

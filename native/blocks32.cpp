@@ -172,24 +172,6 @@ WB_INLINE I32 small_code(F32 v, float shift, i32 top) {
   return select(q < splat(top), q, splat(top));
 }
 
-// Nibbles of W blocks at dst, `size` bytes apart.
-WB_INLINE void store_nibbles(const I32 (&q)[N], u8* dst, size_t size) {
-  I32 codes[N / 2];
-  for (size_t j = 0; j < N / 2; ++j) codes[j] = q[j] | (q[j + N / 2] << 4);
-  store_bytes(codes, dst, size);
-}
-
-// The fifth bits at high, the others as nibbles at low.
-WB_INLINE void store_5bit(I32 (&q)[N], u8* high, u8* low, size_t size) {
-  I32 word = splat(i32(0));
-  for (int j = 0; j < int(N); ++j) {
-    word = word | (((q[j] >> 4) & splat(i32(1))) << j);
-    q[j] = q[j] & splat(i32(15));
-  }
-  for (int i = 0; i < W; ++i) store(high + size_t(i) * size, 0, i32(word[i]));
-  store_nibbles(q, low, size);
-}
-
 // The element of largest magnitude, with its sign; of equals the first.
 WB_INLINE F32 extreme_of(const F32 (&x)[N]) {
   F32 amax = splat(0.0f), extreme = splat(0.0f);
@@ -297,12 +279,16 @@ void encode_mxfp4(const u8* src, u8* dst, Counts& counts) {
 
 static const Format formats[] = {
     {"Q8_0", N, sizeof(Q8_0), decode_q8_0, encode_blocks<encode_q8_0, N, sizeof(Q8_0)>, nullptr, 1, half_scales<34, 0>},
-    {"Q4_0", N, sizeof(Q4_0), decode_q4_0, encode_blocks<encode_q4_0, N, sizeof(Q4_0)>, nullptr, 1, half_scales<18, 0>},
+    {"Q4_0", N, sizeof(Q4_0), decode_q4_0, encode_blocks<encode_q4_0, N, sizeof(Q4_0)>, nullptr, 1, half_scales<18, 0>,
+     q4_0_encode_weighted},
     {"Q4_1", N, sizeof(Q4_1), decode_q4_1, encode_blocks<encode_q4_1, N, sizeof(Q4_1)>, nullptr, 2,
-     half_scales<20, 0, 2>},
-    {"Q5_0", N, sizeof(Q5_0), decode_q5_0, encode_blocks<encode_q5_0, N, sizeof(Q5_0)>, nullptr, 1, half_scales<22, 0>},
+     half_scales<20, 0, 2>,
+     q4_1_encode_weighted},
+    {"Q5_0", N, sizeof(Q5_0), decode_q5_0, encode_blocks<encode_q5_0, N, sizeof(Q5_0)>, nullptr, 1, half_scales<22, 0>,
+     q5_0_encode_weighted},
     {"Q5_1", N, sizeof(Q5_1), decode_q5_1, encode_blocks<encode_q5_1, N, sizeof(Q5_1)>, nullptr, 2,
-     half_scales<24, 0, 2>},
+     half_scales<24, 0, 2>,
+     q5_1_encode_weighted},
     {"IQ4_NL", N, IQ4_NL_SIZE, decode_iq4_nl, nullptr, nullptr, 1, half_scales<18, 0>},
     {"MXFP4", N, MXFP4_SIZE, decode_mxfp4, encode_blocks<encode_mxfp4, N, MXFP4_SIZE>, nullptr, 1, mxfp4_scales},
 };

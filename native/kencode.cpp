@@ -1,40 +1,30 @@
-// Encoding Q2_K, Q4_K, Q5_K, Q6_K: bytes equal to llama.cpp's quantize_row_*_ref (ggml-quants.c, b11549, built for x86-64), that
-// is without an importance matrix. One block in each lane; blocks are drawn in kquants.cpp.
+// Encoding Q2_K, Q3_K, Q4_K, Q5_K, Q6_K: bytes equal to llama.cpp's quantize_row_*_ref and, with weights of the columns (an
+// importance matrix), quantize_row_*_impl (ggml-quants.c, b11549, built for x86-64). One block in each lane; blocks are
+// drawn in kquants.cpp.
 //
-// Every part of a block gets a scale and a minimum by a search over 16 or 21 grids (make_qkx2_quants), in Q6_K a scale
-// with a sign by a search over 19 (make_qx_quants). Then the parts'
-// scales and minima are rounded to few bits, and the codes made anew from what was rounded.
+// Every part of a block gets a scale and a minimum, or a scale with a sign, by a search (search.hpp). Then the parts'
+// scales and minima are rounded to few bits, with weights by a search of their own, and the codes made anew from what was
+// rounded.
 #include "blocks.hpp"
-
-#if defined(_MSC_VER) && !defined(__clang__)
-#include <immintrin.h>
-#endif
+#include "search.hpp"
 
 namespace weighbridge::WB_LEVEL {
 namespace {
 
 constexpr size_t N = 256;
 
-// Round to nearest even by the bits of a float that is too large for fractions (nearest_int). Beyond 2^22 it is
-// nonsense, and the same nonsense.
-WB_INLINE I32 nearest(F32 x) {
-  return (as_i32(x + splat(12582912.0f)) & splat(i32(0x007FFFFF))) - splat(i32(0x00400000));
-}
+constexpr Ranges Q2_SEARCH = {16, 3, -0.5f, 0.1f, 15, true, false};
+constexpr Ranges Q4_SEARCH = {32, 15, -1.0f, 0.1f, 20, false, false};
+constexpr Ranges Q5_SEARCH = {32, 31, -0.5f, 0.1f, 15, false, false};
+constexpr Ranges Q2_WEIGHTED = {16, 3, -0.9f, 0.05f, 36, false, true};
+constexpr Ranges Q4_WEIGHTED = {32, 15, -0.9f, 0.05f, 36, false, true};
+constexpr Ranges Q5_WEIGHTED = {32, 31, -0.9f, 0.05f, 36, false, true};
+constexpr Signed Q3_SEARCH = {16, 4};
+constexpr Signed Q6_SEARCH = {16, 32};
+constexpr Signed SCALE_SEARCH = {16, 32};  // of Q3_K's scales
 
-WB_INLINE I32 clamp(I32 x, i32 top) {
-  x = select(x < splat(top), x, splat(top));
-  return select(x > splat(i32(0)), x, splat(i32(0)));
-}
-
-WB_INLINE F32 square_root(F32 x) {
-  F32 out = x;
-#if defined(_MSC_VER) && !defined(__clang__)
-  for (int i = 0; i < W; ++i) out[i] = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x[i])));
-#else
-  for (int i = 0; i < W; ++i) out[i] = __builtin_sqrtf(x[i]);
-#endif
-  return out;
-}
+// How many runs of parts are searched side by side; the one that goes code by code waits the longest for itself.
+constexpr int SIDE = 2, STEPS_SIDE = 4;
 
 // What became of the scales in f16.
 WB_INLINE F32 through_half(F32 x) {
@@ -45,83 +35,6 @@ WB_INLINE F32 through_half(F32 x) {
   return x;
 }
 
-// How the parts of a type are searched: `size` elements, codes up to `top`, grids (start + step / 10) finer than the
-// plain one, and the error they are chosen by: weighted magnitude of differences, or their square.
-struct Search {
-  int size;
-  i32 top;
-  float start;
-  int steps;
-  bool magnitude;
-};
-constexpr Search Q2_SEARCH = {16, 3, -0.5f, 15, true};
-constexpr Search Q4_SEARCH = {32, 15, -1.0f, 20, false};
-constexpr Search Q5_SEARCH = {32, 31, -0.5f, 15, false};
-
-template <const Search& S>
-WB_INLINE F32 error_of(const F32* x, const F32* w, const I32* codes, F32 scale, F32 low) {
-  F32 error = splat(0.0f);
-  for (int i = 0; i < S.size; ++i) {
-    const F32 difference = scale * to_float(codes[i]) + low - x[i];
-    error = error + w[i] * (S.magnitude ? absolute(difference) : difference * difference);
-  }
-  return error;
-}
-
-// The best scale of a part; `least` becomes its minimum (times -1), codes the best codes.
-template <const Search& S>
-F32 search(const F32* x, const F32* w, I32* codes, F32& least) {
-  const F32 zero = splat(0.0f);
-  F32 low = x[0], high = x[0], sum_w = w[0], sum_x = w[0] * x[0];
-  for (int i = 1; i < S.size; ++i) {
-    low = select(x[i] < low, x[i], low);
-    high = select(x[i] > high, x[i], high);
-    sum_w = sum_w + w[i];
-    sum_x = sum_x + w[i] * x[i];
-  }
-  low = select(low > zero, zero, low);
-  const F32 start = low;
-  const I32 flat = high == low;
-  const F32 plain = splat(float(S.top)) / (high - low);
-  F32 scale = splat(1.0f) / plain;
-  for (int i = 0; i < S.size; ++i) codes[i] = clamp(nearest(plain * (x[i] - low)), S.top);
-  F32 best = error_of<S>(x, w, codes, scale, low);
-  for (int step = 0; step <= S.steps; ++step) {
-    const F32 finer = splat(S.start + 0.1f * float(step) + float(S.top)) / (high - low);  // of the minimum found so far
-    I32 tried[S.size];
-    F32 sum_l = zero, sum_l2 = zero, sum_xl = zero;
-    for (int i = 0; i < S.size; ++i) {
-      tried[i] = clamp(nearest(finer * (x[i] - low)), S.top);
-      const F32 l = to_float(tried[i]), wl = w[i] * l;
-      sum_l = sum_l + wl;
-      sum_l2 = sum_l2 + wl * l;
-      sum_xl = sum_xl + wl * x[i];
-    }
-    const F32 determinant = sum_w * sum_l2 - sum_l * sum_l;
-    F32 this_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
-    F32 this_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
-    const I32 above = this_low > zero;
-    this_scale = select(above, sum_xl / sum_l2, this_scale);
-    this_low = select(above, zero, this_low);
-    const F32 error = error_of<S>(x, w, tried, this_scale, this_low);
-    const I32 better = (determinant > zero) & (error < best);
-    for (int i = 0; i < S.size; ++i) codes[i] = select(better, tried[i], codes[i]);
-    best = select(better, error, best);
-    scale = select(better, this_scale, scale);
-    low = select(better, this_low, low);
-  }
-  for (int i = 0; i < S.size; ++i) codes[i] = select(flat, splat(i32(0)), codes[i]);
-  least = zero - select(flat, start, low);
-  return select(flat, zero, scale);
-}
-
-// The codes of a part once more, for the scale and minimum that were stored; a scale of zero leaves the search's.
-template <const Search& S>
-WB_INLINE void recode(const F32* x, F32 scale, F32 low, I32* codes) {
-  for (int i = 0; i < S.size; ++i)
-    codes[i] = select(scale != splat(0.0f), clamp(nearest((x[i] + low) / scale), S.top), codes[i]);
-}
-
 // Parts of W blocks, one block a lane. NaN lose sign and payload: ggml lets payloads into the codes, by an order of
 // operands that is the compiler's choice (llama-quantize refuses NaN).
 template <int size>
@@ -130,92 +43,173 @@ WB_INLINE void load_part(const u8* src, F32 (&x)[size]) {
   for (int i = 0; i < size; ++i) x[i] = select(x[i] == x[i], x[i], as_f32(splat(i32(F32_INF | F32_QUIET))));
 }
 
-WB_INLINE F32 larger(F32 a, F32 b) { return select(b > a, b, a); }
-
-// Search all parts of W blocks; their largest scale and minimum.
-template <const Search& S, void weigh(const F32*, F32*)>
-WB_INLINE void search_parts(const u8* src, I32* codes, F32* scales, F32* minima, F32& top_scale, F32& top_minimum) {
-  top_scale = top_minimum = splat(0.0f);
-  for (size_t part = 0; part < N / S.size; ++part) {
-    F32 x[S.size], w[S.size];
-    load_part(src + part * S.size * 4, x);
-    weigh(x, w);
-    scales[part] = search<S>(x, w, codes + part * S.size, minima[part]);
-    top_scale = larger(top_scale, scales[part]);
-    top_minimum = larger(top_minimum, minima[part]);
+// The mean square of W blocks, times `factor`.
+WB_INLINE F32 mean_square(const u8* src, float factor) {
+  F32 sum = splat(0.0f);
+  for (size_t at = 0; at < N; at += 32) {
+    F32 x[32];
+    load_part(src + at * 4, x);
+    for (int i = 0; i < 32; ++i) sum = sum + x[i] * x[i];
   }
+  return splat(factor) * sum / splat(float(N));
 }
 
-// |x| of 16, and |x| and the root of the mean square of 32.
-WB_INLINE void weigh_q2(const F32* x, F32* w) {
-  for (int i = 0; i < 16; ++i) w[i] = absolute(x[i]);
-}
-WB_INLINE void weigh_q45(const F32* x, F32* w) {
-  F32 squares = splat(0.0f);
-  for (int i = 0; i < 32; ++i) squares = squares + x[i] * x[i];
-  const F32 mean = square_root(squares / splat(32.0f));
-  for (int i = 0; i < 32; ++i) w[i] = mean + absolute(x[i]);
+// Weights of the elements of a part: a column's weight, times the root of the element's square and the mean square.
+template <int size>
+WB_INLINE void weigh_by(const u8* weights, F32 mean, const F32 (&x)[size], F32 (&w)[size]) {
+  load_columns(weights, N * 4, w);
+  for (int i = 0; i < size; ++i) w[i] = w[i] * square_root(mean + x[i] * x[i]);
 }
 
-// W blocks to W * 84 bytes.
-void encode_q2_k(const u8* src, u8* dst, Counts& counts) {
-  constexpr size_t size = 84;
-  I32 codes[N], packed[16];
-  F32 scales[16], minima[16], top_scale, top_minimum;
-  search_parts<Q2_SEARCH, weigh_q2>(src, codes, scales, minima, top_scale, top_minimum);
-  const F32 fifteen = splat(15.0f), zero = splat(0.0f);
-  const I32 some = top_scale > zero, some_minima = top_minimum > zero;
-  const F32 d = select(some, top_scale / fifteen, zero), dmin = select(some_minima, top_minimum / fifteen, zero);
-  store_scales(d, dst + 80, size, counts);
-  store_scales(dmin, dst + 82, size, counts);
-  const F32 d_half = through_half(d), dmin_half = through_half(dmin);
-  for (size_t part = 0; part < 16; ++part) {
-    const I32 scale = select(some, nearest(fifteen / top_scale * scales[part]), splat(i32(0)));
-    const I32 minimum = select(some_minima, nearest(fifteen / top_minimum * minima[part]), splat(i32(0)));
-    packed[part] = (scale | (minimum << 4)) & splat(i32(255));
-    F32 x[16];
-    load_part(src + part * 64, x);
-    recode<Q2_SEARCH>(x, d_half * to_float(packed[part] & splat(i32(15))), dmin_half * to_float(packed[part] >> 4),
-                      codes + part * 16);
+// Without weights: |x| of 16, and |x| and the root of the mean square of 32.
+template <int size>
+WB_INLINE void weigh_alone(const F32 (&x)[size], F32 (&w)[size]) {
+  F32 root = splat(0.0f);
+  if constexpr (size == 32) {
+    for (int i = 0; i < size; ++i) root = root + x[i] * x[i];
+    root = square_root(root / splat(float(size)));
   }
-  store_bytes(packed, dst, size);
+  for (int i = 0; i < size; ++i) w[i] = size == 32 ? root + absolute(x[i]) : absolute(x[i]);
+}
+
+template <int size>
+WB_INLINE F32 sum_of(const F32 (&w)[size]) {
+  F32 sum = splat(0.0f);
+  for (int i = 0; i < size; ++i) sum = sum + w[i];
+  return sum;
+}
+
+// Parts of W blocks: codes, scales and minima, and the sums of the weights.
+template <const Ranges& S>
+struct Parts {
+  static constexpr int count = int(N) / S.size;
+  I32 codes[count][S.size];
+  F32 scales[count], minima[count], weights[count];
+
+  void search(const u8* src, const u8* weights_of, F32 mean) {
+    for (int part = 0; part < count; part += SIDE) {
+      F32 x[SIDE][S.size], w[SIDE][S.size];
+      for (int p = 0; p < SIDE; ++p) {
+        const size_t at = size_t(part + p) * S.size * 4;
+        load_part(src + at, x[p]);
+        if constexpr (S.bounded)
+          weigh_by(weights_of + at, mean, x[p], w[p]);
+        else
+          weigh_alone(x[p], w[p]);
+        weights[part + p] = sum_of(w[p]);
+      }
+      search_ranges<S, SIDE>(x, w, scales + part, minima + part, codes + part);
+    }
+  }
+
+  // The codes of a part once more, for the scale and minimum that were stored; a scale of zero leaves the search's.
+  void recode(const u8* src, int part, F32 scale, F32 low) {
+    F32 x[S.size];
+    load_part(src + size_t(part) * S.size * 4, x);
+    for (int i = 0; i < S.size; ++i) {
+      const I32 code = limit(nearest((x[i] + low) / scale), 0, S.top);
+      codes[part][i] = select(scale != splat(0.0f), code, codes[part][i]);
+    }
+  }
+};
+
+template <int size>
+WB_INLINE F32 largest(const F32 (&values)[size]) {
+  F32 top = splat(0.0f);
+  for (int i = 0; i < size; ++i) top = select(values[i] > top, values[i], top);
+  return top;
+}
+
+// 256 codes of two bits in 64 bytes: byte l of a half of 128 has elements l, l + 32, l + 64, l + 96.
+WB_INLINE void store_crumbs(const I32* codes, u8* dst, size_t size) {
   I32 bytes[64];
   for (size_t i = 0; i < 64; ++i) {
     const I32* q = codes + i / 32 * 128 + i % 32;
     bytes[i] = q[0] | (q[32] << 2) | (q[64] << 4) | (q[96] << 6);
   }
-  store_bytes(bytes, dst + 16, size);
+  store_bytes(bytes, dst, size);
+}
+
+// W blocks to W * 84 bytes.
+template <const Ranges& S>
+WB_INLINE void encode_q2_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
+  constexpr size_t size = 84;
+  constexpr i32 most = 15;
+  Parts<S> parts;
+  parts.search(src, weights, S.bounded ? mean_square(src, 1.0f) : splat(0.0f));
+  I32 scale[16], minimum[16], packed[16];
+  F32 d, dmin;
+  if constexpr (S.bounded) {
+    d = search_ladder(most, parts.scales, parts.weights, scale);
+    dmin = search_ladder(most, parts.minima, parts.weights, minimum);
+  } else {
+    const F32 top = largest(parts.scales), top_minimum = largest(parts.minima), zero = splat(0.0f);
+    const I32 some = top > zero, some_minima = top_minimum > zero;
+    d = select(some, top / splat(float(most)), zero), dmin = select(some_minima, top_minimum / splat(float(most)), zero);
+    for (int part = 0; part < 16; ++part) {
+      scale[part] = select(some, nearest(splat(float(most)) / top * parts.scales[part]), splat(i32(0)));
+      minimum[part] =
+          select(some_minima, nearest(splat(float(most)) / top_minimum * parts.minima[part]), splat(i32(0)));
+    }
+  }
+  store_scales(d, dst + 80, size, counts);
+  store_scales(dmin, dst + 82, size, counts);
+  const F32 d_half = through_half(d), dmin_half = through_half(dmin);
+  for (int part = 0; part < 16; ++part) {
+    packed[part] = (scale[part] | (minimum[part] << 4)) & splat(i32(255));
+    parts.recode(src, part, d_half * to_float(packed[part] & splat(i32(15))), dmin_half * to_float(packed[part] >> 4));
+  }
+  store_bytes(packed, dst, size);
+  store_crumbs(parts.codes[0], dst + 16, size);
+}
+
+// Eight scales and minima in twelve bytes (unpack_scales_q4 in kquants.cpp). ORs into whole bytes, as C does it: in range
+// or not.
+WB_INLINE void pack_scales_q4(const I32 (&scale)[8], const I32 (&minimum)[8], I32 (&packed)[12]) {
+  const I32 nibble = splat(i32(15));
+  for (int j = 0; j < 4; ++j) {
+    packed[j] = (scale[j] | ((scale[j + 4] >> 4) << 6)) & splat(i32(255));
+    packed[j + 4] = (minimum[j] | ((minimum[j + 4] >> 4) << 6)) & splat(i32(255));
+    packed[j + 8] = (scale[j + 4] & nibble) | ((minimum[j + 4] & nibble) << 4);
+  }
 }
 
 // Q4_K and Q5_K: the same but for the fifth bits.
-template <const Search& S, size_t size>
-WB_INLINE void encode_q45_k(const u8* src, u8* dst, Counts& counts) {
-  I32 codes[N], packed[12];
-  F32 scales[8], minima[8], top_scale, top_minimum;
-  search_parts<S, weigh_q45>(src, codes, scales, minima, top_scale, top_minimum);
-  const F32 most = splat(63.0f), zero = splat(0.0f);
-  const F32 inverse_scale = select(top_scale > zero, most / top_scale, zero);
-  const F32 inverse_minimum = select(top_minimum > zero, most / top_minimum, zero);
-  store_scales(top_scale / most, dst, size, counts);
-  store_scales(top_minimum / most, dst + 2, size, counts);
-  const F32 d = through_half(top_scale / most), dmin = through_half(top_minimum / most);
-  for (size_t part = 0; part < 8; ++part) {
-    // (uint8_t) of a code that may be negative, then at most 63
-    const I32 scale = clamp(nearest(inverse_scale * scales[part]) & splat(i32(255)), 63);
-    const I32 minimum = clamp(nearest(inverse_minimum * minima[part]) & splat(i32(255)), 63);
-    if (part < 4) {
-      packed[part] = scale;
-      packed[part + 4] = minimum;
-    } else {
-      packed[part + 4] = (scale & splat(i32(15))) | ((minimum & splat(i32(15))) << 4);
-      packed[part - 4] = packed[part - 4] | ((scale >> 4) << 6);
-      packed[part] = packed[part] | ((minimum >> 4) << 6);
+template <const Ranges& S, size_t size>
+WB_INLINE void encode_q45_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
+  constexpr i32 most = 63;
+  Parts<S> parts;
+  parts.search(src, weights, S.bounded ? mean_square(src, 2.0f) : splat(0.0f));
+  I32 scale[8], minimum[8], packed[12];
+  F32 d, dmin;
+  if constexpr (S.bounded) {
+    d = search_ladder(most, parts.scales, parts.weights, scale);
+    dmin = search_ladder(most, parts.minima, parts.weights, minimum);
+  } else {
+    const F32 top = largest(parts.scales), top_minimum = largest(parts.minima), zero = splat(0.0f);
+    d = top / splat(float(most)), dmin = top_minimum / splat(float(most));
+    const F32 finer = select(top > zero, splat(float(most)) / top, zero);
+    const F32 finer_minimum = select(top_minimum > zero, splat(float(most)) / top_minimum, zero);
+    for (int part = 0; part < 8; ++part) {  // (uint8_t) of a code that may be negative, then at most 63
+      scale[part] = limit(nearest(finer * parts.scales[part]) & splat(i32(255)), 0, most);
+      minimum[part] = limit(nearest(finer_minimum * parts.minima[part]) & splat(i32(255)), 0, most);
     }
-    F32 x[32];
-    load_part(src + part * 128, x);
-    recode<S>(x, d * to_float(scale), dmin * to_float(minimum), codes + part * 32);
   }
+  if constexpr (S.bounded && S.top == 31)  // Q4_K trusts them to be in range
+    for (int part = 0; part < 8; ++part) scale[part] = limit(scale[part], 0, most), minimum[part] = limit(minimum[part], 0, most);
+  store_scales(d, dst, size, counts);
+  store_scales(dmin, dst + 2, size, counts);
+  pack_scales_q4(scale, minimum, packed);
   store_bytes(packed, dst + 4, size);
+  const F32 d_half = through_half(d), dmin_half = through_half(dmin);
+  for (int part = 0; part < 8; ++part) {
+    const int j = part % 4;  // as they are read again
+    const I32 nibble = splat(i32(15)), six = splat(i32(63));
+    const I32 s = part < 4 ? packed[j] & six : (packed[j + 8] & nibble) | ((packed[j] >> 6) << 4);
+    const I32 m = part < 4 ? packed[j + 4] & six : (packed[j + 8] >> 4) | ((packed[j + 4] >> 6) << 4);
+    parts.recode(src, part, d_half * to_float(s), dmin_half * to_float(m));
+  }
+  const I32* codes = parts.codes[0];
   if constexpr (S.top == 31) {
     I32 high[32];
     for (size_t l = 0; l < 32; ++l) {
@@ -232,84 +226,128 @@ WB_INLINE void encode_q45_k(const u8* src, u8* dst, Counts& counts) {
   store_bytes(low, dst + size - 128, size);
 }
 
-void encode_q4_k(const u8* src, u8* dst, Counts& counts) { encode_q45_k<Q4_SEARCH, 144>(src, dst, counts); }
-void encode_q5_k(const u8* src, u8* dst, Counts& counts) { encode_q45_k<Q5_SEARCH, 176>(src, dst, counts); }
+// ---------------------------------------------------------------- a scale with a sign
 
-constexpr float NOTHING = 1e-15f;  // magnitudes below are zero (GROUP_MAX_EPS)
-
-// Q6_K's codes, -32..31 around zero.
-WB_INLINE I32 signed_code(F32 x) {
-  I32 l = nearest(x);
-  l = select(l < splat(i32(31)), l, splat(i32(31)));
-  return select(l > splat(i32(-32)), l, splat(i32(-32)));
+// Codes and scales of the 16 parts of W blocks; `weigh` fills the weights of a part.
+template <const Signed& S, class Weigh>
+WB_INLINE void search_parts(const u8* src, Weigh weigh, F32 (&scales)[16], I32 (&codes)[16][16]) {
+  for (int part = 0; part < 16; part += SIDE) {
+    F32 x[SIDE][16], w[SIDE][16];
+    for (int p = 0; p < SIDE; ++p) {
+      load_part(src + size_t(part + p) * 64, x[p]);
+      weigh(part + p, x[p], w[p]);
+    }
+    search_signed<S, SIDE>(x, w, scales + part, codes + part);
+  }
 }
 
-// The signed scale of 16 elements, weighted by their squares; codes are shifted by 32.
-F32 search_signed(const F32* x, I32* codes) {
-  F32 amax = splat(0.0f), extreme = splat(0.0f), scale = splat(0.0f), best = splat(0.0f);
+// The codes once more, for the scale that was stored; a scale of zero leaves the search's.
+template <const Signed& S>
+WB_INLINE void recode_signed(const u8* src, int part, F32 scale, I32 (&codes)[16]) {
+  F32 x[16];
+  load_part(src + size_t(part) * 64, x);
   for (int i = 0; i < 16; ++i) {
-    const F32 a = absolute(x[i]);
-    const I32 larger = a > amax;
-    amax = select(larger, a, amax);
-    extreme = select(larger, x[i], extreme);
+    const I32 code = limit(nearest(x[i] / scale), -S.zero, S.zero - 1) + splat(S.zero);
+    codes[i] = select(scale != splat(0.0f), code, codes[i]);
   }
-  const I32 nothing = amax < splat(NOTHING);
-  for (int k = -10; k <= 9; ++k) {  // the plain grid first, then nine finer or coarser ones each way
-    if (k == 0) continue;
-    const bool plain = k == -10;
-    const F32 inverse = splat(plain ? -32.0f : -(32.0f + 0.1f * float(k))) / extreme;
-    I32 tried[16];
-    F32 sum_lx = splat(0.0f), sum_l2 = splat(0.0f);
-    for (int i = 0; i < 16; ++i) {
-      tried[i] = signed_code(inverse * x[i]);
-      const F32 l = to_float(tried[i]), w = x[i] * x[i];
-      sum_lx = sum_lx + w * x[i] * l;
-      sum_l2 = sum_l2 + w * l * l;
+}
+
+// The scale of largest magnitude, with its sign; of equals the first.
+WB_INLINE F32 extreme_scale(const F32 (&scales)[16], F32& magnitude) {
+  F32 top = splat(0.0f);
+  magnitude = splat(0.0f);
+  for (int part = 0; part < 16; ++part) {
+    const F32 a = absolute(scales[part]);
+    const I32 larger = a > magnitude;
+    magnitude = select(larger, a, magnitude);
+    top = select(larger, scales[part], top);
+  }
+  return top;
+}
+
+WB_INLINE I32 int8(I32 x) { return (x << 24) >> 24; }
+
+// W blocks to W * 110 bytes.
+template <bool weighted>
+WB_INLINE void encode_q3_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
+  constexpr size_t size = 110;
+  I32 codes[16][16], scale[1][16], packed[12];
+  F32 scales[1][16], d[1];
+  if constexpr (weighted) {
+    F32 sums[1][16];
+    const F32 mean = mean_square(src, 2.0f);
+    const auto weigh = [&](int part, const F32(&x)[16], F32(&w)[16]) {
+      weigh_by(weights + size_t(part) * 64, mean, x, w);
+      sums[0][part] = sum_of(w);
+    };
+    search_parts<Q3_SEARCH>(src, weigh, scales[0], codes);
+    search_signed<SCALE_SEARCH, 1>(scales, sums, d, scale);
+  } else {
+    for (int part = 0; part < 16; part += STEPS_SIDE) {
+      F32 x[STEPS_SIDE][16];
+      for (int p = 0; p < STEPS_SIDE; ++p) load_part(src + size_t(part + p) * 64, x[p]);
+      search_steps<Q3_SEARCH, STEPS_SIDE>(x, scales[0] + part, codes + part);
     }
-    const F32 found = sum_lx / sum_l2;
-    const I32 better = plain ? splat(i32(-1)) : (sum_l2 > splat(0.0f)) & (sum_lx * sum_lx > best * sum_l2);
-    const F32 taken = plain ? select(sum_l2 != splat(0.0f), found, splat(0.0f)) : found;
-    for (int i = 0; i < 16; ++i) codes[i] = select(better, tried[i] + splat(i32(32)), codes[i]);
-    scale = select(better, taken, scale);
-    best = select(better, taken * sum_lx, best);
+    F32 magnitude;
+    const F32 top = extreme_scale(scales[0], magnitude), inverse = splat(-32.0f) / top;
+    const I32 some = top != splat(0.0f);
+    d[0] = select(some, splat(1.0f) / inverse, splat(0.0f));
+    for (int part = 0; part < 16; ++part) {
+      const I32 code = limit(int8(nearest(inverse * scales[0][part])), -32, 31) + splat(i32(32));
+      scale[0][part] = select(some, code, splat(i32(0)));
+    }
   }
-  for (int i = 0; i < 16; ++i) codes[i] = select(nothing, splat(i32(0)), codes[i]);
-  return select(nothing, splat(0.0f), scale);
+  store_scales(d[0], dst + 108, size, counts);
+  const F32 d_half = through_half(d[0]);
+  const I32 nibble = splat(i32(15)), two = splat(i32(3));
+  for (int j = 0; j < 8; ++j) packed[j] = (scale[0][j] & nibble) | ((scale[0][j + 8] & nibble) << 4);
+  for (int j = 0; j < 4; ++j) {
+    packed[j + 8] = splat(i32(0));
+    for (int k = 0; k < 4; ++k) packed[j + 8] = packed[j + 8] | (((scale[0][j + 4 * k] >> 4) & two) << (2 * k));
+  }
+  store_bytes(packed, dst + 96, size);
+  for (int part = 0; part < 16; ++part)
+    recode_signed<Q3_SEARCH>(src, part, d_half * to_float(scale[0][part] - splat(i32(32))), codes[part]);
+  I32 high[32];
+  for (int l = 0; l < 32; ++l) {
+    high[l] = splat(i32(0));
+    for (int bit = 0; bit < 8; ++bit) {
+      I32& code = codes[bit * 2 + l / 16][l % 16];
+      high[l] = high[l] | (((code >> 2) & splat(i32(1))) << bit);
+      code = code & two;
+    }
+  }
+  store_bytes(high, dst, size);
+  store_crumbs(codes[0], dst + 32, size);
 }
 
 // W blocks to W * 210 bytes. A block of nothing is zeros throughout.
-void encode_q6_k(const u8* src, u8* dst, Counts& counts) {
+template <bool weighted>
+WB_INLINE void encode_q6_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
   constexpr size_t size = 210;
-  I32 codes[N], packed[16];
-  F32 scales[16], most = splat(0.0f), top = splat(0.0f);
-  for (size_t part = 0; part < 16; ++part) {
-    F32 x[16];
-    load_part(src + part * 64, x);
-    for (int i = 0; i < 16; ++i) codes[part * 16 + size_t(i)] = splat(i32(0));
-    scales[part] = search_signed(x, codes + part * 16);
-    const F32 a = absolute(scales[part]);
-    const I32 larger = a > most;
-    most = select(larger, a, most);
-    top = select(larger, scales[part], top);
-  }
-  const I32 nothing = most < splat(NOTHING);
+  I32 parts[16][16], packed[16];
+  F32 scales[16], magnitude;
+  const auto weigh = [&](int part, const F32(&x)[16], F32(&w)[16]) {
+    if constexpr (weighted) load_columns(weights + size_t(part) * 64, N * 4, w);
+    if constexpr (!weighted)
+      for (int i = 0; i < 16; ++i) w[i] = x[i] * x[i];
+    (void)part, (void)x;
+  };
+  search_parts<Q6_SEARCH>(src, weigh, scales, parts);
+  const F32 top = extreme_scale(scales, magnitude);
+  const I32 nothing = magnitude < splat(NOTHING);
   const F32 inverse = splat(-128.0f) / top;
   const F32 d = select(nothing, splat(0.0f), splat(1.0f) / inverse);
   store_scales(d, dst + 208, size, counts);
   const F32 d_half = through_half(d);
-  for (size_t part = 0; part < 16; ++part) {
+  for (int part = 0; part < 16; ++part) {
     I32 scale = nearest(inverse * scales[part]);
-    scale = (select(scale < splat(i32(127)), scale, splat(i32(127))) << 24) >> 24;  // int8_t
+    scale = int8(select(scale < splat(i32(127)), scale, splat(i32(127))));
     packed[part] = select(nothing, splat(i32(0)), scale);
-    F32 x[16];
-    load_part(src + part * 64, x);
-    const F32 by = d_half * to_float(packed[part]);
-    for (size_t i = 0; i < 16; ++i) {
-      I32& code = codes[part * 16 + i];
-      code = select(by != splat(0.0f), signed_code(x[i] / by) + splat(i32(32)), code);
-      code = select(nothing, splat(i32(0)), code);
-    }
+    recode_signed<Q6_SEARCH>(src, part, d_half * to_float(packed[part]), parts[part]);
+    for (int i = 0; i < 16; ++i) parts[part][i] = select(nothing, splat(i32(0)), parts[part][i]);
   }
+  const I32* codes = parts[0];
   I32 low[128], high[64];
   for (size_t i = 0; i < 64; ++i) {
     const I32* q = codes + i / 32 * 128 + i % 32;
@@ -326,9 +364,23 @@ void encode_q6_k(const u8* src, u8* dst, Counts& counts) {
 
 }  // namespace
 
-void q6_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q6_k, N, 210>(src, dst, n, c); }
-void q2_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q2_k, N, 84>(src, dst, n, c); }
-void q4_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q4_k, N, 144>(src, dst, n, c); }
-void q5_k_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<encode_q5_k, N, 176>(src, dst, n, c); }
+// Both ways of a type: without weights (of which there are none), and with.
+#define WB_ENCODER(name, size, plain, weighted)                                                        \
+  static void name##_plain(const u8* src, u8* dst, Counts& counts) { plain(src, nullptr, dst, counts); } \
+  static void name##_with(const u8* src, const u8* weights, u8* dst, Counts& counts) {                 \
+    weighted(src, weights, dst, counts);                                                               \
+  }                                                                                                    \
+  void name##_encode(const u8* src, u8* dst, size_t n, Counts& counts) {                               \
+    encode_blocks<name##_plain, N, size>(src, dst, n, counts);                                         \
+  }                                                                                                    \
+  void name##_encode_weighted(const Weighted& rows, u8* dst, Counts& counts) {                         \
+    encode_weighted_blocks<name##_with, N, size>(rows, dst, counts);                                   \
+  }
+WB_ENCODER(q2_k, 84, encode_q2_k<Q2_SEARCH>, encode_q2_k<Q2_WEIGHTED>)
+WB_ENCODER(q3_k, 110, encode_q3_k<false>, encode_q3_k<true>)
+WB_ENCODER(q4_k, 144, (encode_q45_k<Q4_SEARCH, 144>), (encode_q45_k<Q4_WEIGHTED, 144>))
+WB_ENCODER(q5_k, 176, (encode_q45_k<Q5_SEARCH, 176>), (encode_q45_k<Q5_WEIGHTED, 176>))
+WB_ENCODER(q6_k, 210, encode_q6_k<false>, encode_q6_k<true>)
+#undef WB_ENCODER
 
 }  // namespace weighbridge::WB_LEVEL

@@ -50,7 +50,7 @@ struct Format {
   void (*decode_odd)(const u8* src, u8* f32, size_t n);
   u32 scale_count;  // scales in a block that can go wrong (NaN, Inf, huge), and these as f32, block by block
   void (*scales)(const u8* src, u8* f32, size_t n);
-  void (*encode_weighted)(const Weighted& rows, u8* dst, Counts&);
+  void (*encode_weighted)(const Weighted& rows, u8* dst, Counts&) = nullptr;
 };
 
 // Formats of one family of kernels.

@@ -157,11 +157,16 @@ void q8_k_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 }  // namespace
 
 static const Format formats[] = {
-    {"Q2_K", N, Q2_K_SIZE, decode_q2_k, q2_k_encode, nullptr, 2, half_scales<Q2_K_SIZE, 80, 82>},
-    {"Q3_K", N, Q3_K_SIZE, decode_q3_k, nullptr, nullptr, 1, half_scales<Q3_K_SIZE, 108>},
-    {"Q4_K", N, Q4_K_SIZE, decode_q4_k, q4_k_encode, nullptr, 2, half_scales<Q4_K_SIZE, 0, 2>},
-    {"Q5_K", N, Q5_K_SIZE, decode_q5_k, q5_k_encode, nullptr, 2, half_scales<Q5_K_SIZE, 0, 2>},
-    {"Q6_K", N, Q6_K_SIZE, decode_q6_k, q6_k_encode, nullptr, 1, half_scales<Q6_K_SIZE, 208>},
+    {"Q2_K", N, Q2_K_SIZE, decode_q2_k, q2_k_encode, nullptr, 2, half_scales<Q2_K_SIZE, 80, 82>,
+     q2_k_encode_weighted},
+    {"Q3_K", N, Q3_K_SIZE, decode_q3_k, q3_k_encode, nullptr, 1, half_scales<Q3_K_SIZE, 108>,
+     q3_k_encode_weighted},
+    {"Q4_K", N, Q4_K_SIZE, decode_q4_k, q4_k_encode, nullptr, 2, half_scales<Q4_K_SIZE, 0, 2>,
+     q4_k_encode_weighted},
+    {"Q5_K", N, Q5_K_SIZE, decode_q5_k, q5_k_encode, nullptr, 2, half_scales<Q5_K_SIZE, 0, 2>,
+     q5_k_encode_weighted},
+    {"Q6_K", N, Q6_K_SIZE, decode_q6_k, q6_k_encode, nullptr, 1, half_scales<Q6_K_SIZE, 208>,
+     q6_k_encode_weighted},
     {"Q8_K", N, Q8_K_SIZE, decode_q8_k, nullptr, nullptr, 1, q8_k_scales},
 };
 const Family kquants = {formats, sizeof formats / sizeof *formats};

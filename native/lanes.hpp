@@ -51,7 +51,7 @@ using U32 = Lanes<u32>;
   WB_INLINE I32 operator op(Lanes<T> a, Lanes<T> b) {              \
     WB_EACH(I32, a[i] op b[i] ? -1 : 0);                           \
   }
-WB_OPERATOR(+) WB_OPERATOR(-) WB_OPERATOR(*) WB_OPERATOR(/) WB_OPERATOR(&) WB_OPERATOR(|)
+WB_OPERATOR(+) WB_OPERATOR(-) WB_OPERATOR(*) WB_OPERATOR(/) WB_OPERATOR(&) WB_OPERATOR(|) WB_OPERATOR(^)
 WB_COMPARE(<) WB_COMPARE(>) WB_COMPARE(!=) WB_COMPARE(==)
 WB_INLINE I32 operator<<(I32 a, int n) { WB_EACH(I32, i32(u32(a[i]) << n)); }
 WB_INLINE I32 operator>>(I32 a, int n) { WB_EACH(I32, a[i] >> n); }
@@ -72,6 +72,8 @@ WB_INLINE I32 splat(i32 x) { WB_EACH(I32, x); }
 WB_INLINE F32 as_f32(I32 x) { return bit_cast<F32>(x); }
 WB_INLINE I32 as_i32(F32 x) { return bit_cast<I32>(x); }
 WB_INLINE F32 absolute(F32 x) { return as_f32(as_i32(x) & splat(i32(0x7FFFFFFF))); }
+
+WB_INLINE F32 negative(F32 x) { return as_f32(as_i32(x) ^ splat(i32(0x80000000))); }
 
 // float -> int as x86's cvttss2si does it, on every machine: towards zero, and INT_MIN for NaN and what doesn't fit.
 // (C leaves those cases undefined; ggml's x86-64 build has these results.)

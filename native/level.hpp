@@ -39,9 +39,21 @@ void gather(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_by
 
 // The K types' encoders, which kquants.cpp lists beside the decoders.
 void q2_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q2_k_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+void q3_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q3_k_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 void q4_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q4_k_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 void q5_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q5_k_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 void q6_k_encode(const u8* src, u8* dst, size_t n, Counts&);
+void q6_k_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+
+// And those of the blocks of 32 that have weights, for blocks32.cpp.
+void q4_0_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+void q4_1_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+void q5_0_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+void q5_1_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 
 extern const Family floats, blocks32, lowbit, kquants, iquants;
 

@@ -27,10 +27,12 @@ def library() -> c.CDLL:
     return lib
 
 
-def quantize(dtype: DType, x: NDArray[np.float32]) -> NDArray[np.uint8]:
+def quantize(dtype: DType, x: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+    """`weights` of the columns: x is then rows as long as they are."""
     out = np.zeros(x.size // dtype.block * dtype.size, np.uint8)
-    rows = x.size // dtype.block
-    done = library().ggml_quantize_chunk(dtype.ggml, x.ctypes.data, out.ctypes.data, 0, rows, dtype.block, None)
+    columns, at = (dtype.block, None) if weights is None else (weights.size, weights.ctypes.data)
+    rows = x.size // columns
+    done = library().ggml_quantize_chunk(dtype.ggml, x.ctypes.data, out.ctypes.data, 0, rows, columns, at)
     assert done == out.size
     return out
 
@@ -53,3 +55,9 @@ def _row(function: str, source: int, out: NDArray[np.generic]) -> None:
     call = getattr(library(), function)
     call.argtypes, call.restype = [c.c_void_p, c.c_void_p, c.c_int64], None
     call(source, out.ctypes.data, out.size)
+
+
+def requires_importance(dtype: DType) -> bool:
+    call = library().ggml_quantize_requires_imatrix
+    call.argtypes, call.restype = [c.c_int], c.c_bool
+    return bool(call(dtype.ggml))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.kernels import ggml
-from tests.kernels.data import LEVELS, SETS, around_e4m3_scales, around_powers_of_two, numbers, running
+from tests.kernels.data import LEVELS, SETS, around_e4m3_scales, around_powers_of_two, numbers, running, slow_to_settle
 
 from weighbridge.base.dtypes import BY_NAME, Q4_0, Q8_0, TABLE, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -15,7 +15,7 @@ from weighbridge.tensors import codecs, kernels
 STEPS = {
     "Q8_0": 1 / 254, "Q4_0": 1 / 8, "Q4_1": 1 / 15, "Q5_0": 1 / 16, "Q5_1": 1 / 31, "MXFP4": 1 / 3, "NVFP4": 1 / 5,
     "Q1_0": 1, "Q2_0": 1 / 2, "TQ1_0": 1 / 2, "TQ2_0": 1 / 2,
-    "Q2_K": 1 / 2, "Q4_K": 1 / 15, "Q5_K": 1 / 31, "Q6_K": 1 / 31,
+    "Q2_K": 1 / 2, "Q3_K": 1 / 4, "Q4_K": 1 / 15, "Q5_K": 1 / 31, "Q6_K": 1 / 31,
 }  # fmt: skip
 WITH_MINIMUM = {"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"}
 ENCODED = list(STEPS)
@@ -99,6 +99,12 @@ def test_tails_and_alignment_of_decoding(name: str, path: str) -> None:
 def test_mxfp4_scales_at_powers_of_two(path: str) -> None:
     x = around_powers_of_two()
     np.testing.assert_array_equal(encode(BY_NAME["MXFP4"], x)[0], ggml.quantize(BY_NAME["MXFP4"], x))
+
+
+@pytest.mark.oracle
+def test_q3_k_stops_after_five_rounds(path: str) -> None:
+    x = slow_to_settle()
+    np.testing.assert_array_equal(encode(BY_NAME["Q3_K"], x)[0], ggml.quantize(BY_NAME["Q3_K"], x))
 
 
 @pytest.mark.oracle

@@ -77,6 +77,7 @@ def test_every_native_type_is_in_the_table_with_its_size() -> None:
 
 
 FOUR = np.zeros(4, np.uint8)
+ONES = np.ones(32, np.float32)
 WRONG_CALLS = {
     "unknown type": lambda: native.decode("Q9_9", FOUR, FOUR),
     "unaligned atoms": lambda: native.decode("F16", FOUR[:3], FOUR),
@@ -84,6 +85,13 @@ WRONG_CALLS = {
     "long out": lambda: native.decode("F32", FOUR, np.zeros(8, np.uint8)),
     "overlap": lambda: native.decode("F32", FOUR, FOUR),
     "no encoder": lambda: native.encode("Q8_K", np.zeros(256, np.float32), np.zeros(292, np.uint8)),
+    "no such way": lambda: native.formats("backwards"),
+    "weights that mean nothing": lambda: native.encode_weighted("Q8_0", ONES, ONES, np.zeros(34, np.uint8)),
+    "no weights": lambda: native.encode_weighted("Q4_0", ONES[:0], ONES[:0], FOUR[:0]),
+    "half a block of weights": lambda: native.encode_weighted("Q4_0", ONES, ONES[:16], np.zeros(18, np.uint8)),
+    "half a row": lambda: native.encode_weighted("Q4_0", ONES, np.ones(64, np.float32), np.zeros(18, np.uint8)),
+    "weighted short": lambda: native.encode_weighted("Q4_0", ONES, ONES, np.zeros(17, np.uint8)),
+    "weights in out": lambda: native.encode_weighted("Q4_0", np.zeros(32, np.float32), ONES, ONES.view(np.uint8)[:18]),
     "block in a cast": lambda: native.cast("Q8_0", "F32", bytes(34), np.zeros(32, np.float32)),
     "cast short": lambda: native.cast("F32", "F16", FOUR, FOUR),
     "affine bits": lambda: native.affine_decode(7, 32, "F32", bytes(28), FOUR, FOUR, np.zeros(32, np.float32)),

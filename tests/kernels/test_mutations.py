@@ -4,22 +4,43 @@ with the native kernels (or with MLX, where only the reference can encode)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.kernels.data import SETS, around_e4m3_scales, around_powers_of_two, numbers
+from tests.kernels.data import SETS, around_e4m3_scales, around_powers_of_two, numbers, slow_to_settle
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.native import native
-from weighbridge.tensors import codecs, grids, reference, reference_iq, reference_k, reference_kencode, reference_low
+from weighbridge.tensors import (
+    codecs,
+    grids,
+    reference,
+    reference_iq,
+    reference_k,
+    reference_kencode,
+    reference_low,
+    reference_search,
+    reference_weighted,
+)
 
 pytestmark = [pytest.mark.mutation, pytest.mark.skipif(native is None, reason="the extension isn't built")]
 
-MODULES = (reference, reference_low, reference_k, reference_kencode, reference_iq)
+MODULES = (
+    reference,
+    reference_low,
+    reference_k,
+    reference_search,
+    reference_kencode,
+    reference_weighted,
+    reference_iq,
+)
 DATA = {kind: numbers(kind, 32 * 64) for kind in SETS}
-EDGES = {"MXFP4": (around_powers_of_two(),), "NVFP4": (around_e4m3_scales(),)}
+EDGES = {"MXFP4": (around_powers_of_two(),), "NVFP4": (around_e4m3_scales(),), "Q3_K": (slow_to_settle(),)}
+COLUMNS = np.random.default_rng(4).gamma(0.3, size=512).astype(np.float32)
+WEIGHTED_DATA = [DATA[kind] for kind in ("normal", "halves", "wide", "tiny", "zero")]
 PATTERNS = np.random.default_rng(2).integers(0, 256, 150_000, dtype=np.uint8)
 
 
@@ -47,6 +68,12 @@ def differences() -> Iterator[bool]:
     for name in native.formats("encode"):
         for x in (*DATA.values(), *EDGES.get(name, ())):
             (ours, lost), (theirs, counts) = codecs.ENCODE[name](x), native_encode(name, x)
+            yield differs(ours, theirs) or lost != counts
+    for name in native.formats("weighted"):
+        for x in WEIGHTED_DATA:
+            ours, lost = codecs.WEIGHTED[name](x.reshape(-1, COLUMNS.size), COLUMNS)
+            theirs = np.zeros(x.size // BY_NAME[name].block * BY_NAME[name].size, np.uint8)
+            counts = native.encode_weighted(name, x, COLUMNS, theirs)
             yield differs(ours, theirs) or lost != counts
 
 
@@ -113,12 +140,21 @@ CONSTANTS = [
     (reference_k, "Q3_ZERO", 3),
     (reference_k, "Q6_ZERO", 31),
     (reference_kencode, "N", 128),
-    (reference_kencode, "ROUNDER", 12582911.0),
+    (reference_search, "ROUNDER", 12582911.0),
+    (reference_search, "NOTHING", 1.0),
+    (reference_search, "SIGNED_TRIES", 8),
+    (reference_search, "SIGNED_TRIES", 10),
+    (reference_search, "LADDER_TRIES", 3),
+    (reference_search, "LADDER_TRIES", 5),
+    (reference_search, "ROUNDS", 4),
+    (reference_search, "ROUNDS", 6),
+    (reference_search, "BYTE", 31),
     (reference_kencode, "Q2_SCALE_TOP", 14),
     (reference_kencode, "Q45_SCALE_TOP", 62),
-    (reference_kencode, "Q6_ZERO", 31),
+    (reference_kencode, "Q3_SCALE_LOW", -31),
     (reference_kencode, "Q6_SCALE_LOW", -127),
-    (reference_kencode, "NOTHING", 1.0),
+    (reference_kencode, "Q2_MEAN", 2.0),
+    (reference_kencode, "Q345_MEAN", 1.0),
     (reference_iq, "QK_K", 128),
     (reference_iq, "RUNS", 16),
     (reference_iq, "IQ1_DELTA", -0.125),
@@ -153,21 +189,26 @@ def test_every_constant_has_a_fault() -> None:
         numbers_there = {n for n, v in vars(module).items() if n.isupper() and isinstance(v, int | float)}
         own = {name for where, name, _ in CONSTANTS if where is module}
         assert own <= numbers_there
-        assert numbers_there <= own | {name for where, name, _ in CONSTANTS if where is reference}
+        assert numbers_there <= own | {name for where, name, _ in CONSTANTS if where in (reference, reference_search)}
 
 
+RANGES = ("Q2_SEARCH", "Q4_SEARCH", "Q5_SEARCH", "Q2_WEIGHTED", "Q4_WEIGHTED", "Q5_WEIGHTED")
+SIGNED = ("Q3_SEARCH", "Q6_SEARCH", "Q3_SCALES", "Q4_0_SEARCH", "Q5_0_SEARCH")
 SEARCHES = [
-    (name, field)
-    for name in ("Q2_SEARCH", "Q4_SEARCH", "Q5_SEARCH")
-    for field in ({"size": 64}, {"top": 2}, {"start": -0.75}, {"steps": 12}, {"magnitude": None})
+    *product(RANGES, ({"size": 64}, {"top": 2}, {"start": -0.75}, {"delta": 0.06}, {"steps": 12})),
+    *product(RANGES, ({"magnitude": None}, {"bounded": None})),
+    *product(SIGNED, ({"zero": 7},)),
+    *product(("Q3_SEARCH", "Q6_SEARCH"), ({"size": 64},)),  # in the others a row is a part
 ]
 
 
 @pytest.mark.parametrize(("name", "change"), SEARCHES)
 def test_a_changed_search_is_seen(name: str, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    search = getattr(reference_kencode, name)
-    change = {"magnitude": not search.magnitude} if "magnitude" in change else change
-    monkeypatch.setattr(reference_kencode, name, search._replace(**change))
+    users = [module for module in MODULES if hasattr(module, name)]
+    search = getattr(users[0], name)
+    change = {key: not getattr(search, key) if value is None else value for key, value in change.items()}
+    for module in users:
+        monkeypatch.setattr(module, name, search._replace(**change))
     with np.errstate(all="ignore"):
         assert seen_somewhere()
 

@@ -11,11 +11,17 @@ from typing import Final
 
 import numpy as np
 
-from weighbridge.tensors import reference, reference_iq, reference_k, reference_low
+from weighbridge.tensors import reference, reference_iq, reference_k, reference_low, reference_weighted
 from weighbridge.tensors.reference import SCALAR, Array, Bytes, aligned, plain_decoder, plain_encoder, widen
 
 BLOCKS: Final = MappingProxyType(
-    {**reference.BLOCKS, **reference_low.BLOCKS, **reference_k.BLOCKS, **reference_iq.BLOCKS}
+    {
+        **reference.BLOCKS,
+        **reference_weighted.BLOCKS,
+        **reference_low.BLOCKS,
+        **reference_k.BLOCKS,
+        **reference_iq.BLOCKS,
+    }
 )
 DECODE: Final = MappingProxyType(
     {name: plain_decoder(name) for name in SCALAR} | {name: block.decode for name, block in BLOCKS.items()}

@@ -69,7 +69,7 @@ def decode(dtype: DType, src: Bytes, out: Floats) -> None:
 
 
 def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = None) -> CastCounts:
-    """f32 to stored bytes, and what that lost. `importance` is one weight for each column of a row (what llama.cpp calls
+    """f32 to stored bytes, and what that lost. `importance` is one weight for each column of a row (llama.cpp's
     quant_weights): `src` is then whole rows of its length. IQ1_S, IQ2_XXS and IQ2_XS require it (UsageError); types to
     which it means nothing, such as Q8_0, take no notice (`DType.importance`)."""
     _need(encodes(dtype), f"{dtype} can't be written by this version")

@@ -267,8 +267,8 @@ def decode(node: Node, reason: str = "") -> Node:
 def cast(
     node: Node, dtype: DType, report: CastReport | None = None, importance: NDArray[np.float32] | None = None
 ) -> Node:
-    """The tensor as `dtype`: untouched where it is that already, through F32 where a block type is involved. `importance`
-    is for the quantizer of a block type (see `Encode`)."""
+    """The tensor as `dtype`: untouched where it is that already, through F32 where a block type is involved.
+    `importance` is for the quantizer of a block type (see `Encode`)."""
     if isinstance(node, Packed) or (node.spec.dtype is not dtype and node.spec.dtype.kind is Kind.BLOCK):
         return cast(decode(node), dtype, report, importance)
     if node.spec.dtype is dtype:

@@ -287,7 +287,7 @@ def fifth_bits(codes: Bytes) -> NDArray[np.int32]:
     return np.unpackbits(codes, axis=1, bitorder="little").astype(np.int32) << NIBBLE
 
 
-def _pack_5bit(codes: NDArray[np.int32]) -> Bytes:
+def pack_5bit(codes: NDArray[np.int32]) -> Bytes:
     high = np.packbits((codes >> NIBBLE & 1).astype(np.uint8), axis=1, bitorder="little")
     return np.concatenate([high, pack_nibbles(codes & Q4_TOP)], axis=1)
 
@@ -307,7 +307,7 @@ def encode_q5_0(x: Floats) -> tuple[Bytes, Lost]:
     with quiet():
         d = extreme(rows) / np.float32(Q5_LOW)
         q = np.minimum(int8(truncate(rows * inverse(d) + np.float32(Q5_ROUND))), Q5_TOP)
-    return np.concatenate([half_bits(d), _pack_5bit(q)], axis=1).reshape(-1), scale_loss(d)
+    return np.concatenate([half_bits(d), pack_5bit(q)], axis=1).reshape(-1), scale_loss(d)
 
 
 def decode_q5_1(src: Bytes) -> Floats:
@@ -327,7 +327,7 @@ def encode_q5_1(x: Floats) -> tuple[Bytes, Lost]:
         d = (high - low) / np.float32(Q5_TOP)
         q = truncate((rows - low) * inverse(d) + np.float32(Q4_1_ROUND))
     scales = np.concatenate([d, low], axis=1)
-    return np.concatenate([half_bits(d), half_bits(low), _pack_5bit(q)], axis=1).reshape(-1), scale_loss(scales)
+    return np.concatenate([half_bits(d), half_bits(low), pack_5bit(q)], axis=1).reshape(-1), scale_loss(scales)
 
 
 class Block(NamedTuple):

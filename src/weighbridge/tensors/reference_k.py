@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from weighbridge.tensors import reference_kencode as kencode
 from weighbridge.tensors.reference import Array, Block, Bytes, Floats, aligned, half, half_scales, quiet
-from weighbridge.tensors.reference_kencode import encode_q2_k, encode_q4_k, encode_q5_k, encode_q6_k
+from weighbridge.tensors.reference_kencode import unpack_q4_scales
 from weighbridge.tensors.reference_low import crumbs
 
 QK_K: Final = 256
@@ -62,15 +63,6 @@ def decode_q3_k(src: Bytes) -> Floats:
     return _scaled(low + (high.astype(np.int32) << 2) - Q3_ZERO, scales)
 
 
-def _q4_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """Eight scales and minima. Bytes 0..3 and 4..7 hold the first four of each in six bits; bytes 8..11 low parts of
-    the others as nibbles, and their upper two bits are on top of the first eight bytes."""
-    first, second, nibble = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = np.concatenate([first & 63, nibble & 15 | first >> 6 << 4], axis=1)
-    minima = np.concatenate([second & 63, nibble >> 4 | second >> 6 << 4], axis=1)
-    return scales, minima
-
-
 def _paired_nibbles(codes: Bytes) -> Bytes:
     """[blocks, 128] bytes -> [blocks, 8, 32] codes: 32 bytes are 64 elements, low nibbles first."""
     groups = codes.reshape(-1, 4, 1, 32)
@@ -78,7 +70,7 @@ def _paired_nibbles(codes: Bytes) -> Bytes:
 
 
 def _decode_q45(block: Bytes, codes: Array) -> Floats:
-    scales, minima = _q4_scales(block[:, 4:16])
+    scales, minima = unpack_q4_scales(block[:, 4:16])
     return _scaled(codes, _products(half(block[:, :2]), scales), _products(half(block[:, 2:4]), minima))
 
 
@@ -118,11 +110,11 @@ def decode_q8_k(src: Bytes) -> Floats:
 
 BLOCKS: Final = MappingProxyType(
     {
-        "Q2_K": Block(QK_K, 84, half_scales(84, 80, 82), decode_q2_k, encode_q2_k),
-        "Q3_K": Block(QK_K, 110, half_scales(110, 108), decode_q3_k, None),
-        "Q4_K": Block(QK_K, 144, half_scales(144, 0, 2), decode_q4_k, encode_q4_k),
-        "Q5_K": Block(QK_K, 176, half_scales(176, 0, 2), decode_q5_k, encode_q5_k),
-        "Q6_K": Block(QK_K, 210, half_scales(210, 208), decode_q6_k, encode_q6_k),
+        "Q2_K": Block(QK_K, 84, half_scales(84, 80, 82), decode_q2_k, kencode.encode_q2_k, kencode.weighted_q2_k),
+        "Q3_K": Block(QK_K, 110, half_scales(110, 108), decode_q3_k, kencode.encode_q3_k, kencode.weighted_q3_k),
+        "Q4_K": Block(QK_K, 144, half_scales(144, 0, 2), decode_q4_k, kencode.encode_q4_k, kencode.weighted_q4_k),
+        "Q5_K": Block(QK_K, 176, half_scales(176, 0, 2), decode_q5_k, kencode.encode_q5_k, kencode.weighted_q5_k),
+        "Q6_K": Block(QK_K, 210, half_scales(210, 208), decode_q6_k, kencode.encode_q6_k, kencode.weighted_q6_k),
         "Q8_K": Block(QK_K, 292, _q8_k_scales, decode_q8_k, None),
     }
 )

@@ -1,117 +1,75 @@
-"""Encoding Q2_K, Q4_K, Q5_K, Q6_K in plain numpy: bytes equal to llama.cpp's quantize_row_*_ref (ggml-quants.c, b11549,
-x86-64 build), that is without an importance matrix. See `reference.py`; blocks are described in `reference_k.py`.
+"""Encoding Q2_K, Q3_K, Q4_K, Q5_K, Q6_K in plain numpy: bytes equal to llama.cpp's quantize_row_*_ref and, with weights
+of the columns (an importance matrix), quantize_row_*_impl (ggml-quants.c, b11549, x86-64 build). See `reference.py`;
+blocks are described in `reference_k.py`.
 
-Every part of a block gets a scale and a minimum by a search over 16 or 21 grids (make_qkx2_quants), in Q6_K a scale
-with a sign by a search over 19 (make_qx_quants). Then the parts' scales and minima are rounded to few bits, and the
-codes made anew from what was rounded. Sums go in order, in f32.
+Every part of a block gets a scale and a minimum, or a scale with a sign, by a search (`reference_search.py`). Then the
+parts' scales and minima are rounded to few bits, with weights by a search of their own, and the codes made anew from
+what was rounded.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from weighbridge.tensors.reference import Bytes, Floats, Lost, extreme, half_bits, int8, quiet, scale_loss, widen
-
-Ints = NDArray[np.int32]
+from weighbridge.tensors.reference import (
+    Bytes,
+    Floats,
+    Lost,
+    extreme,
+    half_bits,
+    int8,
+    quiet,
+    scale_loss,
+    widen,
+)
+from weighbridge.tensors.reference_search import (
+    NOTHING,
+    Ints,
+    Ranges,
+    Signed,
+    in_order,
+    nearest,
+    range_codes,
+    search_ladder,
+    search_ranges,
+    search_signed,
+    search_steps,
+    signed_codes,
+)
 
 N: Final = 256
-ROUNDER: Final = 12582912.0  # 1.5 * 2^23: too large for fractions
 Q2_SCALE_TOP: Final = 15
 Q45_SCALE_TOP: Final = 63
-Q6_ZERO: Final = 32  # codes are -32..31, stored with this added
+Q3_SCALE_LOW: Final = -32
 Q6_SCALE_LOW: Final = -128
-NOTHING: Final = 1e-15  # magnitudes below are zero (GROUP_MAX_EPS)
+Q2_MEAN: Final = 1.0  # the mean square of a block counts so often in the weights of its elements
+Q345_MEAN: Final = 2.0
 
-
-class Search(NamedTuple):
-    """How the parts of a type are searched: `size` elements, codes up to `top`, grids (start + step / 10) finer than
-    the plain one, and the error they are chosen by: weighted magnitude of differences, or their square."""
-
-    size: int
-    top: int
-    start: float
-    steps: int
-    magnitude: bool
-
-
-Q2_SEARCH: Final = Search(16, 3, -0.5, 15, True)
-Q4_SEARCH: Final = Search(32, 15, -1.0, 20, False)
-Q5_SEARCH: Final = Search(32, 31, -0.5, 15, False)
-
-
-def nearest(x: Floats) -> Ints:
-    """Round to nearest even by the bits of a float that is too large for fractions (nearest_int). Beyond 2^22 it is
-    nonsense, and the same nonsense."""
-    bits = (x + np.float32(ROUNDER)).astype(np.float32).view(np.int32)
-    return (bits & np.int32(0x007FFFFF)) - np.int32(0x00400000)
-
-
-def _in_order(terms: Floats) -> Floats:
-    """The sum of each row [rows, 1], from the left."""
-    sums: Floats = np.add.accumulate(terms, axis=1, dtype=np.float32)[:, -1:]
-    return sums
-
-
-def _codes(how: Search, x: Floats, scale: Floats, low: Floats) -> Ints:
-    return np.clip(nearest(scale * (x - low)), 0, how.top)
-
-
-def _error(how: Search, x: Floats, w: Floats, codes: Ints, scale: Floats, low: Floats) -> Floats:
-    difference = scale * codes.astype(np.float32) + low - x
-    return _in_order(w * (np.abs(difference) if how.magnitude else difference * difference))
-
-
-def search(how: Search, x: Floats, w: Floats) -> tuple[Floats, Floats, Ints]:
-    """(scale, minimum times -1, codes) of each part: the best of all grids (make_qkx2_quants)."""
-    zero = np.float32(0)
-    low, high = x[:, :1], x[:, :1]
-    for column in x.T[1:, :, None]:
-        low, high = np.where(column < low, column, low), np.where(column > high, column, high)
-    sum_w, sum_x = _in_order(w), _in_order(w * x)
-    low = np.where(low > 0, zero, low)
-    flat, start = high == low, low
-    plain = np.float32(how.top) / (high - low)
-    scale, codes = np.float32(1) / plain, _codes(how, x, plain, low)
-    best = _error(how, x, w, codes, scale, low)
-    for step in range(how.steps + 1):
-        finer = np.float32(how.start) + np.float32(0.1) * np.float32(step) + np.float32(how.top)
-        tried = _codes(how, x, finer / (high - low), low)  # of the minimum found so far
-        this_scale, this_low, solvable = _solve(x, w, tried, sum_w, sum_x)
-        error = _error(how, x, w, tried, this_scale, this_low)
-        better = solvable & (error < best)
-        codes, best = np.where(better, tried, codes), np.where(better, error, best)
-        scale, low = np.where(better, this_scale, scale), np.where(better, this_low, low)
-    return np.where(flat, zero, scale), zero - np.where(flat, start, low), np.where(flat, 0, codes)
-
-
-def _solve(x: Floats, w: Floats, codes: Ints, sum_w: Floats, sum_x: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """The scale and minimum of least square error for these codes; the minimum is not above zero."""
-    levels = codes.astype(np.float32)
-    weighted = w * levels
-    sum_l, sum_l2, sum_xl = _in_order(weighted), _in_order(weighted * levels), _in_order(weighted * x)
-    determinant = sum_w * sum_l2 - sum_l * sum_l
-    scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
-    low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
-    above = low > 0
-    return np.where(above, sum_xl / sum_l2, scale), np.where(above, np.float32(0), low), determinant > 0
-
-
-def _recode(how: Search, x: Floats, scale: Floats, low: Floats, codes: Ints) -> Ints:
-    """The codes once more, for the scale and minimum that were stored; a scale of zero leaves the search's."""
-    return np.where(scale != 0, np.clip(nearest((x + low) / scale), 0, how.top), codes)
+Q2_SEARCH: Final = Ranges(16, 3, -0.5, 0.1, 15, True, False)
+Q4_SEARCH: Final = Ranges(32, 15, -1.0, 0.1, 20, False, False)
+Q5_SEARCH: Final = Ranges(32, 31, -0.5, 0.1, 15, False, False)
+Q2_WEIGHTED: Final = Ranges(16, 3, -0.9, 0.05, 36, False, True)
+Q4_WEIGHTED: Final = Ranges(32, 15, -0.9, 0.05, 36, False, True)
+Q5_WEIGHTED: Final = Ranges(32, 31, -0.9, 0.05, 36, False, True)
+Q3_SEARCH: Final = Signed(16, 4)
+Q6_SEARCH: Final = Signed(16, 32)
+Q3_SCALES: Final = Signed(16, 32)
 
 
 def _half(x: Floats) -> Floats:
     return widen("F16", half_bits(x).reshape(-1)).reshape(x.shape)
 
 
-def _parts(how: Search, x: Floats) -> Floats:
+def _canonical(x: Floats) -> Floats:
     """NaN lose sign and payload: ggml lets payloads into the codes, by an order of operands that is the compiler's
     choice (llama-quantize refuses NaN)."""
-    return np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32).reshape(-1, how.size)
+    return np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32)
+
+
+def parts_of(size: int, x: Floats) -> Floats:
+    return _canonical(x).reshape(-1, size)
 
 
 def _largest(values: Floats) -> Floats:
@@ -120,61 +78,105 @@ def _largest(values: Floats) -> Floats:
     return out
 
 
-def _by_block(how: Search, values: Floats) -> Floats:
-    return values.reshape(-1, N // how.size)
+def weights_of(rows: Floats, columns: Floats, run: int, factor: float) -> Floats:
+    """Of each element: its column's weight, times the root of its square and the mean square of its `run` elements."""
+    runs = parts_of(run, rows)
+    means = np.float32(factor) * in_order(runs * runs) / np.float32(run)
+    spread: Floats = np.sqrt(means + runs * runs).reshape(rows.shape)
+    return (columns * spread).astype(np.float32)
+
+
+# ------------------------------------------------------------------ a scale and a minimum: Q2_K, Q4_K, Q5_K
+
+_Found = tuple[Floats, Ints, Ints]  # [d, dmin] of blocks, codes of the parts' scales and minima
+
+
+def _search(how: Ranges, parts: Floats, weights: Floats, top: int) -> tuple[_Found, Ints]:
+    scales, minima, codes = search_ranges(how, parts, weights)
+    scales, minima = scales.reshape(-1, N // how.size), minima.reshape(-1, N // how.size)
+    sums = in_order(weights).reshape(scales.shape)
+    if how.bounded:
+        (d, scale), (dmin, minimum) = search_ladder(top, scales, sums), search_ladder(top, minima, sums)
+        return (np.concatenate([d, dmin], axis=1), scale, minimum), codes
+    tops: Floats = np.concatenate([_largest(scales), _largest(minima)], axis=1)
+    finer = np.where(tops > 0, (np.float32(top) / tops).astype(np.float32), np.float32(0))
+    scale = np.where(tops[:, :1] > 0, nearest(finer[:, :1] * scales), 0)
+    minimum = np.where(tops[:, 1:] > 0, nearest(finer[:, 1:] * minima), 0)
+    d = np.where(tops > 0, tops / np.float32(top), np.float32(0)).astype(np.float32)
+    return (d, scale, minimum), codes
+
+
+def _recode(how: Ranges, parts: Floats, codes: Ints, d: Floats, scale: Ints, minimum: Ints) -> Ints:
+    """The codes once more, for the scales and minima that were stored; a scale of zero leaves the search's."""
+    factors = _half(d)
+    by_scale = (factors[:, :1] * scale.astype(np.float32)).reshape(-1, 1)
+    by_minimum = (factors[:, 1:] * minimum.astype(np.float32)).reshape(-1, 1)
+    return np.where(by_scale != 0, range_codes(how, (parts + by_minimum) / by_scale), codes)
+
+
+def _crumbs(codes: Ints) -> Bytes:
+    """256 codes of two bits in 64 bytes: byte l of a half of 128 has elements l, l + 32, l + 64, l + 96."""
+    quarters = codes.reshape(-1, 2, 4, 32) << np.array([0, 2, 4, 6])[:, None]
+    return np.bitwise_or.reduce(quarters, axis=2).astype(np.uint8).reshape(-1, 64)
+
+
+def _q2_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
+    """Scales and minima have four bits."""
+    (d, scale, minimum), codes = _search(how, parts, weights, Q2_SCALE_TOP)
+    packed = (scale | minimum << 4) & 255
+    codes = _recode(how, parts, codes, d, packed & 15, packed >> 4)
+    halves = half_bits(d).reshape(-1, 4)
+    return np.concatenate([packed.astype(np.uint8), _crumbs(codes), halves], axis=1).reshape(-1), scale_loss(d)
 
 
 def encode_q2_k(x: Floats) -> tuple[Bytes, Lost]:
-    """Weights are |x|; scales and minima have four bits."""
-    how = Q2_SEARCH
+    """Weights are |x|."""
     with quiet():
-        parts = _parts(how, x)
-        scales, minima, codes = search(how, parts, np.abs(parts))
-        scales, minima = _by_block(how, scales), _by_block(how, minima)
-        tops: Floats = np.concatenate([_largest(scales), _largest(minima)], axis=1)
-        top = np.float32(Q2_SCALE_TOP)
-        inverse: Floats = (top / tops).astype(np.float32)
-        d: Floats = np.where(tops > 0, tops / top, np.float32(0)).astype(np.float32)
-        scale = np.where(tops[:, :1] > 0, nearest(inverse[:, :1] * scales), 0)
-        minimum = np.where(tops[:, 1:] > 0, nearest(inverse[:, 1:] * minima), 0)
-        packed = (scale | minimum << 4) & 255
-        factors = _half(d)
-        by_scale = (factors[:, :1] * (packed & 15).astype(np.float32)).reshape(-1, 1)
-        by_minimum = (factors[:, 1:] * (packed >> 4).astype(np.float32)).reshape(-1, 1)
-        codes = _recode(how, parts, by_scale, by_minimum, codes).reshape(-1, 2, 4, 32)
-    crumbs = (codes << np.array([0, 2, 4, 6])[:, None]).sum(axis=2).astype(np.uint8).reshape(-1, 64)
-    halves = half_bits(d).reshape(-1, 4)
-    return np.concatenate([packed.astype(np.uint8), crumbs, halves], axis=1).reshape(-1), scale_loss(d)
+        parts = parts_of(Q2_SEARCH.size, x)
+        return _q2_k(Q2_SEARCH, parts, np.abs(parts))
+
+
+def weighted_q2_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
+    with quiet():
+        weights = weights_of(rows, columns, N, Q2_MEAN).reshape(-1, Q2_WEIGHTED.size)
+        return _q2_k(Q2_WEIGHTED, parts_of(Q2_WEIGHTED.size, rows), weights)
 
 
 def _pack_q4_scales(scale: Ints, minimum: Ints) -> Bytes:
-    """The way back of `reference_k._q4_scales`."""
+    """The way back of `unpack_q4_scales`; ORs into whole bytes, as C does it, in range or not."""
     first = scale[:, :4] | scale[:, 4:] >> 4 << 6
     second = minimum[:, :4] | minimum[:, 4:] >> 4 << 6
     third = scale[:, 4:] & 15 | (minimum[:, 4:] & 15) << 4
     return np.concatenate([first, second, third], axis=1).astype(np.uint8)
 
 
-def _encode_q45(how: Search, x: Floats) -> tuple[list[Bytes], Ints, Lost]:
-    """[d, dmin, scales], codes [blocks, 256]. Weights are |x| and the root of the part's mean square; scales and minima
-    have six bits."""
-    with quiet():
-        parts = _parts(how, x)
-        weights = np.sqrt(_in_order(parts * parts) / np.float32(how.size)) + np.abs(parts)
-        scales, minima, codes = search(how, parts, weights)
-        scales, minima = _by_block(how, scales), _by_block(how, minima)
-        tops: Floats = np.concatenate([_largest(scales), _largest(minima)], axis=1)
-        top = np.float32(Q45_SCALE_TOP)
-        inverse = np.where(tops > 0, top / tops, np.float32(0))
-        # (uint8_t) of a code that may be negative, then at most 63
-        scale = np.minimum(nearest(inverse[:, :1] * scales) & 255, Q45_SCALE_TOP)
-        minimum = np.minimum(nearest(inverse[:, 1:] * minima) & 255, Q45_SCALE_TOP)
-        d: Floats = (tops / top).astype(np.float32)
-        factors = _half(d)
-        by_scale = (factors[:, :1] * scale.astype(np.float32)).reshape(-1, 1)
-        by_minimum = (factors[:, 1:] * minimum.astype(np.float32)).reshape(-1, 1)
-        codes = _recode(how, parts, by_scale, by_minimum, codes).reshape(-1, N)
-    return [half_bits(d).reshape(-1, 4), _pack_q4_scales(scale, minimum)], codes, scale_loss(d)
+def unpack_q4_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+    """Eight scales and minima. Bytes 0..3 and 4..7 hold the first four of each in six bits; bytes 8..11 low parts of
+    the others as nibbles, and their upper two bits are on top of the first eight bytes."""
+    first, second, nibble = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([first & 63, nibble & 15 | first >> 6 << 4], axis=1)
+    minima = np.concatenate([second & 63, nibble >> 4 | second >> 6 << 4], axis=1)
+    return scales, minima
+
+
+def _q45(how: Ranges, parts: Floats, weights: Floats) -> tuple[list[Bytes], Ints, Lost]:
+    """[d, dmin, scales], codes [blocks, 256]. Scales and minima have six bits."""
+    (d, scale, minimum), codes = _search(how, parts, weights, Q45_SCALE_TOP)
+    if how is not Q4_WEIGHTED:  # which trusts its own; (uint8_t) of a code that may be negative, then at most 63
+        scale, minimum = np.minimum(scale & 255, Q45_SCALE_TOP), np.minimum(minimum & 255, Q45_SCALE_TOP)
+    packed = _pack_q4_scales(scale, minimum)
+    codes = _recode(how, parts, codes, d, *unpack_q4_scales(packed)).reshape(-1, N)
+    return [half_bits(d).reshape(-1, 4), packed], codes, scale_loss(d)
+
+
+def _alone(how: Ranges, x: Floats) -> tuple[Floats, Floats]:
+    """Parts and their weights without an importance matrix: |x| and the root of the part's mean square."""
+    parts = parts_of(how.size, x)
+    return parts, np.sqrt(in_order(parts * parts) / np.float32(how.size)) + np.abs(parts)
+
+
+def _with(how: Ranges, rows: Floats, columns: Floats) -> tuple[Floats, Floats]:
+    return parts_of(how.size, rows), weights_of(rows, columns, N, Q345_MEAN).reshape(-1, how.size)
 
 
 def _pair_nibbles(codes: Ints) -> Bytes:
@@ -183,55 +185,103 @@ def _pair_nibbles(codes: Ints) -> Bytes:
     return (groups[:, :, 0] | groups[:, :, 1] << 4).astype(np.uint8).reshape(-1, 128)
 
 
-def encode_q4_k(x: Floats) -> tuple[Bytes, Lost]:
-    head, codes, lost = _encode_q45(Q4_SEARCH, x)
+def _q4_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
+    head, codes, lost = _q45(how, parts, weights)
     return np.concatenate([*head, _pair_nibbles(codes)], axis=1).reshape(-1), lost
 
 
-def encode_q5_k(x: Floats) -> tuple[Bytes, Lost]:
+def encode_q4_k(x: Floats) -> tuple[Bytes, Lost]:
+    with quiet():
+        return _q4_k(Q4_SEARCH, *_alone(Q4_SEARCH, x))
+
+
+def weighted_q4_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
+    with quiet():
+        return _q4_k(Q4_WEIGHTED, *_with(Q4_WEIGHTED, rows, columns))
+
+
+def _q5_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     """Bit p of byte l of the fifth bits is for element l of part p."""
-    head, codes, lost = _encode_q45(Q5_SEARCH, x)
+    head, codes, lost = _q45(how, parts, weights)
     high = (codes.reshape(-1, 8, 32) >> 4 << np.arange(8)[:, None]).sum(axis=1).astype(np.uint8)
     return np.concatenate([*head, high, _pair_nibbles(codes)], axis=1).reshape(-1), lost
 
 
-def _signed_codes(x: Floats) -> Ints:
-    return np.clip(nearest(x), -Q6_ZERO, Q6_ZERO - 1)
+def encode_q5_k(x: Floats) -> tuple[Bytes, Lost]:
+    with quiet():
+        return _q5_k(Q5_SEARCH, *_alone(Q5_SEARCH, x))
 
 
-def search_signed(x: Floats) -> tuple[Floats, Ints]:
-    """(scale, codes) of parts of 16, weighted by their squares: the plain grid, then nine finer or coarser ones each
-    way (make_qx_quants)."""
-    top, w = extreme(x), x * x
-    best = scale = np.zeros_like(top)
-    codes = np.zeros(x.shape, np.int32)
-    for k in (None, *range(-9, 0), *range(1, 10)):
-        grid = np.float32(Q6_ZERO) + np.float32(0.1) * np.float32(k or 0)
-        tried = _signed_codes(-grid / top * x)
-        levels = tried.astype(np.float32)
-        sum_lx, sum_l2 = _in_order(w * x * levels), _in_order(w * levels * levels)
-        found = np.where(sum_l2 != 0, sum_lx / sum_l2, np.float32(0))
-        better = np.array(True) if k is None else (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
-        codes, scale = np.where(better, tried, codes), np.where(better, found, scale)
-        best = np.where(better, found * sum_lx, best)
-    nothing = np.abs(top) < np.float32(NOTHING)
-    return np.where(nothing, np.float32(0), scale), np.where(nothing, 0, codes + Q6_ZERO)
+def weighted_q5_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
+    with quiet():
+        return _q5_k(Q5_WEIGHTED, *_with(Q5_WEIGHTED, rows, columns))
+
+
+# ------------------------------------------------------------------ a scale with a sign: Q3_K, Q6_K
+
+
+def _recode_signed(how: Signed, parts: Floats, codes: Ints, d: Floats, scale: Ints) -> Ints:
+    """The codes [blocks, 256] once more, for the scales that were stored; a scale of zero leaves the search's."""
+    by = (_half(d) * scale.astype(np.float32)).reshape(-1, 1)
+    return np.where(by != 0, signed_codes(how, parts / by) + how.zero, codes).reshape(-1, N)
+
+
+def _q3_k(parts: Floats, codes: Ints, d: Floats, scale: Ints) -> tuple[Bytes, Lost]:
+    """Scales of six bits: the low four of j and j + 8 in one byte, the upper two of j, j + 4, j + 8, j + 12 in another."""
+    low = scale[:, :8] & 15 | (scale[:, 8:] & 15) << 4
+    high = (scale.reshape(-1, 4, 4) >> 4 << np.array([0, 2, 4, 6])[:, None]).sum(axis=1)
+    codes = _recode_signed(Q3_SEARCH, parts, codes, d, scale + Q3_SCALE_LOW)
+    mask = (codes.reshape(-1, 8, 32) >> 2 << np.arange(8)[:, None]).sum(axis=1)
+    columns = [mask.astype(np.uint8), _crumbs(codes & 3), low.astype(np.uint8), high.astype(np.uint8), half_bits(d)]
+    return np.concatenate(columns, axis=1).reshape(-1), scale_loss(d)
+
+
+def encode_q3_k(x: Floats) -> tuple[Bytes, Lost]:
+    """The part's scale of largest magnitude becomes -32."""
+    with quiet():
+        parts = parts_of(Q3_SEARCH.size, x)
+        found, codes = search_steps(Q3_SEARCH, parts)
+        scales: Floats = found.reshape(-1, 16)
+        top = extreme(scales)
+        inverse = np.float32(Q3_SCALE_LOW) / top
+        d: Floats = np.where(top != 0, np.float32(1) / inverse, np.float32(0)).astype(np.float32)
+        limited = np.clip(int8(nearest(inverse * scales)), Q3_SCALE_LOW, -Q3_SCALE_LOW - 1)
+        return _q3_k(parts, codes, d, np.where(top != 0, limited - Q3_SCALE_LOW, 0))
+
+
+def weighted_q3_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
+    with quiet():
+        parts = parts_of(Q3_SEARCH.size, rows)
+        weights = weights_of(rows, columns, N, Q345_MEAN).reshape(-1, Q3_SEARCH.size)
+        found, codes = search_signed(Q3_SEARCH, parts, weights)
+        d, scale = search_signed(Q3_SCALES, found.reshape(-1, 16), in_order(weights).reshape(-1, 16))
+        return _q3_k(parts, codes, d, scale)
 
 
 def encode_q6_k(x: Floats) -> tuple[Bytes, Lost]:
-    """The part's scale of largest magnitude becomes -128. A block of nothing is zeros throughout."""
+    """Weights are squares."""
     with quiet():
-        parts = np.where(np.isnan(x), np.float32(np.nan), x).astype(np.float32).reshape(-1, 16)
-        found, codes = search_signed(parts)
-        scales: Floats = found.reshape(-1, 16)
-        top = extreme(scales)
-        nothing = np.abs(top) < np.float32(NOTHING)
-        inverse = np.float32(Q6_SCALE_LOW) / top
-        d: Floats = np.where(nothing, np.float32(0), np.float32(1) / inverse).astype(np.float32)
-        packed = np.where(nothing, 0, int8(np.minimum(nearest(inverse * scales), 127)))
-        by = (_half(d) * packed.astype(np.float32)).reshape(-1, 1)
-        codes = np.where(by != 0, _signed_codes(parts / by) + Q6_ZERO, codes).reshape(-1, N)
-        codes = np.where(nothing, 0, codes)
+        parts = parts_of(Q6_SEARCH.size, x)
+        return _q6_k(parts, parts * parts)
+
+
+def weighted_q6_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
+    """Weights are the columns' alone."""
+    with quiet():
+        weights: Floats = np.broadcast_to(columns, rows.shape).reshape(-1, Q6_SEARCH.size)
+        return _q6_k(parts_of(Q6_SEARCH.size, rows), weights)
+
+
+def _q6_k(parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
+    """The part's scale of largest magnitude becomes -128. A block of nothing is zeros throughout."""
+    found, codes = search_signed(Q6_SEARCH, parts, weights)
+    scales: Floats = found.reshape(-1, 16)
+    top = extreme(scales)
+    nothing = np.abs(top) < np.float32(NOTHING)
+    inverse = np.float32(Q6_SCALE_LOW) / top
+    d: Floats = np.where(nothing, np.float32(0), np.float32(1) / inverse).astype(np.float32)
+    packed = np.where(nothing, 0, int8(np.minimum(nearest(inverse * scales), 127)))
+    codes = np.where(nothing, 0, _recode_signed(Q6_SEARCH, parts, codes, d, packed))
     quarter = codes.reshape(-1, 2, 4, 32)
     low = ((quarter[:, :, :2] & 15) | (quarter[:, :, 2:] & 15) << 4).reshape(-1, 128)
     high = (quarter >> 4 << np.array([0, 2, 4, 6])[:, None]).sum(axis=2).reshape(-1, 64)
