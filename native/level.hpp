@@ -32,6 +32,7 @@ namespace weighbridge::WB_LEVEL {
 // Rows of the families, gathered by table.cpp.
 void cast(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts&);
 void stats(const Format& type, const u8* src, size_t n, Stats&);
+u64 nonfinite(const u8* f32, size_t n);
 void scale_stats(const Format& type, const u8* src, size_t n, Stats&);
 void affine_decode(const Affine&, const u8* weight, const u8* scales, const u8* biases, u8* f32, size_t groups);
 void byteswap(const u8* src, u8* dst, size_t n, u32 word);

@@ -181,6 +181,14 @@ nb::tuple stats(const char* name, nb::handle src) {
   return as_tuple(s);
 }
 
+u64 nonfinite(nb::handle src) {
+  const Table& table = kernels();
+  const Buffer from(src);
+  const size_t n = whole("src", from, 4);
+  nb::gil_scoped_release unlocked;
+  return table.nonfinite(from.data(), n);
+}
+
 void affine_decode(int bits, size_t group, const char* parameters, nb::handle weight, nb::handle scales,
                    nb::handle biases, nb::handle out) {
   const bool known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
@@ -297,6 +305,7 @@ NB_MODULE(_native, m) {
         "Rows of f32 to stored bytes, with a weight for each column; (overflow, underflow).");
   m.def("cast", cast, "source"_a, "target"_a, "src"_a, "out"_a, "Float to float; (overflow, underflow).");
   m.def("stats", stats, "dtype"_a, "src"_a, "(NaN, Inf, minimum, maximum) of floats, or of a block type's f16 scales.");
+  m.def("nonfinite", nonfinite, "src"_a, "How many f32 are NaN or Inf.");
   m.def("affine_decode", affine_decode, "bits"_a, "group"_a, "parameters"_a, "weight"_a, "scales"_a, "biases"_a,
         "out"_a, "MLX affine codes to f32.");
   m.def("byteswap", byteswap, "word"_a, "src"_a, "out"_a, "Reverse the bytes of every word; in place is fine.");

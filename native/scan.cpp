@@ -47,6 +47,21 @@ WB_INLINE Stats empty() { return Stats{0, 0, NONE, -NONE}; }
 
 }  // namespace
 
+// How many of n f32 aren't finite. In runs: a count of 32 bits in each lane, and only one comparison an element.
+u64 nonfinite(const u8* src, size_t n) {
+  constexpr size_t RUN = size_t(1) << 20;
+  u64 out = 0;
+  size_t i = 0;
+  while (n - i >= size_t(W)) {
+    const size_t end = i + (n - i < RUN ? n - i : RUN) / size_t(W) * size_t(W);
+    I32 found = splat(i32(0));
+    for (; i < end; i += size_t(W)) found = found - (absolute(load<F32>(src + i * 4)) < splat(__builtin_huge_valf()));
+    for (int lane = 0; lane < W; ++lane) out += u64(u32(found[lane]));
+  }
+  for (; i < n; ++i) out += (load<u32>(src, i) & F32_ABS) < F32_INF;
+  return n - out;
+}
+
 void stats(const Format& type, const u8* src, size_t n, Stats& out) {
   Stats s = empty();
   u8 tile[TILE * 4];

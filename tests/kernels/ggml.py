@@ -61,3 +61,10 @@ def requires_importance(dtype: DType) -> bool:
     call = library().ggml_quantize_requires_imatrix
     call.argtypes, call.restype = [c.c_int], c.c_bool
     return bool(call(dtype.ggml))
+
+
+def accepts(dtype: DType, data: NDArray[np.generic]) -> bool:
+    """Whether llama.cpp takes these stored bytes for numbers: what llama-quantize asks of its input and its output."""
+    call = library().ggml_validate_row_data
+    call.argtypes, call.restype = [c.c_int, c.c_void_p, c.c_size_t], c.c_bool
+    return bool(call(dtype.ggml, data.ctypes.data, data.nbytes))

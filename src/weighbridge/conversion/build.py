@@ -123,7 +123,7 @@ def _retyped(name: str, node: Node, wanted: DType, draft: Draft) -> Node:
     """The tensor as `wanted`, its cast counted where it can lose a value."""
     if node.spec.dtype is wanted and not isinstance(node, Packed):
         return node
-    report = draft.reports[name] = CastReport()
+    report = draft.reports[name] = CastReport(name)
     return cast(node, wanted, report)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import DType
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
@@ -107,8 +107,9 @@ class Transcode(Over):
 
 @dataclass
 class CastReport:
-    """What casts lost, added up over slabs and threads."""
+    """What casts lost, added up over slabs and threads. `name`: of the tensor, for errors."""
 
+    name: str = ""
     overflow: int = 0
     underflow: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -132,7 +133,8 @@ class Cast(Over):
 
 @dataclass(frozen=True, eq=False)
 class Encode(Over):
-    """F32 rows quantized to a block type, byte for byte as the reference does; scales that overflow are counted.
+    """F32 rows quantized to a block type, byte for byte as the reference does. RefusedError for what the reference
+    refuses too: values that aren't finite, and scales that f16 can't hold.
     `importance`: f32 weights of the columns [groups, columns], each for as many rows as the others (an expert's)."""
 
     report: CastReport = field(default_factory=CastReport)
@@ -143,13 +145,36 @@ class Encode(Over):
             groups, columns = self.importance.shape
             if not groups or columns != self.spec.shape[-1] or self.spec.rows % groups:
                 raise UsageError(f"an importance matrix of {groups} x {columns} weights doesn't fit {self.spec}")
+            if kernels.nonfinite(self.importance.reshape(-1)):
+                raise UsageError(f"the importance matrix of {self._name} has weights that aren't finite")
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         values, width = self.source.read(lo, hi).view(np.float32).reshape(hi - lo, -1), self.spec.row_bytes
+        if kernels.nonfinite(values.reshape(-1)):
+            raise self._refusal(lo, values, "has values that aren't finite (NaN or Inf)", _not_finite)
         for a, b, weights in self._groups(lo, hi):
             piece = out[(a - lo) * width : (b - lo) * width]
             counts = kernels.encode(self.spec.dtype, values[a - lo : b - lo].reshape(-1), piece, weights)
             self.report.add(counts.overflow, counts.underflow)
+        if self._broken(out):
+            reason = f"has values too large for a scale of {self.spec.dtype}"
+            raise self._refusal(lo, out.reshape(hi - lo, -1), reason, self._broken)
+
+    @property
+    def _name(self) -> str:
+        return self.report.name or "a tensor"
+
+    def _broken(self, data: Bytes) -> bool:
+        """Scales that are NaN or Inf (what ggml_validate_row_data rejects)."""
+        found = kernels.stats(self.spec.dtype, data)
+        return bool(found.nan or found.inf)
+
+    def _refusal(self, lo: int, rows: NDArray[Any], reason: str, bad: Callable[[NDArray[Any]], bool]) -> RefusedError:
+        row = lo + next(i for i, row in enumerate(rows) if bad(row))
+        return RefusedError(
+            f"{self._name}: row {row} {reason}, so it can't be quantized to {self.spec.dtype}",
+            hint="keep this tensor as BF16 or F32, or repair the checkpoint (wb scan tells what stands in it)",
+        )
 
     def _groups(self, lo: int, hi: int) -> Iterator[tuple[int, int, NDArray[np.float32] | None]]:
         """Row ranges that share weights, and these."""
@@ -159,6 +184,10 @@ class Encode(Over):
         each = self.spec.rows // len(self.importance)
         for group in range(lo // each, -(-hi // each)):
             yield max(lo, group * each), min(hi, (group + 1) * each), self.importance[group]
+
+
+def _not_finite(row: NDArray[Any]) -> bool:
+    return kernels.nonfinite(row) > 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,6 +108,11 @@ def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:
     return CastCounts(*lost)
 
 
+def nonfinite(src: Floats) -> int:
+    """How many values are NaN or Inf."""
+    return int(native.nonfinite(src)) if native else int(np.count_nonzero(~np.isfinite(src)))
+
+
 def stats(dtype: DType, src: Bytes) -> ValueStats:
     """NaN, Inf and extremes of plain floats; of a block type, of its scales."""
     _need(decodes(dtype), f"{dtype} can't be looked into by this version")

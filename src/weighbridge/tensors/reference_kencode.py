@@ -227,7 +227,7 @@ def _recode_signed(how: Signed, parts: Floats, codes: Ints, d: Floats, scale: In
 
 
 def _q3_k(parts: Floats, codes: Ints, d: Floats, scale: Ints) -> tuple[Bytes, Lost]:
-    """Scales of six bits: the low four of j and j + 8 in one byte, the upper two of j, j + 4, j + 8, j + 12 in another."""
+    """Scales of six bits: the low four of j and j + 8 in one byte, the upper two of each fourth in another."""
     low = scale[:, :8] & 15 | (scale[:, 8:] & 15) << 4
     high = (scale.reshape(-1, 4, 4) >> 4 << np.array([0, 2, 4, 6])[:, None]).sum(axis=1)
     codes = _recode_signed(Q3_SEARCH, parts, codes, d, scale + Q3_SCALE_LOW)
