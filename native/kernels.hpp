@@ -60,9 +60,10 @@ struct Family {
 };
 
 struct Affine {
-  int bits;          // 2 3 4 5 6 8
-  size_t group;      // elements that share scale and bias, a multiple of 32
-  const Format* parameters;  // type of scales and biases
+  int bits;                  // 1 to 8
+  size_t group;              // elements that share scale and offset; a multiple of 32 where bits < 8
+  const Format* parameters;  // type of the scales, and of the offsets unless these are
+  bool zeros;                // zero points, u8, taken from the code before it is scaled
 };
 
 // All kernels of one level.
@@ -75,7 +76,8 @@ struct Table {
   void (*stats)(const Format& type, const u8* src, size_t n, Stats&);
   void (*scale_stats)(const Format& type, const u8* src, size_t n, Stats&);
   u64 (*nonfinite)(const u8* f32, size_t n);
-  void (*affine_decode)(const Affine&, const u8* weight, const u8* scales, const u8* biases, u8* f32, size_t groups);
+  void (*affine_decode)(const Affine&, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups);
+  void (*unpack_codes)(int bits, const u8* src, u8* dst, size_t n);  // n times 8 codes, to a byte each
   void (*byteswap)(const u8* src, u8* dst, size_t n, u32 word);  // src == dst is fine
   void (*gather)(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes);
 };

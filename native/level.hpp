@@ -34,7 +34,8 @@ void cast(const Format& from, const Format& to, const u8* src, u8* dst, size_t n
 void stats(const Format& type, const u8* src, size_t n, Stats&);
 u64 nonfinite(const u8* f32, size_t n);
 void scale_stats(const Format& type, const u8* src, size_t n, Stats&);
-void affine_decode(const Affine&, const u8* weight, const u8* scales, const u8* biases, u8* f32, size_t groups);
+void affine_decode(const Affine&, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups);
+void unpack_codes(int bits, const u8* src, u8* dst, size_t n);
 void byteswap(const u8* src, u8* dst, size_t n, u32 word);
 void gather(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes);
 

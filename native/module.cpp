@@ -189,20 +189,31 @@ u64 nonfinite(nb::handle src) {
   return table.nonfinite(from.data(), n);
 }
 
-void affine_decode(int bits, size_t group, const char* parameters, nb::handle weight, nb::handle scales,
-                   nb::handle biases, nb::handle out) {
-  const bool known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
-  if (!known || group == 0 || group % 32 || group > 4096) throw nb::value_error("no such affine packing");
-  const Affine how{bits, group, &float_format(parameters)};
+void affine_decode(int bits, size_t group, const char* parameters, nb::handle codes, nb::handle scales,
+                   nb::handle offsets, bool zeros, nb::handle out) {
+  if (bits < 1 || bits > 8 || group == 0 || (bits < 8 && group % 32) || group > (size_t(1) << 32))
+    throw nb::value_error("no such packing of codes");
+  const Affine how{bits, group, &float_format(parameters), zeros};
   const Table& table = kernels();
-  const Buffer w(weight), s(scales), b(biases), to(out, true);
+  const Buffer c(codes), s(scales), b(offsets), to(out, true);
   const size_t groups = whole("scales", s, how.parameters->size);
-  need_size("weight", w, groups * (group / 8) * size_t(bits));
-  need_size("biases", b, s.size());
+  if (groups && group > to.size() / 4 / groups) throw nb::value_error("out has no room for the groups");
+  need_size("codes", c, bits == 8 ? groups * group : groups * (group / 8) * size_t(bits));
+  need_size("offsets", b, zeros ? groups : s.size());
   need_size("out", to, groups * group * 4);
-  need_apart(w, to), need_apart(s, to), need_apart(b, to);
+  need_apart(c, to), need_apart(s, to), need_apart(b, to);
   nb::gil_scoped_release unlocked;
-  table.affine_decode(how, w.data(), s.data(), b.data(), to.data(), groups);
+  table.affine_decode(how, c.data(), s.data(), b.data(), to.data(), groups);
+}
+
+void unpack_codes(int bits, nb::handle src, nb::handle out) {
+  if (bits < 1 || bits > 8) throw nb::value_error("no such packing of codes");
+  const Buffer from(src), to(out, true);
+  const size_t n = whole("src", from, size_t(bits));
+  need_size("out", to, n * 8);
+  need_apart(from, to);
+  nb::gil_scoped_release unlocked;
+  kernels().unpack_codes(bits, from.data(), to.data(), n);
 }
 
 // ---------------------------------------------------------------- moves
@@ -306,8 +317,9 @@ NB_MODULE(_native, m) {
   m.def("cast", cast, "source"_a, "target"_a, "src"_a, "out"_a, "Float to float; (overflow, underflow).");
   m.def("stats", stats, "dtype"_a, "src"_a, "(NaN, Inf, minimum, maximum) of floats, or of a block type's f16 scales.");
   m.def("nonfinite", nonfinite, "src"_a, "How many f32 are NaN or Inf.");
-  m.def("affine_decode", affine_decode, "bits"_a, "group"_a, "parameters"_a, "weight"_a, "scales"_a, "biases"_a,
-        "out"_a, "MLX affine codes to f32.");
+  m.def("affine_decode", affine_decode, "bits"_a, "group"_a, "parameters"_a, "codes"_a, "scales"_a, "offsets"_a,
+        "zeros"_a, "out"_a, "Codes with a scale and a bias (or zero point) a group to f32.");
+  m.def("unpack_codes", unpack_codes, "bits"_a, "src"_a, "out"_a, "Codes of a little-endian bit stream, a byte each.");
   m.def("byteswap", byteswap, "word"_a, "src"_a, "out"_a, "Reverse the bytes of every word; in place is fine.");
   m.def("gather", gather, "src"_a, "index"_a, "row_bytes"_a, "out"_a, "Rows of src in the order of an int64 index.");
   m.def("skip_strings", skip_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,

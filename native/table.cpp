@@ -12,7 +12,7 @@ extern const Table table;
 const Table table = {
     WB_STRING(WB_LEVEL), WB_LANES, families,      sizeof families / sizeof *families,
     cast,                stats,    scale_stats,   nonfinite,
-    affine_decode,       byteswap, gather,
+    affine_decode,       unpack_codes, byteswap,  gather,
 };
 
 }  // namespace weighbridge::WB_LEVEL

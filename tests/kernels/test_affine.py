@@ -20,7 +20,7 @@ KINDS = ["normal", "halves", "one sign", "tiny", "zero", "constant"]
 
 def decode(bits: int, group: int, dtype: str, parts: tuple[np.ndarray, ...]) -> np.ndarray:
     out = np.full(parts[0].size * 8 // bits, np.nan, np.float32)
-    kernels.affine_decode(bits, group, BY_NAME[dtype], parts[0], parts[1], parts[2], out)
+    kernels.affine_decode(bits, group, BY_NAME[dtype], parts[0], parts[1], parts[2], False, out)
     return out
 
 
@@ -98,7 +98,7 @@ def test_tails_and_alignment(bits: int, path: str) -> None:
         for target, part, size in zip(odd, parts, sizes, strict=True):
             target[1:] = part[:size]
         out = np.full(128 * n + 2, 0x5A, np.uint8)
-        kernels.affine_decode(bits, 32, BF16, odd[0][1:], odd[1][1:], odd[2][1:], out[1:-1].view(np.float32))
+        kernels.affine_decode(bits, 32, BF16, odd[0][1:], odd[1][1:], odd[2][1:], False, out[1:-1].view(np.float32))
         np.testing.assert_array_equal(out[1:-1], full[: 32 * n].view(np.uint8))
         assert out[0] == out[-1] == 0x5A
 
@@ -122,13 +122,13 @@ def test_wrong_calls_are_refused(path: str) -> None:
     weight, scales, biases = random_parts(4, 64, "F16")
     out = np.zeros(37 * 64, np.float32)
     with pytest.raises(UnsupportedError):
-        kernels.affine_decode(7, 64, F16, weight, scales, biases, out)
+        kernels.affine_decode(9, 64, F16, weight, scales, biases, False, out)
     with pytest.raises(UnsupportedError):
-        kernels.affine_decode(4, 48, F16, weight, scales, biases, out)
+        kernels.affine_decode(4, 48, F16, weight, scales, biases, False, out)
     with pytest.raises(UnsupportedError):
-        kernels.affine_decode(4, 64, BY_NAME["U8"], weight, scales, biases, out)
+        kernels.affine_decode(4, 64, BY_NAME["U8"], weight, scales, biases, False, out)
     for wrong in ((weight[1:], scales, biases), (weight, scales[2:], biases), (weight, scales, biases[2:])):
         with pytest.raises(UsageError):
-            kernels.affine_decode(4, 64, F16, *wrong, out)
+            kernels.affine_decode(4, 64, F16, *wrong, False, out)
     with pytest.raises(UsageError):
-        kernels.affine_decode(4, 64, F32, weight, scales, biases, out)
+        kernels.affine_decode(4, 64, F32, weight, scales, biases, False, out)

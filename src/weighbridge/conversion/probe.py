@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType
-from weighbridge.packings import affine
 from weighbridge.tensors.nodes import Node, Packed, cast
 
 # A vector longer than this is no norm and no bias, and isn't read to plan.
@@ -18,10 +17,11 @@ _LONGEST = 1 << 22
 
 
 def exact_blocks(node: Node, candidates: Iterable[DType]) -> DType | None:
-    """The first block type that holds a packed tensor with the same parameters; reads its scales and biases."""
+    """The smallest block type that holds a packed tensor's very values; reads its scales and biases."""
     if not isinstance(node, Packed):
         return None
-    return next((d for d in candidates if affine.exact(node, d)), None)
+    wanted = set(candidates)
+    return next((d for d in node.packing.blocks if d in wanted and not node.packing.inexact(node.members, d)), None)
 
 
 def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:

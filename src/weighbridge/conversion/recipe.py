@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.base.dtypes import BF16, F16, F32, Q4_1, DType, Kind, dtype
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType, Kind, dtype
 from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.spec import Spec
@@ -81,7 +81,7 @@ def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
 
 
 # What a GGUF can hold of a tensor that arrives quantized, where its parameters fit exactly.
-EXACT_BLOCKS: Final = (Q4_1,)
+EXACT_BLOCKS: Final = tuple(BY_NAME[d] for d in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "NVFP4"))
 
 
 def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weighbridge.packings import affine
+from weighbridge.packings import affine, awq, base, bitsandbytes, compressed, gptq, microfloat, planes, scaled
 from weighbridge.packings.base import Unpacker
 from weighbridge.tensors.nodes import Node
 
-REGISTRY: Final[tuple[Unpacker, ...]] = (affine,)
+REGISTRY: Final[tuple[Unpacker, ...]] = (
+    affine, gptq, awq, microfloat, compressed, planes, scaled, bitsandbytes,
+)  # fmt: skip
 
 
 def unpack(tensors: Mapping[str, Node], config: Mapping[str, Any]) -> Mapping[str, Node]:
     """Logical tensors: every group that a packing recognises becomes one `Packed` node."""
-    for packing in REGISTRY:
-        tensors = packing.unpack(tensors, config)
-    return tensors
+    return base.unpack(REGISTRY, tensors, config)

@@ -15,20 +15,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BF16, F16, F32, Q4_1, U32, DType
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType
+from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
+from weighbridge.packings import blocks
+from weighbridge.packings.base import Config, Found, Nodes, need
 from weighbridge.tensors import kernels
 from weighbridge.tensors.kinds import Bytes
-from weighbridge.tensors.nodes import Node, Packed, cast
+from weighbridge.tensors.nodes import Node, Packed
 
 NAME: Final = "mlx-affine"
-BITS: Final = (2, 3, 4, 5, 6, 8)
+KEYS: Final = (".scales",)
+BITS: Final = (1, 2, 3, 4, 5, 6, 8)
 GROUPS: Final = (32, 64, 128)
 _SCALES: Final = (F16, BF16, F32)
 _ROWS: Final = MappingProxyType({"weight": 1, "scales": 1, "biases": 1})
@@ -49,77 +52,36 @@ class Affine:
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         kernels.affine_decode(
-            self.bits, self.group, self.scale_dtype, parts["weight"], parts["scales"], parts["biases"], out
+            self.bits, self.group, self.scale_dtype, parts["weight"], parts["scales"], parts["biases"], False, out
         )
+
+    @property
+    def blocks(self) -> tuple[DType, ...]:
+        return blocks.fitting(0, (1 << self.bits) - 1, True)
+
+    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
+        wrong = [m for m in ("scales", "biases") if not blocks.fits_f16(members[m])]
+        return f"its {self.scale_dtype} {' and '.join(wrong)} are not f16 numbers" if wrong else ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        """To Q4_1 (f16 d, f16 m, 16 bytes of nibbles): the same codes in ggml's order, scale and bias once a block.
-        Exact only where every scale and bias is an f16 number: see `exact`."""
-        blocks = out.reshape(-1, Q4_1.size)
-        repeat = self.group // Q4_1.block
-        for at, part in ((0, parts["scales"]), (2, parts["biases"])):
-            blocks[:, at : at + 2] = np.repeat(_as_f16(self.scale_dtype, part).reshape(-1, 2), repeat, axis=0)
-        pairs = parts["weight"].reshape(-1, 16)  # byte k: code 2k low, 2k+1 high; ggml: code j low, j+16 high
-        codes = np.empty((len(pairs), 32), np.uint8)
-        codes[:, 0::2], codes[:, 1::2] = pairs & 15, pairs >> 4
-        blocks[:, 4:] = codes[:, :16] | (codes[:, 16:] << 4)
+        """The same codes in ggml's order, scale and bias once a block of 32."""
+        repeat = self.group // blocks.LENGTH
+        d, m = (blocks.halves(self.scale_dtype, parts[p], repeat) for p in ("scales", "biases"))
+        codes = kernels.unpack_codes(self.bits, parts["weight"])
+        blocks.write(dtype, codes.reshape(-1, blocks.LENGTH), (d, m), out)
 
 
-def _as_f16(dtype: DType, part: Bytes) -> Bytes:
-    if dtype is F16:
-        return part
-    out = np.empty(len(part) // dtype.size * 2, np.uint8)
-    kernels.cast(dtype, F16, part, out)
-    return out
-
-
-def exact(node: Packed, dtype: DType) -> bool:
-    """True where `dtype` holds the very same parameters: a probe that reads the scales and biases, nothing else."""
-    packing = node.packing
-    if not isinstance(packing, Affine) or dtype is not Q4_1 or packing.bits != 4:
-        return False
-    return packing.scale_dtype is F16 or all(_fits_f16(node.members[m]) for m in ("scales", "biases"))
-
-
-def _fits_f16(node: Node) -> bool:
-    there_and_back = cast(cast(node, F16), node.spec.dtype)
-    step = max(1, (1 << 20) // max(node.spec.row_bytes, 1))
-    return all(
-        np.array_equal(node.read(lo, hi), there_and_back.read(lo, hi))
-        for lo in range(0, node.spec.rows, step)
-        for hi in (min(lo + step, node.spec.rows),)
-    )
-
-
-def unpack(tensors: Mapping[str, Node], config: Mapping[str, Any]) -> Mapping[str, Node]:
+def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None:
     """See `packings.base.Unpacker`."""
-    if ".scales\0" not in "\0".join((*tensors, "")):  # one search over all names: most models have none
-        return tensors
-    out: dict[str, Node] = {}
-    taken: set[str] = set()
-    for name in tensors:
-        module = name.removesuffix(".weight")
-        if name.endswith(".weight") and _is_group(tensors, module):
-            out[name] = _packed(module, tensors, config)
-            taken |= {f"{module}.scales", f"{module}.biases"}
-        else:
-            out[name] = tensors[name]
-    return {name: node for name, node in out.items() if name not in taken}
+    weight = tensors.get(f"{module}.weight")
+    biases = f"{module}.biases" in tensors
+    if weight is None or weight.spec.dtype is not U32 or (tensors[module + key].spec.dtype is U8 and not biases):
+        return None
+    need(biases, module, "weight and scales without biases", f"{module}.biases", "no such tensor")
+    return Found(f"{module}.weight", _packed(module, tensors, config), frozenset(f"{module}.{m}" for m in _ROWS))
 
 
-def _is_group(tensors: Mapping[str, Node], module: str) -> bool:
-    weight, scales = tensors[f"{module}.weight"], tensors.get(f"{module}.scales")
-    if scales is None or weight.spec.dtype is not U32:
-        return False
-    if f"{module}.biases" not in tensors:
-        raise UnsupportedError(
-            f"{module}: packed weights with scales but no biases (MLX's mxfp4, mxfp8 or nvfp4 mode)",
-            hint="convert it with MLX to affine or to float first",
-        )
-    return True
-
-
-def _packed(module: str, tensors: Mapping[str, Node], config: Mapping[str, Any]) -> Packed:
+def _packed(module: str, tensors: Mapping[str, Node], config: Config) -> Packed:
     members = {m: tensors[f"{module}.{m}"] for m in _ROWS}
     weight, scales, biases = (members[m].spec for m in _ROWS)
     same = scales.shape == biases.shape and scales.dtype == biases.dtype and scales.shape[:-1] == weight.shape[:-1]
@@ -134,7 +96,7 @@ def _packed(module: str, tensors: Mapping[str, Node], config: Mapping[str, Any])
     return Packed(spec, Affine(bits, group, scales.dtype), members)
 
 
-def _parameters(module: str, words: int, groups: int, config: Mapping[str, Any]) -> tuple[int, int]:
+def _parameters(module: str, words: int, groups: int, config: Config) -> tuple[int, int]:
     """Bits and group of a row of `words` u32 words in `groups` groups: bits * group = 32 * words / groups."""
     fits = [(b, g) for b in BITS for g in GROUPS if b * g * groups == 32 * words]
     told = _told(module, config)
@@ -149,7 +111,7 @@ def _parameters(module: str, words: int, groups: int, config: Mapping[str, Any])
     )
 
 
-def _told(module: str, config: Mapping[str, Any]) -> tuple[int, int]:
+def _told(module: str, config: Config) -> tuple[int, int]:
     """What config.json says of a module; an override's null group size means MLX's default of 64."""
     top = config.get("quantization") or config.get("quantization_config") or {}
     own = top.get(module) if isinstance(top, Mapping) else None

@@ -1,25 +1,88 @@
-"""What a packing module gives: it finds the groups of stored tensors that are one logical tensor, by their names, types
-and shapes (a config only settles what shapes leave open: configs are often wrong), and makes `Packed` nodes of them.
+"""What a packing module gives: it tells whether the stored tensors around a name are one logical tensor, by their names,
+types and shapes (a config only settles what shapes leave open: configs are often wrong), and makes the `Packed` node.
 
 A packing never sees a container: names and nodes come in, names and nodes go out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import Node
 
 Nodes = Mapping[str, Node]
+Config = Mapping[str, Any]
+
+
+class Found(NamedTuple):
+    """A logical tensor and the stored ones it takes the place of: its members, and companions that say nothing of its
+    values (scales of activations)."""
+
+    name: str
+    node: Node
+    stored: frozenset[str]
 
 
 class Unpacker(Protocol):
     """The interface of a packing module."""
 
     NAME: str
+    #: Endings of the name that shows a group, of the rarest member; behind the module's name.
+    KEYS: tuple[str, ...]
 
-    def unpack(self, tensors: Nodes, config: Mapping[str, Any]) -> Nodes:
-        """The same tensors with every group of this packing replaced by one `Packed`, in the place of its first
-        member. Tensors of other kinds pass through; where there are no such groups, the mapping itself does.
-        FormatError where a group is incomplete or misshapen."""
+    def match(self, module: str, key: str, tensors: Nodes, config: Config) -> Found | None:
+        """The group of `module` whose member `module + key` is there; None where it is none of this packing.
+        FormatError where it is incomplete or misshapen, UnsupportedError where its layout is known and not read."""
+
+
+def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config) -> Nodes:
+    """The same tensors with every group replaced by one node, in the place of its first member. Where there are no
+    groups, the mapping itself."""
+    joined = "\0".join((*tensors, ""))  # one search over all names a key: most models have none
+    active = [(p, key) for p in packings for key in p.KEYS if f"{key}\0" in joined]
+    groups: dict[str, Found] = {}
+    for name in tensors if active else ():
+        for packing, key in active:
+            if name.endswith(key) and name not in groups:
+                found = packing.match(name.removesuffix(key), key, tensors, config)
+                groups.update(dict.fromkeys(found.stored, found) if found else {})
+    if not groups:
+        return tensors
+    out: dict[str, Node] = {}
+    for name in tensors:
+        group = groups.get(name)
+        out[group.name if group else name] = group.node if group else tensors[name]
+    return out
+
+
+def members(module: str, tensors: Nodes, wanted: Mapping[str, str]) -> dict[str, Node]:
+    """Member name -> node, for the stored suffixes that are there."""
+    return {m: tensors[module + suffix] for m, suffix in wanted.items() if module + suffix in tensors}
+
+
+def stored(module: str, tensors: Nodes, suffixes: Iterable[str]) -> frozenset[str]:
+    """The names behind `module` that are there."""
+    return frozenset(module + s for s in suffixes if module + s in tensors)
+
+
+def need(condition: bool, module: str, what: str, expected: object, found: object) -> None:
+    """FormatError about the group of `module` unless `condition`."""
+    if not condition:
+        raise FormatError(what, field=module, expected=str(expected), found=str(found))
+
+
+def described(nodes: Mapping[str, Node]) -> str:
+    return ", ".join(f"{name} {node.spec}" for name, node in nodes.items())
+
+
+def settings(config: Config) -> Mapping[str, Any]:
+    """What a config says of quantization; {} where it says nothing."""
+    found = config.get("quantization_config") or config.get("quantization") or {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def one_of(dtype: DType, dtypes: Sequence[DType]) -> bool:
+    return any(dtype is d for d in dtypes)

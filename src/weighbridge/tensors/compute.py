@@ -1,4 +1,4 @@
-"""The nodes that compute, on whole slabs: `Decode`, `Transcode`, `Cast`, `Encode`, `Transpose`; and `Packed`, which
+"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Transpose`; and `Packed`, which
 holds the several stored tensors of one logical one."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import kernels
+from weighbridge.tensors import bits, kernels
 from weighbridge.tensors.kinds import Bytes, Node, Over, Run
 
 # What a transpose reads at a time: its rows and the stripe's part they go to stay in the second-level cache.
@@ -36,8 +36,15 @@ class Packing(Protocol):
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
 
+    @property
+    def blocks(self) -> tuple[DType, ...]:
+        """Block types with room for its codes, smallest first: what `transcode` can be asked for."""
+
+    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
+        """Why `dtype` does not hold the very same values; empty where it does. Reads parameters, never codes."""
+
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        """The same parameters in another block type, bit for bit; only where the planner's probe said it is exact."""
+        """The same codes in one of `blocks`; scales are rounded to its type where they aren't exact in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,22 @@ class Packed(Node):
     @property
     def sources(self) -> tuple[Node, ...]:
         return tuple(self.members.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Codes(Over):
+    """The integer codes packed in a tensor's words, one U8 each; row for row. `layout`: see `tensors/bits.py`."""
+
+    layout: str
+    bits: int
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        rows = self.source.read(lo, hi).reshape(hi - lo, -1)
+        columns = self.spec.row_bytes
+        out.reshape(hi - lo, columns)[:] = bits.unpack(self.layout, self.bits, rows, columns)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.byteorder import swap_plan
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.native import native
 from weighbridge.tensors import codecs, reference
@@ -113,6 +113,13 @@ def nonfinite(src: Floats) -> int:
     return int(native.nonfinite(src)) if native else int(np.count_nonzero(~np.isfinite(src)))
 
 
+def widened(dtype: DType, src: Bytes) -> Floats:
+    """Floats of a plain type as a new array of f32."""
+    out = np.empty(_whole(src, dtype.size), np.float32)
+    cast(dtype, F32, src, _bytes(out))
+    return out
+
+
 def stats(dtype: DType, src: Bytes) -> ValueStats:
     """NaN, Inf and extremes of plain floats; of a block type, of its scales."""
     _need(decodes(dtype), f"{dtype} can't be looked into by this version")
@@ -122,21 +129,31 @@ def stats(dtype: DType, src: Bytes) -> ValueStats:
 
 
 def affine_decode(
-    bits: int, group: int, scale_dtype: DType, weight: Bytes, scales: Bytes, biases: Bytes, out: Floats
+    bits: int, group: int, scale_dtype: DType, codes: Bytes, scales: Bytes, offsets: Bytes, zeros: bool, out: Floats
 ) -> None:
-    """MLX affine codes to f32: code * scale + bias, in f32. `weight` is the bytes of the u32 words; whole groups."""
-    known = bits in reference.AFFINE_BITS and group in reference.AFFINE_GROUPS
-    _need(known, f"no affine packing of {bits} bits in groups of {group}")
-    _need(casts(scale_dtype, scale_dtype), f"affine scales can't be {scale_dtype}")
+    """Codes of a little-endian bit stream to f32, in whole groups: code * scale + bias, or with `zeros` (code - zero) *
+    scale with zero points of U8. In f32. A group is a multiple of 32 codes; of 8 bits any number."""
+    _need(1 <= bits <= 8 and (bits == 8 or not group % 32) and group > 0, f"no {bits}-bit codes in groups of {group}")
+    _need(casts(scale_dtype, scale_dtype), f"scales can't be {scale_dtype}")
     groups = _whole(scales, scale_dtype.size)
-    found = (weight.nbytes, biases.nbytes, out.nbytes)
-    if found != (groups * group * bits // 8, scales.nbytes, groups * group * 4):
-        raise UsageError(f"affine parts of {found} bytes don't fit {groups} groups of {group} elements of {bits} bits")
+    found = (codes.nbytes, offsets.nbytes, out.nbytes)
+    if found != (groups * group * bits // 8, groups if zeros else scales.nbytes, groups * group * 4):
+        raise UsageError(f"parts of {found} bytes don't fit {groups} groups of {group} elements of {bits} bits")
     if scale_dtype.name in _DECODES:
-        native.affine_decode(bits, group, scale_dtype.name, weight, scales, biases, out)
+        native.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros, out)
     else:
-        part = reference.affine_decode(bits, group, scale_dtype.name, weight, scales, biases)
+        part = reference.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros)
         _bytes(out)[:] = part.view(np.uint8)
+
+
+def unpack_codes(bits: int, src: Bytes) -> Bytes:
+    """Codes of `bits` bits of a little-endian bit stream, a byte each."""
+    eights = _whole(src, bits)
+    if not native:
+        return reference.unpack_codes(bits, src)
+    out = np.empty(eights * 8, np.uint8)
+    native.unpack_codes(bits, src, out)
+    return out
 
 
 def byteswap(dtype: DType, data: Bytes) -> None:

@@ -1,7 +1,7 @@
 """A tensor is rows of atoms, read lazily: the node, the leaves, and the nodes that move bytes.
 
 A node has a `spec` and `read(lo, hi, out=None)`, the bytes of rows lo..hi. Nodes that *move* bytes (`Stored`, `Const`,
-`Slice`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks, and a
+`Slice`, `Retyped`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks, and a
 quantized tensor passes through without requantizing. Those that compute are in `tensors/compute.py`.
 
 Each node says what it `needs` for rows lo..hi as runs of its sources' rows; from that the plan knows the memory of
@@ -172,6 +172,16 @@ class Slice(Over):
     def _scratch(self, lo: int, hi: int) -> int:
         a, b, head, tail = self._window(lo, hi)
         return self.source.scratch(a, b) + ((b - a) * self.source.spec.row_bytes if head or tail else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Retyped(Over):
+    """The same bytes, row for row, under another type."""
+
+    direct: ClassVar[bool] = True
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        self.source.read(lo, hi, out)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import F32, DType, Kind
+from weighbridge.base.dtypes import F32, U8, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
-from weighbridge.tensors.compute import Cast, CastReport, Decode, Encode, Packed, Packing, Transcode, Transpose
-from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Run, Slice, Stored, Strided, walk
+from weighbridge.tensors.compute import Cast, CastReport, Codes, Decode, Encode, Packed, Packing, Transcode, Transpose
+from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Retyped, Run, Slice, Stored, Strided, walk
 
 __all__ = [
     "Cast",
     "CastReport",
+    "Codes",
     "Concat",
     "Const",
     "Decode",
@@ -34,19 +35,23 @@ __all__ = [
     "Node",
     "Packed",
     "Packing",
+    "Retyped",
     "Run",
     "Slice",
     "Stored",
     "Strided",
     "Transcode",
     "Transpose",
+    "as_bytes",
     "cast",
+    "codes",
     "concat",
     "const",
     "decode",
     "flat_range",
     "gather",
     "reshape",
+    "retyped",
     "slice_rows",
     "stack",
     "strided",
@@ -253,6 +258,14 @@ def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]
     return Strided(spec, node, start, strides)
 
 
+def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
+    """The integer codes in the words of a tensor as U8[..., columns]. UsageError where they aren't in a row."""
+    shape = (*node.spec.shape[:-1], columns)
+    if bits * columns > 8 * node.spec.row_bytes or len(shape) < 2:
+        raise UsageError(f"{node.spec} has no {columns} codes of {bits} bits a row")
+    return Codes(Spec(shape, U8), node, layout, bits)
+
+
 def decode(node: Node, reason: str = "") -> Node:
     """Values as F32 of a packed tensor or a block type; a plain tensor is returned as it is."""
     if isinstance(node, Packed):
@@ -289,3 +302,24 @@ def cast(
 def transcode(node: Packed, dtype: DType) -> Transcode:
     """The packed tensor in block type `dtype` with the same parameters (see `Packing.transcode`)."""
     return Transcode(node.spec.with_dtype(dtype), node)
+
+
+def retyped(node: Node, dtype: DType, columns: int) -> Node:
+    """The same bytes of a stored tensor taken as rows of `columns` elements of another type (words of packed floats).
+    UsageError where a row's bytes are others."""
+    spec = Spec((*node.spec.shape[:-1], columns), dtype)
+    if spec.nbytes != node.spec.nbytes or spec.row_bytes != node.spec.row_bytes:
+        raise UsageError(f"{node.spec} has not the bytes of {spec}")
+    return replace(node, spec=spec) if _plain_bytes(node) else Retyped(spec, node)
+
+
+def as_bytes(node: Node) -> Node:
+    """A stored tensor's bytes as U8 [bytes, 1], whatever its type."""
+    spec = Spec((node.spec.nbytes, 1), U8)
+    if not _plain_bytes(node):
+        raise UsageError(f"{node.spec} can't be taken as bytes")
+    return replace(node, spec=spec)
+
+
+def _plain_bytes(node: Node) -> bool:
+    return isinstance(node, Const) or (isinstance(node, Stored) and not node.swap)

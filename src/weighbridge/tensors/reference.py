@@ -381,11 +381,18 @@ def pack_codes(bits: int, codes: Bytes) -> Bytes:
     return np.packbits(stream, bitorder="little")
 
 
-def affine_decode(bits: int, group: int, dtype: str, weight: Bytes, scales: Bytes, biases: Bytes) -> Floats:
-    """code * scale + bias in f32, one rounding a step. (MLX itself computes in the type of the scales.)"""
-    codes = unpack_codes(bits, weight).reshape(-1, group).astype(np.float32)
+def affine_decode(
+    bits: int, group: int, dtype: str, codes: Bytes, scales: Bytes, offsets: Bytes, zeros: bool = False
+) -> Floats:
+    """code * scale + bias, or (code - zero) * scale, in f32, one rounding a step. (The libraries compute in the type of
+    the scales.)"""
+    values = unpack_codes(bits, codes).reshape(-1, group).astype(np.float32)
+    scale = widen(dtype, scales)[:, None]
     with quiet():
-        out: Floats = codes * widen(dtype, scales)[:, None] + widen(dtype, biases)[:, None]
+        if zeros:
+            out: Floats = (values - offsets.astype(np.float32)[:, None]) * scale
+        else:
+            out = values * scale + widen(dtype, offsets)[:, None]
     return out.reshape(-1)
 
 

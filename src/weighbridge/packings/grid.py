@@ -1,0 +1,93 @@
+"""Integer codes with an integer zero point: value = (code - zero) * scale, scale and zero shared by a group of columns.
+
+This is what GPTQ, AWQ, compressed-tensors and the int8 schemes store, once their words are unpacked and lie as rows of
+outputs. (code - zero) is exact in f32, so a value has one rounding; the libraries compute in f16 or bf16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.spec import Spec
+from weighbridge.packings import blocks
+from weighbridge.tensors import kernels
+from weighbridge.tensors.kinds import Bytes, Node
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The parameters of one tensor. Members:
+
+        codes    the row's codes, a little-endian stream of `bits` bits each (8: a byte each, any type of one byte)
+        scales   [rows, groups] of `scale_dtype`
+        zeros    U8 [rows, groups], where `zero` is None; `shift` is added to them, modulo 2 ** `width`
+        g_idx    I32 [columns], where `ordered`: the group of each column
+
+    `width`: bits that the codes have, whatever they are stored in. `signed`: bytes are two's complement; `zero` is
+    meant for them with 128 added.
+    """
+
+    name: str
+    bits: int
+    width: int
+    group: int
+    scale_dtype: DType
+    zero: int | None
+    shift: int = 0
+    ordered: bool = False
+    signed: bool = False
+
+    @property
+    def row_map(self) -> Mapping[str, int]:
+        own = {"codes": 1, "scales": 1} | ({"zeros": 1} if self.zero is None else {})
+        return MappingProxyType(own | ({"g_idx": 0} if self.ordered else {}))
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        codes, zeros = self._codes(parts), self._zeros(parts)
+        if not self.ordered:
+            kernels.affine_decode(self.bits, self.group, self.scale_dtype, codes, parts["scales"], zeros, True, out)
+            return
+        rows, group = hi - lo, parts["g_idx"].view(np.int32)
+        if self.bits != 8:
+            codes = kernels.unpack_codes(self.bits, codes)
+        values = out.reshape(rows, -1)
+        values[:] = codes.reshape(rows, -1)[:, : values.shape[1]]
+        values -= zeros.reshape(rows, -1)[:, group]
+        values *= kernels.widened(self.scale_dtype, parts["scales"]).reshape(rows, -1)[:, group]
+
+    def _codes(self, parts: Mapping[str, Bytes]) -> Bytes:
+        return parts["codes"] ^ np.uint8(128) if self.signed else parts["codes"]
+
+    def _zeros(self, parts: Mapping[str, Bytes]) -> Bytes:
+        if self.zero is not None:
+            return np.full(parts["scales"].nbytes // self.scale_dtype.size, self.zero, np.uint8)
+        if not self.shift:
+            return parts["zeros"]
+        return (parts["zeros"] + np.uint8(self.shift)) & np.uint8((1 << self.width) - 1)
+
+    @property
+    def blocks(self) -> tuple[DType, ...]:
+        """By the range of code - zero: with a zero of its own a group may need almost twice the codes."""
+        if self.ordered or self.group % blocks.LENGTH:
+            return ()
+        top = (1 << self.width) - 1
+        if self.zero is None:
+            return blocks.fitting(-top, top, False)
+        return blocks.fitting(-self.zero, top - self.zero, False)
+
+    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
+        return "" if blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
+
+    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
+        codes = self._codes(parts)
+        if self.bits != 8:
+            codes = kernels.unpack_codes(self.bits, codes)
+        levels = codes.reshape(-1, self.group) - self._zeros(parts)[:, None]  # modulo 256: two's complement
+        scales = blocks.halves(self.scale_dtype, parts["scales"], self.group // blocks.LENGTH)
+        blocks.write(dtype, levels.reshape(-1, blocks.LENGTH), (scales,), out)
