@@ -1,9 +1,9 @@
-"""GPTQ and AWQ matrices, packed as their own tools pack them (a loop over words, the way AutoGPTQ and AutoAWQ do it), and
-the values that the formula gives for them."""
+"""GPTQ and AWQ matrices, packed as their own tools pack them (a loop over words, the way AutoGPTQ and AutoAWQ do it),
+and the values that the formula gives for them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ class Made(NamedTuple):
     values: NDArray[np.float32]
 
 
-def down(codes: Codes, bits: int) -> NDArray[np.int32]:
+def down(codes: NDArray[Any], bits: int) -> NDArray[np.int32]:
     """[in, out] -> words [in * bits / 32, out]: bit by bit, the low ones first."""
     stream = ((codes[:, None, :] >> np.arange(bits, dtype=np.uint32)[None, :, None]) & 1).reshape(-1, codes.shape[1])
     words = stream.reshape(-1, 32, codes.shape[1]).astype(np.uint64) << np.arange(32, dtype=np.uint64)[None, :, None]
@@ -41,15 +41,17 @@ def planar(codes: Codes, bits: int) -> NDArray[np.int32]:
 
 def gptq(
     bits: int, *, inner: int = 256, outer: int = 96, group: int = 64, stored_zero: int = 1, order: bool = False,
-    symmetric: bool = False, seed: int = 1,
+    symmetric: bool = False, spread: float = 0.1, seed: int = 1,
 ) -> Made:  # fmt: skip
     """`stored_zero`: what the format takes from a zero before storing it (1: format 1, 0: format 2)."""
     rng = np.random.default_rng(seed)
     groups, top = inner // group, 1 << bits
     pack = planar if bits in (5, 6, 7) else down
     codes = rng.integers(0, top, (inner, outer), np.uint32)
-    zeros = np.full((groups, outer), top // 2, np.uint32) if symmetric else rng.integers(0, top, (groups, outer), np.uint32)
-    scales = rng.normal(0, 0.1, (groups, outer)).astype(np.float16)
+    zeros = (
+        np.full((groups, outer), top // 2, np.uint32) if symmetric else rng.integers(0, top, (groups, outer), np.uint32)
+    )
+    scales = rng.normal(0, spread, (groups, outer)).astype(np.float16)
     g_idx = np.repeat(np.arange(groups), group).astype(np.int32)
     if order:
         g_idx = rng.permutation(g_idx)
@@ -64,13 +66,19 @@ def gptq(
     return Made(tensors, np.ascontiguousarray((levels * scales.astype(np.float32)[g_idx]).T))
 
 
-def awq(*, inner: int = 256, outer: int = 96, group: int = 64, zeros: bool = True, seed: int = 1) -> Made:
+def awq(
+    *, inner: int = 256, outer: int = 96, group: int = 64, zeros: bool = True, spread: float = 0.1, seed: int = 1
+) -> Made:
     """Nibble n of a word has the output 8c + ORDER[n]."""
     order = (0, 2, 4, 6, 1, 3, 5, 7)
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 16, (inner, outer), np.uint32)
-    zero = rng.integers(0, 16, (inner // group, outer), np.uint32) if zeros else np.full((inner // group, outer), 8, np.uint32)
-    scales = rng.normal(0, 0.1, (inner // group, outer)).astype(np.float16)
+    zero = (
+        rng.integers(0, 16, (inner // group, outer), np.uint32)
+        if zeros
+        else np.full((inner // group, outer), 8, np.uint32)
+    )
+    scales = rng.normal(0, spread, (inner // group, outer)).astype(np.float16)
 
     def pack(x: Codes) -> NDArray[np.int32]:
         words = np.zeros((len(x), x.shape[1] // 8), np.uint32)
@@ -81,6 +89,6 @@ def awq(*, inner: int = 256, outer: int = 96, group: int = 64, zeros: bool = Tru
     tensors = {"m.qweight": of_numpy(pack(codes), "I32"), "m.scales": of_numpy(scales, "F16")}
     if zeros:
         tensors["m.qzeros"] = of_numpy(pack(zero), "I32")
-    spread = np.repeat(scales.astype(np.float32), group, axis=0)
+    widened = np.repeat(scales.astype(np.float32), group, axis=0)
     levels = codes.astype(np.float32) - np.repeat(zero.astype(np.float32), group, axis=0)
-    return Made(tensors, np.ascontiguousarray((levels * spread).T))
+    return Made(tensors, np.ascontiguousarray((levels * widened).T))

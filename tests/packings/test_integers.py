@@ -46,7 +46,9 @@ def test_gptq_planes(bits: int) -> None:
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("config", [{}, V2], ids=["labelled v1", "labelled v2"])
 @pytest.mark.parametrize("stored_zero", [0, 1])
-def test_a_symmetric_gptq_is_read_right_whatever_its_label_says(bits: int, config: dict[str, Any], stored_zero: int) -> None:
+def test_a_symmetric_gptq_is_read_right_whatever_its_label_says(
+    bits: int, config: dict[str, Any], stored_zero: int
+) -> None:
     made = makers.gptq(bits, stored_zero=stored_zero, symmetric=True)
     np.testing.assert_array_equal(values(only(made.tensors, config)), made.values)
 
@@ -142,6 +144,14 @@ def _changed(**parts: Node | None) -> dict[str, Node]:
     return tensors
 
 
+def zeros(*shape: int, kind: str = "I32") -> Node:
+    return of_numpy(np.zeros(shape, np.int32), kind)
+
+
+def _said(**settings: str) -> dict[str, Any]:
+    return {"quantization_config": settings}
+
+
 def _g_idx(value: int) -> Node:
     index = np.repeat(np.arange(4), 64).astype(np.int32)
     index[7] = value
@@ -151,15 +161,15 @@ def _g_idx(value: int) -> Node:
 BAD: dict[str, tuple[Callable[[], dict[str, Node]], dict[str, Any], type[Exception], str]] = {
     "g_idx too large": (lambda: _changed(g_idx=_g_idx(4)), {}, FormatError, "group that isn't there"),
     "g_idx negative": (lambda: _changed(g_idx=_g_idx(-1)), {}, FormatError, "group that isn't there"),
-    "g_idx of floats": (lambda: _changed(g_idx=of_numpy(np.zeros(256, np.float32), "F32")), {}, FormatError, "g_idx"),
-    "g_idx too short": (lambda: _changed(g_idx=of_numpy(np.zeros(250, np.int32), "I32")), {}, FormatError, "fill"),
-    "scales of integers": (lambda: _changed(scales=of_numpy(np.zeros((4, 96), np.int32), "I32")), {}, FormatError, "scales"),
-    "zeros too few": (lambda: _changed(qzeros=of_numpy(np.zeros((3, 12), np.int32), "I32")), {}, FormatError, "qzeros"),
-    "zeros too narrow": (lambda: _changed(qzeros=of_numpy(np.zeros((4, 11), np.int32), "I32")), {}, FormatError, "qzeros"),
-    "marlin": (lambda: _changed(), {"quantization_config": {"checkpoint_format": "marlin"}}, UnsupportedError, "marlin"),
-    "awq gemv": (lambda: dict(makers.awq().tensors), {"quantization_config": {"version": "gemv"}}, UnsupportedError, "gemv"),
+    "g_idx of floats": (lambda: _changed(g_idx=zeros(256, kind="F32")), {}, FormatError, "g_idx"),
+    "g_idx too short": (lambda: _changed(g_idx=zeros(250)), {}, FormatError, "fill"),
+    "scales of integers": (lambda: _changed(scales=zeros(4, 96)), {}, FormatError, "scales"),
+    "zeros too few": (lambda: _changed(qzeros=zeros(3, 12)), {}, FormatError, "qzeros"),
+    "zeros too narrow": (lambda: _changed(qzeros=zeros(4, 11)), {}, FormatError, "qzeros"),
+    "marlin": (lambda: _changed(), _said(checkpoint_format="marlin"), UnsupportedError, "marlin"),
+    "awq gemv": (lambda: dict(makers.awq().tensors), _said(version="gemv"), UnsupportedError, "gemv"),
     "awq zeros": (
-        lambda: dict(makers.awq().tensors) | {"m.qzeros": of_numpy(np.zeros((4, 11), np.int32), "I32")},
+        lambda: dict(makers.awq().tensors) | {"m.qzeros": zeros(4, 11)},
         {}, FormatError, "qzeros",
     ),
 }  # fmt: skip

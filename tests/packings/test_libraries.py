@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,12 +17,17 @@ from weighbridge.tensors.nodes import Node
 
 for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq"):
     if os.environ.get("CI") != "true" and importlib.util.find_spec(_library) is None:
-        pytest.skip(f"PACKINGS WERE NOT PROVED: no {_library}; install requirements/oracles.txt", allow_module_level=True)
+        pytest.skip(
+            f"PACKINGS WERE NOT PROVED: no {_library}; install requirements/oracles.txt", allow_module_level=True
+        )
 
-import torch
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.oracle
-Tensor = torch.Tensor
+Tensor = Any
 
 
 def weight(rows: int = 96, columns: int = 128, seed: int = 1) -> Tensor:
@@ -59,7 +64,8 @@ def test_bitsandbytes_four_bits(kind: str, nested: bool, columns: int, block: in
 
 
 def test_bitsandbytes_blocks_that_cross_rows() -> None:
-    """Its CPU kernel (0.50.2) starts a block with every row, though it quantized the flat matrix: its values are further
+    """Its CPU kernel (0.50.2) starts a block with every row, though it quantized the flat matrix: its values are
+    further
     from the weights than ours."""
     from bitsandbytes import functional as bnb
 
@@ -110,14 +116,21 @@ def test_hqq(bits: int, axis: int) -> None:
 Scheme = dict[str, Any]
 
 
-def compressed(form: str, weights: Scheme, scale: Tensor, zero: Tensor | None = None, **more: Tensor) -> tuple[Any, Any]:
+def compressed(
+    form: str, weights: Scheme, scale: Tensor, zero: Tensor | None = None, **more: Tensor
+) -> tuple[Any, Any]:
     """(stored tensors, the library's own float weight)."""
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights))
     compressor = BaseCompressor.get_value_from_registry(form)
-    tensors = {"weight": weight(), "weight_scale": scale, **({} if zero is None else {"weight_zero_point": zero}), **more}
+    tensors = {
+        "weight": weight(),
+        "weight_scale": scale,
+        **({} if zero is None else {"weight_zero_point": zero}),
+        **more,
+    }
     stored = compressor.compress(tensors, scheme)
     return {k: v for k, v in stored.items() if v is not None}, compressor.decompress(stored, scheme)["weight"]
 
@@ -216,7 +229,9 @@ def test_gpt_oss_experts() -> None:
     generator = torch.Generator().manual_seed(3)
     blocks = torch.randint(0, 256, (3, 64, 4, 16), dtype=torch.uint8, generator=generator)
     scales = torch.randint(118, 132, (3, 64, 4), dtype=torch.uint8, generator=generator)
-    want = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).transpose(1, 2)  # it gives [experts, in, out]
+    want = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).transpose(
+        1, 2
+    )  # it gives [experts, in, out]
     for names in (("_blocks", "_scales"), (".blocks", ".scales")):
         stored = {f"mlp.gate_up_proj{names[0]}": of_torch(blocks), f"mlp.gate_up_proj{names[1]}": of_torch(scales)}
         found = unpack(stored, {})

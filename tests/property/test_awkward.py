@@ -28,6 +28,7 @@ from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.plan import Plan, PlannedFile, losses_of
 from weighbridge.conversion.run import run
 from weighbridge.io.source import BytesSource
+from weighbridge.packings.base import Blockless
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node, Stored
 from weighbridge.tensors.nodes import Packed
@@ -45,14 +46,11 @@ def floats(part: Bytes, dtype: str, columns: int) -> np.ndarray[Any, Any]:
 
 
 @dataclass(frozen=True)
-class _Packing:
+class _Packing(Blockless):
     """The base of the packings below: what decodes, told by `row_map`."""
 
     row_map: Mapping[str, int]
     name: str = field(default="test", init=False)
-
-    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,17 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.conversion import recipe
 from weighbridge.conversion.plan import losses_of
-from weighbridge.conversion.probe import exact_blocks
+from weighbridge.conversion.probe import block_for
 from weighbridge.packings import unpack
 from weighbridge.tensors import kernels, reference
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, Packed
 
 
-
 def fits(node: Node) -> DType | None:
-    return exact_blocks(node, recipe.EXACT_BLOCKS)
+    assert isinstance(node, Packed)
+    block, why = block_for(node, recipe.EXACT_BLOCKS)
+    return None if why else block
 
 
 GROUPS, BITS = (32, 64, 128), (2, 3, 4, 5, 6, 8)

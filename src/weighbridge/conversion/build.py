@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import probe, recipe, targets
-from weighbridge.conversion.plan import Loss, Plan, PlannedFile, check_requantize, losses_of
+from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
@@ -49,6 +49,7 @@ class Draft:
     texts: dict[str, bytes] = field(default_factory=dict)
     beside: list[PlannedFile] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reports: dict[str, CastReport] = field(default_factory=dict)
 
@@ -63,6 +64,8 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
     folder = kind == "hf" or (options.sharded and container in targets.SHARDABLE)
     _check_target(path, model, folder)
     draft.stem = _stem(path, model, kind)
+    if options.inexact == "refuse":
+        check_lossless(draft.tensors)
     written = targets.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
     again = check_requantize(draft.tensors, options.allow_requantize)
     return Plan(
@@ -73,6 +76,7 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
         files=(*written.files, *draft.beside),
         texts={**draft.texts, **written.texts},
         losses=(*draft.losses, *again, *losses_of(draft.tensors)),
+        moves=tuple(draft.moves),
         notes=(*draft.notes, *written.notes, *_too_large(path, written)),
         jobs=options.workers,
         budget=options.memory,
@@ -140,23 +144,43 @@ def _to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for it", name) for name in lost]
     named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
-    exact = recipe.EXACT_BLOCKS if options.dtype in (None, "auto") else ()
     for name, node in named.items():
-        draft.tensors[name] = _for_gguf(name, node, wanted, exact, draft)
+        draft.tensors[name] = _for_gguf(name, node, wanted, options, draft)
     draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses)
     return draft
 
 
-def _for_gguf(name: str, node: Node, wanted: DType, exact: tuple[DType, ...], draft: Draft) -> Node:
+def _for_gguf(name: str, node: Node, wanted: DType, options: ConvertOptions, draft: Draft) -> Node:
     chosen = recipe.gguf_dtype(name, node.spec, wanted)
-    if isinstance(node, Packed) and chosen is wanted:
-        block = probe.exact_blocks(node, exact)
-        if block is not None:
-            return transcode(node, block)
-        draft.losses.append(Loss(f"decoded from {node.packing.name} to {chosen}", name))
+    if isinstance(node, Packed):
+        found = _moved(name, node, chosen, keep=chosen is wanted and options.dtype in (None, "auto"), options=options)
+        draft.moves.append(found.move)
+        if found.node is not None:
+            return found.node
     if chosen is F16 and wanted.block > 1:
         draft.losses.append(Loss(f"its rows of {node.spec.shape[-1]} are no whole blocks of {wanted}: F16", name))
     return _retyped(name, node, chosen, draft)
+
+
+class _Moved(NamedTuple):
+    move: Move
+    node: Node | None  # None: decoded
+
+
+def _moved(name: str, node: Packed, chosen: DType, *, keep: bool, options: ConvertOptions) -> _Moved:
+    """A packed tensor in a block type that holds its codes, where that is wanted (`keep`) and possible."""
+    source = node.packing.name
+    if not keep:
+        return _Moved(Move(name, source, chosen.name, "decoded", "another type was asked for"), None)
+    block, why = probe.block_for(node, recipe.EXACT_BLOCKS)
+    if block is not None and not why:
+        return _Moved(Move(name, source, block.name, "exact"), transcode(node, block))
+    if options.inexact == "refuse":
+        raise RefusedError(f"{name} can't be moved without loss: {why}", option="--inexact float (or near)")
+    if options.inexact == "near" and block is not None:
+        rounded = probe.rounding(node)
+        return _Moved(Move(name, source, block.name, "near", why, rounded), transcode(node, block))
+    return _Moved(Move(name, source, chosen.name, "decoded", why), None)
 
 
 def _gguf_again(model: Checkpoint, options: ConvertOptions) -> Draft:

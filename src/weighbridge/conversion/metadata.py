@@ -4,6 +4,7 @@ and readers are in `models/meta`; here they are put together for one conversion.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -76,8 +77,11 @@ def _with_way_out(error: UnsupportedError) -> UnsupportedError:
 
 def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
     """`general.file_type`: the type that was asked for, or the block type that tensors came in and were kept in."""
-    kept = {node.spec.dtype.name for node in tensors.values()} & set(KEPT_FTYPES)
-    return KEPT_FTYPES[min(kept)] if kept else FTYPES[wanted.name]
+    kept = Counter[str]()
+    for node in tensors.values():
+        if node.spec.dtype.name in KEPT_FTYPES:
+            kept[node.spec.dtype.name] += node.spec.elements
+    return KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))] if kept else FTYPES[wanted.name]
 
 
 def kept_keys(metadata: Mapping[str, Any]) -> dict[str, KV]:

@@ -6,12 +6,12 @@ tensor, peak memory, passes, losses. It is a pure function of headers, probes an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from weighbridge.base.dtypes import Kind
+from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MEMORY, MIB, SLAB
 from weighbridge.containers.base import Layout, Slot
@@ -45,6 +45,19 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Move:
+    """What becomes of a quantized tensor: from a scheme to a type of the target. `kind`: exact (the very same values),
+    near (the same codes, scales rounded by at most `relative`), decoded (its values as floats). `why` not exact."""
+
+    tensor: str
+    source: str
+    target: str
+    kind: Literal["exact", "near", "decoded"]
+    why: str = ""
+    relative: float | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """See the module. `files` hold tensors, `texts` are small files written as they are."""
 
@@ -55,6 +68,7 @@ class Plan:
     files: tuple[PlannedFile, ...]
     texts: Mapping[str, bytes] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
+    moves: tuple[Move, ...] = ()
     notes: tuple[str, ...] = ()
     jobs: int = 1
     budget: int = MEMORY
@@ -100,6 +114,7 @@ class Plan:
             "files": [_describe_file(f) for f in self.files],
             "texts": {name: len(data) for name, data in self.texts.items()},
             "losses": [{"tensor": x.tensor, "what": x.what} for x in self.losses],
+            "moves": [asdict(move) for move in self.moves],
             "notes": list(self.notes),
         }
 
@@ -178,6 +193,16 @@ def check_requantize(tensors: Mapping[str, Node], allowed: bool) -> list[Loss]:
             option="--allow-requantize",
         )
     return [Loss("quantized a second time", name) for name in again]
+
+
+def check_lossless(tensors: Mapping[str, Node]) -> None:
+    """RefusedError where a tensor's values would change: quantized, or decoded into less than F32."""
+    for name, root in tensors.items():
+        below = {type(node) for node in walk(root)}
+        if Encode in below or (Decode in below and root.spec.dtype is not F32):
+            raise RefusedError(
+                f"{name} would lose by becoming {root.spec.dtype}", option="--inexact float", hint="or --dtype f32"
+            )
 
 
 def _requantizes(root: Node) -> bool:

@@ -1,6 +1,7 @@
 """The few looks at data that a plan rests on, each small and declared here: scales, biases and vectors, never matrices.
 
-exact_blocks    are a packed tensor's parameters exact in a block type?
+block_for       are a packed tensor's parameters exact in a block type?
+rounding        how far are they from it?
 narrowest       does the type of the matrices hold every vector exactly too?
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from weighbridge.base.dtypes import BF16, F16, F32, DType
 from weighbridge.tensors.nodes import Node, Packed, cast
 
@@ -16,12 +19,30 @@ from weighbridge.tensors.nodes import Node, Packed, cast
 _LONGEST = 1 << 22
 
 
-def exact_blocks(node: Node, candidates: Iterable[DType]) -> DType | None:
-    """The smallest block type that holds a packed tensor's very values; reads its scales and biases."""
-    if not isinstance(node, Packed):
-        return None
-    wanted = set(candidates)
-    return next((d for d in node.packing.blocks if d in wanted and not node.packing.inexact(node.members, d)), None)
+def block_for(node: Packed, candidates: Iterable[DType]) -> tuple[DType | None, str]:
+    """The smallest block type that holds a packed tensor's very values, and ""; or the smallest with room for its codes
+    (None where there is none), and why it isn't exact. Reads its scales and biases."""
+    wanted, why, near = set(candidates), "", None
+    for block in node.packing.blocks:
+        if block in wanted:
+            reason = node.packing.inexact(node.members, block)
+            if not reason:
+                return block, ""
+            near, why = near or block, why or reason
+    return near, why or f"no block type has the codes of {node.packing.name}"
+
+
+def rounding(node: Packed) -> float:
+    """How far, relatively, a packed tensor's scales and biases are from f16 numbers, at most. Inf where one of them
+    overflows."""
+    worst = 0.0
+    for member in node.packing.parameters:
+        part = node.members[member]
+        values, rounded = (n.read_all().view(np.float32) for n in (cast(part, F32), cast(cast(part, F16), F32)))
+        with np.errstate(all="ignore"):
+            error = np.abs(rounded - values) / np.maximum(np.abs(values), np.finfo(np.float32).tiny)
+        worst = max(worst, float(error[np.isfinite(values)].max(initial=0)))
+    return worst
 
 
 def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:

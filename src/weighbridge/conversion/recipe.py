@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType, Kind, dtype
 from weighbridge.base.errors import UsageError
@@ -25,7 +25,9 @@ class ConvertOptions:
 
     `dtype`: the number type of the weights by name, `auto` (GGUF: the type most of the source is in) or None (keep).
     `tokenizer=False` leaves the vocabulary out: a folder without tokenizer files, a GGUF that takes token ids only.
-    `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set.
+    `inexact`: what becomes of a quantized tensor that no type of the target holds exactly: its values as floats, the
+    nearest type with the same codes and rounded scales, or a refusal. `max_shard_size` in bytes, `max_shard_tensors`:
+    when given, the target is a sharded set.
     """
 
     dtype: str | None = None
@@ -36,6 +38,7 @@ class ConvertOptions:
     name: str | None = None
     align: int | None = None
     allow_requantize: bool = False
+    inexact: Literal["float", "near", "refuse"] = "float"
     max_memory: int | None = None
     overwrite: bool = False
     jobs: int | None = None
@@ -63,7 +66,7 @@ class ConvertOptions:
 FTYPES: Final = MappingProxyType({"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32})
 
 # ... and by the block type that tensors were quantized in already, where they are kept in it.
-KEPT_FTYPES: Final = MappingProxyType({"Q4_1": 3})
+KEPT_FTYPES: Final = MappingProxyType({"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "MXFP4": 38, "NVFP4": 39})
 
 # Tensors that ggml's graphs take in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549): everything of
 # one dimension, norms, whatever isn't a `.weight`, and these.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from weighbridge.containers.base import Slot
-from weighbridge.conversion.plan import Loss, Plan, PlannedFile
+from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.kinds import Bytes, Node, Stored
@@ -39,6 +39,7 @@ class Result:
     overflow: dict[str, int] = field(default_factory=dict)
     underflow: dict[str, int] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
+    moves: tuple[Move, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -67,7 +68,7 @@ def _result(plan: Plan, seconds: float) -> Result:
     over = {name: r.overflow for name, r in plan.reports.items() if r.overflow}
     under = {name: r.underflow for name, r in plan.reports.items() if r.underflow}
     names = (*(f.name for f in plan.files), *plan.texts)
-    return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.notes)
+    return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, plan.notes)
 
 
 def _tasks(file: PlannedFile, out: OutFile, slabs: Any, digests: dict[str, int]) -> Iterator[Task]:

@@ -56,6 +56,10 @@ class Affine:
         )
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        return ("scales", "biases")
+
+    @property
     def blocks(self) -> tuple[DType, ...]:
         return blocks.fitting(0, (1 << self.bits) - 1, True)
 

@@ -6,8 +6,8 @@
 
     W[o, i] = scales[i // group, o] * (code[i, o] - zero[i // group, o])
 
-The scaling by activations is folded into the weights and the norms before them. Source: AutoAWQ (modules/linear/gemm.py,
-utils/packing_utils.py).
+The scaling by activations is folded into the weights and the norms before them. Source: AutoAWQ
+(modules/linear/gemm.py, utils/packing_utils.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What a packing module gives: it tells whether the stored tensors around a name are one logical tensor, by their names,
-types and shapes (a config only settles what shapes leave open: configs are often wrong), and makes the `Packed` node.
+"""What a packing module gives: it tells whether the stored tensors around a name are one logical tensor, by their
+names, types and shapes (a config only settles what shapes leave open: configs are often wrong), and makes the `Packed`
+node.
 
 A packing never sees a container: names and nodes come in, names and nodes go out.
 """
@@ -10,11 +11,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from weighbridge.base.dtypes import DType
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.spec import Spec
+from weighbridge.tensors.kinds import Bytes
 from weighbridge.tensors.nodes import Node
 
 Nodes = Mapping[str, Node]
 Config = Mapping[str, Any]
+
+
+class Blockless:
+    """The part of a packing whose values no block type of ggml has."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def blocks(self) -> tuple[DType, ...]:
+        return ()
+
+    def inexact(self, members: Nodes, dtype: DType) -> str:
+        return f"{dtype} has not these values"
+
+    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
+        raise UnsupportedError(f"these values have no form in {dtype}")
 
 
 class Found(NamedTuple):
@@ -30,8 +51,10 @@ class Unpacker(Protocol):
     """The interface of a packing module."""
 
     NAME: str
-    #: Endings of the name that shows a group, of the rarest member; behind the module's name.
-    KEYS: tuple[str, ...]
+
+    @property
+    def KEYS(self) -> tuple[str, ...]:
+        """Endings of the name that shows a group, of the rarest member; behind the module's name."""
 
     def match(self, module: str, key: str, tensors: Nodes, config: Config) -> Found | None:
         """The group of `module` whose member `module + key` is there; None where it is none of this packing.

@@ -9,8 +9,8 @@
 
     value = quant_map[code] * absmax,   absmax = nested_quant_map[byte] * nested_absmax + nested_offset
 
-and 8 bits:  P.weight I8 [out, in], P.SCB F32 [out], value = code * SCB * (1 / 127), as `int8_vectorwise_dequant` computes
-it. FP4 here isn't E2M1: the map of the file is what counts. Source: bitsandbytes/functional.py (0.4x).
+and 8 bits:  P.weight I8 [out, in], P.SCB F32 [out], value = code * SCB * (1 / 127), as `int8_vectorwise_dequant`
+computes it. FP4 here isn't E2M1: the map of the file is what counts. Source: bitsandbytes/functional.py (0.4x).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BY_NAME, F32, U8, DType
+from weighbridge.base.dtypes import BY_NAME, F32, U8
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, described, members, need, stored
+from weighbridge.packings.base import Blockless, Config, Found, Nodes, described, members, need, stored
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
 from weighbridge.tensors.nodes import Packed
@@ -46,22 +46,8 @@ _PARTS: Final = MappingProxyType(
 _INVERSE: Final = np.float32(7.874015718698502e-3)
 
 
-class _Blocks:
-    """No block type of ggml has these values."""
-
-    @property
-    def blocks(self) -> tuple[DType, ...]:
-        return ()
-
-    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        return f"{dtype} has not the values of {NAME}"
-
-    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        raise UnsupportedError(f"{NAME} has no form in {dtype}")
-
-
 @dataclass(frozen=True)
-class Mapped(_Blocks):
+class Mapped(Blockless):
     """The parameters of a 4-bit tensor whose rows are whole blocks; `nested`: blocks that share a nested_absmax."""
 
     block: int
@@ -87,12 +73,14 @@ class Mapped(_Blocks):
             return parts["absmax"].view(np.float32)
         codes = parts["absmax"]
         at = np.arange(first, first + len(codes)) // self.nested
-        found: NDArray[np.float32] = parts["nested_map"].view(np.float32)[codes] * parts["nested_absmax"].view(np.float32)[at]
+        found: NDArray[np.float32] = (
+            parts["nested_map"].view(np.float32)[codes] * parts["nested_absmax"].view(np.float32)[at]
+        )
         return found + np.float32(self.offset)
 
 
 @dataclass(frozen=True)
-class RowWise(_Blocks):
+class RowWise(Blockless):
     """The parameters of an 8-bit tensor."""
 
     name: str = field(default=NAME, init=False)
@@ -143,8 +131,8 @@ def _four_bits(name: str, nodes: dict[str, Node], state: Node) -> Node:
     wanted = {"codes": -(-elements // 2), "absmax": blocks, "map": 16}
     wanted |= {"nested_absmax": -(-blocks // nested), "nested_map": 256} if nested else {}
     kinds = {m: (U8 if m == "absmax" and nested else F32) for m in wanted if m != "codes"}
-    need(found == wanted and all(nodes[m].spec.dtype is d for m, d in kinds.items()), name,
-         "the parts of a 4-bit weight don't fit its shape", f"{wanted} for {list(shape)}", described(nodes))  # fmt: skip
+    fits = found == wanted and all(nodes[m].spec.dtype is d for m, d in kinds.items())
+    need(fits, name, "a 4-bit weight doesn't fit its shape", f"{wanted} for {list(shape)}", described(nodes))
     return _reshaped(nodes, tuple(shape), Mapped(block, nested, told.get("nested_offset", 0.0)))
 
 

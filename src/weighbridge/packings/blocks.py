@@ -66,7 +66,7 @@ def write(dtype: DType, codes: Bytes, parameters: tuple[Bytes, ...], out: Bytes)
     stored = codes.view(np.uint8) - np.uint8(room.low & 255)
     if room.high - room.low == 31:
         blocks[:, at : at + 4] = np.packbits(stored >> 4, axis=1, bitorder="little")
-        stored, at = stored & 15, at + 4
+        stored, at = stored & np.uint8(15), at + 4
     blocks[:, at:] = stored[:, :16] | (stored[:, 16:] << 4)
 
 

@@ -81,8 +81,8 @@ def _shape(module: str, parts: Mapping[str, Node]) -> tuple[int, int]:
     need("scale" in parts and "shape" in parts, module, "weight_packed without its companions",
          "weight_scale and weight_shape", described(parts))  # fmt: skip
     node = parts["shape"]
-    kind = {"I64": np.int64, "I32": np.int32}.get(node.spec.dtype.name)
-    need(kind is not None and node.spec.elements == 2, module, "weight_shape is misshapen", "I64 [2]", node.spec)
+    kind = {"I64": "<i8", "I32": "<i4"}.get(node.spec.dtype.name, "")
+    need(bool(kind) and node.spec.elements == 2, module, "weight_shape is misshapen", "I64 [2]", node.spec)
     outer, inner = (int(x) for x in node.read_all().view(kind))
     packed = parts["packed"].spec
     need(packed.shape[:1] == (outer,) and len(packed.shape) == 2 and inner > 0, module,
@@ -108,7 +108,9 @@ def _layout(module: str, words: int, inner: int, config: Config) -> tuple[int, s
 def _told(config: Config) -> int:
     """The bits that the config gives all its groups of layers; 0 where it doesn't say, or says several."""
     groups = settings(config).get("config_groups")
-    weights = [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    weights = (
+        [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    )
     bits: set[Any] = {w.get("num_bits") for w in weights if isinstance(w, Mapping)}
     found = bits.pop() if len(bits) == 1 else 0
     return found if isinstance(found, int) else 0
@@ -167,8 +169,8 @@ def _bytes(module: str, parts: dict[str, Node]) -> Packed:
     nodes = {"codes": parts["weight"], "scales": scales}
     if "zero" in parts:
         zero = parts["zero"].spec
-        need(zero.dtype is _I8 and zero.elements == parts["scale"].spec.elements, module,
-             "weight_zero_point doesn't belong to the weight", f"I8 {list(parts['scale'].spec.shape)}", zero)  # fmt: skip
+        fits = zero.dtype is _I8 and zero.elements == parts["scale"].spec.elements
+        need(fits, module, "weight_zero_point is not like weight_scale", f"I8 {list(parts['scale'].spec.shape)}", zero)
         nodes["zeros"] = _spread(parts["zero"], outer)
     offset = None if "zero" in parts else 128
     packing = Grid(

@@ -7,9 +7,9 @@
 
     W[o, i] = scales[g_idx[i], o] * (code[i, o] - zero[g_idx[i], o])
 
-Of format 1 (`checkpoint_format: gptq`, or nothing said) the file has zero - 1, modulo 2 ** b; of format 2 (`gptq_v2`) the
-zero itself. Labels lie (vLLM issue 38966): where every zero is the one of symmetric quantization, the numbers decide.
-Transposed, `qweight` is the very same stream as MLX's and compressed-tensors' words.
+Of format 1 (`checkpoint_format: gptq`, or nothing said) the file has zero - 1, modulo 2 ** b; of format 2 (`gptq_v2`)
+the zero itself. Labels lie (vLLM issue 38966): where every zero is the one of symmetric quantization, the numbers
+decide. Transposed, `qweight` is the very same stream as MLX's and compressed-tensors' words.
 
 Source: GPTQModel (nn_modules/qlinear/torch.py), AutoGPTQ (qlinear_cuda_old.py).
 """
@@ -72,7 +72,8 @@ def _told(module: str, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """An expression of a config is untrusted: one that backtracks without end would hang, so only plain ones are run."""
+    """An expression of a config is untrusted: one that backtracks without end would hang, so only plain ones are
+    run."""
     if len(pattern) > 200 or re.search(r"[)\]}*+?][*+?{]|\\[1-9]", pattern):
         return False
     try:
@@ -114,7 +115,8 @@ def _sizes(module: str, parts: Mapping[str, Node], told: Mapping[str, Any]) -> t
         bits = parts["qzeros"].spec.shape[-1] * 32 // max(outer, 1)
         inner = words * 32 // max(bits, 1)
     else:
-        bits = told.get("bits") if isinstance(told.get("bits"), int) else 4
+        said = told.get("bits")
+        bits = said if isinstance(said, int) else 4
         inner = words * 32 // max(bits, 1)
     need(bits in _BITS and inner * bits == words * 32 and groups <= inner, module, "codes don't fill their words",
          f"inputs x bits = {words} x 32", f"{inner} inputs of {bits} bits")  # fmt: skip

@@ -72,6 +72,10 @@ class Grid:
         return (parts["zeros"] + np.uint8(self.shift)) & np.uint8((1 << self.width) - 1)
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        return ("scales",)
+
+    @property
     def blocks(self) -> tuple[DType, ...]:
         """By the range of code - zero: with a zero of its own a group may need almost twice the codes."""
         if self.ordered or self.group % blocks.LENGTH:

@@ -1,10 +1,10 @@
-"""Four-bit floats (E2M1) with a scale for each 16 or 32 neighbours: MXFP4 (a power of two, E8M0) and NVFP4 (E4M3, and one
-F32 for the whole tensor). Two codes a byte, the first in the low nibble.
+"""Four-bit floats (E2M1) with a scale for each 16 or 32 neighbours: MXFP4 (a power of two, E8M0) and NVFP4 (E4M3, and
+one F32 for the whole tensor). Two codes a byte, the first in the low nibble.
 
     MLX mxfp4, nvfp4        P.weight U32 [.., out, in / 8], P.scales U8 [.., out, in / 32 or 16]
     gpt-oss                 P_blocks U8 [experts, out, in / 32, 16], P_scales U8 [experts, out, in / 32]
     gpt-oss, original       P.blocks, P.scales
-    compressed-tensors      P.weight_packed U8 [out, in / 2], P.weight_scale U8 or F8_E4M3, P.weight_global_scale F32 [1]
+    compressed-tensors      P.weight_packed U8 [out, in / 2], P.weight_scale U8 or F8_E4M3, P.weight_global_scale F32
     ModelOpt NVFP4          P.weight U8 [out, in / 2], P.weight_scale F8_E4M3, P.weight_scale_2 F32
 
     value = e2m1(code) * scale            exact: 2 and at most 4 significant bits
@@ -76,9 +76,13 @@ class MicroFloat:
             out *= self._factor(parts["global"])
 
     def _factor(self, part: Bytes) -> np.float32:
-        value = part.view(np.float32)[0]
+        value = np.float32(part.view(np.float32)[0])
         with np.errstate(all="ignore"):
-            return np.float32(1) / value if self.divided else value
+            return np.float32(1 / value) if self.divided else value
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def blocks(self) -> tuple[DType, ...]:
@@ -123,7 +127,8 @@ def _gpt_oss(module: str, tensors: Nodes) -> Found | None:
             nodes = {"codes": tensors[module + codes], "scales": tensors[module + scales]}
             *lead, groups, size = nodes["codes"].spec.shape
             need(size == 16 and nodes["scales"].spec.shape == (*lead, groups) and _all(nodes, U8), module,
-                 "blocks and scales don't belong together", "U8 [.., groups, 16] and U8 [.., groups]", described(nodes))  # fmt: skip
+                 "blocks and scales don't belong together", "U8 [.., groups, 16] and U8 [.., groups]",
+                 described(nodes))  # fmt: skip
             nodes["codes"] = n.reshape(nodes["codes"], (*lead, groups * size))
             return _found(module, module, nodes, E8M0, frozenset({module + codes, module + scales}))
     return None
@@ -150,7 +155,9 @@ def _mlx(module: str, tensors: Nodes) -> Found | None:
     return _found(f"{module}.weight", module, nodes, scale, stored(module, tensors, (".weight", ".scales")))
 
 
-_PACKED: Final = MappingProxyType({"codes": ".weight_packed", "scales": ".weight_scale", "global": ".weight_global_scale"})
+_PACKED: Final = MappingProxyType(
+    {"codes": ".weight_packed", "scales": ".weight_scale", "global": ".weight_global_scale"}
+)
 _MODELOPT: Final = MappingProxyType({"codes": ".weight", "scales": ".weight_scale", "global": ".weight_scale_2"})
 _BESIDE: Final = (".input_scale", ".input_global_scale", ".k_scale", ".v_scale")
 

@@ -1,9 +1,10 @@
-"""Codes whose first rows lie in the high (or low) bits of the rows of the packed matrix, the next rows in the next bits.
+"""Codes whose first rows lie in the high (or low) bits of the rows of the packed matrix, the next rows in the next
+bits.
 
-    HQQ      P.W_q       U8 or I32 [rows / k, columns]; P.scale, P.zero: floats, [rows, 1] (axis 1) or [1, columns] (axis 0)
+    HQQ      P.W_q       U8 or I32 [rows / k, columns]; P.scale, P.zero: floats [rows, 1] on axis 1, [1, columns] on 0
              P.nbits, P.group_size, P.shape, P.axis, P.packing ...: settings, each a tensor of its own
-             4 bits: rows 0.. in the high nibbles, rows n/2.. in the low ones; 2 bits: quarters; 1 bit: eighths; 3 bits: ten
-             parts in an I32, from bit 27 down, rows padded to tens; 5, 6 and 8 bits: a byte each
+             4 bits: rows 0.. in the high nibbles, rows n/2.. in the low ones; 2 bits: quarters; 1 bit: eighths; 3 bits:
+             ten parts in an I32, from bit 27 down, rows padded to tens; 5, 6 and 8 bits: a byte each
              value = (code - zero) * scale, zero no integer; rows of one group (axis 1) or columns (axis 0), reshaped
     BitNet   P.weight    U8 [out / 4, in]: the code of output row r + k * out / 4 in bits 2k of row r; value code - 1
              P.weight_scale [1]: divided by (multiplied where the config's linear_class is autobitlinear)
@@ -18,15 +19,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32, U8, DType
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.dtypes import BF16, F16, F32, I32, U8, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, described, members, need, one_of, settings, stored
+from weighbridge.packings.base import (
+    Blockless,
+    Config,
+    Found,
+    Nodes,
+    described,
+    members,
+    need,
+    one_of,
+    settings,
+    stored,
+)
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
@@ -40,6 +51,7 @@ _SETTINGS: Final = (
     "nbits", "group_size", "shape", "axis", "packing", "view_as_float", "compute_dtype", "unpack_view_dtype",
     "offload_meta", "encoded_state_dict", "stores_quant_config", "channel_wise", "optimize", "round_zero",
 )  # fmt: skip
+_KINDS: Final = MappingProxyType({"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"})
 # bits -> the shifts of the parts, first rows first.
 _SHIFTS: Final[Mapping[int, tuple[int, ...]]] = MappingProxyType(
     {1: tuple(range(7, -1, -1)), 2: (6, 4, 2, 0), 3: tuple(range(27, -1, -3)), 4: (4, 0), 5: (0,), 6: (0,), 8: (0,)}
@@ -47,8 +59,9 @@ _SHIFTS: Final[Mapping[int, tuple[int, ...]]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Plane:
-    """One part: (code - zero) * scale. `shared`: scale and zero are one row for all rows (HQQ's axis 0), or one number."""
+class Plane(Blockless):
+    """One part: (code - zero) * scale. `shared`: scale and zero are one row for all rows (HQQ's axis 0), or one
+    number."""
 
     name: str
     bits: int
@@ -63,23 +76,13 @@ class Plane:
         return MappingProxyType({"codes": 1, "scale": each, "zero": each})
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        words = parts["codes"].view(np.uint8 if self.word is U8 else np.uint32)
+        words: NDArray[Any] = parts["codes"].view("u1" if self.word is U8 else "<u4")
         rows = out.reshape(hi - lo, -1)
         rows[:] = ((words >> self.shift) & ((1 << self.bits) - 1)).reshape(rows.shape)
         scale, zero = (kernels.widened(self.scale_dtype, parts[m]) for m in ("scale", "zero"))
         across = (1, -1) if self.shared else (-1, 1)
         rows -= zero.reshape(across)
         rows *= scale.reshape(across)
-
-    @property
-    def blocks(self) -> tuple[DType, ...]:
-        return ()
-
-    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        return f"its zero points are no integers, as {dtype} would need"
-
-    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        raise UnsupportedError(f"{self.name} has no form in {dtype}")
 
 
 def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None:
@@ -105,8 +108,8 @@ def _hqq(module: str, tensors: Nodes) -> Found:
 
 def _integers(module: str, node: Node) -> list[int]:
     """The values of a small tensor of integers."""
-    kind = {"I64": "<i8", "I32": "<i4", "U8": "u1", "I8": "i1", "I16": "<i2"}.get(node.spec.dtype.name)
-    need(kind is not None and 0 < node.spec.elements <= 8, module, "a setting is no integer", "integers", node.spec)
+    kind = _KINDS.get(node.spec.dtype.name, "")
+    need(bool(kind) and 0 < node.spec.elements <= 8, module, "a setting is no integer", "integers", node.spec)
     return [int(x) for x in node.read_all().view(kind)]
 
 
@@ -114,9 +117,10 @@ def _parts_joined(module: str, nodes: Mapping[str, Node], bits: int, axis: int, 
     shifts, word = _SHIFTS[bits], I32 if bits == 3 else U8
     elements = math.prod(shape)
     count = nodes["scale"].spec.elements  # of groups
-    need(count > 0 and elements % count == 0 and nodes["zero"].spec.elements == count
-         and one_of(nodes["scale"].spec.dtype, _FLOATS) and nodes["zero"].spec.dtype is nodes["scale"].spec.dtype,
-         module, "scale and zero don't belong to the weight", f"a divisor of {elements} each", described(nodes))  # fmt: skip
+    scale, zero = nodes["scale"].spec, nodes["zero"].spec
+    fits = count > 0 and elements % count == 0 and zero.elements == count and one_of(scale.dtype, _FLOATS)
+    need(fits and zero.dtype is scale.dtype, module, "scale and zero don't belong to the weight",
+         f"a divisor of {elements} floats each", described(nodes))  # fmt: skip
     rows, columns = (count, elements // count) if axis == 1 else (elements // count, count)
     packed_rows = -(-rows // len(shifts))
     size = packed_rows * columns * word.size

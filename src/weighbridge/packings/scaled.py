@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, U8, U32, DType
-from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, need, one_of, stored
+from weighbridge.packings.base import Blockless, Config, Found, Nodes, need, one_of, stored
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
@@ -38,7 +37,8 @@ E8M0: Final = BY_NAME["F8_E8M0"]
 _E4M3: Final = BY_NAME["F8_E4M3"]
 _SMALL: Final = (_E4M3, BY_NAME["F8_E5M2"], BY_NAME["F8_E4M3FNUZ"], BY_NAME["F8_E5M2FNUZ"])
 _SCALES: Final = (F32, BF16, F16, E8M0, U8)
-# The scale's ending: what the weight's name ends in then. `None`: in nothing, the scale's name is the weight's and more.
+# The scale's ending: what the weight's name ends in then. `None`: in nothing, the scale's name is the weight's and
+# more.
 KEYS: Final = (
     ".weight_scale_inv", ".weight_scale", ".scale_weight", ".qscale_weight", ".scale", ".scales", "_scale_inv",
 )  # fmt: skip
@@ -46,7 +46,7 @@ _BESIDE: Final = (".input_scale", ".activation_scale", ".qscale_act", ".scale_in
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Blockless):
     """The parameters of one tensor: `block` rows and columns share a scale."""
 
     dtype: DType
@@ -69,16 +69,6 @@ class Scaled:
         scales = kernels.widened(self.scale_dtype, parts["scales"]).reshape(-1, across)
         each = scales[np.arange(lo, hi) // self.block[0] - lo // self.block[0]]
         _multiply(out.reshape(rows, columns), each, self.block[1])
-
-    @property
-    def blocks(self) -> tuple[DType, ...]:
-        return ()
-
-    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        return "no block type holds 8-bit floats"
-
-    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        raise UnsupportedError(f"fp8 has no form in {dtype}")
 
 
 def _multiply(rows: NDArray[np.float32], scales: NDArray[np.float32], width: int) -> None:
@@ -114,7 +104,7 @@ def _packed(module: str, weight: Node, scales: Node) -> Packed:
          "[out, in] or [experts, out, in]", weight.spec)  # fmt: skip
     if scales.spec.dtype is U8:
         scales = n.retyped(scales, E8M0, scales.spec.shape[-1])
-    *lead, outer, inner = weight.spec.shape
+    *lead, outer, _ = weight.spec.shape
     block, grid = _blocks(module, weight.spec, scales, bool(lead))
     need(not lead or outer % block[0] == 0, module, "experts don't end with a block of scales",
          f"a multiple of {block[0]} rows", outer)  # fmt: skip

@@ -136,18 +136,15 @@ def _mapped(repo: Repo) -> Any:
     try:
         sizes = family.sizes_from_hf(repo.config)
         shapes = _logical(repo.model, repo.config)
-        return family.check(family.dialect_of(shapes, sizes), sizes, shapes) if shapes is not None else None
+        return family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     except WeighbridgeError:
         return None  # said by config_size, or by the container's own findings
 
 
-def _logical(index: Index, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]] | None:
-    """Shapes of the logical tensors: as they are, or unpacked where a packing of ours knows the scheme."""
-    schemes = counting.count(index.entries).schemes
-    if not schemes:
+def _logical(index: Index, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the logical tensors: as they are, or unpacked."""
+    if not counting.count(index.entries).schemes:
         return {e.name: e.shape for e in index}
-    if set(schemes) != {"mlx"}:
-        return None
     from weighbridge.packings import unpack
 
     stored = {e.name: node_of(index, e) for e in index}

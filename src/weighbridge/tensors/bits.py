@@ -1,22 +1,23 @@
 """Integer codes in words: the ways in which quantizers lay them, each undone to one byte a code.
 
-    stream      element i has bits [i * b, i * b + b) of the row's bytes. MLX, GPTQ (transposed), compressed-tensors
-                from 0.18 on. 32 codes are b words of 32 bits.
-    padded      32 // b codes a word, low bits first, the rest of the word unused. compressed-tensors up to 0.17 for
-                3, 5, 6 and 7 bits (the others are a stream).
-    planar      32 codes are b words: a plane of the low bits, then one of the next (3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2,
-                7 = 4 + 2 + 1), each a stream. GPTQModel's gptq_p.
-    awq         nibbles of a word hold columns 0 2 4 6 1 3 5 7 (AutoAWQ's GEMM kernel).
-    high-first  two codes a byte, the first in the high nibble. bitsandbytes.
+stream      element i has bits [i * b, i * b + b) of the row's bytes. MLX, GPTQ (transposed), compressed-tensors
+            from 0.18 on. 32 codes are b words of 32 bits.
+padded      32 // b codes a word, low bits first, the rest of the word unused. compressed-tensors up to 0.17 for
+            3, 5, 6 and 7 bits (the others are a stream).
+planar      32 codes are b words: a plane of the low bits, then one of the next (3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2,
+            7 = 4 + 2 + 1), each a stream. GPTQModel's gptq_p.
+awq         nibbles of a word hold columns 0 2 4 6 1 3 5 7 (AutoAWQ's GEMM kernel).
+high-first  two codes a byte, the first in the high nibble. bitsandbytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weighbridge.tensors import kernels
 from weighbridge.tensors.reference import Bytes
@@ -44,17 +45,20 @@ def _planar(bits: int, rows: Bytes) -> Bytes:
 def _awq(bits: int, rows: Bytes) -> Bytes:
     """The low half of a word has the even columns, the high half the odd ones: interleaved, they are a stream."""
     words = rows.reshape(-1).view(np.uint32)
-    return _stream(4, (_spread(words & np.uint32(0xFFFF)) | _spread(words >> 16) << 4).view(np.uint8).reshape(rows.shape))
+    return _stream(
+        4, (_spread(words & np.uint32(0xFFFF)) | _spread(words >> 16) << 4).view(np.uint8).reshape(rows.shape)
+    )
 
 
-def _spread(x: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+def _spread(x: NDArray[Any]) -> NDArray[np.uint32]:
     """Four nibbles in 16 bits to the low halves of four bytes."""
     x = (x | x << 8) & np.uint32(0x00FF00FF)
-    return (x | x << 4) & np.uint32(0x0F0F0F0F)
+    out: NDArray[np.uint32] = (x | x << 4) & np.uint32(0x0F0F0F0F)
+    return out
 
 
 def _high_first(bits: int, rows: Bytes) -> Bytes:
-    return _stream(4, rows << 4 | rows >> 4)
+    return _stream(4, (rows << 4 | rows >> 4).astype(np.uint8))
 
 
 def _stream(bits: int, rows: Bytes) -> Bytes:

@@ -1,5 +1,5 @@
-"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Transpose`; and `Packed`, which
-holds the several stored tensors of one logical one."""
+"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Transpose`; and `Packed`,
+which holds the several stored tensors of one logical one."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ class Packing(Protocol):
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Members that are rounded where they aren't exact in a block type."""
 
     @property
     def blocks(self) -> tuple[DType, ...]:

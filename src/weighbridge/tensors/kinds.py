@@ -1,8 +1,8 @@
 """A tensor is rows of atoms, read lazily: the node, the leaves, and the nodes that move bytes.
 
 A node has a `spec` and `read(lo, hi, out=None)`, the bytes of rows lo..hi. Nodes that *move* bytes (`Stored`, `Const`,
-`Slice`, `Retyped`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks, and a
-quantized tensor passes through without requantizing. Those that compute are in `tensors/compute.py`.
+`Slice`, `Retyped`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks,
+and a quantized tensor passes through without requantizing. Those that compute are in `tensors/compute.py`.
 
 Each node says what it `needs` for rows lo..hi as runs of its sources' rows; from that the plan knows the memory of
 every slab before anything runs (`scratch`). Nodes are built with the functions of `tensors/nodes.py`, which simplify.

@@ -34,6 +34,12 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--tokenizer/--no-tokenizer", default=True, help="Convert the tokenizer too [yes]."),
     click.option("--name", metavar="NAME", help="Model name to write into a GGUF [from the source]."),
     click.option("--align", type=click.IntRange(1), metavar="N", help="Alignment of the tensors in bytes."),
+    click.option(
+        "--inexact",
+        type=click.Choice(("float", "near", "refuse")),
+        help="A quantized tensor that fits no type exactly: as floats [this], with rounded scales, or not at all.",
+    ),
+    click.option("--lossless", "inexact", flag_value="refuse", help="The same as --inexact refuse."),
     click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already (loses more)."),
     size_option("--max-memory", help="Most memory to hold beside the interpreter."),
     click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),

@@ -24,7 +24,7 @@ from weighbridge.cli.render import (
 )
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.plan import Loss, Plan
+    from weighbridge.conversion.plan import Loss, Move, Plan
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Result
 
@@ -97,8 +97,23 @@ def _print_plan(plan: Plan) -> None:
     echo()
     work = Counter((t["dtype"], t["how"]) for f in data["files"] for t in f["tensors"])
     table(["type", "how", Column("tensors", right=True)], [(*key, count) for key, count in work.most_common()])
+    _moves(plan.moves)
     _losses(plan.losses)
     _notes(data["notes"])
+
+
+def _moves(moves: Sequence[Move]) -> None:
+    """How the quantized tensors fared: a line for each way, the reason where it isn't exact."""
+    ways = Counter((m.source, m.target, m.kind, m.why) for m in moves)
+    worst: dict[tuple[str, str, str, str], float] = {}
+    for m in moves:
+        key = (m.source, m.target, m.kind, m.why)
+        worst[key] = max(worst.get(key, 0.0), m.relative or 0.0)
+    for (source, target, kind, why), count in ways.most_common():
+        many = f"{count:,} tensors" if count > 1 else "1 tensor"
+        rounded = f" by at most {worst[source, target, kind, why]:.1e}" if kind == "near" else ""
+        line = f"{many} from {source} to {target}: {kind}{rounded}{f' ({why})' if why else ''}"
+        (note if kind == "exact" else warn)(clean(line))
 
 
 def _losses(losses: Sequence[Loss]) -> None:
@@ -130,6 +145,7 @@ def _notes(lines: Sequence[str]) -> None:
 
 
 def _print_result(result: Result) -> None:
+    _moves(result.moves)
     _losses(result.losses)
     _counted("too large for the type and became infinity", result.overflow)
     _counted("too small for the type and became zero", result.underflow)
