@@ -11,7 +11,7 @@
 //
 // Groups follow each other without a gap and rows are whole groups, so a matrix is one run of groups.
 // All in f32, with one rounding a step (the libraries compute in the type of the scales); code - zero is exact.
-#include "level.hpp"
+#include "lanes.hpp"
 
 namespace weighbridge::WB_LEVEL {
 namespace {
@@ -25,6 +25,16 @@ WB_INLINE u64 spread8(u64 x) {
   x = (x & half) | ((x & ~half) << (32 - 4 * B));
   x = (x & quarter) | ((x & ~quarter) << (16 - 2 * B));
   return (x & each) | ((x & ~each) << (8 - B));
+}
+
+// The way back.
+template <int B>
+WB_INLINE u64 gather8(u64 x) {
+  constexpr auto ones = [](int n) { return (u64(1) << n) - 1; };
+  constexpr u64 each = ones(B) * 0x0001000100010001, quarter = ones(2 * B) * 0x0000000100000001, half = ones(4 * B);
+  x = (x & each) | ((x >> (8 - B)) & (each << B));
+  x = (x & quarter) | ((x >> (16 - 2 * B)) & (quarter << (2 * B)));
+  return (x & half) | ((x >> (32 - 4 * B)) & (half << (4 * B)));
 }
 
 // B bytes as a number. In parts that fit a register: a copy of odd size goes through memory and stalls.
@@ -44,6 +54,18 @@ WB_INLINE u64 load_bytes(const u8* p) {
 template <int B>
 WB_INLINE void unpack32(const u8* WB_RESTRICT src, u8* WB_RESTRICT codes) {
   for (size_t i = 0; i < 4; ++i) store(codes, i, spread8<B>(load_bytes<B>(src + i * B)));
+}
+
+// 32 codes, one a byte, to 4 * B bytes. Eight codes are written as 8 bytes whose last 8 - B the next ones overwrite; the
+// last ones go by way of a copy.
+template <int B>
+WB_INLINE void pack32(const u8* WB_RESTRICT codes, u8* WB_RESTRICT dst) {
+  u8 bytes[4 * B + 8];
+  for (size_t i = 0; i < 4; ++i) {
+    const u64 eight = B == 8 ? load<u64>(codes, i) : gather8<B>(load<u64>(codes, i));
+    memcpy(bytes + i * B, &eight, 8);
+  }
+  memcpy(dst, bytes, 4 * B);
 }
 
 constexpr size_t GROUPS = 64;  // parameters are widened this many at a time
@@ -82,7 +104,86 @@ void unpack(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t i = 0; i < n; ++i) store(dst, i, spread8<B>(load_bytes<B>(src + i * B)));
 }
 
+// The least and largest of a group; NaN never is (std::min and std::max of MLX's loop keep what they have).
+WB_INLINE void extremes(const u8* src, size_t group, float& low, float& high) {
+  F32 lo = load<F32>(src), hi = lo;
+  const I32 number = lo == lo;
+  lo = select(number, lo, splat(__builtin_inff())), hi = select(number, hi, splat(-__builtin_inff()));
+  for (size_t at = W; at < group; at += W) {
+    const F32 x = load<F32>(src + at * 4);
+    lo = select(x < lo, x, lo), hi = select(hi < x, x, hi);
+  }
+  low = lo[0], high = hi[0];
+  for (int i = 1; i < W; ++i) low = lo[i] < low ? lo[i] : low, high = high < hi[i] ? hi[i] : high;
+}
+
+// To nearest, halves to even, of 0 <= x < 2^23: adding 2^23 leaves no bits behind the point.
+WB_INLINE float nearest(float x) { return (x + 8388608.0f) - 8388608.0f; }
+
+WB_INLINE float nearest_any(float x) {
+  const float size = x < 0 ? -x : x;
+  return (x < 0 ? -1.0f : 1.0f) * (size < 8388608.0f ? nearest(size) : size);
+}
+
+// The parameters of a group as MLX's CPU kernel has them: the end of larger magnitude becomes exact, the scale carries its
+// sign.
+WB_INLINE void fit(const u8* src, size_t group, float top, float& scale, float& bias) {
+  float low, high;
+  extremes(src, group, low, high);
+  const bool negative = (low < 0 ? -low : low) > (high < 0 ? -high : high);
+  const float width = (high - low) / top;
+  scale = width < 1e-7f ? 1e-7f : width;
+  scale = negative ? scale : -scale;
+  const float edge = negative ? low : high;
+  const float steps = nearest_any(edge / scale);
+  scale = steps != 0 ? edge / steps : scale;
+  bias = steps != 0 ? edge : 0.0f;
+}
+
+template <int B>
+WB_INLINE void encode_codes(const u8* WB_RESTRICT src, size_t group, float scale, float bias, u8* WB_RESTRICT codes) {
+  constexpr float top = float((1 << B) - 1);
+  u8 step[32];
+  for (size_t at = 0; at < group; at += 32, codes += 4 * B) {
+    for (size_t j = 0; j < 32; ++j) {
+      float x = (load<float>(src, at + j) - bias) / scale;
+      x = x > 0 ? x : 0.0f;  // NaN too
+      x = x < top ? x : top;
+      step[j] = u8(int(nearest(x)));
+    }
+    pack32<B>(step, codes);
+  }
+}
+
+template <int B>
+void encode(const Affine& how, const u8* WB_RESTRICT src, u8* WB_RESTRICT codes, u8* WB_RESTRICT scales,
+            u8* WB_RESTRICT biases, size_t groups) {
+  const Format& type = *how.parameters;
+  u8 s[GROUPS * 4], b[GROUPS * 4];
+  Counts lost;
+  for (size_t start = 0; start < groups; start += GROUPS) {
+    const size_t m = groups - start < GROUPS ? groups - start : GROUPS;
+    for (size_t g = 0; g < m; ++g, src += how.group * 4) {
+      float scale, bias;
+      fit(src, how.group, float((1 << B) - 1), scale, bias);
+      store(s, g, scale), store(b, g, bias);
+      if (!codes) continue;
+      encode_codes<B>(src, how.group, scale, bias, codes);
+      codes += how.group / 8 * B;
+    }
+    type.encode(s, scales + start * type.size, m, lost);
+    type.encode(b, biases + start * type.size, m, lost);
+  }
+}
+
 }  // namespace
+
+void affine_encode(const Affine& how, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups) {
+  using Encode = void (*)(const Affine&, const u8*, u8*, u8*, u8*, size_t);
+  static constexpr Encode by_bits[9] = {nullptr,   nullptr,   encode<2>, encode<3>, encode<4>,
+                                        encode<5>, encode<6>, nullptr,   encode<8>};
+  by_bits[how.bits](how, f32, codes, scales, biases, groups);
+}
 
 void affine_decode(const Affine& how, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups) {
   using Decode = void (*)(const Affine&, const u8*, const u8*, const u8*, u8*, size_t);

@@ -206,6 +206,22 @@ void affine_decode(int bits, size_t group, const char* parameters, nb::handle co
   table.affine_decode(how, c.data(), s.data(), b.data(), to.data(), groups);
 }
 
+void affine_encode(int bits, size_t group, const char* parameters, nb::handle src, nb::handle codes, nb::handle scales,
+                   nb::handle biases) {
+  if (bits < 2 || bits == 7 || bits > 8 || group == 0 || group % 32 || group > 4096)
+    throw nb::value_error("no such packing of codes");
+  const Affine how{bits, group, &float_format(parameters), false};
+  const Table& table = kernels();
+  const Buffer from(src), c(codes, true), s(scales, true), b(biases, true);
+  const size_t groups = whole("src", from, group * 4);
+  if (c.size()) need_size("codes", c, groups * (group / 8) * size_t(bits));
+  need_size("scales", s, groups * how.parameters->size);
+  need_size("biases", b, s.size());
+  need_apart(from, c), need_apart(from, s), need_apart(from, b), need_apart(c, s), need_apart(c, b), need_apart(s, b);
+  nb::gil_scoped_release unlocked;
+  table.affine_encode(how, from.data(), c.size() ? c.data() : nullptr, s.data(), b.data(), groups);
+}
+
 void unpack_codes(int bits, nb::handle src, nb::handle out) {
   if (bits < 1 || bits > 8) throw nb::value_error("no such packing of codes");
   const Buffer from(src), to(out, true);
@@ -319,6 +335,8 @@ NB_MODULE(_native, m) {
   m.def("nonfinite", nonfinite, "src"_a, "How many f32 are NaN or Inf.");
   m.def("affine_decode", affine_decode, "bits"_a, "group"_a, "parameters"_a, "codes"_a, "scales"_a, "offsets"_a,
         "zeros"_a, "out"_a, "Codes with a scale and a bias (or zero point) a group to f32.");
+  m.def("affine_encode", affine_encode, "bits"_a, "group"_a, "parameters"_a, "src"_a, "codes"_a, "scales"_a, "biases"_a,
+        "f32 to codes with a scale and a bias a group, as MLX's CPU kernel makes them. Empty `codes`: only those.");
   m.def("unpack_codes", unpack_codes, "bits"_a, "src"_a, "out"_a, "Codes of a little-endian bit stream, a byte each.");
   m.def("byteswap", byteswap, "word"_a, "src"_a, "out"_a, "Reverse the bytes of every word; in place is fine.");
   m.def("gather", gather, "src"_a, "index"_a, "row_bytes"_a, "out"_a, "Rows of src in the order of an int64 index.");

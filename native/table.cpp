@@ -11,8 +11,9 @@ constexpr const Family* families[] = {&floats, &blocks32, &lowbit, &kquants, &iq
 extern const Table table;
 const Table table = {
     WB_STRING(WB_LEVEL), WB_LANES, families,      sizeof families / sizeof *families,
-    cast,                stats,    scale_stats,   nonfinite,
-    affine_decode,       unpack_codes, byteswap,  gather,
+    cast,                stats,         scale_stats,  nonfinite,
+    affine_decode,       affine_encode, unpack_codes, byteswap,
+    gather,
 };
 
 }  // namespace weighbridge::WB_LEVEL

@@ -41,7 +41,7 @@ def as_bytes(mx: Any, array: Any) -> np.ndarray:
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("bits", reference.AFFINE_BITS)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_encoding_equals_mlx(dtype: str, bits: int, group: int, kind: str) -> None:
+def test_encoding_equals_mlx(dtype: str, bits: int, group: int, kind: str, path: str) -> None:
     """Codes, scales and biases bit for bit, as its CPU kernel makes them."""
     mx = pytest.importorskip("mlx.core")
     stored = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}[dtype]
@@ -49,7 +49,7 @@ def test_encoding_equals_mlx(dtype: str, bits: int, group: int, kind: str) -> No
     with mx.stream(mx.cpu):
         want = mx.quantize(mx.array(x.reshape(8, 256)).astype(stored), group_size=group, bits=bits)
         mx.eval(want)
-    got = reference.affine_encode(bits, group, dtype, x)
+    got = kernels.affine_encode(bits, group, BY_NAME[dtype], x)
     for part, (ours, theirs) in enumerate(zip(got, want, strict=True)):
         np.testing.assert_array_equal(ours, as_bytes(mx, theirs), err_msg=("weight", "scales", "biases")[part])
 

@@ -12,7 +12,7 @@ from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import F16, Q4_0, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings import unpack
+from weighbridge.packings import regrid, unpack
 from weighbridge.packings.blocks import Q5_0
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, Packed
@@ -192,3 +192,31 @@ def test_a_dynamic_rule_that_would_hang_is_not_run() -> None:
 def test_ordinary_tensors_are_left_alone() -> None:
     plain = {"a.weight": of_numpy(np.zeros((4, 4), np.float16), F16), "a.bias": of_numpy(np.zeros(4, np.float16), F16)}
     assert unpack(plain, {}) is plain
+
+
+REGRID: dict[str, Callable[[], makers.Made]] = {
+    "gptq 2": lambda: makers.gptq(2),
+    "gptq 3": lambda: makers.gptq(3),
+    "gptq 4 symmetric": lambda: makers.gptq(4, symmetric=True),
+    "gptq 6": lambda: makers.gptq(6, stored_zero=0),
+    "gptq 7": lambda: makers.gptq(7, stored_zero=0),
+    "gptq 8": lambda: makers.gptq(8),
+    "one group a row": lambda: makers.gptq(4, group=256),
+    "awq": lambda: makers.awq(),
+}
+
+
+@pytest.mark.parametrize("case", REGRID)
+def test_as_mlx_affine_every_value_is_the_same(case: str) -> None:
+    made = REGRID[case]()
+    found = regrid.as_affine(only(made.tensors))
+    assert found is not None
+    bits, group, parts = found
+    stored = {f"m.{name}": part for name, part in parts.items()}
+    again = unpack(stored, {"quantization": {"bits": bits, "group_size": group}})["m.weight"]
+    np.testing.assert_array_equal(values(again), made.values)
+    assert (parts["scales"].spec.dtype is F16) == ("symmetric" in case)
+
+
+def test_act_order_is_no_mlx_affine() -> None:
+    assert regrid.as_affine(only(makers.gptq(4, order=True).tensors)) is None

@@ -125,3 +125,24 @@ def test_what_is_not_exact_is_decoded_rounded_or_refused_as_asked(made: Any, tmp
     assert all(0 < (m.relative or 0) < 1e-3 for m in near.moves)
     with pytest.raises(RefusedError, match="without loss"):
         weighbridge.plan(other, tmp_path / "x.gguf", inexact="refuse")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_mlx_folder_holds_the_very_values(scheme: str, made: Any, tmp_path: Path) -> None:
+    """Read by MLX, its parameters in f32."""
+    import mlx.core as mx
+
+    folder, values = made(scheme)
+    result = weighbridge.convert(folder, tmp_path / "mlx", to="mlx", inexact="refuse")
+    assert {m.kind for m in result.moves} == {"exact"}
+    told = json.loads((tmp_path / "mlx" / "config.json").read_text())["quantization"]
+    loaded: Any = mx.load(str(tmp_path / "mlx" / "model.safetensors"))
+    for name, want in values.items():
+        module = name.removesuffix(".weight")
+        scales, biases = (loaded[f"{module}.{p}"].astype(mx.float32) for p in ("scales", "biases"))
+        how = {"bits": told["bits"], "group_size": told["group_size"]}
+        got = mx.dequantize(loaded[name], scales, biases, **how)
+        np.testing.assert_allclose(np.array(got), want, rtol=0, atol=1e-6)
+    with weighbridge.open(tmp_path / "mlx") as model:
+        for name, want in values.items():
+            np.testing.assert_array_equal(model[name].numpy(dtype="f32"), want)

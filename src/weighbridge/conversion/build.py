@@ -11,47 +11,34 @@ what `probe` declares, nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import probe, recipe, targets
-from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
+from weighbridge.conversion.draft import Draft, retyped, side_files
+from weighbridge.conversion.mlx import SHARD, to_mlx
+from weighbridge.conversion.plan import Loss, Move, Plan, check_lossless, check_requantize, losses_of
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.tensors.nodes import CastReport, Node, Packed, cast, transcode
+from weighbridge.tensors.nodes import Node, Packed, transcode
 
 _SUFFIXES: Final = MappingProxyType({".gguf": "gguf", ".safetensors": "safetensors", ".npz": "npz", ".npy": "npy"})
-# What goes with a model folder to its new place, besides the weights and their index.
-_SIDE: Final = (".json", ".txt", ".md", ".model", ".jinja", ".py")
-_NO_SIDE: Final = (".index.json",)
 _PICKLED: Final = frozenset({"torch-zip", "torch-legacy"})
 
 
+# Targets that are a folder of safetensors with what belongs to it.
+_FOLDER_KINDS: Final = ("hf", "mlx")
+
 # Containers whose files lie in a model folder, with config.json beside them.
 _FOLDERS: Final = _PICKLED | {"safetensors"}
-
-
-@dataclass
-class Draft:
-    """A plan in the making: what will be in the files, not yet where."""
-
-    tensors: dict[str, Node]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    stem: str = "model"
-    texts: dict[str, bytes] = field(default_factory=dict)
-    beside: list[PlannedFile] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    reports: dict[str, CastReport] = field(default_factory=dict)
 
 
 def build(model: Checkpoint, target: str | Path, to: str | None, options: ConvertOptions) -> Plan:
@@ -60,21 +47,26 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
     path = Path(target)
     kind = to or _told_by(path, model)
     draft = _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
-    container = "safetensors" if kind == "hf" else kind
-    folder = kind == "hf" or (options.sharded and container in targets.SHARDABLE)
+    container = "safetensors" if kind in _FOLDER_KINDS else kind
+    folder = kind in _FOLDER_KINDS or (options.sharded and container in targets.SHARDABLE)
     _check_target(path, model, folder)
     draft.stem = _stem(path, model, kind)
+    if kind == "mlx" and not options.sharded:
+        options = replace(options, max_shard_size=SHARD)
     if options.inexact == "refuse":
-        check_lossless(draft.tensors)
+        check_lossless(draft.tensors, draft.moves)
     written = targets.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
     again = check_requantize(draft.tensors, options.allow_requantize)
+    if draft.index is not None:
+        where = {slot.name: file.name for file in written.files for slot, _ in file.slots}
+        draft.texts["model.safetensors.index.json"] = draft.index(where)
     return Plan(
         source=str(model.place.path),
         target=path,
         format=kind,
         folder=folder,
         files=(*written.files, *draft.beside),
-        texts={**draft.texts, **written.texts},
+        texts={**written.texts, **draft.texts},
         losses=(*draft.losses, *again, *losses_of(draft.tensors)),
         moves=tuple(draft.moves),
         notes=(*draft.notes, *written.notes, *_too_large(path, written)),
@@ -115,20 +107,9 @@ def _check_target(path: Path, model: Checkpoint, folder: bool) -> None:
 
 def _stem(path: Path, model: Checkpoint, kind: str) -> str:
     """What the files are called before `-00001-of-...` and the suffix."""
-    if kind == "hf" or (kind == "safetensors" and not path.suffix):
+    if kind in _FOLDER_KINDS or (kind == "safetensors" and not path.suffix):
         return "model"
     return path.stem if path.suffix in _SUFFIXES else path.name
-
-
-# ------------------------------------------------------------------------------------------------ types
-
-
-def _retyped(name: str, node: Node, wanted: DType, draft: Draft) -> Node:
-    """The tensor as `wanted`, its cast counted where it can lose a value."""
-    if node.spec.dtype is wanted and not isinstance(node, Packed):
-        return node
-    report = draft.reports[name] = CastReport(name)
-    return cast(node, wanted, report)
 
 
 # ------------------------------------------------------------------------------------------------ to GGUF
@@ -159,7 +140,7 @@ def _for_gguf(name: str, node: Node, wanted: DType, options: ConvertOptions, dra
             return found.node
     if chosen is F16 and wanted.block > 1:
         draft.losses.append(Loss(f"its rows of {node.spec.shape[-1]} are no whole blocks of {wanted}: F16", name))
-    return _retyped(name, node, chosen, draft)
+    return retyped(name, node, chosen, draft)
 
 
 class _Moved(NamedTuple):
@@ -190,7 +171,7 @@ def _gguf_again(model: Checkpoint, options: ConvertOptions) -> Draft:
     if options.dtype is not None:
         wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
         for name, node in model.stored.items():
-            draft.tensors[name] = _retyped(name, node, recipe.gguf_dtype(name, node.spec, wanted), draft)
+            draft.tensors[name] = retyped(name, node, recipe.gguf_dtype(name, node.spec, wanted), draft)
         kept = meta.with_file_type(kept, wanted)
     draft.metadata = meta.with_alignment(meta.named(kept, options.name), options.align)
     return draft
@@ -212,7 +193,7 @@ def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> Draft:
         wanted = _holdable(recipe.plain_dtype(options.dtype, node.spec), kind)
         if wanted is not node.spec.dtype and options.dtype is None:
             decoded.append(name)
-        draft.tensors[name] = _retyped(name, node, wanted, draft)
+        draft.tensors[name] = retyped(name, node, wanted, draft)
     if decoded:
         many = f"{len(decoded):,} tensors are" if len(decoded) > 1 else "1 tensor is"
         draft.notes.append(f"{many} decoded, as {kind} has no such type: first {decoded[0]}")
@@ -243,7 +224,7 @@ def _to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
     folder = model.place.folder
     if options.dtype not in (None, "auto") and model.config:
         draft.texts["config.json"] = meta.retyped(model.config, options.dtype)
-    for path in _side_files(folder):
+    for path in side_files(folder):
         name = path.relative_to(folder).as_posix()
         if name not in draft.texts:
             draft.beside.append(targets.raw(name, FileSource(path)))
@@ -255,14 +236,8 @@ def _unpacked(model: Checkpoint, options: ConvertOptions) -> Draft:
     named = model.family.save("hf", model.sizes, model.roles)
     draft = Draft({}, {"format": "pt"})
     for name, node in named.items():
-        draft.tensors[name] = _retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), draft)
+        draft.tensors[name] = retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), draft)
     return draft
-
-
-def _side_files(folder: Path) -> list[Path]:
-    """The small files of a model folder, and of its sentence-transformers modules (1_Pooling/config.json)."""
-    near = [p for p in folder.iterdir() if p.name.endswith(_SIDE) and not p.name.endswith(_NO_SIDE)]
-    return sorted(p for p in (*near, *folder.glob("[0-9]_*/*.json")) if p.is_file())
 
 
 def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
@@ -276,12 +251,12 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
         if wanted.kind is Kind.BLOCK:
             draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
             wanted = F16
-        draft.tensors[name] = _retyped(name, node, narrow.get(name, wanted), draft)
+        draft.tensors[name] = retyped(name, node, narrow.get(name, wanted), draft)
     draft.texts, lost = meta.for_hf(model, draft.tensors, options)
     draft.losses += lost
     return draft
 
 
 _DRAFTS: Final[Mapping[str, Callable[[Checkpoint, ConvertOptions], Draft]]] = MappingProxyType(
-    {"gguf": _to_gguf, "hf": _to_hf}
+    {"gguf": _to_gguf, "hf": _to_hf, "mlx": to_mlx}
 )

@@ -5,7 +5,7 @@ tensor, peak memory, passes, losses. It is a pure function of headers, probes an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MEMORY, MIB, SLAB
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.tensors.nodes import Cast, CastReport, Decode, Encode, Node, Packed, Transcode, walk
+from weighbridge.tensors.nodes import Cast, CastReport, Decode, Encode, Made, Node, Packed, Transcode, walk
 
 # Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
 _COMPUTED_SLAB = MIB
@@ -139,7 +139,13 @@ def how(node: Node) -> str:
     return "copy" if not node.sources else "move"
 
 
-_WORDS: Mapping[type[Node], str] = {Encode: "encode", Cast: "cast", Decode: "decode", Transcode: "transcode"}
+_WORDS: Mapping[type[Node], str] = {
+    Encode: "encode",
+    Made: "pack",
+    Cast: "cast",
+    Decode: "decode",
+    Transcode: "transcode",
+}
 
 
 def slab_cost(node: Node, rows: int) -> int:
@@ -195,9 +201,13 @@ def check_requantize(tensors: Mapping[str, Node], allowed: bool) -> list[Loss]:
     return [Loss("quantized a second time", name) for name in again]
 
 
-def check_lossless(tensors: Mapping[str, Node]) -> None:
-    """RefusedError where a tensor's values would change: quantized, or decoded into less than F32."""
+def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
+    """RefusedError where a tensor's values would change: quantized, or decoded into less than F32. Parts of a tensor
+    whose move is known to be exact are."""
+    exact = {move.tensor.removesuffix(".weight") for move in moves if move.kind == "exact"}
     for name, root in tensors.items():
+        if name.rpartition(".")[0] in exact:
+            continue
         below = {type(node) for node in walk(root)}
         if Encode in below or (Decode in below and root.spec.dtype is not F32):
             raise RefusedError(
@@ -207,7 +217,7 @@ def check_lossless(tensors: Mapping[str, Node]) -> None:
 
 def _requantizes(root: Node) -> bool:
     return any(
-        isinstance(node, Encode)
+        (isinstance(node, Encode) or (isinstance(node, Made) and node.maker.quantizes))
         and any(isinstance(b, Packed) or b.spec.dtype.kind is Kind.BLOCK for b in walk(node.source))
         for node in walk(root)
     )

@@ -25,9 +25,9 @@ class ConvertOptions:
 
     `dtype`: the number type of the weights by name, `auto` (GGUF: the type most of the source is in) or None (keep).
     `tokenizer=False` leaves the vocabulary out: a folder without tokenizer files, a GGUF that takes token ids only.
-    `inexact`: what becomes of a quantized tensor that no type of the target holds exactly: its values as floats, the
-    nearest type with the same codes and rounded scales, or a refusal. `max_shard_size` in bytes, `max_shard_tensors`:
-    when given, the target is a sharded set.
+    `q_*`: the quantization of an MLX folder, as mlx_lm.convert calls it. `inexact`: what becomes of a quantized tensor
+    that no type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded
+    scales, or a refusal. `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set.
     """
 
     dtype: str | None = None
@@ -38,6 +38,10 @@ class ConvertOptions:
     name: str | None = None
     align: int | None = None
     allow_requantize: bool = False
+    q_bits: int | None = None
+    q_group_size: int | None = None
+    q_mode: str | None = None
+    q_recipe: str | None = None
     inexact: Literal["float", "near", "refuse"] = "float"
     max_memory: int | None = None
     overwrite: bool = False

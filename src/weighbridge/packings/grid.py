@@ -49,7 +49,7 @@ class Grid:
         return MappingProxyType(own | ({"g_idx": 0} if self.ordered else {}))
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        codes, zeros = self._codes(parts), self._zeros(parts)
+        codes, zeros = self.codes(parts), self.zeros(parts)
         if not self.ordered:
             kernels.affine_decode(self.bits, self.group, self.scale_dtype, codes, parts["scales"], zeros, True, out)
             return
@@ -61,10 +61,12 @@ class Grid:
         values -= zeros.reshape(rows, -1)[:, group]
         values *= kernels.widened(self.scale_dtype, parts["scales"]).reshape(rows, -1)[:, group]
 
-    def _codes(self, parts: Mapping[str, Bytes]) -> Bytes:
+    def codes(self, parts: Mapping[str, Bytes]) -> Bytes:
+        """As stored; signed ones with 128 added."""
         return parts["codes"] ^ np.uint8(128) if self.signed else parts["codes"]
 
-    def _zeros(self, parts: Mapping[str, Bytes]) -> Bytes:
+    def zeros(self, parts: Mapping[str, Bytes]) -> Bytes:
+        """The zero point of each group, a byte each."""
         if self.zero is not None:
             return np.full(parts["scales"].nbytes // self.scale_dtype.size, self.zero, np.uint8)
         if not self.shift:
@@ -89,9 +91,9 @@ class Grid:
         return "" if blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        codes = self._codes(parts)
+        codes = self.codes(parts)
         if self.bits != 8:
             codes = kernels.unpack_codes(self.bits, codes)
-        levels = codes.reshape(-1, self.group) - self._zeros(parts)[:, None]  # modulo 256: two's complement
+        levels = codes.reshape(-1, self.group) - self.zeros(parts)[:, None]  # modulo 256: two's complement
         scales = blocks.halves(self.scale_dtype, parts["scales"], self.group // blocks.LENGTH)
         blocks.write(dtype, levels.reshape(-1, blocks.LENGTH), (scales,), out)

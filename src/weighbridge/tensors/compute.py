@@ -132,6 +132,34 @@ class Transcode(Over):
         return self.source.needs(lo, hi)
 
 
+class Maker(Protocol):
+    """How a logical tensor becomes several stored ones. They are made in `packings/`."""
+
+    @property
+    def quantizes(self) -> bool:
+        """True where values change: they are rounded to codes."""
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        """The stored tensors by their names behind the module's, of a logical one of `source`."""
+
+    def make(self, part: str, source: Bytes, out: Bytes) -> None:
+        """Some rows of one of them from the same rows of the logical tensor (F32, or a block type)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Made(Over):
+    """One of the stored tensors that `maker` makes of a logical one, row for row."""
+
+    maker: Maker
+    part: str
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        self.maker.make(self.part, self.source.read(lo, hi), out)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.source.spec.row_bytes
+
+
 @dataclass
 class CastReport:
     """What casts lost, added up over slabs and threads. `name`: of the tensor, for errors."""

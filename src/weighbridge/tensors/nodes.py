@@ -20,7 +20,19 @@ from weighbridge.base.dtypes import F32, U8, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
-from weighbridge.tensors.compute import Cast, CastReport, Codes, Decode, Encode, Packed, Packing, Transcode, Transpose
+from weighbridge.tensors.compute import (
+    Cast,
+    CastReport,
+    Codes,
+    Decode,
+    Encode,
+    Made,
+    Maker,
+    Packed,
+    Packing,
+    Transcode,
+    Transpose,
+)
 from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Retyped, Run, Slice, Stored, Strided, walk
 
 __all__ = [
@@ -32,6 +44,8 @@ __all__ = [
     "Decode",
     "Encode",
     "Gather",
+    "Made",
+    "Maker",
     "Node",
     "Packed",
     "Packing",
@@ -50,6 +64,7 @@ __all__ = [
     "decode",
     "flat_range",
     "gather",
+    "made",
     "reshape",
     "retyped",
     "slice_rows",
@@ -297,6 +312,11 @@ def cast(
     if not kernels.casts(node.spec.dtype, dtype):
         raise UnsupportedError(f"no cast from {node.spec.dtype} to {dtype}")
     return Cast(node.spec.with_dtype(dtype), node, report or CastReport())
+
+
+def made(node: Node, maker: Maker) -> dict[str, Made]:
+    """The stored tensors that `maker` makes of a logical one, by their names behind the module's."""
+    return {part: Made(spec, node, maker, part) for part, spec in maker.specs(node.spec).items()}
 
 
 def transcode(node: Packed, dtype: DType) -> Transcode:

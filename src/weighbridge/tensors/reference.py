@@ -401,7 +401,7 @@ def affine_encode(bits: int, group: int, dtype: str, x: Floats) -> tuple[Bytes, 
     are stored in `dtype`; the codes come from them before that rounding."""
     rows, top, eps = x.reshape(-1, group), np.float32(2**bits - 1), np.float32(AFFINE_EPS)
     with quiet():
-        high, low = rows.max(axis=1, keepdims=True), rows.min(axis=1, keepdims=True)
+        high, low = np.fmax.reduce(rows, axis=1, keepdims=True), np.fmin.reduce(rows, axis=1, keepdims=True)
         negative = np.abs(low) > np.abs(high)
         scale = np.maximum((high - low) / top, eps)
         scale = np.where(negative, scale, -scale)

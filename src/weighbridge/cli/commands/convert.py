@@ -16,7 +16,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.plans import convert_and_tell, show_plan
 from weighbridge.cli.options import examples, jobs_option, json_option, size_option
 
-TARGETS: Final = ("gguf", "safetensors", "npz", "hf")
+TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx")
 
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.argument("src", type=click.Path(path_type=Path)),
@@ -34,6 +34,16 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--tokenizer/--no-tokenizer", default=True, help="Convert the tokenizer too [yes]."),
     click.option("--name", metavar="NAME", help="Model name to write into a GGUF [from the source]."),
     click.option("--align", type=click.IntRange(1), metavar="N", help="Alignment of the tensors in bytes."),
+    click.option("--q-bits", type=click.IntRange(2, 8), metavar="N", help="MLX: bits of a quantized weight [4]."),
+    click.option("--q-group-size", type=int, metavar="N", help="MLX: weights that share a scale: 32, 64 [this], 128."),
+    click.option("--q-mode", type=click.Choice(("affine", "mxfp4", "mxfp8", "nvfp4")), help="MLX: the kind of codes."),
+    click.option(
+        "--recipe",
+        "--quant-predicate",
+        "q_recipe",
+        metavar="NAME",
+        help="MLX: mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6.",
+    ),
     click.option(
         "--inexact",
         type=click.Choice(("float", "near", "refuse")),

@@ -1,0 +1,103 @@
+"""Integer codes with zero points (GPTQ, AWQ, compressed-tensors) as MLX affine with the same values: the codes are
+copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale.
+
+A product of an f16 or bf16 scale and at most 8 bits of zero point is exact in F32, so the values always are; where the
+scale's own type holds every bias too (zero points that are powers of two: all symmetric schemes), it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import F32, U32, DType
+from weighbridge.base.spec import Spec
+from weighbridge.packings import affine
+from weighbridge.packings.base import Blockless
+from weighbridge.packings.grid import Grid
+from weighbridge.tensors import kernels, reference
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.kinds import Bytes, Node
+from weighbridge.tensors.nodes import Packed
+
+
+@dataclass(frozen=True)
+class _Bias(Blockless):
+    """-zero * scale of a grid, one for each of its groups: a packing of its own, as it has two members."""
+
+    grid: Grid
+    name: str = field(default="bias", init=False)
+
+    @property
+    def row_map(self) -> Mapping[str, int]:
+        return MappingProxyType({m: 1 for m in ("scales", "zeros") if m in self.grid.row_map})
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        zeros = self.grid.zeros(parts).astype(np.float32)
+        np.multiply(kernels.widened(self.grid.scale_dtype, parts["scales"]), -zeros, out=out)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """The codes of a grid as MLX's words of `bits` bits."""
+
+    grid: Grid
+    bits: int
+
+    @property
+    def quantizes(self) -> bool:
+        return False
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        columns = source.row_bytes * 8 // self.grid.bits
+        return {"weight": Spec((*source.shape[:-1], columns * self.bits // 32), U32)}
+
+    def make(self, part: str, source: Bytes, out: Bytes) -> None:
+        codes = self.grid.codes({"codes": source})
+        out[:] = codes if self.bits == 8 else reference.pack_codes(self.bits, codes)
+
+
+def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:
+    """(bits, group, weight, scales and biases) of a grid as MLX affine; None where MLX has no such groups."""
+    grid = node.packing
+    if not isinstance(grid, Grid) or grid.ordered:
+        return None
+    group = next((g for g in reversed(affine.GROUPS) if grid.group % g == 0), None)
+    if group is None:
+        return None
+    bits = grid.width if grid.width in affine.BITS[1:] else 8
+    lead = node.spec.shape[:-1]
+    scales = n.reshape(node.members["scales"], (*lead, node.spec.shape[-1] // grid.group))
+    held = {m: node.members[m] for m in ("scales", "zeros") if m in node.members}
+    biases: Node = n.decode(Packed(scales.spec.with_dtype(F32), _Bias(grid), held))
+    kept = grid.scale_dtype if _holds(biases, grid.scale_dtype) else F32
+    parts = {"weight": _words(node.members["codes"], grid, bits)}
+    for name, part in (("scales", scales), ("biases", biases)):
+        parts[name] = _repeated(n.cast(part, kept), grid.group // group)
+    return bits, group, parts
+
+
+def _words(codes: Node, grid: Grid, bits: int) -> Node:
+    if grid.bits == bits and not grid.signed:
+        return n.retyped(codes, U32, codes.spec.row_bytes // 4)
+    return n.made(codes, _Codes(grid, bits))["weight"]
+
+
+def _holds(node: Node, dtype: DType) -> bool:
+    values = node.read_all()
+    return values.tobytes() == n.cast(n.cast(node, dtype), F32).read_all().tobytes()
+
+
+def _repeated(node: Node, times: int) -> Node:
+    """Each element of a row `times` times in turn: one scale for several of MLX's smaller groups."""
+    if times == 1:
+        return node
+    *lead, groups = node.spec.shape
+    rows = node.spec.rows
+    line = n.reshape(node, (node.spec.elements,))
+    spread = n.strided(line, 0, (rows, groups, times), (groups, 1, 0))
+    return n.reshape(spread, (*lead, groups * times))

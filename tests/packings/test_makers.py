@@ -1,0 +1,86 @@
+"""What we write for MLX: words, scales and biases as MLX's own CPU kernels make them; ggml blocks repacked so that MLX
+reads the values that llama.cpp reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.kernels.data import numbers
+from tests.packings.stored import values
+
+from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
+from weighbridge.base.spec import Spec
+from weighbridge.packings import makers, unpack
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors import reference
+from weighbridge.tensors.nodes import Node
+
+mx = pytest.importorskip("mlx.core", reason="MLX WAS NOT COMPARED WITH: install requirements/oracles.txt")
+pytestmark = pytest.mark.oracle
+
+
+def weights(kind: str, dtype: DType) -> NDArray[np.float32]:
+    x = numbers(kind, 16 * 256)
+    return reference.widen(dtype.name, reference.narrow(dtype.name, x).view(np.uint8)).reshape(16, 256)
+
+
+def of_mlx(x: NDArray[np.float32], dtype: DType, **how: object) -> list[NDArray[np.uint8]]:
+    stored = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}[dtype.name]
+    with mx.stream(mx.cpu):
+        parts = mx.quantize(mx.array(x).astype(stored), **how)
+        views = [p.view(mx.uint16) if p.dtype in (mx.float16, mx.bfloat16) else p for p in parts]
+        return [np.array(v).view(np.uint8).reshape(-1) for v in views]
+
+
+@pytest.mark.parametrize("kind", ["normal", "halves", "one sign", "zero", "constant"])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+@pytest.mark.parametrize("mode", makers.MODES)
+def test_float_modes_equal_mlx(mode: str, dtype: DType, kind: str) -> None:
+    how, x = makers.MODES[mode], weights(kind, dtype)
+    want = of_mlx(x, dtype, group_size=how.group, bits=how.bits, mode=mode)
+    got = n.made(n.const(x, F32), makers.FloatOf(mode, dtype))
+    np.testing.assert_array_equal(got["scales"].read_all(), want[1])
+    np.testing.assert_array_equal(got["weight"].read_all(), want[0])
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_affine_equals_mlx(bits: int, dtype: DType) -> None:
+    x = weights("normal", dtype)
+    want = of_mlx(x, dtype, group_size=64, bits=bits)
+    got = n.made(n.const(x, F32), makers.AffineOf(bits, 64, dtype))
+    for part, expected in zip(("weight", "scales", "biases"), want, strict=True):
+        np.testing.assert_array_equal(got[part].read_all(), expected)
+        rows = got[part].spec.row_bytes
+        np.testing.assert_array_equal(got[part].read(3, 7), expected[3 * rows : 7 * rows])
+
+
+@pytest.mark.parametrize("dtype", makers.EXACT, ids=str)
+def test_blocks_keep_every_value(dtype: DType) -> None:
+    """The values that ggml's blocks decode to, from what MLX would load."""
+    blocks = n.cast(n.const(numbers("normal", 8 * 512).reshape(8, 512), F32), dtype)
+    maker = makers.BlocksOf(dtype)
+    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.made(blocks, maker).items()}
+    config = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
+    np.testing.assert_array_equal(values(unpack(parts, config)["m.weight"]), values(blocks))
+    loaded = [mx.array(parts[f"m.{p}"].read_all().view(t).reshape(8, -1)) for p, t in _kinds(maker)]
+    with mx.stream(mx.cpu):
+        scales, biases = (p.astype(mx.float32) for p in loaded[1:])
+        theirs = np.array(mx.dequantize(loaded[0], scales, biases, group_size=maker.group, bits=maker.bits))
+    np.testing.assert_allclose(theirs, values(blocks), rtol=0, atol=1e-6)
+
+
+def _kinds(maker: makers.BlocksOf) -> list[tuple[str, str]]:
+    kind = {"F16": "f2", "F32": "f4"}[maker.form.parameters.name]
+    return [("weight", "u4"), ("scales", kind), ("biases", kind)]
+
+
+def test_a_bias_that_overflows_is_told() -> None:
+    from weighbridge.base.errors import UnsupportedError
+
+    raw = np.zeros((1, 34), np.uint8)
+    raw[0, :2] = np.array([60000], np.float16).view(np.uint8)
+    node = n.made(n.Const(Spec((1, 32), BY_NAME["Q8_0"]), raw.tobytes()), makers.BlocksOf(BY_NAME["Q8_0"]))
+    with pytest.raises(UnsupportedError, match="no F16"):
+        node["biases"].read_all()

@@ -1,0 +1,127 @@
+"""An MLX folder made by us and by mlx_lm.convert from the same model: the same words, scales, biases, config and index,
+and mlx_lm runs ours. Quantized GGUFs become MLX folders with the very values of their blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracles import models, ours
+from tests.oracles.models import CASES, probe_of
+
+import weighbridge
+from weighbridge.base.errors import RefusedError, UsageError
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("mlx_lm", reason="MLX TARGETS WERE NOT PROVED: install requirements/oracles.txt")
+pytestmark = pytest.mark.oracle
+Maker = Callable[[str], Path]
+
+# How mlx_lm.convert is called, and what we are told: (model, its arguments, ours).
+CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "plain": ("llama3-v4", {}, {}),
+    "plain bf16": ("llama3-v4", {"dtype": "bfloat16"}, {"dtype": "bf16"}),
+    "affine 4/32": ("llama3-v4@bfloat16", {"q_bits": 4, "q_group_size": 32}, {"q_bits": 4, "q_group_size": 32}),
+    "affine 3/64": ("llama3-v4", {"q_bits": 3, "q_group_size": 64}, {"q_bits": 3, "q_group_size": 64}),
+    "affine of f16": ("llama3-v4", {"dtype": "float16", "q_bits": 6}, {"dtype": "f16", "q_bits": 6}),
+    "mxfp4": ("llama3-v4@bfloat16", {"q_mode": "mxfp4"}, {"q_mode": "mxfp4"}),
+    "nvfp4": ("llama3-v4", {"q_mode": "nvfp4"}, {"q_mode": "nvfp4"}),
+    "mxfp8": ("qwen3", {"q_mode": "mxfp8"}, {"q_mode": "mxfp8"}),
+    "experts": ("mixtral", {"q_bits": 4, "q_group_size": 32}, {"q_bits": 4, "q_group_size": 32}),
+    "routers at 8 bits": ("qwen3moe", {"q_bits": 4, "q_group_size": 32}, {"q_bits": 4, "q_group_size": 32}),
+    "shared expert": ("qwen2moe", {"q_bits": 8, "q_group_size": 32}, {"q_bits": 8, "q_group_size": 32}),
+    "mixed_3_6": ("llama3-v4", {"quant_predicate": "mixed_3_6", "q_group_size": 32},
+                  {"q_recipe": "mixed_3_6", "q_group_size": 32}),
+    "mixed_4_6": ("qwen3", {"quant_predicate": "mixed_4_6", "q_group_size": 32},
+                  {"q_recipe": "mixed_4_6", "q_group_size": 32}),
+}  # fmt: skip
+
+
+def theirs(source: Path, target: Path, arguments: dict[str, Any]) -> Path:
+    import mlx_lm
+
+    quantize = any(key in arguments for key in ("q_bits", "q_mode", "quant_predicate"))
+    mlx_lm.convert(str(source), str(target), quantize=quantize, **arguments)
+    return target
+
+
+def loaded(folder: Path) -> dict[str, Any]:
+    """Bytes, shape and type of every tensor, read by MLX."""
+    import mlx.core as mx
+
+    out = {}
+    tensors: Any = mx.load(str(folder / "model.safetensors"))
+    for name, array in tensors.items():
+        plain = array.view(mx.uint16) if array.dtype in (mx.float16, mx.bfloat16) else array
+        out[name] = (str(array.dtype), array.shape, np.array(plain).tobytes())
+    return out
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_folder_is_mlx_lms_own(call: str, folder_of: Maker, tmp_path: Path) -> None:
+    name, arguments, options = CALLS[call]
+    source = folder_of(name)
+    want = theirs(source, tmp_path / "theirs", arguments)
+    weighbridge.convert(source, tmp_path / "ours", to="mlx", **options)
+    found, expected = loaded(tmp_path / "ours"), loaded(want)
+    assert sorted(found) == sorted(expected)
+    assert [n for n in expected if found[n] != expected[n]] == []
+    for file in ("config.json", "model.safetensors.index.json"):
+        found_, wanted_ = (json.loads((folder / file).read_text()) for folder in (tmp_path / "ours", want))
+        assert found_ == wanted_, file  # of a recipe the modules may stand in another order
+
+
+def test_mlx_lm_runs_it(folder_of: Maker, tmp_path: Path) -> None:
+    import mlx.core as mx
+    import mlx_lm
+
+    weighbridge.convert(folder_of("llama3-v4"), tmp_path / "ours", to="mlx", q_bits=8, q_group_size=32)
+    model, _ = mlx_lm.load(str(tmp_path / "ours"))
+    ids = probe_of("llama3-v4")
+    found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
+    want = models.logits(folder_of("llama3-v4"), ids)
+    assert np.mean((found - want) ** 2) / np.var(want) < 0.01
+
+
+@pytest.mark.parametrize("ftype", ["q8_0"])
+def test_a_quantized_gguf_keeps_its_values(ftype: str, folder_of: Maker, tmp_path: Path) -> None:
+    """GGUF -> MLX: the floats of MLX's folder are those of the GGUF's blocks, and its logits those of the same
+    floats."""
+    gguf = ours.to_gguf(folder_of("llama3-v4"), tmp_path / "q.gguf", ftype, pre=CASES["llama3-v4"].pre)
+    plan = weighbridge.plan(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
+    assert {m.kind for m in plan.moves} == {"exact"}
+    weighbridge.convert(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
+    with weighbridge.open(gguf, names="canonical") as a, weighbridge.open(tmp_path / "mlx", names="canonical") as b:
+        assert sorted(a) == sorted(b)
+        for name in a:
+            np.testing.assert_array_equal(b[name].numpy(dtype="f32"), a[name].numpy(dtype="f32"), err_msg=name)
+
+
+def test_an_mlx_folder_again_is_copied(folder_of: Maker, tmp_path: Path) -> None:
+    once = models.quantize_mlx(folder_of("llama3-v4"), tmp_path / "once", bits=4, group=32)
+    weighbridge.convert(once, tmp_path / "twice", to="mlx")
+    assert loaded(tmp_path / "twice") == loaded(once)
+    with pytest.raises(RefusedError, match="quantized again"):
+        weighbridge.plan(once, tmp_path / "x", to="mlx", q_bits=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"q_mode": "fp4"},
+        {"q_bits": 7},
+        {"q_bits": 4, "q_group_size": 16},
+        {"q_mode": "mxfp4", "q_bits": 8},
+        {"q_mode": "mxfp4", "q_recipe": "mixed_3_6"},
+        {"q_recipe": "mixed_1_2"},
+        {"dtype": "q8_0"},
+    ],
+)
+def test_options_that_contradict_each_other(options: dict[str, Any], folder_of: Maker, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        weighbridge.plan(folder_of("llama3-v4"), tmp_path / "x", to="mlx", **options)
