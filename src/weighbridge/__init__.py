@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weighbridge.api import convert, identify, inspect, open, plan, verify
+    from weighbridge.api import convert, diff, identify, inspect, open, plan, verify
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "convert", "identify", "inspect", "open", "plan", "verify"]
+__all__ = ["__version__", "convert", "diff", "identify", "inspect", "open", "plan", "verify"]
 
 _API = frozenset(__all__) - {"__version__"}
 

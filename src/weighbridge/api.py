@@ -8,6 +8,7 @@ model["lm_head.weight"][0:10].torch()     some rows, without reading the rest
 wb.open("a.gguf", names="canonical")["layers.0.attention.q.weight"]
 
 wb.identify(path)  wb.inspect(path)  wb.verify(path)      answers as dataclasses
+wb.diff(a, b)                                            two models tensor by tensor, in any two formats
 wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Progress, Result
     from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.reports.diff import Diff
     from weighbridge.reports.identify import Report as IdentifyReport
     from weighbridge.reports.inspect import Report as InspectReport
     from weighbridge.reports.verify import Report as VerifyReport
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
-__all__ = ["Model", "Tensor", "convert", "identify", "inspect", "open", "plan", "verify"]
+__all__ = ["Model", "Tensor", "convert", "diff", "identify", "inspect", "open", "plan", "verify"]
 
 
 # ------------------------------------------------------------------------------------------------ functions
@@ -76,6 +78,13 @@ def verify(path: Path, **options: Any) -> VerifyReport:
     from weighbridge.reports import verify as reports
 
     return reports.verify(os.fspath(path), **options)
+
+
+def diff(a: Path, b: Path, **options: Any) -> Diff:
+    """What differs between two models in whatever form: names, bytes, values after decoding."""
+    from weighbridge.reports import diff as reports
+
+    return reports.diff(os.fspath(a), os.fspath(b), **options)
 
 
 def plan(

@@ -49,6 +49,7 @@ COMMANDS: Final = (
     Row("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
     Row("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
     Row("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
+    Row("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
     Row("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
     Row("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert:plan"),
     Row("split", "Split a model into shards.", _CHANGE, ("shard",)),

@@ -1,0 +1,88 @@
+"""`wb diff`: what differs between two models, in whatever form they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weighbridge.cli.options import examples, jobs_option, json_option
+
+if TYPE_CHECKING:
+    from weighbridge.reports.diff import Diff
+
+_SHOWN = 20
+
+
+@click.command(
+    epilog=examples(
+        "wb diff ./my-model/ my-model.gguf",
+        "wb diff base.safetensors tuned.safetensors --limit 50",
+        "wb diff a.gguf b.gguf --html changes.html",
+    )
+)
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--names",
+    type=click.Choice(["auto", "stored", "logical", "canonical"]),
+    default="auto",
+    help="Compare under these names [auto: canonical where the names differ].",
+)
+@click.option("--tolerance", type=float, default=0.0, metavar="X", help="Differences up to X count as none [0].")
+@click.option("--limit", type=click.IntRange(0), default=_SHOWN, metavar="N", help=f"Rows to show [{_SHOWN}].")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole table as a page.")
+@jobs_option
+@json_option
+def command(
+    a: str, b: str, names: str, tolerance: float, limit: int, html: Path | None, jobs: int | None, as_json: bool
+) -> int:
+    """Compare the models A and B: names, bytes, then values after decoding (largest difference, NMSE, cosine).
+
+    A Hugging Face folder, a GGUF, an MLX folder: names are mapped where both families are known. Exit code 1 where a
+    tensor is missing, of another shape or of other values; another number type with the same values is no difference.
+    """
+    from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.reports.diff import diff
+
+    with Progress() as progress:
+        found = diff(a, b, names=names, tolerance=tolerance, jobs=jobs, progress=progress)  # type: ignore[arg-type]
+    if html is not None:
+        _write(html, found)
+    if as_json:
+        emit_json(found)
+    else:
+        _show(found, limit)
+    return int(not found.same)
+
+
+def _write(path: Path, found: Diff) -> None:
+    from weighbridge.io.sink import write_file
+    from weighbridge.reports.diff_html import page
+
+    write_file(path, page(found).encode())
+
+
+def _show(found: Diff, limit: int) -> None:
+    from weighbridge.cli.render import Column, clean, echo, note, table
+
+    if found.tensors:
+        rows = [
+            (clean(c.name), c.kind, clean(c.a), clean(c.b), _number(c.max_abs), _number(c.nmse), _number(c.cosine))
+            for c in found.tensors[:limit]
+        ]
+        numbers = [Column(title, right=True) for title in ("max abs", "NMSE", "cosine")]
+        table(["tensor", "what", "a", "b", *numbers], rows)
+        if len(found.tensors) > limit:
+            note(f"and {len(found.tensors) - limit:,} more: --limit, or --html for all")
+    for key, one, other in found.metadata:
+        echo(clean(f"{key}: {one or 'not there'} | {other or 'not there'}"))
+    for line in found.notes:
+        note(clean(line))
+    counts = ", ".join(f"{n:,} {kind}" for kind, n in found.counts.items() if n)
+    echo(f"{counts or 'no tensors'} (by {found.names} names)")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,129 @@
+"""Two models compared: equal across containers and schemes, each kind of difference seen and measured, worst first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.reports import diff as reports
+from weighbridge.reports.diff import Diff, diff
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@pytest.fixture
+def compare(tmp_path: Path) -> Callable[..., Diff]:
+    def run(a: Arrays, b: Arrays, **options: Any) -> Diff:
+        save_file(a, tmp_path / "a.safetensors")
+        save_file(b, tmp_path / "b.safetensors")
+        return diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors", **options)
+
+    return run
+
+
+def normal(*shape: int, seed: int = 1) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def test_measures_are_those_of_numpy(compare: Callable[..., Diff]) -> None:
+    a, b = normal(300, 50), normal(300, 50, seed=2)
+    found = compare({"x": a}, {"x": b})
+    (change,) = found.tensors
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    assert change.kind == "values"
+    assert change.max_abs == pytest.approx(np.abs(x - y).max(), rel=1e-12)
+    assert change.nmse == pytest.approx(((x - y) ** 2).sum() / (x**2).sum(), rel=1e-12)
+    assert change.cosine == pytest.approx(x @ y / np.sqrt((x @ x) * (y @ y)), rel=1e-12)
+    assert not found.same
+
+
+def test_slabs_add_up(compare: Callable[..., Diff], monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = {"x": normal(97, 13)}, {"x": normal(97, 13, seed=2)}
+    whole = compare(a, b).tensors[0]
+    monkeypatch.setattr(reports, "_SLAB", 100)
+    part = compare(a, b).tensors[0]
+    assert part.max_abs == whole.max_abs
+    assert part.nmse == pytest.approx(whole.nmse)
+    assert part.cosine == pytest.approx(whole.cosine)
+
+
+def test_each_kind_worst_first(compare: Callable[..., Diff]) -> None:
+    base = normal(8, 8)
+    a = {"gone": base, "shape": base, "near": base, "far": base, "type": base.astype(np.float16), "same": base}
+    b = {"new": base, "shape": normal(4, 8), "near": base + np.float32(1e-3), "far": base * 2,
+         "type": base.astype(np.float16).astype(np.float32), "same": base}  # fmt: skip
+    found = compare(a, b)
+    assert [(c.name, c.kind) for c in found.tensors] == [
+        ("gone", "only in a"), ("new", "only in b"), ("shape", "shape"), ("far", "values"), ("near", "values"),
+        ("type", "type"),
+    ]  # fmt: skip
+    assert found.counts == {"only in a": 1, "only in b": 1, "shape": 1, "values": 2, "type": 1, "equal": 1}
+
+
+def test_another_type_with_the_same_values_is_no_difference(compare: Callable[..., Diff]) -> None:
+    x = normal(4, 4).astype(np.float16)
+    assert compare({"x": x}, {"x": x.astype(np.float32)}).same
+
+
+def test_tolerance(compare: Callable[..., Diff]) -> None:
+    x = normal(4, 4)
+    y = x.copy()
+    y[0, 0] += np.float32(0.25)
+    assert compare({"x": x}, {"x": y}, tolerance=0.26).same
+    assert not compare({"x": x}, {"x": y}, tolerance=0.24).same
+
+
+def test_nan_and_inf_count_only_where_they_stand_alone(compare: Callable[..., Diff]) -> None:
+    x, y = normal(6), normal(6)
+    x[0] = y[0] = np.nan
+    x[1] = y[1] = np.inf
+    x[2], y[3], y[4] = np.nan, np.inf, -np.inf
+    (change,) = compare({"x": x}, {"x": y}).tensors
+    assert (change.broken, change.max_abs) == (3, 0.0)
+
+
+def test_integers_beyond_f32(compare: Callable[..., Diff]) -> None:
+    x = np.array([2**24, 5], np.int64)
+    assert not compare({"x": x}, {"x": x + np.array([1, 0])}).same
+    assert compare({"x": x}, {"x": x.copy()}).same
+
+
+def test_negative_zero_and_empty(compare: Callable[..., Diff]) -> None:
+    assert compare({"x": np.zeros(3, np.float32), "e": np.zeros((0, 3), np.float32)},
+                   {"x": -np.zeros(3, np.float32), "e": np.zeros((0, 3), np.float32)}).same  # fmt: skip
+
+
+def test_unknown_families_are_compared_by_their_own_names(compare: Callable[..., Diff]) -> None:
+    found = compare({"x": normal(2)}, {"y": normal(2)})
+    assert (found.names, found.counts["only in a"], found.counts["only in b"]) == ("logical", 1, 1)
+    assert found.notes
+    with pytest.raises(WeighbridgeError):
+        compare({"x": normal(2)}, {"y": normal(2)}, names="canonical")
+    with pytest.raises(UsageError):
+        compare({"x": normal(2)}, {"y": normal(2)}, names="mine")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from weighbridge.cli.main import main
+
+    a, b, page = (str(tmp_path / n) for n in ("a.safetensors", "b.safetensors", "page.html"))
+    save_file({"<b>x</b>": normal(3)}, a)
+    save_file({"<b>x</b>": normal(3, seed=2)}, b)
+    assert main(["diff", a, a]) == 0
+    capsys.readouterr()
+    assert main(["diff", a, b, "--json", "--html", page]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["tensors"][0]["kind"] == "values"
+    html = Path(page).read_text()
+    assert "&lt;b&gt;x&lt;/b&gt;" in html
+    assert "<b>x</b>" not in html
+    assert main(["diff", a, b]) == 1
+    assert "1 values" in capsys.readouterr().out
