@@ -1,6 +1,7 @@
 // What ggml's block types share: f16 scales, and the way from one block in each lane to any number of blocks.
 #pragma once
 
+#include "bytes16.hpp"
 #include "floats.hpp"
 #include "lanes.hpp"
 

@@ -86,51 +86,47 @@ constexpr size_t IQ4_NL_SIZE = 18, MXFP4_SIZE = 17;
 void decode_q8_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += sizeof(Q8_0), dst += N * 4) {
     const float d = half(src);
-    const i8* qs = reinterpret_cast<const i8*>(src + 2);
-    for (size_t j = 0; j < N; ++j) store(dst, j, float(qs[j]) * d);
+    put_scaled(load16(src + 2), d, dst);
+    put_scaled(load16(src + 18), d, dst + 64);
   }
 }
 
 void decode_q4_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += sizeof(Q4_0), dst += N * 4) {
     const float d = half(src);
-    const u8* qs = src + 2;
-    for (size_t j = 0; j < N / 2; ++j) store(dst, j, float(int(qs[j] & 15) - 8) * d);
-    for (size_t j = 0; j < N / 2; ++j) store(dst, j + N / 2, float(int(qs[j] >> 4) - 8) * d);
+    const B16 q = load16(src + 2);
+    put_scaled((q & splat16(15)) - splat16(8), d, dst);
+    put_scaled((q >> 4) - splat16(8), d, dst + 64);
   }
 }
 
 void decode_q4_1(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += sizeof(Q4_1), dst += N * 4) {
     const float d = half(src), m = half(src + 2);
-    const u8* qs = src + 4;
-    for (size_t j = 0; j < N / 2; ++j) store(dst, j, float(int(qs[j] & 15)) * d + m);
-    for (size_t j = 0; j < N / 2; ++j) store(dst, j + N / 2, float(int(qs[j] >> 4)) * d + m);
+    const B16 q = load16(src + 4);
+    put_more(q & splat16(15), d, m, dst);
+    put_more(q >> 4, d, m, dst + 64);
   }
 }
 
-// The codes of Q5_0 and Q5_1.
-WB_INLINE void unpack_5bit(const u8* WB_RESTRICT high, const u8* WB_RESTRICT qs, i32* WB_RESTRICT q) {
-  const u32 qh = load<u32>(high);
-  for (u32 j = 0; j < N / 2; ++j) q[j] = i32((qs[j] & 15u) | ((qh >> j & 1u) << 4));
-  for (u32 j = 0; j < N / 2; ++j) q[j + N / 2] = i32((qs[j] >> 4) | ((qh >> (j + 16) & 1u) << 4));
-}
+// The fifth bits of sixteen elements, where they belong.
+WB_INLINE B16 fifth(u32 bits) { return spread_bits(bits) & splat16(16); }
 
 void decode_q5_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += sizeof(Q5_0), dst += N * 4) {
     const float d = half(src);
-    i32 q[N];
-    unpack_5bit(src + 2, src + 6, q);
-    for (size_t j = 0; j < N; ++j) store(dst, j, float(q[j] - 16) * d);
+    const B16 q = load16(src + 6);
+    put_scaled(((q & splat16(15)) | fifth(load<u16>(src + 2))) - splat16(16), d, dst);
+    put_scaled(((q >> 4) | fifth(load<u16>(src + 4))) - splat16(16), d, dst + 64);
   }
 }
 
 void decode_q5_1(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += sizeof(Q5_1), dst += N * 4) {
     const float d = half(src), m = half(src + 2);
-    i32 q[N];
-    unpack_5bit(src + 4, src + 8, q);
-    for (size_t j = 0; j < N; ++j) store(dst, j, float(q[j]) * d + m);
+    const B16 q = load16(src + 8);
+    put_more((q & splat16(15)) | fifth(load<u16>(src + 4)), d, m, dst);
+    put_more((q >> 4) | fifth(load<u16>(src + 6)), d, m, dst + 64);
   }
 }
 

@@ -44,28 +44,22 @@ constexpr size_t IQ1_M_SIZE = 56;
 // nibbles.                                               x = d * (scale - 32) * IQ4_VALUES[q]
 constexpr size_t IQ4_XS_SIZE = 136;
 
-constexpr float IQ1_DELTA = 0.125f;
-
 // Seven signs and the eighth that makes their number even.
 WB_INLINE u32 even_signs(u32 seven) {
   const u32 folded = seven ^ (seven >> 4);
   return seven | ((0x6996u >> (folded & 15) & 1) << 7);  // 0x6996: the parity of each nibble
 }
 
-// Neighbours of one point. The sign of a NaN flips too: ggml multiplies by -1, of which compilers make a negation.
-template <class Point>
-WB_INLINE void store_point(Point point, float scale, u32 signs, u8* WB_RESTRICT dst) {
-  u8 magnitude[sizeof(Point)];
-  memcpy(magnitude, &point, sizeof point);
-  for (size_t j = 0; j < sizeof(Point); ++j)
-    store(dst, j, bit_cast<u32>(scale * float(magnitude[j])) ^ (signs >> j & 1) << 31);
+// Two points of four neighbours as one of eight.
+WB_INLINE u64 both(u32 first, u32 second) { return first | u64(second) << 32; }
+
+// Two points of eight neighbours, and a bit for each minus.
+WB_INLINE void put_points(u64 first, u64 second, u32 minuses, float scale, u8* dst) {
+  put_signed(join(first, second), spread_bits(minuses), scale, dst);
 }
 
-WB_INLINE void store_ternary(u64 point, float scale, float delta, u8* WB_RESTRICT dst) {
-  i8 trit[8];
-  memcpy(trit, &point, 8);
-  for (size_t j = 0; j < 8; ++j) store(dst, j, scale * (float(trit[j]) + delta));
-}
+// Eight eighths, or minus as many.
+WB_INLINE u64 eighths(u32 minus) { return minus ? 0xFFFFFFFFFFFFFFFFu : 0x0101010101010101u; }
 
 void decode_iq2_xxs(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += IQ2_XXS_SIZE) {
@@ -74,8 +68,10 @@ void decode_iq2_xxs(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
       const u8* codes = src + 2 + 8 * run;
       const u32 rest = load<u32>(codes + 4);
       const float scale = d * (0.5f + float(rest >> 28)) * 0.25f;
-      for (size_t l = 0; l < 4; ++l, dst += 8 * 4)
-        store_point(grids.iq2_xxs[codes[l]], scale, even_signs(rest >> 7 * l & 127), dst);
+      for (size_t l = 0; l < 4; l += 2, dst += 16 * 4) {
+        const u32 minuses = even_signs(rest >> 7 * l & 127) | even_signs(rest >> 7 * (l + 1) & 127) << 8;
+        put_points(grids.iq2_xxs[codes[l]], grids.iq2_xxs[codes[l + 1]], minuses, scale, dst);
+      }
     }
   }
 }
@@ -88,23 +84,23 @@ WB_INLINE float quarter_scale(float d, u8 nibbles, size_t part) {
 void decode_iq2_xs(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += IQ2_XS_SIZE) {
     const float d = half(src);
-    for (size_t run = 0; run < RUNS; ++run)
-      for (size_t l = 0; l < 4; ++l, dst += 8 * 4) {
-        const u32 code = load<u16>(src + 2, 4 * run + l);
-        store_point(grids.iq2_xs[code & 511], quarter_scale(d, src[66 + run], l / 2), even_signs(code >> 9), dst);
-      }
+    for (size_t part = 0; part < 16; ++part, dst += 16 * 4) {
+      const u32 first = load<u16>(src + 2, 2 * part), second = load<u16>(src + 2, 2 * part + 1);
+      const u32 minuses = even_signs(first >> 9) | even_signs(second >> 9) << 8;
+      const float scale = quarter_scale(d, src[66 + part / 2], part % 2);
+      put_points(grids.iq2_xs[first & 511], grids.iq2_xs[second & 511], minuses, scale, dst);
+    }
   }
 }
 
 void decode_iq2_s(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += IQ2_S_SIZE) {
     const float d = half(src);
-    const u8 *codes = src + 2, *signs = src + 34, *upper = src + 66, *scales = src + 74;
-    for (size_t run = 0; run < RUNS; ++run)
-      for (size_t l = 0; l < 4; ++l, dst += 8 * 4) {
-        const u32 code = codes[4 * run + l] | (u32(upper[run]) >> 2 * l & 3) << 8;
-        store_point(grids.iq2_s[code], quarter_scale(d, scales[run], l / 2), signs[4 * run + l], dst);
-      }
+    const u8 *codes = src + 2, *upper = src + 66, *scales = src + 74;
+    const auto point = [&](size_t l) { return grids.iq2_s[codes[l] | (u32(upper[l / 4]) >> 2 * (l % 4) & 3) << 8]; };
+    for (size_t part = 0; part < 16; ++part, dst += 16 * 4)
+      put_points(point(2 * part), point(2 * part + 1), load<u16>(src + 34, part),
+                 quarter_scale(d, scales[part / 2], part % 2), dst);
   }
 }
 
@@ -115,10 +111,10 @@ void decode_iq3_xxs(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
       const u8* codes = src + 2 + 8 * run;
       const u32 rest = load<u32>(src + 66, run);
       const float scale = d * (0.5f + float(rest >> 28)) * 0.5f;
-      for (size_t l = 0; l < 4; ++l, dst += 8 * 4) {
-        const u32 signs = even_signs(rest >> 7 * l & 127);
-        store_point(grids.iq3_xxs[codes[2 * l]], scale, signs, dst);
-        store_point(grids.iq3_xxs[codes[2 * l + 1]], scale, signs >> 4, dst + 16);
+      const auto point = [&](size_t l) { return both(grids.iq3_xxs[codes[2 * l]], grids.iq3_xxs[codes[2 * l + 1]]); };
+      for (size_t l = 0; l < 4; l += 2, dst += 16 * 4) {
+        const u32 minuses = even_signs(rest >> 7 * l & 127) | even_signs(rest >> 7 * (l + 1) & 127) << 8;
+        put_points(point(l), point(l + 1), minuses, scale, dst);
       }
     }
   }
@@ -127,13 +123,12 @@ void decode_iq3_xxs(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 void decode_iq3_s(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += IQ3_S_SIZE) {
     const float d = half(src);
-    const u8 *codes = src + 2, *upper = src + 66, *signs = src + 74, *scales = src + 106;
-    for (size_t run = 0; run < RUNS; ++run) {
-      const float scale = d * float(1 + 2 * (scales[run / 2] >> 4 * (run % 2) & 15));
-      for (size_t k = 0; k < 8; ++k, dst += 4 * 4) {
-        const u32 code = codes[8 * run + k] | (u32(upper[run]) >> k & 1) << 8;
-        store_point(grids.iq3_s[code], scale, u32(signs[4 * run + k / 2]) >> 4 * (k % 2), dst);
-      }
+    const u8 *codes = src + 2, *upper = src + 66, *scales = src + 106;
+    const auto point = [&](size_t k) { return grids.iq3_s[codes[k] | (u32(upper[k / 8]) >> k % 8 & 1) << 8]; };
+    for (size_t part = 0; part < 16; ++part, dst += 16 * 4) {
+      const float scale = d * float(1 + 2 * (scales[part / 4] >> 4 * (part / 2 % 2) & 15));
+      const u64 first = both(point(4 * part), point(4 * part + 1)), second = both(point(4 * part + 2), point(4 * part + 3));
+      put_points(first, second, load<u16>(src + 74, part), scale, dst);
     }
   }
 }
@@ -143,9 +138,11 @@ void decode_iq1_s(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
     const float d = half(src);
     for (size_t run = 0; run < RUNS; ++run) {
       const u32 rest = load<u16>(src + 34, run);
-      const float scale = d * float(2 * (rest >> 12 & 7) + 1), delta = rest & 0x8000 ? -IQ1_DELTA : IQ1_DELTA;
-      for (size_t l = 0; l < 4; ++l, dst += 8 * 4)
-        store_ternary(grids.iq1_s[src[2 + 4 * run + l] | (rest >> 3 * l & 7) << 8], scale, delta, dst);
+      const float scale = d * float(2 * (rest >> 12 & 7) + 1);
+      const u64 shift = eighths(rest & 0x8000);
+      const auto point = [&](size_t l) { return grids.iq1_s[src[2 + 4 * run + l] | (rest >> 3 * l & 7) << 8]; };
+      for (size_t l = 0; l < 4; l += 2, dst += 16 * 4)
+        put_shifted(join(point(l), point(l + 1)), join(shift, shift), scale, dst);
     }
   }
 }
@@ -159,10 +156,12 @@ WB_INLINE u32 iq1_m_half(const u8* scales) {
 void decode_iq1_m(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t b = 0; b < n; ++b, src += IQ1_M_SIZE) {
     const float d = bit_cast<float>(widen_f16(iq1_m_half(src + 48)));
-    for (size_t k = 0; k < 32; ++k, dst += 8 * 4) {
-      const u32 rest = src[32 + k / 2] >> 4 * (k % 2) & 15;
-      const float scale = d * float(2 * (load<u16>(src + 48, k / 8) >> 3 * (k / 2 % 4) & 7) + 1);
-      store_ternary(grids.iq1_s[src[k] | (rest & 7) << 8], scale, rest & 8 ? -IQ1_DELTA : IQ1_DELTA, dst);
+    for (size_t part = 0; part < 16; ++part, dst += 16 * 4) {
+      const u32 rest = src[32 + part];
+      const float scale = d * float(2 * (load<u16>(src + 48, part / 4) >> 3 * (part % 4) & 7) + 1);
+      const u64 first = grids.iq1_s[src[2 * part] | (rest & 7) << 8];
+      const u64 second = grids.iq1_s[src[2 * part + 1] | (rest >> 4 & 7) << 8];
+      put_shifted(join(first, second), join(eighths(rest & 8), eighths(rest & 128)), scale, dst);
     }
   }
 }

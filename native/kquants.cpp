@@ -51,15 +51,35 @@ constexpr size_t Q6_K_SIZE = 210;
 //  +------+--------------------+------------+
 constexpr size_t Q8_K_SIZE = 292;
 
+template <size_t k>
+struct Part {
+  static constexpr size_t at = k;
+};
+template <size_t... part>
+struct Parts {};
+constexpr Parts<0, 1, 2, 3, 4, 5, 6, 7> EIGHT;
+constexpr Parts<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15> SIXTEEN;
+
+// Two bits of sixteen bytes: of part `part` of 256 codes in 64 bytes, where byte l of a half of 128 has elements l, l + 32,
+// l + 64, l + 96.
+template <size_t part>
+WB_INLINE B16 crumbs(const u8* qs) {
+  return (load16(qs + 32 * (part / 8) + 16 * (part % 2)) >> int(2 * (part / 2 % 4))) & splat16(3);
+}
+
+// `each` with every part's number, known to the compiler.
+template <size_t... part, class Each>
+WB_INLINE void unrolled(Parts<part...>, Each each) {
+  (each(Part<part>{}), ...);
+}
+
 void decode_q2_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
-  for (size_t b = 0; b < n; ++b, src += Q2_K_SIZE) {
+  for (size_t b = 0; b < n; ++b, src += Q2_K_SIZE, dst += N * 4) {
     const float d = half(src + 80), least = half(src + 82);
-    for (size_t part = 0; part < 16; ++part, dst += 16 * 4) {
-      const float scale = d * float(src[part] & 15), low = least * float(src[part] >> 4);
-      const u8* q = src + 16 + 32 * (part / 8) + 16 * (part % 2);
-      const int shift = 2 * int(part / 2 % 4);
-      for (size_t l = 0; l < 16; ++l) store(dst, l, scale * float(q[l] >> shift & 3) - low);
-    }
+    unrolled(SIXTEEN, [&](auto part) {
+      const float scale = d * float(src[part.at] & 15), low = least * float(src[part.at] >> 4);
+      put_less(crumbs<part.at>(src + 16), scale, low, dst + 64 * part.at);
+    });
   }
 }
 
@@ -73,17 +93,16 @@ WB_INLINE void unpack_scales_q3(const u8* WB_RESTRICT p, i32* WB_RESTRICT scales
 }
 
 void decode_q3_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
-  for (size_t b = 0; b < n; ++b, src += Q3_K_SIZE) {
+  for (size_t b = 0; b < n; ++b, src += Q3_K_SIZE, dst += N * 4) {
     const float d = half(src + 108);
     i32 scales[16];
     unpack_scales_q3(src + 96, scales);
-    for (size_t part = 0; part < 16; ++part, dst += 16 * 4) {
-      const float scale = d * float(scales[part]);
-      const u8 *q = src + 32 + 32 * (part / 8) + 16 * (part % 2), *h = src + 16 * (part % 2);
-      const int shift = 2 * int(part / 2 % 4), bit = int(part / 2);
-      for (size_t l = 0; l < 16; ++l)
-        store(dst, l, scale * float((q[l] >> shift & 3) - 4 + 4 * (h[l] >> bit & 1)));
-    }
+    unrolled(SIXTEEN, [&](auto part) {
+      // Without its third bit a code is four less: two's complement has these bits on top.
+      const B16 bit = splat16(1 << part.at / 2), high = load16(src + 16 * (part.at % 2)) & bit;
+      const B16 less = equal(high, splat16(0)) & splat16(0xFC);
+      put_scaled(crumbs<part.at>(src + 32) | less, d * float(scales[part.at]), dst + 64 * part.at);
+    });
   }
 }
 
@@ -98,47 +117,49 @@ WB_INLINE void unpack_scales_q4(const u8* WB_RESTRICT p, u8* WB_RESTRICT scales,
   }
 }
 
-void decode_q4_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
-  for (size_t b = 0; b < n; ++b, src += Q4_K_SIZE) {
-    const float d = half(src), least = half(src + 2);
-    u8 scales[8], minima[8];
-    unpack_scales_q4(src + 4, scales, minima);
-    for (size_t part = 0; part < 8; ++part, dst += 32 * 4) {
-      const float scale = d * float(scales[part]), low = least * float(minima[part]);
-      const u8* q = src + 16 + 32 * (part / 2);
-      const int shift = 4 * int(part % 2);
-      for (size_t l = 0; l < 32; ++l) store(dst, l, scale * float(q[l] >> shift & 15) - low);
+// Four bits of sixteen bytes: of half `half` of part `part` of 256 codes in 128 bytes; 32 bytes are 64 elements, low
+// nibbles first.
+template <size_t part>
+WB_INLINE B16 pairs(const u8* qs, size_t half) {
+  return (load16(qs + 32 * (part / 2) + 16 * half) >> int(4 * (part % 2))) & splat16(15);
+}
+
+template <bool fifth>
+WB_INLINE void decode_q45_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst) {
+  const float d = half(src), least = half(src + 2);
+  u8 scales[8], minima[8];
+  unpack_scales_q4(src + 4, scales, minima);
+  unrolled(EIGHT, [&](auto part) {
+    const float scale = d * float(scales[part.at]), low = least * float(minima[part.at]);
+    for (size_t side = 0; side < 2; ++side) {
+      B16 codes = pairs<part.at>(src + (fifth ? 48 : 16), side);
+      if constexpr (fifth) {
+        const B16 bit = splat16(1 << part.at);
+        codes = codes | (equal(load16(src + 16 + 16 * side) & bit, bit) & splat16(16));
+      }
+      put_less(codes, scale, low, dst + 128 * part.at + 64 * side);
     }
-  }
+  });
+}
+
+void decode_q4_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t b = 0; b < n; ++b, src += Q4_K_SIZE, dst += N * 4) decode_q45_k<false>(src, dst);
 }
 
 void decode_q5_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
-  for (size_t b = 0; b < n; ++b, src += Q5_K_SIZE) {
-    const float d = half(src), least = half(src + 2);
-    u8 scales[8], minima[8];
-    unpack_scales_q4(src + 4, scales, minima);
-    for (size_t part = 0; part < 8; ++part, dst += 32 * 4) {
-      const float scale = d * float(scales[part]), low = least * float(minima[part]);
-      const u8 *q = src + 48 + 32 * (part / 2), *h = src + 16;
-      const int shift = 4 * int(part % 2), bit = int(part);
-      for (size_t l = 0; l < 32; ++l)
-        store(dst, l, scale * float((q[l] >> shift & 15) | (h[l] >> bit & 1) << 4) - low);
-    }
-  }
+  for (size_t b = 0; b < n; ++b, src += Q5_K_SIZE, dst += N * 4) decode_q45_k<true>(src, dst);
 }
 
 void decode_q6_k(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
-  for (size_t b = 0; b < n; ++b, src += Q6_K_SIZE) {
+  for (size_t b = 0; b < n; ++b, src += Q6_K_SIZE, dst += N * 4) {
     const float d = half(src + 208);
     const i8* scales = reinterpret_cast<const i8*>(src + 192);
-    for (size_t part = 0; part < 16; ++part, dst += 16 * 4) {
-      const float scale = d * float(scales[part]);
-      const size_t side = part / 8, run = part / 2 % 4, at = 16 * (part % 2);  // run: which of the four 32s
-      const u8 *low = src + 64 * side + 32 * (run % 2) + at, *high = src + 128 + 32 * side + at;
-      const int shift = 4 * int(run / 2), bits = 2 * int(run);
-      for (size_t l = 0; l < 16; ++l)
-        store(dst, l, scale * float(((low[l] >> shift & 15) | (high[l] >> bits & 3) << 4) - 32));
-    }
+    unrolled(SIXTEEN, [&](auto part) {
+      constexpr size_t side = part.at / 8, run = part.at / 2 % 4, at = 16 * (part.at % 2);  // run: of the four 32s
+      const B16 low = (load16(src + 64 * side + 32 * (run % 2) + at) >> int(4 * (run / 2))) & splat16(15);
+      const B16 codes = (low | (crumbs<part.at>(src + 128) << 4)) - splat16(32);
+      put_scaled(codes, d * float(scales[part.at]), dst + 64 * part.at);
+    });
   }
 }
 

@@ -22,7 +22,7 @@ WB_INLINE V select(I32 mask, V yes, V no) {
 }
 WB_INLINE I32 convert(F32 x) { return __builtin_convertvector(x, I32); }
 WB_INLINE F32 to_float(I32 x) { return __builtin_convertvector(x, F32); }
-WB_INLINE F32 splat(float x) { return F32{} + x; }
+WB_INLINE F32 splat(float x) { return x - F32{}; }  // keeps a -0, as + would not
 WB_INLINE I32 splat(i32 x) { return I32{} + x; }
 
 #else  // Compilers without vector types: the same names as arrays and loops.

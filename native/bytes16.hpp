@@ -1,0 +1,131 @@
+// Sixteen bytes in a register, and the sixteen floats that they are. Decoders take codes apart here and never lay them
+// down in between: a vector that is read back out of smaller stores waits for all of them.
+#pragma once
+
+#include "lanes.hpp"
+
+#if WB_LANES > 4
+#include <immintrin.h>
+#endif
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+
+typedef u8 B16 __attribute__((vector_size(16)));
+typedef u64 U64x2 __attribute__((vector_size(16)));
+
+WB_INLINE B16 splat16(int x) { return B16{} + u8(x); }
+WB_INLINE B16 equal(B16 a, B16 b) { return bit_cast<B16>(a == b); }
+WB_INLINE B16 join(u64 first, u64 second) { return bit_cast<B16>(U64x2{first, second}); }
+#else
+
+struct B16 {
+  u8 v[16];
+};
+#define WB_BYTES(signature, expression)                \
+  WB_INLINE B16 signature {                            \
+    B16 out;                                           \
+    for (int i = 0; i < 16; ++i) out.v[i] = u8(expression); \
+    return out;                                        \
+  }
+WB_BYTES(operator&(B16 a, B16 b), a.v[i] & b.v[i])
+WB_BYTES(operator|(B16 a, B16 b), a.v[i] | b.v[i])
+WB_BYTES(operator-(B16 a, B16 b), a.v[i] - b.v[i])
+WB_BYTES(operator>>(B16 a, int n), a.v[i] >> n)
+WB_BYTES(operator<<(B16 a, int n), a.v[i] << n)
+WB_BYTES(splat16(int x), x)
+WB_BYTES(equal(B16 a, B16 b), a.v[i] == b.v[i] ? 255 : 0)
+WB_BYTES(join(u64 a, u64 b), (i < 8 ? a : b) >> 8 * (i % 8))
+#undef WB_BYTES
+
+#endif
+
+WB_INLINE B16 load16(const u8* p) { return load<B16>(p); }
+
+// The first byte eight times, then the second.
+WB_INLINE B16 eight_each(u32 two) {
+#if WB_LANES > 4
+  const __m128i places = _mm_set_epi8(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+  return bit_cast<B16>(_mm_shuffle_epi8(_mm_cvtsi32_si128(int(two)), places));
+#else
+  return join((two & 255) * 0x0101010101010101u, (two >> 8 & 255) * 0x0101010101010101u);
+#endif
+}
+
+// Sixteen bits, the lowest first, as bytes of 0 or 255.
+WB_INLINE B16 spread_bits(u32 bits) {
+  const B16 each = join(0x8040201008040201u, 0x8040201008040201u);
+  return equal(eight_each(bits) & each, each);
+}
+
+// Sixteen signed bytes as numbers.
+struct Sixteen {
+  I32 v[16 / W];
+};
+
+#if WB_LANES == 16
+WB_INLINE Sixteen widened(B16 codes) { return {{bit_cast<I32>(_mm512_cvtepi8_epi32(bit_cast<__m128i>(codes)))}}; }
+#elif WB_LANES == 8
+WB_INLINE Sixteen widened(B16 codes) {
+  const __m128i low = bit_cast<__m128i>(codes), high = _mm_srli_si128(low, 8);
+  return {{bit_cast<I32>(_mm256_cvtepi8_epi32(low)), bit_cast<I32>(_mm256_cvtepi8_epi32(high))}};
+}
+#elif (defined(__GNUC__) || defined(__clang__)) && !defined(WB_PLAIN_LANES)
+// Each byte four times, by interleaving with itself; then the lowest three go.
+WB_INLINE Sixteen widened(B16 c) {
+  typedef u16 U16x8 __attribute__((vector_size(16)));
+  const U16x8 low = bit_cast<U16x8>(
+      __builtin_shufflevector(c, c, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+  const U16x8 high = bit_cast<U16x8>(
+      __builtin_shufflevector(c, c, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
+  return {{bit_cast<I32>(__builtin_shufflevector(low, low, 0, 8, 1, 9, 2, 10, 3, 11)) >> 24,
+           bit_cast<I32>(__builtin_shufflevector(low, low, 4, 12, 5, 13, 6, 14, 7, 15)) >> 24,
+           bit_cast<I32>(__builtin_shufflevector(high, high, 0, 8, 1, 9, 2, 10, 3, 11)) >> 24,
+           bit_cast<I32>(__builtin_shufflevector(high, high, 4, 12, 5, 13, 6, 14, 7, 15)) >> 24}};
+}
+#else
+WB_INLINE Sixteen widened(B16 codes) {
+  Sixteen out;
+  for (int i = 0; i < 16; ++i) out.v[i / W][i % W] = i8(codes.v[i]);
+  return out;
+}
+#endif
+
+// scale * code
+WB_INLINE void put_scaled(B16 codes, float scale, u8* dst) {
+  const Sixteen q = widened(codes);
+  for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), splat(scale) * to_float(q.v[k]));
+}
+
+// scale * code - low
+WB_INLINE void put_less(B16 codes, float scale, float low, u8* dst) {
+  const Sixteen q = widened(codes);
+  for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), splat(scale) * to_float(q.v[k]) - splat(low));
+}
+
+// code * scale + low
+WB_INLINE void put_more(B16 codes, float scale, float low, u8* dst) {
+  const Sixteen q = widened(codes);
+  for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), to_float(q.v[k]) * splat(scale) + splat(low));
+}
+
+// scale * magnitude, and its sign changed where a byte's top bit is set: that of a NaN too.
+WB_INLINE void put_signed(B16 magnitudes, B16 signs, float scale, u8* dst) {
+  const Sixteen q = widened(magnitudes), minus = widened(signs);
+  for (int k = 0; k < 16 / W; ++k) {
+    const I32 sign = minus.v[k] & splat(i32(0x80000000));
+    store(dst, size_t(k), as_i32(splat(scale) * to_float(q.v[k])) ^ sign);
+  }
+}
+
+// scale * (code + eighths / 8)
+WB_INLINE void put_shifted(B16 codes, B16 eighths, float scale, u8* dst) {
+  const Sixteen q = widened(codes), shift = widened(eighths);
+  for (int k = 0; k < 16 / W; ++k)
+    store(dst, size_t(k), splat(scale) * (to_float(q.v[k]) + to_float(shift.v[k]) * splat(0.125f)));
+}
+
+}  // namespace
+}  // namespace weighbridge::WB_LEVEL
