@@ -325,6 +325,12 @@ def versions() -> str:
     return ", ".join(map(of, peers)) + "; convert_hf_to_gguf.py of llama.cpp b11549"
 
 
+def kernels_report(rounds: int | None) -> str:
+    """A section of its own form: a table of types (kernels.py)."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "kernels.py"), str(rounds or 5)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "gguf-open": lambda work, args: gguf_section(work),
     "safetensors-open": lambda work, args: open_section(work),
@@ -333,13 +339,22 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
 }
+REPORTS: dict[str, Callable[[argparse.Namespace], str]] = {
+    **{name: lambda args, name=name: section_report(name, args) for name in SECTIONS},
+    "kernels": lambda args: kernels_report(args.rounds),
+}
+
+
+def section_report(name: str, args: argparse.Namespace) -> str:
+    with tempfile.TemporaryDirectory(prefix="wb-bench-", dir=args.folder) as work:
+        return report(measure(SECTIONS[name](Path(work), args), args.rounds))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=2.5, help="size of the model that is converted")
     parser.add_argument("--rounds", type=int, help="rounds of every section")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
+    parser.add_argument("--only", nargs="+", choices=REPORTS, default=list(REPORTS), help="these sections alone")
     parser.add_argument("--folder", type=Path, help="where to put inputs and outputs (on the disk to be measured)")
     parser.add_argument("--write", action="store_true", help="put the result into docs/benchmarks.md")
     return parser.parse_args()
@@ -349,8 +364,7 @@ def main() -> int:
     args = arguments()
     reports = []
     for name in args.only:
-        with tempfile.TemporaryDirectory(prefix="wb-bench-", dir=args.folder) as work:
-            text = report(measure(SECTIONS[name](Path(work), args), args.rounds))
+        text = REPORTS[name](args)
         print(text, flush=True)
         reports.append(text)
     print(f"{machine()}\n{versions()}")
