@@ -12,7 +12,7 @@ from weighbridge.base.errors import UnsupportedError
 
 DESCRIBED = [t for t in TABLE if t.plain or t.name in {
     "Q4_0", "Q4_1", "Q8_0", "Q1_0", "Q2_0", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0",
-    "MXFP4", "NVFP4",
+    "MXFP4", "NVFP4", "Q5_0", "Q5_1", "Q8_K", "IQ1_S", "IQ1_M", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS",
 }]  # fmt: skip
 
 
@@ -34,7 +34,12 @@ def test_a_swap_is_a_permutation_and_its_own_inverse(dtype: object) -> None:
         ("F32", "f", (1.5,)), ("F64", "d", (0.1,)), ("I16", "h", (-2,)), ("I8", "b", (-2,)), ("C64", "ff", (1.5, -2.0)),
         ("Q8_0", "e32b", (0.5, *range(-16, 16))), ("Q4_1", "ee16B", (0.5, 2.0, *range(16))),
         ("Q4_K", "ee140B", (0.5, 2.0, *range(140))), ("Q6_K", "208Be", (*range(208), 0.5)),
-        ("MXFP4", "17B", tuple(range(17))),
+        ("MXFP4", "17B", tuple(range(17))), ("Q5_0", "eI16B", (0.5, 1 << 9, *range(16))),
+        ("Q5_1", "eeI16B", (0.5, 2.0, 1 << 9, *range(16))), ("Q8_K", "f256B16h", (0.1, *range(256), *range(16))),
+        ("IQ1_S", "e32B8H", (0.5, *range(32), *range(8))), ("IQ1_M", "48B4H", (*range(48), *range(4))),
+        ("IQ2_XS", "e32H8B", (0.5, *range(32), *range(8))), ("IQ2_S", "e80B", (0.5, *range(80))),
+        ("IQ3_XXS", "e64B8I", (0.5, *range(64), *range(8))), ("IQ3_S", "e108B", (0.5, *range(108))),
+        ("IQ4_XS", "eH132B", (0.5, 300, *range(132))),
     ],
     ids=str,
 )  # fmt: skip

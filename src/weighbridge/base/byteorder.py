@@ -12,12 +12,15 @@ from typing import Final
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UnsupportedError
 
-# The scalars of one block in file order, as (size, how many); ggml-common.h of llama.cpp b11549. Types whose arrays of
-# u16 are read bytewise in one place and as words in another are left out: no big-endian file of them is known.
+# The scalars of one block in file order, as (size, how many); ggml-common.h of llama.cpp b11549, and as ggml-quants.c
+# loads them: some arrays of bytes are words to it. IQ2_XXS is left out: its codes are read bytewise and as words. So is
+# Q8_1, which is in no file.
 _BLOCKS: Final = MappingProxyType(
     {
         "Q4_0": ((2, 1), (1, 16)),  # d, qs
         "Q4_1": ((2, 2), (1, 16)),  # d, m, qs
+        "Q5_0": ((2, 1), (4, 1), (1, 16)),  # d, qh, qs
+        "Q5_1": ((2, 2), (4, 1), (1, 16)),  # d, m, qh, qs
         "Q8_0": ((2, 1), (1, 32)),  # d, qs
         "Q1_0": ((2, 1), (1, 16)),  # d, qs
         "Q2_0": ((2, 1), (1, 16)),  # d, qs
@@ -27,6 +30,14 @@ _BLOCKS: Final = MappingProxyType(
         "Q4_K": ((2, 2), (1, 140)),  # d, dmin, scales, qs
         "Q5_K": ((2, 2), (1, 172)),  # d, dmin, scales, qh, qs
         "Q6_K": ((1, 208), (2, 1)),  # ql, qh, scales, d
+        "Q8_K": ((4, 1), (1, 256), (2, 16)),  # d, qs, sums
+        "IQ1_S": ((2, 1), (1, 32), (2, 8)),  # d, qs, qh
+        "IQ1_M": ((1, 48), (2, 4)),  # qs, qh, scales
+        "IQ2_XS": ((2, 33), (1, 8)),  # d, qs, scales
+        "IQ2_S": ((2, 1), (1, 80)),  # d, qs, signs, qh, scales
+        "IQ3_XXS": ((2, 1), (1, 64), (4, 8)),  # d, codes, signs and scales
+        "IQ3_S": ((2, 1), (1, 108)),  # d, qs, qh, signs, scales
+        "IQ4_XS": ((2, 2), (1, 132)),  # d, scales_h, scales_l, qs
         "TQ1_0": ((1, 52), (2, 1)),  # qs, qh, d
         "TQ2_0": ((1, 64), (2, 1)),  # qs, d
         "MXFP4": ((1, 17),),  # e, qs
