@@ -75,6 +75,24 @@ WB_INLINE F32 signed_code(F32 x) {
   return to_float(limit(nearest(x), -S.zero, S.zero - 1));
 }
 
+// Sums of one grid. Where it isn't `finer` than the plain one, no product is below -zero.
+template <const Signed& S, bool tame, bool finer, int P>
+WB_INLINE void signed_sums(const F32 (&x)[P][S.size], const F32 (&w)[P][S.size], const F32 (&wx)[P][S.size],
+                           const F32 (&tried)[P], F32 (&sum_lx)[P], F32 (&sum_l2)[P]) {
+  for (int p = 0; p < P; ++p) sum_lx[p] = sum_l2[p] = splat(0.0f);
+  for (int i = 0; i < S.size; ++i)
+    for (int p = 0; p < P; ++p) {
+      const F32 v = tried[p] * x[p][i];
+      F32 l = v;
+      if constexpr (tame && !finer)
+        l = (select(v < splat(float(S.zero - 1)), v, splat(float(S.zero - 1))) + splat(ROUNDER)) - splat(ROUNDER);
+      else
+        l = signed_code<S, tame>(v);
+      sum_lx[p] = sum_lx[p] + wx[p][i] * l;
+      sum_l2[p] = sum_l2[p] + w[p][i] * l * l;
+    }
+}
+
 // Nine finer and nine coarser grids than the plain one.
 template <const Signed& S, bool tame, int P>
 WB_INLINE void signed_grids(const F32 (&x)[P][S.size], const F32 (&w)[P][S.size], const F32 (&extreme)[P],
@@ -88,13 +106,11 @@ WB_INLINE void signed_grids(const F32 (&x)[P][S.size], const F32 (&w)[P][S.size]
     const bool plain = k == -10;
     const float grid = plain ? float(-S.zero) : -(float(S.zero) + 0.1f * float(k));
     F32 tried[P], sum_lx[P], sum_l2[P];
-    for (int p = 0; p < P; ++p) tried[p] = splat(grid) / extreme[p], sum_lx[p] = sum_l2[p] = splat(0.0f);
-    for (int i = 0; i < S.size; ++i)
-      for (int p = 0; p < P; ++p) {
-        const F32 l = signed_code<S, tame>(tried[p] * x[p][i]);
-        sum_lx[p] = sum_lx[p] + wx[p][i] * l;
-        sum_l2[p] = sum_l2[p] + w[p][i] * l * l;
-      }
+    for (int p = 0; p < P; ++p) tried[p] = splat(grid) / extreme[p];
+    if (k <= 0)
+      signed_sums<S, tame, false, P>(x, w, wx, tried, sum_lx, sum_l2);
+    else
+      signed_sums<S, tame, true, P>(x, w, wx, tried, sum_lx, sum_l2);
     for (int p = 0; p < P; ++p) {
       const F32 found = sum_lx[p] / sum_l2[p];
       if (plain) {
