@@ -92,8 +92,8 @@ def test_a_row_at_a_time_gives_the_same(name: str, blocks: int, rows: int, level
     """Rows don't depend on their neighbours in the lanes; odd addresses; nothing beyond the end is written."""
     dtype = BY_NAME[name]
     columns = blocks * dtype.block
-    x, weights = numbers("normal", columns * rows, seed), np.random.default_rng(seed).gamma(0.3, size=columns)
-    weights, size = weights.astype(np.float32), blocks * dtype.size
+    x, size = numbers("normal", columns * rows, seed), blocks * dtype.size
+    weights = np.random.default_rng(seed).gamma(0.3, size=columns).astype(np.float32)
     with running(level):
         moved = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32)
         out = np.full(rows * size + 2, 0x5A, np.uint8)

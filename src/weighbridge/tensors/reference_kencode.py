@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from weighbridge.tensors.reference import (
+    Array,
     Bytes,
     Floats,
     Lost,
@@ -106,7 +107,7 @@ def _search(how: Ranges, parts: Floats, weights: Floats, top: int) -> tuple[_Fou
     return (d, scale, minimum), codes
 
 
-def _recode(how: Ranges, parts: Floats, codes: Ints, d: Floats, scale: Ints, minimum: Ints) -> Ints:
+def _recode(how: Ranges, parts: Floats, codes: Ints, d: Floats, scale: Array, minimum: Array) -> Ints:
     """The codes once more, for the scales and minima that were stored; a scale of zero leaves the search's."""
     factors = _half(d)
     by_scale = (factors[:, :1] * scale.astype(np.float32)).reshape(-1, 1)
@@ -117,7 +118,8 @@ def _recode(how: Ranges, parts: Floats, codes: Ints, d: Floats, scale: Ints, min
 def _crumbs(codes: Ints) -> Bytes:
     """256 codes of two bits in 64 bytes: byte l of a half of 128 has elements l, l + 32, l + 64, l + 96."""
     quarters = codes.reshape(-1, 2, 4, 32) << np.array([0, 2, 4, 6])[:, None]
-    return np.bitwise_or.reduce(quarters, axis=2).astype(np.uint8).reshape(-1, 64)
+    packed: Bytes = np.bitwise_or.reduce(quarters, axis=2).astype(np.uint8).reshape(-1, 64)
+    return packed
 
 
 def _q2_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
