@@ -158,7 +158,7 @@ def main() -> None:
     print(judged("IQ1, IQ2, IQ3 decode 4 times as fast", short(decoded, dict.fromkeys(codebook, (4, 4)))))
     others = {n: m for n, m in decoded.items() if n not in codebook}
     print(judged("the others decode at half the speed of a fill", beyond(others, DECODED, fill)))
-    print(judged("nothing is slower than llama.cpp", slower))
+    print(judged("with AVX2 and AVX-512 nothing is slower than llama.cpp", slower))
 
 
 if __name__ == "__main__":
