@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mutation
 Document = dict[str, Any]
 Fault = Callable[[Document], None]
 
-_F32_KINDS = ("norm", "bias", "router", "position", "types", "factors")
+_F32_KINDS = ("norm", "bias", "router", "position", "types", "factors", "sinks")
 
 
 def _set(path: tuple[Any, ...], value: Any) -> Fault:
@@ -36,51 +36,57 @@ def _set(path: tuple[Any, ...], value: Any) -> Fault:
 def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator[tuple[str, Fault]]:
     at = ("role", name)
     for dialect in dialects:
-        if dialect in row:
+        if row.get(dialect) is False:
+            yield f"{name}: a {dialect} name all the same", _set((*at, dialect), ...)
+        elif dialect in row:
             yield f"{name}: its {dialect} name", _set((*at, dialect), row[dialect].replace("weight", "wait") + "s")
             yield f"{name}: no {dialect} name", _set((*at, dialect), ...)
-    yield f"{name}: shape", _set((*at, "shape"), row["shape"] + "*2")
-    first, _, rest = row["shape"].partition(",")
-    if rest and first != rest:
-        yield f"{name}: shape turned", _set((*at, "shape"), f"{rest},{first}")
-    yield f"{name}: kind", _set((*at, "kind"), "linear" if row["kind"] in _F32_KINDS else "norm")
-    for dialect, via in row.get("via", {}).items():
-        yield f"{name}: via dropped", _set((*at, "via", dialect), ...)
-        yield (
-            f"{name}: via of others' heads",
-            _set((*at, "via", dialect), "rope(KV)" if via == "rope(H)" else "rope(H)"),
-        )
-    if not row.get("via") and name not in ("factors",):
-        yield f"{name}: via where none is", _set((*at, "via"), {"gguf": "rope(H)"})
-    for attribute in ("group", "tied", "make", "when"):
+    if "shape" in row:
+        yield f"{name}: shape", _set((*at, "shape"), row["shape"] + "*2")
+        first, _, rest = row["shape"].partition(",")
+        if rest and first != rest:
+            yield f"{name}: shape turned", _set((*at, "shape"), f"{rest},{first}")
+    if "kind" in row:
+        yield f"{name}: kind", _set((*at, "kind"), "linear" if row["kind"] in _F32_KINDS else "norm")
+    yield from _via_faults(name, row)
+    for attribute in ("group", "tied", "make", "when", "span", "flat", "each"):
         if attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)
     if "when" in row:
-        yield (
-            f"{name}: when turned",
-            _set((*at, "when"), row["when"][1:] if row["when"][0] == "!" else f"!{row['when']}"),
-        )
+        turned = row["when"][1:] if row["when"][0] == "!" else f"!{row['when']}"
+        yield f"{name}: when turned", _set((*at, "when"), turned)
+    if "span" in row:
+        lo, hi, *step = row["span"].split(":")
+        yield f"{name}: span of the others", _set((*at, "span"), ":".join((hi, lo, *step)))
+
+
+_WRONG_VIA = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2)", "parted(H,KV)": "parted(KV,KV)"}
+
+
+def _via_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
+    at = ("role", name, "via")
+    for dialect, via in row.get("via", {}).items():
+        yield f"{name}: via {dialect} dropped", _set((*at, dialect), ...)
+        if via in _WRONG_VIA:
+            yield f"{name}: via {dialect} of others", _set((*at, dialect), _WRONG_VIA[via])
+    if "gguf" in row and "shape" in row and not row.get("via") and not row.get("make"):
+        yield f"{name}: via where none is", _set(at, {"gguf": "rope(H)"})
 
 
 def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
-    dialects = list(document["dialect"])
-    for name, row in document["role"].items():
-        yield from _row_faults(name, row, dialects)
-    for symbol, size in document["size"].items():
+    dialects = [*families()[document["name"]].dialects]
+    for part in ("dialect", "size", "index", "role", "fuse"):
+        for name in (n for n, row in document.get(part, {}).items() if row is False):
+            yield f"{part} {name}: still there", _set((part, name), ...)
+    for name, row in document.get("role", {}).items():
+        if row is not False:
+            yield from _row_faults(name, row, dialects)
+    for symbol, size in document.get("size", {}).items():
         for side in ("hf", "gguf"):
-            yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), size[side][0] + "_")
-    for dialect, fuses in document.get("fuse", {}).items():
-        for name, fuse in fuses.items():
-            yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
-            yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
-    for dialect, names in document.get("drop", {}).items():
-        yield f"drop {dialect}", _set(("drop", dialect), names[1:])
-    for name, options in document["dialect"].items():
-        for key in options:
-            yield f"dialect {name}: {key}", _set(("dialect", name, key), ...)
-        for group in options.get("together", ()):
-            yield "together: order", _set(("dialect", name, "together", 0), group[::-1])
-    for key, value in document["defaults"].items():
+            if size is not False and side in size:
+                yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), size[side][0] + "_")
+    yield from _joined_faults(document)
+    for key, value in document.get("defaults", {}).items():
         yield f"default {key}", _set(("defaults", key), _other(value))
     for name, architecture in document["architecture"].items():
         yield f"{name}: model_type", _set(("architecture", name, "model_type"), "other")
@@ -90,9 +96,52 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
             yield f"{name}: null {key}", _set(("architecture", name, "null", key), ...)
         if "gguf" in architecture:
             yield f"{name}: gguf", _set(("architecture", name, "gguf"), ["general.nothing"])
+    yield from _meta_faults(document.get("meta", {}))
+
+
+def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
+    """Faults in what dialects join, drop and order."""
+    for dialect, fuses in document.get("fuse", {}).items():
+        for name, fuse in (fuses or {}).items():
+            if fuse is not False:
+                yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
+                yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
+    for dialect, names in document.get("drop", {}).items():
+        for i in range(len(names or ())):
+            yield f"drop {dialect}, {i}", _set(("drop", dialect), [*names[:i], *names[i + 1 :]])
+    for name, options in document.get("dialect", {}).items():
+        for key, value in (options or {}).items():
+            if value != []:
+                yield f"dialect {name}: {key}", _set(("dialect", name, key), ...)
+        for i, group in enumerate((options or {}).get("together") or ()):
+            yield f"together: order {i}", _set(("dialect", name, "together", i), group[::-1])
+
+
+def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
+    """Every own key-value wrong in each of its columns, and whatever else ties a config to a GGUF left out."""
+    for i, row in enumerate(meta.get("key", ())):
+        at, label = ("meta", "key", i), f"{row['name']}, {i}"
+        yield f"{label}: name", _set((*at, "name"), row["name"] + "s")
+        yield f"{label}: type", _set((*at, "type"), "i32" if row["type"] == "u32" else "u32")
+        if "config" in row:
+            yield f"{label}: config", _set((*at, "config"), [c + "_" for c in row["config"]])
+        if "value" in row:
+            yield f"{label}: value", _set((*at, "value"), _other(row["value"]))
+        if "map" in row:
+            yield f"{label}: map", _set((*at, "map"), {k: _other(v) for k, v in row["map"].items()})
+        if "when" in row:
+            yield f"{label}: when", _set((*at, "when"), {k: ["never"] for k in row["when"]})
+    for key in ("base", "without", "tokens"):
+        if key in meta:
+            yield f"meta: {key}", _set(("meta", key), ...)
+    for part in ("presence", "silent"):
+        for key in meta.get(part, ()):
+            yield f"{part}: {key}", _set(("meta", part, key), ...)
 
 
 def _other(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*value, 1]
     return not value if isinstance(value, bool) else value + (1 if isinstance(value, int | float) else "x")
 
 

@@ -17,7 +17,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, MappingError, Sizes, families, family_of_gguf, family_of_hf
-from weighbridge.tensors.layouts import LAYOUTS, inverse, layout, rope_order
+from weighbridge.tensors.layouts import inverse, layout, parted_order, rope_order
 from weighbridge.tensors.nodes import Const, Slice, const
 
 LLAMA, BERT = families()["llama"], families()["bert"]
@@ -105,16 +105,19 @@ def test_the_rope_order_is_the_reference_s_permutation_and_its_inverse_undoes_it
     assert np.array_equal(rows[order][inverse(rope_order, len(rows), heads)], rows)
 
 
+_ORDERS = {"rope": rope_order, "parted": parted_order}
+
+
 def test_a_layout_moves_whole_quantized_rows() -> None:
     """Rows of Q8_0 blocks are permuted as bytes: no block is opened."""
     raw = np.random.default_rng(0).integers(0, 256, (16, 68), np.uint8)
     node = Const(Spec((16, 64), Q8_0), raw.tobytes())
-    for name in LAYOUTS:
-        way = layout(name, 2)
+    for name, arguments in (("rope", (2,)), ("parted", (4, 2))):
+        way = layout(name, *arguments)
         there = way.apply(node)
         assert way.exact
         assert there.spec == node.spec
-        assert there.read(0, 16).tobytes() == raw[rope_order(16, 2)].tobytes()
+        assert there.read(0, 16).tobytes() == raw[_ORDERS[name](16, *arguments)].tobytes()
         assert way.undo(there).read(0, 16).tobytes() == raw.tobytes()
 
 

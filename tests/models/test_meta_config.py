@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.arch_judges import golden
+from tests.models.family_judges import judge_keys, models_of
 from tests.models.reference_cases import CASES, GQA, LLAMA, SMALL, Case
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -78,7 +79,9 @@ def factors_of(name: str) -> tuple[float, ...] | None:
 
 def back(name: str) -> HfConfig:
     family = family_of_hf(CASES[name].config)
-    return gguf_to_config(metadata(name), family, shapes_of(name), rope_freqs=factors_of(name), torch_dtype="float32")
+    return gguf_to_config(
+        metadata(name), family, shapes_of(name), vectors=lambda _: factors_of(name), torch_dtype="float32"
+    )
 
 
 # ---------------------------------------------------------------------- there
@@ -103,7 +106,11 @@ def _damaged() -> list[Any]:
             faults |= {"config": [c + "_" for c in row["config"]]} if "config" in row else {}
             faults |= {"value": True if row["value"] is False else row["value"] + 1} if "value" in row else {}
             faults |= {"family": "llama" if row.get("family") == "bert" else "bert"} if "family" in row else {}
-            faults |= {"map": {k: v + "s" for k, v in row["map"].items()}} if "map" in row else {}
+            faults |= (
+                {"map": {k: v + ("s" if isinstance(v, str) else 1) for k, v in row["map"].items()}}
+                if "map" in row
+                else {}
+            )
             faults |= {"when": {k: ["never"] for k in row["when"]}} if "when" in row else {}
             for column, value in faults.items():
                 wrong = copy.deepcopy(document)
@@ -141,6 +148,9 @@ def judge_all() -> None:
         judge(name)
     for check in _MORE:
         check()
+    for family in families().values():
+        for model in models_of(family):
+            judge_keys(family, model)
 
 
 def test_what_only_its_own_case_shows() -> None:
@@ -288,7 +298,7 @@ _COMPUTES = (
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_model_computes_comes_back_or_is_a_loss(name: str) -> None:
     family, said = family_of_hf(CASES[name].config), {"tokenizer.ggml.tokens": ["x"] * SMALL["vocab_size"]}
-    found = gguf_to_config({**metadata(name), **said}, family, shapes_of(name), rope_freqs=factors_of(name))
+    found = gguf_to_config({**metadata(name), **said}, family, shapes_of(name), vectors=lambda _: factors_of(name))
     before, after = family.effective(CASES[name].config), family.effective(found.config)
     assert {k: after.get(k) for k in _COMPUTES} == {k: before.get(k) for k in _COMPUTES}
     experts = [facts.get("num_experts") or facts.get("num_local_experts") for facts in (before, after)]
@@ -418,7 +428,7 @@ def test_odd_parameters_are_found_too_and_factors_of_another_kind_refused() -> N
     assert llama3_parameters([1.0, 2.0, 1.0, 3.0], 10000.0) is None
     assert llama3_parameters([], 10000.0) is None
     with pytest.raises(FormatError, match="no llama3 rope scaling"):
-        gguf_to_config(metadata("llama3-v4"), FAMILY, shapes_of("llama3-v4"), rope_freqs=[1.0, 2.0, 1.0])
+        gguf_to_config(metadata("llama3-v4"), FAMILY, shapes_of("llama3-v4"), vectors=lambda _: [1.0, 2.0, 1.0])
     with pytest.raises(FormatError, match="no llama3 rope scaling"):
         gguf_to_config(metadata("llama3-v4"), FAMILY, shapes_of("llama3-v4"))
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracles import vocabularies
+from tests.oracles import family_cases, vocabularies
+from tests.oracles.case import Case
 
 F32 = NDArray[np.float32]
 PROBE = 96  # tokens in a probe: past WINDOW and past ROPE_ORIGINAL
@@ -53,26 +53,6 @@ _QWEN: dict[str, Any] = _DECODER | {
     "pad_token_id": vocabularies.QWEN_TOKENS - 3,
 }
 _QWEN_MOE: dict[str, Any] = _QWEN | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One model: its transformers config class, what differs from the defaults, and its tokenizer."""
-
-    name: str
-    config: str
-    tokenizer: str
-    options: dict[str, Any] = field(default_factory=dict)
-    save: dict[str, Any] = field(default_factory=dict)  # arguments of save_pretrained
-    v4: bool = False  # config.json as transformers 4 spelled it: rope_theta and rope_scaling for rope_parameters
-
-    @property
-    def pre(self) -> str | None:
-        return vocabularies.PRE[self.tokenizer]
-
-    @property
-    def bert(self) -> bool:
-        return self.config == "BertConfig"
 
 
 def _theta(theta: float) -> dict[str, Any]:
@@ -208,8 +188,8 @@ CASES = {
             },
         ),
     )
-}
-DECODERS = [name for name, case in CASES.items() if not case.bert]
+} | family_cases.CASES
+DECODERS = [name for name, case in CASES.items() if not case.bert and case.runs]
 
 # (case, type) that our conversion is compared with the reference converter's in. `@`: the type that the folder is in.
 REFERENCES = [
@@ -244,7 +224,10 @@ REFERENCES = [
     ("qwen3moe", "q8_0"),
     ("qwen3moe-fused", "f32"),
     ("qwen3moe@bfloat16", "bf16"),
+    *family_cases.REFERENCES,
 ]
+
+Spreads = tuple[tuple[tuple[str, ...], tuple[float, float]], ...]
 
 # What a parameter is drawn from, by the end of its name: mean, standard deviation. The rest: (0, 0.15).
 _SPREADS = (
@@ -255,14 +238,14 @@ _SPREADS = (
 )
 
 
-def randomize(model: Any, seed: int) -> None:
+def randomize(model: Any, seed: int, spreads: Spreads = ()) -> None:
     """Every parameter, 1-D ones too, drawn anew; bf16-exact, so that the same model can be stored as f32 or bf16."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            mean, std = next((s for ends, s in _SPREADS if name.endswith(ends)), (0.0, 0.15))
+            mean, std = next((s for ends, s in (*spreads, *_SPREADS) if name.endswith(ends)), (0.0, 0.15))
             parameter.copy_((torch.randn(parameter.shape, generator=generator) * std + mean).bfloat16())
 
 
@@ -276,10 +259,13 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     auto = transformers.AutoModel if case.bert else transformers.AutoModelForCausalLM
     torch.manual_seed(0)
     model = auto.from_config(config)
-    randomize(model, seed=20)
+    randomize(model, 20, case.spreads)
     model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
     if case.v4:
         _respell(folder / "config.json")
+    if case.said:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | case.said, indent=2))
     vocabularies.WRITERS[case.tokenizer](folder)
     if case.bert:
         _write_pooling(folder, case.options["hidden_size"])
@@ -287,14 +273,25 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
 
 
 def _respell(path: Path) -> None:
-    config = json.loads(path.read_text())
-    scaling = config.pop("rope_parameters")
-    config["rope_theta"] = scaling.pop("rope_theta")
-    config["rope_scaling"] = None if scaling["rope_type"] == "default" else scaling
+    path.write_text(json.dumps(respelled(json.loads(path.read_text())), indent=2))
+
+
+def respelled(config: dict[str, Any]) -> dict[str, Any]:
+    """A config of transformers 5 in the words of transformers 4."""
+    config = dict(config)
+    scaling = dict(config.pop("rope_parameters", None) or {})
+    if scaling:
+        full = dict(scaling.get("full_attention", scaling))
+        config["rope_theta"] = full.pop("rope_theta")
+        if "sliding_attention" in scaling:
+            config["rope_local_base_freq"] = scaling["sliding_attention"]["rope_theta"]
+        if (share := full.pop("partial_rotary_factor", None)) is not None:
+            config["partial_rotary_factor"] = share
+        config["rope_scaling"] = None if full["rope_type"] == "default" else full
     config["torch_dtype"] = config.pop("dtype")
     if config["model_type"] == "qwen3_moe":
         config["num_experts"] = config.pop("num_local_experts")
-    path.write_text(json.dumps(config, indent=2))
+    return config
 
 
 def _write_pooling(folder: Path, size: int) -> None:
@@ -344,12 +341,14 @@ def logits(folder: Path, ids: Sequence[int], **config: Any) -> F32:
     return out
 
 
-def embedding(folder: Path, ids: Sequence[int]) -> F32:
+def embedding(folder: Path, ids: Sequence[int], **config: Any) -> F32:
     """The mean of the last hidden states: [hidden]."""
     import torch
 
     with torch.no_grad():
-        out: F32 = load(folder, embedding=True)(torch.tensor([list(ids)])).last_hidden_state[0].mean(0).numpy()
+        out: F32 = (
+            load(folder, embedding=True, **config)(torch.tensor([list(ids)])).last_hidden_state[0].mean(0).numpy()
+        )
     return out
 
 

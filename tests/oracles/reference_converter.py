@@ -17,18 +17,21 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Job:
-    """`folder` to `out`. `pre`: its pre-tokenizer's name, for a vocabulary that the reference can't know."""
+    """`folder` to `out`. `pre`: its pre-tokenizer's name, for a vocabulary that the reference can't know. `hparams`:
+    what it looks for in a config, and transformers 5, through which it reads configs, keeps no more."""
 
     folder: str
     out: str
     outtype: str
     pre: str | None = None
+    hparams: dict[str, Any] = field(default_factory=dict)
 
     @property
     def arguments(self) -> list[str]:
@@ -61,18 +64,19 @@ def _environment() -> dict[str, str]:
 
 
 def _run(tree: str, job: Job) -> str | None:
-    from conversion.base import TextModel  # type: ignore[import-not-found]
+    from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
 
-    original = TextModel.get_vocab_base_pre
+    original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
     try:
         if job.pre:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre
+        ModelBase.load_hparams = staticmethod(lambda *args, **kw: {**load(*args, **kw), **job.hparams})
         sys.argv = ["convert_hf_to_gguf.py", *job.arguments]
         runpy.run_path(os.path.join(tree, "convert_hf_to_gguf.py"), run_name="__main__")
     except (Exception, SystemExit):
         return traceback.format_exc()
     finally:
-        TextModel.get_vocab_base_pre = original
+        TextModel.get_vocab_base_pre, ModelBase.load_hparams = original, staticmethod(load)
     return None
 
 

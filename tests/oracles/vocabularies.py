@@ -80,7 +80,7 @@ def _json(path: Path, content: dict[str, Any]) -> None:
 
 
 @cache
-def sentencepiece_model() -> bytes:
+def sentencepiece_model(prefixed: bool = True) -> bytes:
     """Options as Llama 2's own tokenizer.model records them (its trainer_spec and normalizer_spec)."""
     import sentencepiece
 
@@ -94,6 +94,7 @@ def sentencepiece_model() -> bytes:
         split_digits=True,
         allow_whitespace_only_pieces=True,
         remove_extra_whitespaces=False,
+        add_dummy_prefix=prefixed,
         normalization_rule_name="identity",
         character_coverage=0.9999,
         unk_id=0,
@@ -227,12 +228,46 @@ def write_wordpiece(folder: Path) -> None:
     _json(folder / "special_tokens_map.json", special)
 
 
+def write_gemma(folder: Path) -> None:
+    """The same as Gemma has it: no space is put in front."""
+    (folder / "tokenizer.model").write_bytes(sentencepiece_model(prefixed=False))
+    _json(folder / "tokenizer_config.json", _SPM_CONFIG | {"tokenizer_class": "GemmaTokenizer"})
+
+
+def write_glm(folder: Path) -> None:
+    """tokenizer.json as GLM-4 has it: Llama 3's pattern, tokens that the reference looks for by name."""
+    from tokenizers import models
+
+    special = ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"]
+    _byte_level(models.BPE(ignore_merges=True), LLAMA3_PATTERN, BPE_SIZE, special).save(str(folder / "tokenizer.json"))
+    named = {"eos_token": special[0], "pad_token": special[0], "clean_up_tokenization_spaces": False}
+    _json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **named})
+
+
 WRITERS = {
+    "glm": write_glm,
+    "gemma": write_gemma,
     "spm": write_sentencepiece,
     "spm-json": write_sentencepiece_json,
     "bpe": write_byte_level,
     "qwen": write_qwen,
     "wordpiece": write_wordpiece,
 }
-SIZES = {"spm": SPM_SIZE, "spm-json": SPM_SIZE, "bpe": BPE_SIZE, "qwen": QWEN_SIZE, "wordpiece": WORDPIECE_SIZE}
-PRE = {"spm": None, "spm-json": None, "bpe": LLAMA3_PRE, "qwen": QWEN_PRE, "wordpiece": BERT_PRE}
+SIZES = {
+    "glm": BPE_SIZE,
+    "gemma": SPM_SIZE,
+    "spm": SPM_SIZE,
+    "spm-json": SPM_SIZE,
+    "bpe": BPE_SIZE,
+    "qwen": QWEN_SIZE,
+    "wordpiece": WORDPIECE_SIZE,
+}
+PRE = {
+    "glm": "chatglm-bpe",
+    "gemma": None,
+    "spm": None,
+    "spm-json": None,
+    "bpe": LLAMA3_PRE,
+    "qwen": QWEN_PRE,
+    "wordpiece": BERT_PRE,
+}

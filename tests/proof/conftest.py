@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,9 @@ def gguf_of(workshop: Path, folder_of: Maker) -> Converter:
 def references(workshop: Path, folder_of: Maker) -> dict[tuple[str, str], Path]:
     """All that tests compare with, made in one go: the reference's start takes longer than its work."""
     wanted = {pair: workshop / f"{pair[0]}-{pair[1]}-reference.gguf" for pair in models.REFERENCES}
-    jobs = [Job(str(folder_of(name)), str(out), dtype, _pre(name)) for (name, dtype), out in wanted.items()]
+    jobs = [
+        Job(str(folder_of(name)), str(out), dtype, _pre(name), _hparams(name)) for (name, dtype), out in wanted.items()
+    ]
     failed = {job.folder: why for job, why in zip(jobs, reference_converter.convert_all(jobs), strict=True) if why}
     assert not failed
     return wanted
@@ -74,7 +77,8 @@ def expected_logits(folder_of: Maker) -> Callable[[str], models.F32]:
     @cache
     def make(name: str) -> models.F32:
         windowless = {"sliding_window": None} if name.startswith("mistral") else {}
-        return models.logits(folder_of(name), models.probe_of(name), **windowless)
+        settings = windowless | models.CASES[name.partition("@")[0]].settings
+        return models.logits(folder_of(name), models.probe_of(name), **settings)
 
     return make
 
@@ -86,3 +90,7 @@ def parsed() -> Callable[[Path], gguf_file.File]:
 
 def _pre(name: str) -> str | None:
     return models.CASES[name.partition("@")[0]].pre
+
+
+def _hparams(name: str) -> dict[str, Any]:
+    return models.CASES[name.partition("@")[0]].hparams

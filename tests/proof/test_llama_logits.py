@@ -23,6 +23,7 @@ Expected = Callable[[str], F32]
 
 TOLERANCE = 5e-4
 BERT_TOLERANCE = 5e-3
+GELU_TOLERANCE = 1e-2  # of decoders that use GELU; measured: 5e-3
 VISIBLE = 0.05  # what a fault must change at least
 # Narrow types, as root mean square: llama.cpp rounds activations too (q8_0 takes blocks of them), and an expert's
 # choice may tip. Measured: f16 0.002, bf16 0.015, q8_0 0.08. test_reference_converter says that weights are bit-exact.
@@ -39,7 +40,9 @@ def error(path: Path, name: str, expected: F32) -> float:
 
 @pytest.mark.parametrize("name", ROADS)
 def test_f32_logits_equal_at_every_position(name: str, gguf_of: Converter, expected_logits: Expected) -> None:
-    assert error(gguf_of(name, "f32"), name, expected_logits(name)) < TOLERANCE
+    case = CASES[name.partition("@")[0]]
+    bound = case.tolerance or (GELU_TOLERANCE if case.gelu else TOLERANCE)
+    assert error(gguf_of(name, "f32"), name, expected_logits(name)) < bound
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])

@@ -82,3 +82,5 @@ IMATRIX_NAME: Final = 256
 # What `wb inspect` shows unasked: tensors that the tree is made of (more than the largest models have), and its lines.
 TREE_TENSORS: Final = 300_000
 TREE_LINES: Final = 1000
+# A family's table that somebody wrote: the largest of ours has 10 kB.
+FAMILY_TABLE: Final = MIB

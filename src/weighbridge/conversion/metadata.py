@@ -19,7 +19,7 @@ from weighbridge.conversion.recipe import FTYPES, KEPT_FTYPES, ConvertOptions
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.meta import card, sentence
 from weighbridge.models.meta.general import general_to_gguf
-from weighbridge.models.meta.table import assemble, config_losses, config_to_gguf
+from weighbridge.models.meta.table import assemble, config_losses, config_to_gguf, with_tokenizer_keys
 from weighbridge.models.meta.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
 from weighbridge.tensors.nodes import Node
 
@@ -67,7 +67,7 @@ def _vocabulary(model: Checkpoint, options: ConvertOptions, lost: list[Loss]) ->
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     lost += [Loss(what) for what in vocab.losses]
-    return to_gguf(vocab)
+    return with_tokenizer_keys(to_gguf(vocab), model.config, model.family)
 
 
 def _with_way_out(error: UnsupportedError) -> UnsupportedError:
@@ -113,7 +113,7 @@ def for_hf(
     texts = {"config.json": _json(found.config)}
     if found.generation is not None:
         texts["generation_config.json"] = _json(found.generation)
-    texts |= sentence.sentence_files(model.metadata, model.family.gguf, found.config["hidden_size"])
+    texts |= sentence.sentence_files(model.metadata, model.family.gguf, model.sizes["N"])
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
     lost = [Loss(what) for what in found.losses]

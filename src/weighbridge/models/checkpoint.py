@@ -8,6 +8,7 @@ loads neither numpy nor a tensor; nodes are built when they are asked for.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,14 +33,15 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """The model at `path`: a file, a folder, an index, one of a numbered set."""
+def open_checkpoint(path: str | Path, *, arch_file: str | os.PathLike[str] | None = None) -> Checkpoint:
+    """The model at `path`: a file, a folder, an index, one of a numbered set. `arch_file`: a table of a family that is
+    looked at before the known ones."""
     place = locate(path)
     sources: list[Source] = []
     try:
         for weight in place.weights:
             sources.append(_shard(place, weight))
-        return Checkpoint(place, _index(place, sources))
+        return Checkpoint(place, _index(place, sources), arch_file)
     except BaseException:
         for source in sources:
             source.close()
@@ -90,6 +92,7 @@ class Checkpoint(Closing):
 
     place: Place
     index: Index
+    arch_file: str | os.PathLike[str] | None = None
 
     @property
     def format(self) -> str:
@@ -110,8 +113,8 @@ class Checkpoint(Closing):
         """What a GGUF's keys say as config.json and generation_config.json, and what they can't say."""
         from weighbridge.models.meta.table import gguf_to_config
 
-        freqs = self._vector("rope_freqs.weight")
-        return gguf_to_config(self.metadata, self.family, self.index.by_name, rope_freqs=freqs, torch_dtype=torch_dtype)
+        names = self.index.by_name
+        return gguf_to_config(self.metadata, self.family, names, vectors=self._vector, torch_dtype=torch_dtype)
 
     def _vector(self, name: str) -> tuple[float, ...] | None:
         """A short F32 tensor's values; None where there is no such tensor."""
@@ -141,9 +144,10 @@ class Checkpoint(Closing):
         """The architecture's table. UnsupportedError where none knows the model."""
         from weighbridge.models.arch import table
 
+        own = (table.read_family(Path(self.arch_file)),) if self.arch_file else ()
         if self.format == "gguf":
-            return table.family_of_gguf(self.metadata)
-        return table.family_of_hf(self.config)
+            return table.family_of_gguf(self.metadata, own)
+        return table.family_of_hf(self.config, own)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -1,5 +1,5 @@
-"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Transpose`; and `Packed`,
-which holds the several stored tensors of one logical one."""
+"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Shift`, `Transpose`; and
+`Packed`, which holds the several stored tensors of one logical one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import F16, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
@@ -243,6 +243,21 @@ class Encode(Over):
 
 def _not_finite(row: NDArray[Any]) -> bool:
     return kernels.nonfinite(row) > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Shift(Over):
+    """Every element of an F32 or F16 tensor plus `by`, rounded once in its own type."""
+
+    by: float = 0.0
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
+        values = self.source.read(lo, hi).view(kind)
+        out[:] = np.add(values, kind.type(self.by), dtype=kind).view(np.uint8)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return 2 * (hi - lo) * self.spec.row_bytes + self.source.scratch(lo, hi)
 
 
 @dataclass(frozen=True, eq=False)

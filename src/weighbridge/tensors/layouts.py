@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
-from weighbridge.tensors.nodes import Node, gather
+from weighbridge.tensors.nodes import Node, gather, shift, transpose
 
 
 class Layout(Protocol):
@@ -69,8 +69,66 @@ class Rope:
         return gather(node, inverse(rope_order, node.spec.rows, self.heads))
 
 
-# name -> its constructor, which takes the sizes named in brackets
-LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType({"rope": Rope})
+@lru_cache(maxsize=64)
+def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
+    """Where the rows of all queries, then all keys, then all values come from, if each group has its own queries, its
+    key and its value side by side (GPT-NeoX, BLOOM: a group a head; Falcon: some heads share a group)."""
+    if groups <= 0 or heads <= 0 or heads % groups or rows % (heads + 2 * groups):
+        raise FormatError("heads don't divide the rows", expected=f"a multiple of {heads + 2 * groups}", found=rows)
+    each, width = heads // groups, rows // (heads + 2 * groups)
+    table = np.arange(rows, dtype=np.int64).reshape(groups, each + 2, width)
+    order = np.concatenate([table[:, :each].ravel(), table[:, each].ravel(), table[:, each + 1].ravel()])
+    order.setflags(write=False)
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """Queries, key and value of each group side by side (Hugging Face) <-> all queries, all keys, all values (ggml)."""
+
+    heads: int
+    groups: int
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        return gather(node, parted_order(node.spec.rows, self.heads, self.groups))
+
+    def undo(self, node: Node) -> Node:
+        return gather(node, inverse(parted_order, node.spec.rows, self.heads, self.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """The last two axes swapped: a Conv1D's weight, a key projection that is absorbed into the query."""
+
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        return transpose(node)
+
+    def undo(self, node: Node) -> Node:
+        return transpose(node)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Each element plus a number: a norm that multiplies by 1 + w (Gemma) <-> by w (ggml). Back and forth an element
+    below 1 keeps the bits that 1 + w has: within 2^-24 in F32; exact for weights that came from BF16."""
+
+    by: int
+    exact: bool = False
+
+    def apply(self, node: Node) -> Node:
+        return shift(node, self.by)
+
+    def undo(self, node: Node) -> Node:
+        return shift(node, -self.by)
+
+
+# name -> its constructor, which takes the sizes (or numbers) named in brackets
+LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
+    {"rope": Rope, "parted": Parted, "transpose": Transposed, "shift": Shifted}
+)
 
 
 def layout(name: str, *arguments: int) -> Layout:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import F32, U8, DType, Kind
+from weighbridge.base.dtypes import F16, F32, U8, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
@@ -30,6 +30,7 @@ from weighbridge.tensors.compute import (
     Maker,
     Packed,
     Packing,
+    Shift,
     Transcode,
     Transpose,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Packing",
     "Retyped",
     "Run",
+    "Shift",
     "Slice",
     "Stored",
     "Strided",
@@ -67,6 +69,7 @@ __all__ = [
     "made",
     "reshape",
     "retyped",
+    "shift",
     "slice_rows",
     "stack",
     "strided",
@@ -343,3 +346,11 @@ def as_bytes(node: Node) -> Node:
 
 def _plain_bytes(node: Node) -> bool:
     return isinstance(node, Const) or (isinstance(node, Stored) and not node.swap)
+
+
+def shift(node: Node, by: float) -> Node:
+    """Every element plus `by`, in F16 where it is that already, else in F32: as torch adds, and the reference converter
+    keeps no other float type while it works."""
+    if isinstance(node, Shift) and node.by == -by:
+        return node.source
+    return Shift(node.spec, node, by) if node.spec.dtype in (F16, F32) else shift(cast(node, F32, CastReport()), by)

@@ -7,6 +7,9 @@ defaults stand in the family's TOML. Pure functions over parsed JSON; wrong valu
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +17,8 @@ from weighbridge.base.errors import FormatError
 
 Config = Mapping[str, Any]
 _INT_MAX = (1 << 31) - 1
+_OPERATORS = {"": operator.mul, "*": operator.mul, "/": operator.floordiv, "+": operator.add, "-": operator.sub}
+_TERM = re.compile(r"([-+*/]?)([^-+*/]+)")
 
 
 def integer(value: Any, key: str, low: int = 0) -> int:
@@ -35,19 +40,20 @@ def number(value: Any, key: str) -> float:
 
 
 def evaluate(expression: str, values: Config) -> int | None:
-    """`a/b/2` over sizes (floor, as transformers does), `#a` the length of a list; None where one is absent or null."""
+    """`a/b/2`, `a*4`, `a-b` over sizes, strictly left to right (a division is floored, as transformers does), `#a` the
+    length of a list; None where one is absent or null."""
     if expression.startswith("#"):
         listed = values.get(expression[1:])
         return len(listed) or None if listed is not None else None
-    result = None
-    for name in expression.split("/"):
+    result = 1
+    for sign, name in _TERM.findall(expression):
         value = int(name) if name.isdigit() else values.get(name)
         if value is None:
             return None
         value = _scalar(value, name)
-        if result is not None and value == 0:
+        if sign == "/" and value == 0:
             raise FormatError("is zero, but sizes are divided by it", field=name)
-        result = value if result is None else result // value
+        result = _OPERATORS[sign](result, value)
     return result
 
 
@@ -57,28 +63,29 @@ def _scalar(value: Any, name: str) -> int:
     return integer(value, name)
 
 
-def rope(config: Config, theta: float) -> dict[str, Any]:
+def rope(config: Config, theta: float, share: str = "partial_rotary_factor") -> dict[str, Any]:
     """The rotary parameters in one flat form: `rope_theta`, `rope_type` and what belongs to that type.
 
     transformers 5.23, modeling_rope_utils.py `convert_rope_params_to_dict` and `standardize_rope_params`: v4's
     `rope_scaling` wins over v5's `rope_parameters`, `type` is the old name of `rope_type`, and the types that scale
-    from a trained length take `max_position_embeddings` where they don't say it (not even a top-level
-    `original_max_position_embeddings` counts: it is no field of these classes).
+    from a trained length take `max_position_embeddings` where they don't say it (a top-level
+    `original_max_position_embeddings` counts for longrope alone: it is a field of Phi-3's class).
     """
     given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
         raise FormatError("is not an object", field="rope_scaling", found=type(given).__name__)
     full = given.get("full_attention")
     out = dict(full if isinstance(full, Mapping) else given)
-    top = config.get("rope_theta")
+    top = next((v for key in ("rope_theta", "rotary_emb_base") if (v := config.get(key)) is not None), None)
     out.setdefault("rope_theta", theta if top is None else top)
-    if config.get("partial_rotary_factor") is not None:
-        out.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    if config.get(share) is not None:
+        out.setdefault("partial_rotary_factor", config[share])
     out.setdefault("rope_type", out.get("type", "default"))
     if not isinstance(out["rope_type"], str):
         raise FormatError("is not a string", field="rope_type", found=repr(out["rope_type"]))
     if out["rope_type"] in ("llama3", "yarn", "longrope"):
-        out.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
+        own = config.get("original_max_position_embeddings") if out["rope_type"] == "longrope" else None
+        out.setdefault("original_max_position_embeddings", own or config.get("max_position_embeddings"))
     return out
 
 
@@ -108,6 +115,52 @@ def effective(config: Config, defaults: Config, null: Mapping[str, str]) -> dict
         if out.get(key) is None:
             out[key] = evaluate(expression, out)
     if "rope_theta" in defaults:
-        out["rope"] = rope(out if "rope_theta" in config else {**out, "rope_theta": None}, defaults["rope_theta"])
+        out["rope_sliding"] = sliding_rope(out)
+        share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"  # GPT-NeoX has its own word
+        said = out if "rope_theta" in config else {**out, "rope_theta": None}
+        out["rope"] = rope(said, defaults["rope_theta"], share)
+        out["rope_dim"] = _rope_dim(out)
+        out["longrope_attention_factor"] = _longrope_attention_factor(out)
+    out["unrotated_every"] = every(out.get("no_rope_layers"), 0)
+    out["full_attention_every"] = every(out.get("layer_types"), "full_attention")
     out["labels"] = labels(config)
     return out
+
+
+def every(layers: Any, wanted: Any) -> int | None:
+    """n, if just every n-th of the layers is `wanted`; 0 if they follow no such rule, None if nothing is said of them.
+    llama.cpp's graphs have such patterns built in."""
+    if not isinstance(layers, list | tuple) or not layers:
+        return None
+    if wanted not in layers:
+        return len(layers) + 1
+    n = layers.index(wanted) + 1
+    return n if all((i % n == n - 1) == (kind == wanted) for i, kind in enumerate(layers)) else 0
+
+
+def _rope_dim(config: Config) -> int | None:
+    """How many elements of a head rotate."""
+    head = evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config)
+    share = config["rope"].get("partial_rotary_factor")
+    return head if share is None or head is None else int(number(share, "partial_rotary_factor") * head)
+
+
+def _longrope_attention_factor(config: Config) -> float | None:
+    """By how much longrope (Phi-3) scales attention; conversion/phi.py `generate_extra_tensors` (llama.cpp b11549)."""
+    rope = config["rope"]
+    if not rope.get("long_factor"):
+        return None
+    trained = number(rope.get("original_max_position_embeddings"), "original_max_position_embeddings")
+    scale = number(config.get("max_position_embeddings"), "max_position_embeddings") / trained if trained > 1 else 1.0
+    return math.sqrt(1 + math.log(scale) / math.log(trained)) if scale > 1.0 else 1.0
+
+
+def sliding_rope(config: Config) -> dict[str, Any] | None:
+    """The rotary parameters of layers with a sliding window, where they have their own: under transformers 5 an object
+    beside that of the full layers, under 4 a base frequency."""
+    given = config.get("rope_parameters")
+    own = given.get("sliding_attention") if isinstance(given, Mapping) else None
+    if isinstance(own, Mapping):
+        return dict(own)
+    local = config.get("rope_local_base_freq")
+    return None if local is None else {"rope_theta": local, "rope_type": "default"}

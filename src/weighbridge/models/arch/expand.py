@@ -29,6 +29,10 @@ class Sizes:
     architecture: str
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
 
+    @property
+    def known(self) -> frozenset[str]:
+        return frozenset(s for s, _ in self.values)
+
     def get(self, symbol: str) -> int | None:
         return next((n for s, n in self.values if s == symbol), None)
 
@@ -61,6 +65,7 @@ class Plan:
     parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
     shape: Shape
     need: str | None
+    layers: range | None = None  # which of the lead index exist; None: all
 
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
@@ -112,7 +117,11 @@ class Expansion:
 
 
 def shape_of(row: Row, sizes: Sizes) -> Shape:
-    return tuple(math.prod(int(s) if s.isdigit() else sizes[s] for s in dim.split("*")) for dim in row.shape)
+    return tuple(sum(_product(term, sizes) for term in dim.split("+")) for dim in row.shape)
+
+
+def _product(term: str, sizes: Sizes) -> int:
+    return math.prod(int(s) if s.isdigit() else sizes[s] for s in term.split("*"))
 
 
 def height(shape: Shape) -> int:
@@ -124,7 +133,7 @@ def applies(row: Row, sizes: Sizes) -> bool:
     """Whether the role exists in a model of these sizes: its condition holds and the sizes in its shape are known."""
     if row.when and (row.when.lstrip("!") in sizes) == row.when.startswith("!"):
         return False
-    return all(s.isdigit() or s in sizes for dim in row.shape for s in dim.split("*"))
+    return row.symbols <= sizes.known
 
 
 def expand(
@@ -134,7 +143,7 @@ def expand(
     """Every place of a dialect, layer by layer in the order of the table, and every name it drops."""
     counts = index_counts(index, sizes)
     plans = [
-        _plan(t, rows, role_indices, counts, sizes, prefix)
+        _plan(dialect.name, t, rows, role_indices, counts, sizes, prefix)
         for t in dialect.templates
         if applies(rows[t.roles[0]], sizes)
     ]
@@ -172,19 +181,33 @@ def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _plan(
-    template: Template, rows: Mapping[str, Row], role_indices: Mapping[str, tuple[str, ...]], counts: Mapping[str, int],
-    sizes: Sizes, prefix: str,
+    dialect: str, template: Template, rows: Mapping[str, Row], role_indices: Mapping[str, tuple[str, ...]],
+    counts: Mapping[str, int], sizes: Sizes, prefix: str,
 ) -> Plan:  # fmt: skip
     members = [rows[r] for r in template.roles]
     text, named = _printf(template.name, prefix)
     all_indices = role_indices[members[0].name]
     stacked = tuple(i for i in all_indices if i not in named)
     order = tuple((*named, *stacked).index(i) for i in all_indices)
-    parts = tuple((row.name, shape_of(row, sizes)) for row in members)
+    parts = tuple((row.name, _turned(shape_of(row, sizes), row.turned(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:])
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
-    return Plan(text, named[:1], named[1:], runs, order, parts, (*runs, *joined), need)
+    whole = (*runs, *joined)
+    if dialect in members[0].flat:
+        whole = (math.prod(runs) * joined[0], *joined[1:])
+    layers = _layers(members[0], sizes, counts[named[0]]) if named and members[0].span else None
+    return Plan(text, named[:1], named[1:], runs, order, parts, whole, need, layers)
+
+
+def _turned(shape: Shape, swap: bool) -> Shape:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+
+
+def _layers(row: Row, sizes: Sizes, count: int) -> range:
+    """`lo:hi:step` of a row's span; what is left out is as in a slice, a size that isn't known is 0."""
+    bounds = [int(s) if s.isdigit() else (sizes.get(s) or 0) if s else None for s in (*(row.span or ()), "", "")[:3]]
+    return range(*slice(*bounds).indices(count))
 
 
 def _places(plans: Sequence[Plan], counts: Mapping[str, int]) -> Iterator[Place]:
@@ -193,5 +216,7 @@ def _places(plans: Sequence[Plan], counts: Mapping[str, int]) -> Iterator[Place]
         group = list(block)
         for first in product(*(range(counts[i]) for i in lead)):
             for plan in group:
+                if plan.layers is not None and first[0] not in plan.layers:
+                    continue
                 for rest in product(*(range(counts[i]) for i in plan.rest)):
                     yield Place(plan, first + rest)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
@@ -65,6 +66,18 @@ def llama3_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
     return llama3(base, dim, factor, low, high, trained)
 
 
+def longrope_factors(key: str, config: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """`rope_factors_long.weight` or `rope_factors_short.weight` of a config that scales each frequency by its own."""
+    rope = config.get("rope") or {}
+    listed = rope.get(key)
+    if not rope.get("long_factor"):
+        return None
+    dim = evaluate("rope_dim", config) or 0
+    if not isinstance(listed, list | tuple) or len(listed) != dim // 2:
+        raise FormatError("is not one number for each pair that rotates", field=key, expected=dim // 2, found=listed)
+    return tuple(f32(number(value, key)) for value in listed)
+
+
 def _positive(value: Any, key: str) -> float:
     if (result := number(value, key)) <= 0:
         raise FormatError("is not positive", field=key, found=result)
@@ -101,5 +114,9 @@ def _candidates(values: Sequence[float], base: float, factor: float) -> Iterator
 
 
 MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | None]]] = MappingProxyType(
-    {"llama3_factors": llama3_factors}
+    {
+        "llama3_factors": llama3_factors,
+        "longrope_long_factors": partial(longrope_factors, "long_factor"),
+        "longrope_short_factors": partial(longrope_factors, "short_factor"),
+    }
 )

@@ -15,7 +15,9 @@ from weighbridge.base.errors import UsageError
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _CALL = re.compile(r"(\w+)\(([\w, ]*)\)")
-_ATTRIBUTES = frozenset({"kind", "shape", "via", "when", "group", "tied", "make"})
+_OPERATORS = re.compile(r"[*+]")
+_ATTRIBUTES = frozenset({"kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each"})
+_TURNING = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
 
 
@@ -40,10 +42,22 @@ class Row:
     group: str | None = None
     tied: str | None = None
     make: str | None = None
+    span: tuple[str, ...] | None = None
+    flat: tuple[str, ...] = ()
+    each: tuple[str, ...] = ()  # indices that no dialect's name has
 
     @property
     def optional(self) -> bool:
         return bool(self.group or self.tied or self.make)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The sizes in its shape, `a*b+2*c`."""
+        return frozenset(s for dim in self.shape for s in _OPERATORS.split(dim) if not s.isdigit())
+
+    def turned(self, dialect: str) -> bool:
+        """Whether the dialect holds it with its last two axes swapped."""
+        return dialect in self.via and self.via[dialect].layout in _TURNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +116,11 @@ def parse_row(name: str, row: Mapping[str, Any]) -> Row:
     names = {key: value for key, value in row.items() if key not in _ATTRIBUTES}
     plain = {key: row.get(key) for key in ("when", "group", "tied", "make")}
     via = {dialect: _parse_via(text) for dialect, text in row.get("via", {}).items()}
+    span = tuple(row["span"].split(":")) if "span" in row else None
     return Row(
-        name, row["kind"], tuple(row["shape"].split(",")), MappingProxyType(names), MappingProxyType(via), **plain
-    )
+        name, row["kind"], tuple(row["shape"].split(",")), MappingProxyType(names), MappingProxyType(via), **plain,
+        span=span, flat=tuple(row.get("flat", ())), each=tuple(row.get("each", ())),
+    )  # fmt: skip
 
 
 def _parse_via(text: str) -> Via:
@@ -127,12 +143,11 @@ def parse_architecture(name: str, doc: Mapping[str, Any], shared: Mapping[str, A
 def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) -> Dialect:
     """A dialect with all that it takes from its base: names, prefixes, drops, fused tensors."""
     chain, options = _bases(name, doc["dialect"])
-    fused = {f["name"]: tuple(f["roles"]) for f in doc.get("fuse", {}).get(name, {}).values()}
-    member_of = {role: template for template, roles in fused.items() for role in roles}
+    fused: dict[str, tuple[str, ...]] = {}
     replace = options.get("replace", {})
     templates: dict[str, Template] = {}
     for row in rows.values():
-        text = member_of.get(row.name) or next((row.names[d] for d in chain if d in row.names), None)
+        text = next((t for d in chain if (t := _name_in(d, row, doc.get("fuse", {}).get(d, {}), fused))), None)
         if text is not None:
             text = _replaced(text, replace)
             key = f"{text} {row.when or ''}"  # two rows may share a name if their conditions exclude each other
@@ -143,6 +158,15 @@ def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) ->
         options.get("order", "table"),
         tuple(tuple(group) for group in options.get("together", ())),
     )  # fmt: skip
+
+
+def _name_in(dialect: str, row: Row, fuses: Mapping[str, Any], fused: dict[str, tuple[str, ...]]) -> str | None:
+    """The row's name in one dialect, its own or that of the tensor it is joined in, which is noted in `fused`."""
+    for fuse in fuses.values():
+        if row.name in fuse["roles"]:
+            fused[fuse["name"]] = tuple(fuse["roles"])
+            return str(fuse["name"])
+    return row.names.get(dialect)
 
 
 def _bases(name: str, dialects: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
@@ -175,11 +199,11 @@ def check(
             if set(template.indices) - set(indices):
                 raise UsageError(f"{template.name}: unknown index")
     for row in rows.values():
-        symbols = {s for dim in row.shape for s in dim.split("*")} | {
-            s for via in row.via.values() for s in via.symbols
-        }
+        symbols = {*row.symbols, *(s for via in row.via.values() for s in via.symbols), *(row.span or ())} - {""}
         if unknown := {s for s in symbols if not s.isdigit()} - set(sizes):
             raise UsageError(f"{row.name}: unknown sizes {sorted(unknown)}")
+        if set(row.each) - set(indices):
+            raise UsageError(f"{row.name}: unknown index")
         used = {tuple(t for t in placeholders(n) if t != PREFIX) for n in row.names.values()}
         if len(row.shape) == 1 and len({frozenset(u) for u in used}) > 1:
             raise UsageError(f"{row.name}: a vector can't be stacked")

@@ -20,10 +20,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.limits import FAMILY_TABLE
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch import rows as grammar
 from weighbridge.models.arch.config import effective, evaluate, integer
@@ -38,6 +40,7 @@ from weighbridge.models.arch.expand import (
     run,
     shape_of,
 )
+from weighbridge.models.arch.inherit import resolve
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size, Via
 
@@ -97,6 +100,8 @@ class Family:
     architectures: Mapping[str, Architecture]
     sizes: Mapping[str, Size]
     index: Mapping[str, str]
+    like: str | None = None  # the table that it begins as
+    meta: Mapping[str, Any] | None = None  # its own key-values (models/meta/keys.py)
     _expansions: dict[tuple[str, str, Sizes], Expansion] = field(default_factory=dict, init=False, repr=False)
 
     # ------------------------------------------------------------------ sizes
@@ -128,14 +133,17 @@ class Family:
 
     def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
         """The sizes that a GGUF's key-values state. `names`: its tensors, which may tell the class."""
-        view = _ArchView(metadata, self.gguf)
+        view = _ArchView(metadata, self.gguf, names)
         values = {s: self._first(size.gguf, view, s, size) for s, size in self.sizes.items()}
         return Sizes(_known_only(values), self.architecture_of_gguf(metadata, names).name)
 
     def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: Size) -> int | None:
         for source in sources:
-            if n := evaluate(source, values):
-                return integer(n, source, 1)
+            n = values.get(source) if isinstance(values.get(source), bool) else evaluate(source, values)
+            if n:
+                return integer(int(n), source, 1)
+            if n is not None and size.optional:
+                return None
         if size.optional:
             return None
         raise FormatError(f"the {self.name} family needs this size", field=sources[0], expected="a positive integer",
@@ -156,7 +164,7 @@ class Family:
     @cached_property
     def role_indices(self) -> Mapping[str, tuple[str, ...]]:
         """The indices of each role: all that any dialect's name of it has, in the order of the table."""
-        used: dict[str, set[str]] = {name: set() for name in self.rows}
+        used: dict[str, set[str]] = {name: set(row.each) for name, row in self.rows.items()}
         for dialect in self.dialects.values():
             for template in dialect.templates:
                 for role in template.roles:
@@ -252,9 +260,10 @@ class Family:
         from weighbridge.tensors.nodes import slice_rows
 
         out = {}
+        layouts = {role: self._layout(dialect, role, sizes) for role in place.roles}
         for instance, start, shape in place.cells:
             part = node if node.spec.shape == shape else slice_rows(node, start, shape)
-            layout = self._layout(dialect, instance[0], sizes)
+            layout = layouts[instance[0]]
             out[instance] = layout.undo(part) if layout else part
         return out
 
@@ -297,8 +306,9 @@ class Family:
         from weighbridge.tensors.nodes import concat, reshape
 
         parts = []
-        for instance, _, shape in place.cells:
-            node, layout = roles[instance], self._layout(dialect, instance[0], sizes)
+        known = {r: (self._layout(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
+        for instance, _, _ in place.cells:
+            node, (layout, shape) = roles[instance], known[instance[0]]
             if node.spec.shape != shape:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
                 raise MappingError(self.name, dialect, report)
@@ -316,7 +326,7 @@ class Family:
 
     def _layout(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
         via: Via | None = self.rows[role].via.get(dialect)
-        return None if via is None else _layout(via, tuple(sizes[s] for s in via.symbols))
+        return None if via is None else _layout(via, tuple(int(s) if s.isdigit() else sizes[s] for s in via.symbols))
 
 
 @lru_cache(maxsize=256)
@@ -354,12 +364,15 @@ def _filled(value: Any) -> bool:
 
 
 class _ArchView(Mapping[str, Any]):
-    """A GGUF's key-values by their names inside the architecture (`block_count` for `llama.block_count`)."""
+    """A GGUF's key-values by their names inside the architecture (`block_count` for `llama.block_count`); `@name`:
+    whether it has that tensor."""
 
-    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
-        self._metadata, self._architecture = metadata, architecture
+    def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
+        self._metadata, self._architecture, self._names = metadata, architecture, names
 
     def __getitem__(self, key: str) -> Any:
+        if key.startswith("@"):
+            return key[1:] in self._names
         return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]
 
     def __iter__(self) -> Any:
@@ -381,24 +394,55 @@ def build_family(doc: Mapping[str, Any]) -> Family:
         n: grammar.parse_architecture(n, a, doc.get("defaults", {})) for n, a in doc["architecture"].items()
     }
     grammar.check(rows, dialects.values(), doc["index"], sizes)
-    frozen = (MappingProxyType(m) for m in (rows, dialects, architectures, sizes, doc["index"]))
-    return Family(doc["name"], doc["gguf"], *frozen)
+    return Family(
+        doc["name"], doc["gguf"], MappingProxyType(rows), MappingProxyType(dialects), MappingProxyType(architectures),
+        MappingProxyType(sizes), MappingProxyType(doc["index"]), doc.get("like"), doc.get("meta"),
+    )  # fmt: skip
 
 
 @cache
 def families() -> Mapping[str, Family]:
     """Every family by name, from the TOML files beside this module."""
+    found = [build_family(resolve(document, documents().__getitem__)) for document in documents().values()]
+    return MappingProxyType({family.name: family for family in found})
+
+
+@cache
+def documents() -> Mapping[str, Mapping[str, Any]]:
+    """The TOML files beside this module as they are written, by their family's name."""
     import tomllib
 
     folder = resources.files(__package__ or "weighbridge.models.arch")
     files = sorted(f.name for f in folder.iterdir() if f.name.endswith(".toml"))
-    found = [build_family(tomllib.loads((folder / name).read_text(encoding="utf-8"))) for name in files]
-    return MappingProxyType({family.name: family for family in found})
+    return {name.removesuffix(".toml"): tomllib.loads((folder / name).read_text(encoding="utf-8")) for name in files}
 
 
-def family_of_hf(config: Mapping[str, Any]) -> Family:
-    """The family of a config.json. UnsupportedError names the classes that are known."""
-    for family in families().values():
+def read_family(path: Path) -> Family:
+    """A family from a TOML file of somebody's own. FormatError or UsageError tell what is wrong with it."""
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(FAMILY_TABLE + 1)
+        if len(text) > FAMILY_TABLE:
+            raise FormatError(f"is larger than a table of names: over {FAMILY_TABLE:,} bytes", path=str(path))
+        document = tomllib.loads(text.decode())
+        return build_family(resolve(document, documents().__getitem__))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FormatError(f"is no TOML: {error}", path=str(path)) from None
+    except KeyError as error:
+        raise UsageError(
+            f"{path}: the table has no {error}", hint="docs/guide-families.md says what it needs"
+        ) from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path}: the table isn't made as it should be: {error}", hint="docs/guide-families.md"
+        ) from None
+
+
+def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Family:
+    """The family of a config.json, of `own` ones first. UnsupportedError names the classes that are known."""
+    for family in (*own, *families().values()):
         if family.architecture(config) is not None:
             return family
     said = config.get("architectures") or config.get("model_type")
@@ -407,16 +451,17 @@ def family_of_hf(config: Mapping[str, Any]) -> Family:
             "the model's architecture isn't known: no config.json names it",
             hint="put the model's config.json beside the weights, or convert without it to .safetensors or .npz",
         )
-    known = [name for family in families().values() for name in family.architectures]
     named = ", ".join(map(str, said)) if isinstance(said, list) else str(said)
-    raise UnsupportedError(f"no family has the architecture {named}", hint=f"known: {', '.join(known)}")
+    raise UnsupportedError(f"no family has the architecture {named}", hint=_NEXT)
 
 
-def family_of_gguf(metadata: Mapping[str, Any]) -> Family:
+_NEXT = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
+
+
+def family_of_gguf(metadata: Mapping[str, Any], own: Sequence[Family] = ()) -> Family:
     """The family of a GGUF, by its `general.architecture`."""
     said = metadata.get("general.architecture")
-    for family in families().values():
+    for family in (*own, *families().values()):
         if family.gguf == said:
             return family
-    known = ", ".join(family.gguf for family in families().values())
-    raise UnsupportedError(f"no family has the GGUF architecture {said}", hint=f"known: {known}")
+    raise UnsupportedError(f"no family has the GGUF architecture {said}", hint=_NEXT)

@@ -6,19 +6,25 @@ config's key: a file is never written with a number that was cut to fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf_meta import KV
 from weighbridge.models.arch.config import evaluate, number
 from weighbridge.models.arch.make import f32
 
+if TYPE_CHECKING:
+    from weighbridge.models.arch.table import Family
+
 _RANGES: Final = MappingProxyType({"u32": (0, (1 << 32) - 1), "i32": (-(1 << 31), (1 << 31) - 1)})
+
+_ITEMS: Final = MappingProxyType({"arr[bool]": "bool", "arr[u32]": "u32", "arr[i32]": "i32", "arr[f32]": "f32"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +35,17 @@ class KeyRow:
     type: str
     config: tuple[str, ...]
     value: Any
-    map: Mapping[str, str]
+    map: Mapping[str, Any]
     when: Mapping[str, tuple[Any, ...]]
     families: tuple[str, ...]  # empty: all
-    back: str | None
+    back: tuple[str, ...]  # empty: nothing
+    absent: Any = None  # what is written where the config says nothing
+    null: bool = False  # a GGUF without the key means a null
+    times: float = 1.0  # what the config's number is multiplied by
+    token: str | None = None  # the number of this token
+    last: bool = False  # after all of the tokenizer's
+    first: bool = False  # written before the general keys, as the reference does with what it finds among the tensors
+    known_back: bool = False  # `back` isn't said: the first of `config` that the class has
 
     def key(self, architecture: str) -> str:
         return self.name.replace("{a}", architecture)
@@ -49,7 +62,72 @@ class KeyTable:
     silent: Mapping[str, Mapping[str, tuple[Any, ...]]]
 
     def of_family(self, family: str) -> Iterator[KeyRow]:
-        return (row for row in self.keys if not row.families or family in row.families)
+        return (row for row in self.keys if not row.families or _of(family, row.families))
+
+    def rules(self, family: Family) -> Rules:
+        """What ties a family's configs to its GGUFs: what keys.toml says of it, or its own table."""
+        name = family.name if family.name in self.tokens else family.gguf  # a table of somebody's own for a known graph
+        if family.meta is None and name in self.tokens:
+            return Rules(tuple(self.of_family(name)), self.tokens[name], self.presence[name], self.silent[name])
+        return _own_rules(family.meta or {}, tuple(self.of_family(family.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One family's part. `[meta]` in its table: `key` are rows as in keys.toml, which stand before the last of those
+    (`general.quantization_version`); `base = false`: in place of the others; `without`: names of those it hasn't;
+    `tokens`, `presence`, `silent` as in keys.toml; `tokenizer`: rows that come after the tokenizer's own, over them."""
+
+    keys: tuple[KeyRow, ...]
+    tokens: Mapping[str, str]
+    presence: Mapping[str, str]
+    silent: Mapping[str, tuple[Any, ...]]
+    implied: tuple[Implied, ...] = ()
+    tokenizer: tuple[KeyRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Implied:
+    """A config's value that llama.cpp's graph takes to be this expression: coming back it is that, and a config that
+    says otherwise loses it. The first of several for one key that counts."""
+
+    config: str
+    value: str
+    when: Mapping[str, tuple[Any, ...]]
+
+
+_LAST: Final = "general.quantization_version"
+_TOKENS: Final = MappingProxyType({
+    "bos_token_id": "tokenizer.ggml.bos_token_id", "eos_token_id": "tokenizer.ggml.eos_token_id",
+    "pad_token_id": "tokenizer.ggml.padding_token_id",
+})  # fmt: skip
+
+
+def _own_rules(meta: Mapping[str, Any], shared: tuple[KeyRow, ...]) -> Rules:
+    at = next(i for i, row in enumerate(shared) if row.name == _LAST)
+    without = meta.get("without", ())
+    first = [row for row in shared[:at] if meta.get("base", True) and row.name not in without]
+    rows = (*first, *map(_parse_row, meta.get("key", ())), *shared[at:])
+    silent = {key: tuple(values) for key, values in meta.get("silent", {}).items()}
+    implied = tuple(
+        Implied(row["config"], row["value"], {k: tuple(v) for k, v in row.get("when", {}).items()})
+        for row in meta.get("implied", ())
+    )
+    tokenizer = tuple(map(_parse_row, meta.get("tokenizer", ())))
+    return Rules(rows, meta.get("tokens", _TOKENS), meta.get("presence", {}), silent, implied, tokenizer)
+
+
+def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a GGUF of this config means without a key for it."""
+    out: dict[str, Any] = {}
+    for row in rules.implied:
+        if row.config not in out and all(_holds(lookup(config, path), wanted) for path, wanted in row.when.items()):
+            out[row.config] = lookup(config, row.value)
+    return out
+
+
+def _of(family: str, families: Sequence[str]) -> bool:
+    return family in families or (families[0][:1] == "!" and f"!{family}" not in families)
 
 
 def build_table(doc: Mapping[str, Any]) -> KeyTable:
@@ -65,10 +143,16 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
     config = tuple(row.get("config", ()))
     back = row.get("back", True)
     when = {key: tuple(values) for key, values in row.get("when", {}).items()}
-    restored = back if isinstance(back, str) else (config[0] if back and config else None)
+    restored = back if isinstance(back, str | list) else config[:1] if back else ()
+    restored = (restored,) if isinstance(restored, str) else tuple(restored)
     listed = row.get("family", ())
     families = (listed,) if isinstance(listed, str) else tuple(listed)
-    return KeyRow(row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, families, restored)
+    known = "back" not in row
+    return KeyRow(
+        row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, families, restored,
+        absent=row.get("absent"), null=row.get("null", False), times=row.get("times", 1.0), token=row.get("token"),
+        last=row.get("last", False), first=row.get("first", False), known_back=known,
+    )  # fmt: skip
 
 
 @cache
@@ -84,12 +168,27 @@ def table() -> KeyTable:
 
 def lookup(config: Mapping[str, Any], path: str) -> Any:
     """What a config says at a path: dots go into objects, a slash divides sizes. None where it says nothing."""
-    if "/" in path:
+    if "*" in path:
+        return _product(config, path)
+    if "/" in path or "+" in path or "-" in path:
         return evaluate(path, config)
     value: Any = config
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def _product(config: Mapping[str, Any], path: str) -> Any:
+    """`a*b/c`, left to right, a part cut to a whole number before it is divided, as `int(a * b) // c`."""
+    left, _, divisor = path.partition("/")
+    factors = [float(name) if name.isdigit() else lookup(config, name) for name in left.split("*")]
+    if any(f is None for f in factors):
+        return None
+    product = math.prod(number(f, path) for f in factors)
+    if not divisor:
+        return int(product) if product == int(product) else product
+    by = number(lookup(config, divisor), divisor)
+    return int(product) // int(by) if by >= 1 else None
 
 
 def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
@@ -100,8 +199,10 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
         return KV(row.type, row.value)
     path, value = next(((p, v) for p in row.config if (v := lookup(config, p)) is not None), ("", None))
     if value is None:
-        return None
-    value = row.map.get(value, value) if row.map else value
+        return None if row.absent is None else KV(row.type, row.absent)
+    if row.map and isinstance(value, str | int | bool):
+        value = row.map.get(str(value).lower() if isinstance(value, bool) else str(value), value)
+    value = number(value, path) * row.times if row.times != 1.0 else value
     typed = coerce(value, row.type, path)
     return None if typed in ("", []) else KV(row.type, typed)  # the reference's writer skips what is empty
 
@@ -120,6 +221,8 @@ def coerce(value: Any, kind: str, field: str) -> Any:
         return value
     if kind == "arr[str]" and isinstance(value, list | tuple):
         return [str(v) for v in value]
+    if kind in _ITEMS and isinstance(value, list | tuple):
+        return [coerce(v, _ITEMS[kind], field) for v in value]
     if kind == "f32":
         return number(value, field)
     if kind in _RANGES:
@@ -135,10 +238,14 @@ def coerce(value: Any, kind: str, field: str) -> Any:
 
 def from_value(row: KeyRow, value: Any) -> Any:
     """The config's value for a key's value."""
+    if row.absent is not None and value == row.absent:
+        return None
     if row.map:
         return next((said for said, written in row.map.items() if written == value), value)
     if row.type == "f32":
-        return shortest(number(value, row.name))
+        return shortest(
+            number(value, row.name) if row.times == 1.0 else f32(shortest(number(value, row.name)) / row.times)
+        )
     return list(value) if row.type.startswith("arr") else value
 
 

@@ -8,7 +8,7 @@ in the losses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError
@@ -16,7 +16,17 @@ from weighbridge.containers.gguf_meta import KV
 from weighbridge.models.arch.config import integer, number
 from weighbridge.models.arch.make import llama3_parameters
 from weighbridge.models.arch.table import Architecture, Family
-from weighbridge.models.meta.keys import from_value, lookup, store, table, to_kv
+from weighbridge.models.meta.keys import from_value, implied, lookup, shortest, store, table, to_kv
+
+Vectors = Callable[[str], Sequence[float] | None]
+
+
+class Leading(KV):
+    """A key-value that stands before the general ones."""
+
+
+def _no_vector(name: str) -> None:
+    """No tensor's values are at hand."""
 
 
 class HfConfig(NamedTuple):
@@ -38,26 +48,58 @@ def config_to_gguf(
     `pooling`: see `sentence.pooling_type`."""
     facts = {**family.effective(config), "file_type": file_type, "pooling": pooling}
     out: dict[str, KV] = {}
-    for row in table().of_family(family.name):
+    for row in table().rules(family).keys:
         if (kv := to_kv(row, facts)) is not None:
-            out[row.key(family.gguf)] = kv
+            out[row.key(family.gguf)] = Leading(*kv) if row.first else kv
     return out
 
 
 def assemble(general: Mapping[str, KV], architecture: Mapping[str, KV], tokenizer: Mapping[str, KV]) -> dict[str, KV]:
     """A whole file's key-values in the reference's order: `general_to_gguf`, `config_to_gguf`, the tokenizer's."""
-    return {**general, **architecture, **tokenizer}
+    first = {"general.architecture", *(key for key, kv in architecture.items() if isinstance(kv, Leading))}
+    whole = {**general, **architecture, **tokenizer}
+    return {**{key: kv for key, kv in whole.items() if key in first}, **whole}
 
 
 def config_losses(config: Mapping[str, Any], family: Family) -> list[str]:
     """What a config says that changes the model and that GGUF has no key for."""
-    facts = family.effective(config)
+    return facts_losses(family.effective(config), family)
+
+
+def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
+    """The same of an effective config."""
     out = []
-    for path, harmless in table().silent[family.name].items():
+    for path, harmless in table().rules(family).silent.items():
         value = lookup(facts, path)
         if value is not None and value not in harmless:
             out.append(f"config.json: {path} = {value!r} has no key in a {family.gguf} GGUF")
+    for key, value in implied(table().rules(family), facts).items():
+        if value is not None and facts.get(key) not in (None, value):
+            out.append(f"config.json: {key} = {facts[key]!r} has no key in a {family.gguf} GGUF, which means {value!r}")
     return out
+
+
+def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], family: Family) -> dict[str, KV]:
+    """The tokenizer's key-values with what the reference adds to them, or puts in their place, for a family."""
+    facts = family.effective(config)
+    facts["token"] = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)}
+    out, last = dict(tokenizer), dict[str, KV]()
+    for row in table().rules(family).tokenizer:
+        kv = KV(row.type, facts["token"].get(row.token)) if row.token else to_kv(row, facts)
+        if kv is None or kv.value is None:
+            continue
+        if row.last:
+            last[row.name] = kv
+        else:
+            out = {**out, row.name: kv} if row.name in out else _after_ids(out, row.name, kv)
+    return {**{key: kv for key, kv in out.items() if key not in last}, **last}
+
+
+def _after_ids(keys: Mapping[str, KV], name: str, kv: KV) -> dict[str, KV]:
+    """A special token's number after those that are there."""
+    order = [*keys]
+    at = 1 + max((i for i, key in enumerate(order) if key.endswith(("_token_id", ".merges", ".token_type"))), default=0)
+    return {**{key: keys[key] for key in order[:at]}, name: kv, **{key: keys[key] for key in order[at:]}}
 
 
 # ---------------------------------------------------------------------- from GGUF
@@ -65,13 +107,13 @@ def config_losses(config: Mapping[str, Any], family: Family) -> list[str]:
 
 def gguf_to_config(
     metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str], *,
-    rope_freqs: Sequence[float] | None = None, torch_dtype: str | None = None,
+    vectors: Vectors = _no_vector, torch_dtype: str | None = None,
 ) -> HfConfig:  # fmt: skip
     """A GGUF's key-values as config.json and generation_config.json.
 
-    `tensors`: its tensor names. `rope_freqs`: the values of `rope_freqs.weight`, which is all that a GGUF says of
-    llama3 rope scaling: without them a file that has the tensor is refused. `torch_dtype`: what the weights are
-    written as.
+    `tensors`: its tensor names. `vectors`: gives the values of a short tensor, as `rope_freqs.weight`, which is all
+    that a GGUF says of llama3 rope scaling: without them a file that has the tensor is refused. `torch_dtype`: what the
+    weights are written as.
     """
     architecture = family.architecture_of_gguf(metadata, tensors)
     config = {k: v for k, v in architecture.defaults.items() if k != "rope_theta"}
@@ -79,10 +121,11 @@ def gguf_to_config(
     losses = [
         f"{key} is not carried over" for key in metadata if key.startswith(f"{family.gguf}.") and key not in known
     ]
-    losses += _rotary(config, metadata, family, tensors, rope_freqs)
+    losses += _rotary(config, metadata, family, tensors, vectors)
     _by_presence(config, family, tensors)
     _implied(config, family)
     _vocabulary(config, metadata, family)
+    config |= {k: v for k, v in implied(table().rules(family), config).items() if v is not None}
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:
         config["torch_dtype"] = torch_dtype
@@ -94,34 +137,55 @@ def gguf_to_config(
 def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> set[str]:
     """Every row that gives something back; the keys that any row speaks of."""
     known = set()
-    for row in table().of_family(family.name):
+    for row in table().rules(family).keys:
         key = row.key(family.gguf)
         known.add(key)
-        if row.back is not None and key in metadata and (not row.map or metadata[key] in row.map.values()):
-            store(config, row.back, from_value(row, metadata[key]))
+        if row.null and key not in metadata:
+            store(config, row.back[0], None)
+        if row.back and key in metadata and (not row.map or metadata[key] in row.map.values()):
+            own = next(((c,) for c in row.config if row.known_back and c in config), row.back)
+            for place in own:
+                store(config, place, from_value(row, metadata[key]))
     return known
 
 
 def _rotary(
     config: dict[str, Any], metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str],
-    rope_freqs: Sequence[float] | None,
+    vectors: Vectors,
 ) -> list[str]:  # fmt: skip
     """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too."""
     rope = config.pop("rope", {})
+    if (sliding := config.pop("rope_sliding", None)) is not None:
+        config["rope_local_base_freq"] = sliding["rope_theta"]
     if "rope_theta" not in _plain_defaults(family):
         return []
     theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default where the key is absent
     config["rope_theta"] = theta
     if "rope_freqs.weight" in tensors:
-        found = None if rope_freqs is None else llama3_parameters(rope_freqs, number(theta, "rope.freq_base"))
+        freqs = vectors("rope_freqs.weight")
+        found = None if freqs is None else llama3_parameters(freqs, number(theta, "rope.freq_base"))
         if found is None:
             raise FormatError("no llama3 rope scaling gives these factors", field="rope_freqs.weight")
         rope = found
+    lost = _longrope(rope, tensors, vectors)
     if rope:
         rope.setdefault("rope_type", "default")
         config["rope_scaling"] = rope
-    told = ["longrope's factors are not carried over"] if rope.get("rope_type") == "longrope" else []
-    return told + _partial(metadata, family, config)
+    return lost + _partial(metadata, family, config)
+
+
+def _longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], vectors: Vectors) -> list[str]:
+    """longrope's factors, which a GGUF has as two tensors."""
+    names = {f"{length}_factor": f"rope_factors_{length}.weight" for length in ("long", "short")}
+    if all(name in tensors for name in names.values()):
+        factors = {key: vectors(name) for key, name in names.items()}
+        if None in factors.values():
+            raise FormatError("is no short F32 tensor", field=names["long_factor"])
+        rope["rope_type"] = "longrope"
+        rope |= {key: [shortest(v) for v in values or ()] for key, values in factors.items()}
+    elif rope.get("rope_type") == "longrope":
+        return ["longrope's factors are not carried over"]
+    return []
 
 
 def _plain_defaults(family: Family) -> Mapping[str, Any]:
@@ -129,12 +193,18 @@ def _plain_defaults(family: Family) -> Mapping[str, Any]:
     return list(family.architectures.values())[-1].defaults
 
 
-def _partial(metadata: Mapping[str, Any], family: Family, config: Mapping[str, Any]) -> list[str]:
-    """A loss where fewer dimensions rotate than a head has: these classes rotate them all."""
+def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]) -> list[str]:
+    """Which part of a head rotates, where the class can say it; a loss where it can't and not all of them do."""
     rotated = metadata.get(f"{family.gguf}.rope.dimension_count")
     head = config.get("head_dim") or integer(config["hidden_size"], "hidden_size") // max(
         integer(config["num_attention_heads"], "num_attention_heads"), 1
     )
+    if any(row.name == "{a}.rope.dimension_count" and row.back for row in table().rules(family).keys):
+        return []
+    share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in _plain_defaults(family)), None)
+    if share is not None and rotated is not None:
+        config[share] = integer(rotated, "rope.dimension_count") / head
+        return []
     if rotated in (None, head):
         return []
     return [
@@ -143,14 +213,14 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: Mapping[str, A
 
 
 def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> None:
-    for key, name in table().presence[family.name].items():
+    for key, name in table().rules(family).presence.items():
         if key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
 
 
 def _implied(config: dict[str, Any], family: Family) -> None:
     """What every GGUF of the family means without a key, where the class's default is another."""
-    for key, values in table().silent[family.name].items():
+    for key, values in table().rules(family).silent.items():
         if values and config.get(key) is not None and config[key] not in values:
             config[key] = values[0]
 
@@ -158,7 +228,7 @@ def _implied(config: dict[str, Any], family: Family) -> None:
 def _vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> None:
     """What a config repeats of the tokenizer: sizes and special tokens. A token that the GGUF hasn't is null, not the
     class's default; labels get their numbers."""
-    for key, source in table().tokens[family.name].items():
+    for key, source in table().rules(family).tokens.items():
         if source in metadata:
             config[key] = metadata[source]
         elif key in config:
@@ -179,9 +249,11 @@ def _guess(architecture: Architecture, family: Family) -> list[str]:
 
 
 def _generation(metadata: Mapping[str, Any], config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    out = {key: config[key] for key in table().tokens[family.name] if config.get(key) is not None}
+    out = {key: config[key] for key in table().rules(family).tokens if config.get(key) is not None}
     sampled = {
-        row.back: from_value(row, metadata[row.name]) for row in table().sampling if row.back and row.name in metadata
+        row.back[0]: from_value(row, metadata[row.name])
+        for row in table().sampling
+        if row.back and row.name in metadata
     }
     # transformers refuses sampling parameters beside greedy decoding, and a model that recommends them samples.
     return {**out, **({"do_sample": True} if sampled else {}), **sampled}

@@ -1,0 +1,281 @@
+"""What a family's table is held against: the recorded works of others (golden/families.json) for each of its models.
+
+A tensor's numbers follow from its Hugging Face name (`values`), so what we make of a model is right where its digests
+are those that transformers, mlx-lm and the reference converter made. Every judge raises where the table errs.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.models.record_families import GOLDEN, digest, values
+from tests.oracles.family_cases import CASES
+from tests.oracles.unsaid import UNSAID
+
+from weighbridge.base.dtypes import F32
+from weighbridge.models.arch.order import as_read
+from weighbridge.models.arch.table import Family, Sizes, families
+from weighbridge.models.meta.table import config_losses, config_to_gguf, facts_losses, gguf_to_config
+from weighbridge.tensors.nodes import Node, const
+
+FORCED_F32 = {"norm", "bias", "router", "position", "types", "factors", "sinks"}  # what the reference stores as F32
+PINNED = Path(__file__).parent / "golden" / "canonical_families.json"
+# Settings that change no number and that a GGUF doesn't hold, or that transformers says twice.
+UNHELD = {
+    "initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path", "dtype", "label2id",
+    "return_dict", "output_hidden_states", "architectures", "rope_parameters", "rope_theta", "partial_rotary_factor",
+    "rope_local_base_freq", "rope_scaling",
+    # follow from the rest (tests/proof asks transformers itself)
+    "layer_types", "no_rope_layers", "unrotated_every", "full_attention_every",
+}  # fmt: skip
+
+
+@cache
+def golden() -> dict[str, dict[str, Any]]:
+    return json.loads(GOLDEN.read_text())
+
+
+@cache
+def pinned() -> dict[str, dict[str, list[int]]]:
+    return json.loads(PINNED.read_text())
+
+
+def models_of(family: Family) -> Iterator[str]:
+    """The recorded models of a family. That the family knows them is asked of the table as it is shipped."""
+    return (name for name in golden() if _family_name(name) == family.name)
+
+
+@cache
+def _family_name(model: str) -> str | None:
+    config = golden()[model]["config"]
+    return next((f.name for f in families().values() if f.architecture(config) is not None), None)
+
+
+@cache
+def _nodes(model: str) -> dict[str, Node]:
+    shapes = golden()[model]["hf"].items()
+    return {name: const(values(name, tuple(shape)), F32) for name, shape in shapes}
+
+
+@cache
+def _digest_of(raw: bytes) -> str:
+    return digest(np.frombuffer(raw, "<f4"))
+
+
+def _brief(node: Node) -> list[Any]:
+    assert node.spec.dtype is F32
+    return [list(node.spec.shape), _digest_of(node.read(0, node.spec.rows).tobytes())]
+
+
+def sizes_of(family: Family, model: str) -> Sizes:
+    return family.sizes_from_hf(golden()[model]["config"])
+
+
+# ---------------------------------------------------------------------- the judges
+
+
+def judge_fit(family: Family, model: str) -> None:
+    """transformers' names and shapes fit, whole; what older files hold beside is dropped."""
+    sizes, shapes = sizes_of(family, model), {n: tuple(s) for n, s in golden()[model]["hf"].items()}
+    report = family.check("hf", sizes, shapes)
+    assert report.ok, f"{model}: {report}"
+    assert not report.dropped
+    assert family.dialect_of(shapes, sizes) == "hf"
+    older = dict.fromkeys(CASES[model].older, (1,))
+    assert set(family.check("hf", sizes, {**shapes, **older}).dropped) == older.keys()
+    for name in shapes:
+        report = family.check("hf", sizes, {n: s for n, s in shapes.items() if n != name})
+        assert report.missing == (() if name in _ALONE else (name,)), f"{model}: {name}"
+
+
+_ALONE = {"lm_head.weight"}  # may be absent: then it is the embedding
+
+
+def judge_keys(family: Family, model: str) -> None:
+    """The architecture's key-values are the reference's: names, types, values, order."""
+    want = [[key, kind, CASES[model].ours.get(key, value)] for key, kind, value in golden()[model]["keys"]]
+    assert [["general.architecture", "str", family.gguf], *keys_of(family, model)] == want, model
+
+
+def keys_of(family: Family, model: str) -> list[list[Any]]:
+    found = config_to_gguf(golden()[model]["config"], family, file_type=0)
+    return [
+        [k, kv.type, struct.pack("<f", kv.value).hex() if kv.type == "f32" else kv.value] for k, kv in found.items()
+    ]
+
+
+def judge_numbers(family: Family, model: str) -> None:
+    """In every dialect the names, shapes, numbers and order that their owners make; and back to the same roles."""
+    recorded, sizes = golden()[model], sizes_of(family, model)
+    roles = family.load("hf", sizes, _nodes(model))
+    lost = set(family.lost("gguf", sizes, roles))
+    source = as_read(dict.fromkeys(recorded["hf"], "model.safetensors"))
+    written = family.save("gguf", sizes, roles, source_order=source)
+    want = [[name, shape, of] for name, _, shape, of in recorded["gguf"]]
+    assert [[name, *_brief(node)] for name, node in written.items()] == want, model
+    for name, kind, _, _ in recorded["gguf"]:
+        assert (kind == "F32") == (family.kind("gguf", sizes, name) in FORCED_F32), f"{model}: {name} is {kind}"
+    held = {"gguf": written, "canonical": family.save("canonical", sizes, roles)}
+    for dialect in ("hf5", "mlx"):
+        if dialect in recorded:
+            held[dialect] = family.save(dialect, sizes, roles)
+            assert {n: _brief(t) for n, t in held[dialect].items()} == recorded[dialect], f"{model}: {dialect}"
+            told = family.dialect_of(list(held[dialect]), sizes)
+            assert told == (dialect if held[dialect].keys() != recorded["hf"].keys() else "hf"), f"{model}: {dialect}"
+    for dialect, tensors in held.items():
+        kept = {i: n for i, n in roles.items() if dialect != "gguf" or i not in lost}
+        back = family.load(dialect, sizes, tensors)
+        made = {i for i in back if family.rows[i[0]].make}
+        assert back.keys() - made == kept.keys(), f"{model}: {dialect}"
+        again = family.save("hf", sizes, {**roles, **back})
+        for name, node in again.items():
+            _same(node, _nodes(model)[name], name, model)
+
+
+def _same(found: Node, want: Node, name: str, model: str) -> None:
+    a, b = (n.read(0, n.spec.rows).view("<f4") for n in (found, want))
+    if not np.array_equal(a, b):  # a norm that was shifted: exact within the step of 1 + w
+        assert "norm" in name, f"{model}: {name}"
+        assert np.abs(a - b).max() <= 2.0**-22, f"{model}: {name}"
+
+
+def judge_return(family: Family, model: str) -> None:
+    """The recorded GGUF leads back to the same sizes, and to a config that means the same."""
+    recorded, sizes = golden()[model], sizes_of(family, model)
+    metadata = metadata_of(model)
+    names = [name for name, *_ in recorded["gguf"]]
+    found = family.sizes_from_gguf(metadata, names)
+    assert found.values == sizes.values, model
+    restored = gguf_to_config(metadata, family, names, vectors=vectors_of(family, model).get)
+    assert restored.config["model_type"] == recorded["config"]["model_type"]
+    before, after = (family.effective(c) for c in (recorded["config"], restored.config))
+    differ = {
+        key: (after.get(key), value)
+        for key, value in before.items()
+        if key not in UNHELD | CASES[model].unheld and after.get(key, recorded["defaults"].get(key)) != value
+    }
+    assert not differ, f"{model}: {differ}"
+    assert restored.losses == list(CASES[model].guesses), f"{model}: {restored.losses}"
+    _judge_tied(family, model, names)
+
+
+def _judge_tied(family: Family, model: str, names: list[str]) -> None:
+    """Whether the output is the embedding shows in a GGUF by a tensor alone."""
+    head = family.rows.get("head")
+    if head is None or not head.tied or "output.weight" not in family.names("gguf", sizes_of(family, model)):
+        return
+    vectors = vectors_of(family, model).get
+    for held in ({*names} - {"output.weight"}, {*names, "output.weight"}):
+        config = gguf_to_config(metadata_of(model), family, sorted(held), vectors=vectors).config
+        assert config["tie_word_embeddings"] == ("output.weight" not in held), model
+
+
+def judge_losses(family: Family, model: str) -> None:
+    """What a config says and a GGUF can't is a loss each; what this one says is none."""
+    config = golden()[model]["config"]
+    assert config_losses(config, family) == [], model
+    facts = family.effective(config)
+    for path, value in UNSAID.get(family.name, {}).items():
+        parent, _, key = path.rpartition(".")
+        said = {parent: {**facts[parent], key: value}} if parent else {path: value}
+        lost = facts_losses({**facts, **said}, family)
+        assert [loss.split(" = ")[0] for loss in lost] == [f"config.json: {path}"], f"{model}: {path}: {lost}"
+
+
+def metadata_of(model: str) -> dict[str, Any]:
+    """The recorded keys as a reader gives them, with a vocabulary of the right size and its special tokens."""
+    recorded = golden()[model]
+    keys = {k: CASES[model].ours.get(k, _value(kind, value)) for k, kind, value in recorded["keys"]}
+    config = recorded["config"]
+    keys["tokenizer.ggml.tokens"] = ["x"] * config["vocab_size"]
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        if config.get(f"{name}_token_id") is not None:
+            keys[f"tokenizer.ggml.{key}_token_id"] = config[f"{name}_token_id"]
+    if (types := config.get("type_vocab_size")) is not None:
+        keys["tokenizer.ggml.token_type_count"] = types
+    return keys
+
+
+def _value(kind: str, value: Any) -> Any:
+    return struct.unpack("<f", bytes.fromhex(value))[0] if kind == "f32" else value
+
+
+def vectors_of(family: Family, model: str) -> dict[str, tuple[float, ...]]:
+    """The made tensors of a model's GGUF."""
+    made = family.save("gguf", sizes_of(family, model), family.load("hf", sizes_of(family, model), _nodes(model)))
+    return {
+        name: tuple(node.read(0, node.spec.rows).view("<f4").tolist())
+        for name, node in made.items()
+        if name.startswith("rope_")
+    }
+
+
+def judge_defaults(family: Family, model: str) -> None:
+    """The defaults are those of transformers' config class, what stands for a null too."""
+    recorded = golden()[model]
+    name, theirs = recorded["config"]["architectures"][0], dict(recorded["defaults"])
+    for part in ("", "full_attention"):
+        rope: dict[str, Any] = theirs.get("rope_parameters") or {}
+        theirs |= {k: v for k, v in dict(rope.get(part, rope) if part else rope).items() if k not in theirs}
+    theirs.setdefault("rotary_pct", theirs.get("partial_rotary_factor"))
+    sliding = (theirs.get("rope_parameters") or {}).get("sliding_attention") or {}
+    theirs.setdefault("rope_local_base_freq", sliding.get("rope_theta"))
+    architecture = family.architectures[name]
+    for key, value in architecture.defaults.items():
+        assert theirs.get(key) == value, f"{name}: {key} is {theirs.get(key)!r}"
+    assert architecture.model_type == recorded["config"]["model_type"]
+    assert family.architecture({"model_type": architecture.model_type}) is not None
+    filled = family.effective({"architectures": [name]})
+    for key in architecture.null:
+        assert filled[key] == theirs[key], f"{name}: {key}"
+
+
+def judge_pinned(family: Family, model: str) -> None:
+    """Our own names are a promise: they are pinned. Kinds go with ranks: recipes rely on it."""
+    sizes = sizes_of(family, model)
+    assert {n: list(s) for n, s in family.names("canonical", sizes).items()} == pinned()[model], model
+    for row in family.rows.values():
+        assert len(row.shape) > 1 or row.kind in ("norm", "bias", "factors", "sinks"), row.name
+        assert len(row.shape) == 1 or row.kind not in ("bias", "factors", "sinks"), row.name
+
+
+JUDGES: tuple[Callable[[Family, str], None], ...] = (
+    judge_keys,
+    judge_pinned,
+    judge_defaults,
+    judge_fit,
+    judge_numbers,
+    judge_losses,
+    judge_return,
+)
+
+
+def judge_recorded(family: Family) -> None:
+    for model in models_of(family):
+        assert family.architecture(golden()[model]["config"]) is not None, model
+    recorded = {dialect for model in models_of(family) for dialect in golden()[model]}
+    assert not recorded or family.dialects.keys() <= recorded | {"canonical"}
+    for judge in JUDGES:
+        for model in models_of(family):
+            judge(family, model)
+
+
+def pin() -> None:
+    """`python -m tests.models.family_judges`: pins the canonical names of models that have none yet."""
+    found: Mapping[str, Any] = json.loads(PINNED.read_text()) if PINNED.exists() else {}
+    out = {}
+    for family in families().values():
+        for model in models_of(family):
+            names = family.names("canonical", sizes_of(family, model))
+            out[model] = found.get(model) or {n: list(s) for n, s in names.items()}
+    PINNED.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in out.items()) + "\n}\n")
+
+
+if __name__ == "__main__":
+    pin()

@@ -1,0 +1,126 @@
+"""Records what others make of the models in tests/oracles/family_cases.py:
+`python -m tests.models.record_families [NAME ...]`.
+
+Of each: config.json, names and shapes as transformers writes them, the reference converter's tensors and keys, and
+where a case says so what transformers 5 holds in memory ("hf5") and what mlx-lm holds ("mlx"). The numbers of a tensor
+follow from its name (`values`), so a digest tells whether another's tensor is made of the same numbers in the same
+order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN = Path(__file__).parent / "golden" / "families.json"
+Recorded = dict[str, dict[str, Any]]
+
+
+def values(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The numbers of a Hugging Face tensor: its name's own."""
+    return np.random.default_rng(crc32(name.encode())).standard_normal(shape, np.float32)
+
+
+def digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array, "<f4").tobytes()).hexdigest()[:12]
+
+
+def main(names: list[str]) -> None:
+    from tests.oracles import tree
+    from tests.oracles.family_cases import CASES
+
+    root = str(tree.require())
+    sys.path[:0] = [root, f"{root}/gguf-py"]
+    out: Recorded = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    for name in names or CASES:
+        with tempfile.TemporaryDirectory() as parent:
+            out[name] = _record(CASES[name], Path(parent))
+    kept = {name: out[name] for name in CASES if name in out}
+    GOLDEN.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in kept.items()) + "\n}\n")
+
+
+def _record(case: Any, parent: Path) -> dict[str, Any]:
+    import transformers
+    from tests.oracles import models
+
+    folder = models.build(case, parent / case.name)
+    arrays = _renumber(folder)
+    config = json.loads((folder / "config.json").read_text())
+    model_class = getattr(transformers, config["architectures"][0])
+    out: dict[str, Any] = {"config": config, "hf": {n: list(a.shape) for n, a in arrays.items()}}
+    out |= _reference(config["architectures"][0], folder, parent, case.hparams)
+    if "hf5" in case.recorded:
+        held = model_class.from_pretrained(folder, dtype="float32").state_dict()
+        tied = config.get("tie_word_embeddings")
+        out["hf5"] = {n: _brief(t.numpy()) for n, t in held.items() if not (tied and n == "lm_head.weight")}
+    if "mlx" in case.recorded:
+        out["mlx"] = {n: _brief(a) for n, a in _mlx(config, arrays).items()}
+    defaults = model_class.config_class().to_dict()
+    out["defaults"] = {k: v for k, v in defaults.items() if k not in ("transformers_version", "_name_or_path")}
+    return out
+
+
+def _brief(array: NDArray[Any]) -> list[Any]:
+    return [list(array.shape), digest(array)]
+
+
+def _renumber(folder: Path) -> dict[str, NDArray[np.float32]]:
+    """Every tensor of the folder given its own numbers."""
+    from safetensors.numpy import load_file, save_file
+
+    path = folder / "model.safetensors"
+    arrays = {name: values(name, a.shape) for name, a in sorted(load_file(path).items())}
+    save_file(arrays, path, {"format": "pt"})
+    return arrays
+
+
+def _reference(architecture: str, folder: Path, parent: Path, hparams: dict[str, Any]) -> dict[str, Any]:
+    import gguf
+    import torch
+    from conversion import get_model_class  # type: ignore[import-not-found]
+    from tests.models.record_reference import _keys
+
+    files = {}
+    for dtype, number in (("f32", 0), ("f16", 1)):
+        files[dtype] = parent / f"{dtype}.gguf"
+        model = get_model_class(architecture)
+        model.set_vocab = lambda self: None
+        with torch.inference_mode():
+            known = model.load_hparams(folder, False) | hparams
+            model(folder, gguf.LlamaFileType(number), files[dtype], hparams=known).write()
+    plain, half = (gguf.GGUFReader(path) for path in files.values())
+    tensors = [
+        [t.name, h.tensor_type.name, [int(n) for n in reversed(t.shape)], digest(t.data)]
+        for t, h in zip(plain.tensors, half.tensors, strict=True)
+    ]
+    named = ("general.file_type", "general.quantization_version", "general.architecture")
+    keys = [k for k in _keys(plain) if not k[0].startswith("general.") or k[0] in named]
+    return {"gguf": tensors, "keys": keys}
+
+
+def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
+    """The parameters that mlx-lm's model makes of a folder's tensors."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+    from mlx_lm import utils
+    from tests.oracles.models import respelled
+
+    config = respelled(config)
+    model_class, args = utils._get_classes(config)
+    model = model_class(args.from_dict(config))
+    weights = {name: mx.array(a) for name, a in arrays.items()}
+    weights = model.sanitize(weights) if hasattr(model, "sanitize") else weights
+    model.load_weights(list(weights.items()), strict=True)
+    return {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name in weights}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,48 @@
+"""What a small model of the proofs is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.oracles import vocabularies
+
+ENCODERS = ("BertConfig",)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model: its transformers config class, what differs from the defaults, and its tokenizer."""
+
+    name: str
+    config: str
+    tokenizer: str
+    options: dict[str, Any] = field(default_factory=dict)
+    save: dict[str, Any] = field(default_factory=dict)  # arguments of save_pretrained
+    v4: bool = False  # config.json as transformers 4 spelled it: rope_theta and rope_scaling for rope_parameters
+
+    @property
+    def pre(self) -> str | None:
+        return vocabularies.PRE[self.tokenizer]
+
+    said: dict[str, Any] = field(default_factory=dict)  # what config.json says beside
+    # what the reference asks of a config and transformers 5 keeps no more: given to it, else it converts none of these
+    hparams: dict[str, Any] = field(default_factory=dict)
+    ours: dict[str, Any] = field(
+        default_factory=dict
+    )  # keys that the reference gets wrong (docs/reference-differences.md)
+    settings: dict[str, Any] = field(default_factory=dict)  # under which transformers computes what llama.cpp does
+    runs: bool = True  # whether llama.cpp runs it
+    tolerance: float | None = None  # of llama.cpp's logits, where its graph rounds to f16 (latent attention)
+    # what parameters are drawn from, over the usual: a sigmoid in front of the experts must not saturate
+    spreads: tuple[tuple[tuple[str, ...], tuple[float, float]], ...] = ()
+    gelu: bool = False  # ggml takes GELU from a table in f16
+    recorded: tuple[str, ...] = ()  # what golden/families.json has of it beside "hf" and "gguf": "hf5", "mlx"
+    unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
+    guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
+    older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
+
+    @property
+    def bert(self) -> bool:
+        """Whether it gives an embedding and no logits."""
+        return self.config in ENCODERS

@@ -1,0 +1,467 @@
+"""The small models of the families, one or a few each, so chosen that every row of a family's table is in one of them.
+
+Each is converted for the proofs (tests/proof) with a tokenizer of its own, and recorded without one in
+tests/models/golden/families.json: transformers', mlx-lm's and the reference converter's names, bytes and keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracles import vocabularies
+from tests.oracles.case import Case
+
+_SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+_GQA: dict[str, Any] = _SMALL | {"num_key_value_heads": 2, "rms_norm_eps": 3e-3}
+_LN: dict[str, Any] = _SMALL | {"num_key_value_heads": 2}
+_BPE: dict[str, Any] = {
+    "bos_token_id": vocabularies.BPE_SIZE - 3,
+    "eos_token_id": vocabularies.BPE_SIZE - 2,
+    "pad_token_id": None,
+}
+_GLM = {"bos_token_id": None, "eos_token_id": vocabularies.BPE_SIZE - 4, "pad_token_id": vocabularies.BPE_SIZE - 4}
+_SPM: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
+WINDOW = 24
+
+
+_DEEPSEEK: dict[str, Any] = _GQA | _BPE | {
+    "num_key_value_heads": 4, "num_hidden_layers": 3, "moe_intermediate_size": 32, "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16, "v_head_dim": 24,
+}  # fmt: skip
+
+
+def _theta(theta: float, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, **more}}
+
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "smollm3",
+            "SmolLM3Config",
+            "bpe",
+            _GQA | _BPE | _theta(5000.0) | {"num_hidden_layers": 4},
+            recorded=("mlx",),
+        ),
+        Case(
+            "smollm3-bias",
+            "SmolLM3Config",
+            "bpe",
+            _GQA
+            | _BPE
+            | _theta(5000.0)
+            | {"num_hidden_layers": 4, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+            runs=False,  # llama.cpp's graph knows no biases
+        ),
+        # Gemma: norms that multiply by 1 + w, a scaled embedding that is also the output, wide heads
+        Case(
+            "gemma",
+            "GemmaConfig",
+            "gemma",
+            _GQA | _SPM | _theta(10000.0) | {"head_dim": 32, "pad_token_id": 0},
+            recorded=("mlx",),
+            gelu=True,
+            older=("lm_head.weight",),
+        ),
+        # norms around each block, soft caps, every second layer with a window
+        Case(
+            "gemma2",
+            "Gemma2Config",
+            "gemma",
+            _GQA
+            | _SPM
+            | _theta(10000.0)
+            | {
+                "head_dim": 32,
+                "pad_token_id": 0,
+                "sliding_window": WINDOW,
+                "query_pre_attn_scalar": 32,
+                "attn_logit_softcapping": 5.0,
+                "final_logit_softcapping": 3.0,
+            },
+            gelu=True,
+            recorded=("mlx",),
+        ),
+        # norms on q and k too, five layers with a window and a base frequency of their own to one without
+        Case(
+            "gemma3",
+            "Gemma3TextConfig",
+            "gemma",
+            _GQA
+            | _SPM
+            | {
+                "num_hidden_layers": 6,
+                "head_dim": 32,
+                "pad_token_id": 0,
+                "sliding_window": WINDOW,
+                "query_pre_attn_scalar": 32,
+                "final_logit_softcapping": 30.0,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50000.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                },
+            },
+            gelu=True,
+            recorded=("mlx",),
+        ),
+        # Phi-3: q, k and v in one tensor, gate and up in another
+        Case(
+            "phi-mini",
+            "Phi3Config",
+            "spm",
+            _GQA | _SPM | _theta(5000.0) | {"sliding_window": WINDOW, "original_max_position_embeddings": 256},
+            recorded=("mlx",),
+            settings={"sliding_window": None},
+        ),
+        Case(
+            "phi-mini-long",
+            "Phi3Config",
+            "spm",
+            _GQA
+            | _SPM
+            | {
+                "original_max_position_embeddings": 64,
+                "sliding_window": None,
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 5000.0,
+                    "short_factor": [1.0 + i / 16 for i in range(8)],
+                    "long_factor": [1.5 + i / 4 for i in range(8)],
+                },
+            },
+        ),
+        Case(
+            "phi2",
+            "PhiConfig",
+            "bpe",
+            _SMALL
+            | _BPE
+            | _theta(10000.0, partial_rotary_factor=0.5)
+            | {"layer_norm_eps": 5e-2, "intermediate_size": 256},
+            recorded=("mlx",),
+            gelu=True,
+        ),
+        Case(
+            "gpt2",
+            "GPT2Config",
+            "bpe",
+            _BPE
+            | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "n_ctx": 256, "layer_norm_epsilon": 5e-2},
+            older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
+            unheld=frozenset({"n_ctx", "n_inner"}),
+            gelu=True,
+        ),
+        Case(
+            "gpt2-untied",
+            "GPT2Config",
+            "bpe",
+            _BPE
+            | {
+                "n_embd": 64,
+                "n_layer": 2,
+                "n_head": 4,
+                "n_positions": 256,
+                "n_ctx": 256,
+                "n_inner": 96,
+                "layer_norm_epsilon": 5e-2,
+                "tie_word_embeddings": False,
+            },
+            ours={"gpt2.feed_forward_length": 96},
+            unheld=frozenset({"n_ctx"}),
+            gelu=True,
+        ),
+        Case(
+            "gptneox",
+            "GPTNeoXConfig",
+            "bpe",
+            _SMALL
+            | _BPE
+            | {
+                "intermediate_size": 256,
+                "layer_norm_eps": 5e-2,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            },
+            recorded=("mlx",),
+            said={"rotary_pct": 0.5, "rotary_emb_base": 10000},
+            hparams={"rotary_pct": 0.5},
+            unheld=frozenset({"rotary_pct", "rotary_emb_base"}),
+            gelu=True,
+            older=(
+                "gpt_neox.layers.0.attention.bias",
+                "gpt_neox.layers.1.attention.masked_bias",
+                "gpt_neox.layers.0.attention.rotary_emb.inv_freq",
+            ),
+        ),
+        Case(
+            "starcoder2",
+            "Starcoder2Config",
+            "bpe",
+            _LN | _BPE | _theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "tie_word_embeddings": False},
+            recorded=("mlx",),
+            gelu=True,
+        ),
+        Case(
+            "starcoder2-plain",
+            "Starcoder2Config",
+            "bpe",
+            _LN | _BPE | _theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "use_bias": False},
+            runs=False,
+        ),
+        Case(
+            "falcon",
+            "FalconConfig",
+            "bpe",
+            _BPE
+            | {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "layer_norm_epsilon": 5e-2,
+                "multi_query": True,
+                "num_kv_heads": 1,
+                "parallel_attn": True,
+                "bias": False,
+            },
+            gelu=True,
+            unheld=frozenset({"ffn_hidden_size"}),
+        ),
+        Case(
+            "falcon-new",
+            "FalconConfig",
+            "bpe",
+            _BPE
+            | {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_kv_heads": 2,
+                "new_decoder_architecture": True,
+                "layer_norm_epsilon": 5e-2,
+                "bias": False,
+                "tie_word_embeddings": False,
+            },
+            unheld=frozenset({"num_ln_in_parallel_attn", "ffn_hidden_size"}),
+            gelu=True,
+        ),
+        Case(
+            "stablelm",
+            "StableLmConfig",
+            "bpe",
+            _LN | _BPE | _theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "use_qkv_bias": True},
+            recorded=("mlx",),
+        ),
+        Case(
+            "stablelm-parallel",
+            "StableLmConfig",
+            "bpe",
+            _LN
+            | _BPE
+            | _theta(10000.0, partial_rotary_factor=0.5)
+            | {"layer_norm_eps": 5e-2, "use_parallel_residual": True},
+        ),
+        Case("olmo2", "Olmo2Config", "bpe", _GQA | _BPE | _theta(5000.0), recorded=("mlx",)),
+        Case(
+            "olmoe",
+            "OlmoeConfig",
+            "bpe",
+            _GQA
+            | _BPE
+            | _theta(5000.0)
+            | {"rms_norm_eps": 1e-5, "num_key_value_heads": 4, "num_experts": 6, "num_experts_per_tok": 2},
+            recorded=("mlx", "hf5"),
+        ),
+        Case(
+            "granite",
+            "GraniteConfig",
+            "bpe",
+            _GQA
+            | _BPE
+            | _theta(5000.0)
+            | {
+                "attention_multiplier": 0.2,
+                "embedding_multiplier": 3.0,
+                "residual_multiplier": 0.5,
+                "logits_scaling": 2.0,
+            },
+            recorded=("mlx",),
+        ),
+        Case(
+            "granite-bias",
+            "GraniteConfig",
+            "bpe",
+            _GQA
+            | _BPE
+            | _theta(5000.0)
+            | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16},
+            unheld=frozenset({"head_dim"}),
+        ),
+        Case(
+            "command-r",
+            "CohereConfig",
+            "bpe",
+            _LN | _BPE | _theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25},
+            recorded=("mlx",),
+            older=("lm_head.weight",),
+        ),
+        Case(
+            "command-r-plus",
+            "CohereConfig",
+            "bpe",
+            _LN | _BPE | _theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25, "use_qk_norm": True},
+            runs=False,
+        ),
+        Case(
+            "cohere2",
+            "Cohere2Config",
+            "bpe",
+            _LN
+            | _BPE
+            | _theta(5000.0)
+            | {
+                "layer_norm_eps": 5e-2,
+                "logit_scale": 0.25,
+                "rotary_pct": 1.0,
+                "sliding_window": WINDOW,
+                "num_hidden_layers": 4,
+            },
+            recorded=("mlx",),
+            older=("lm_head.weight",),
+            unheld=frozenset({"rotary_pct"}),
+        ),
+        Case(
+            "glm4",
+            "Glm4Config",
+            "glm",
+            _GQA | _GLM | _theta(5000.0, partial_rotary_factor=0.5) | {"head_dim": 32, "attention_bias": True},
+            recorded=("mlx",),
+            unheld=frozenset({"bos_token_id"}),
+        ),
+        Case(
+            "glm4-plain",
+            "Glm4Config",
+            "glm",
+            _GQA
+            | _GLM
+            | _theta(5000.0, partial_rotary_factor=0.5)
+            | {"head_dim": 32, "attention_bias": False, "tie_word_embeddings": True},
+            unheld=frozenset({"bos_token_id"}),
+        ),
+        Case(
+            "nemotron",
+            "NemotronConfig",
+            "spm",
+            _LN | _SPM | _theta(5000.0, partial_rotary_factor=0.5) | {"norm_eps": 5e-2, "head_dim": 16},
+            recorded=("mlx",),
+            unheld=frozenset({"pad_token_id"}),
+        ),
+        Case("seed-oss", "SeedOssConfig", "bpe", _GQA | _BPE | _theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
+        Case(
+            "seed-oss-out",
+            "SeedOssConfig",
+            "bpe",
+            _GQA
+            | _BPE
+            | _theta(5000.0)
+            | {"head_dim": 32, "attention_bias": False, "attention_out_bias": True, "tie_word_embeddings": True},
+            runs=False,
+        ),
+        # DeepSeek V3: latent attention, one dense layer, shared and chosen experts, a bias that chooses
+        Case(
+            "deepseek-v3",
+            "DeepseekV3Config",
+            "bpe",
+            _DEEPSEEK
+            | _theta(5000.0)
+            | {
+                "q_lora_rank": 32,
+                "num_experts_per_tok": 3,
+                "n_group": 1,
+                "topk_group": 1,
+                "norm_topk_prob": True,
+                "routed_scaling_factor": 2.5,
+            },
+            said={"scoring_func": "sigmoid"},
+            recorded=("hf5", "mlx"),
+            tolerance=0.04,
+            spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
+            unheld=frozenset({"scoring_func"}),
+        ),
+        Case(
+            "deepseek-v2",
+            "DeepseekV2Config",
+            "bpe",
+            _DEEPSEEK
+            | {
+                "q_lora_rank": 32,
+                "routed_scaling_factor": 1.0,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "rope_theta": 10000.0,
+                    "original_max_position_embeddings": 64,
+                    "mscale": 0.707,
+                    "mscale_all_dim": 0.707,
+                    "beta_fast": 32,
+                    "beta_slow": 1,
+                },
+            },
+            recorded=("hf5",),
+            tolerance=0.04,
+        ),
+        # ... and of DeepSeek V2 Lite, which llama.cpp knows by its 27 layers
+        Case(
+            "deepseek-v2-lite",
+            "DeepseekV2Config",
+            "bpe",
+            _DEEPSEEK | _theta(10000.0) | {"q_lora_rank": None, "first_k_dense_replace": 0, "num_hidden_layers": 2},
+            runs=False,
+        ),
+        Case(
+            "granite-moe",
+            "GraniteMoeConfig",
+            "bpe",
+            _GQA
+            | _BPE
+            | _theta(5000.0)
+            | {
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "attention_multiplier": 0.2,
+                "embedding_multiplier": 3.0,
+                "residual_multiplier": 0.5,
+                "logits_scaling": 2.0,
+            },
+            recorded=("mlx",),
+        ),
+        Case(
+            "hunyuan-dense",
+            "HunYuanDenseV1Config",
+            "bpe",
+            _GQA | _BPE | _theta(5000.0) | {"head_dim": 32, "eod_token_id": vocabularies.BPE_SIZE - 2},
+            recorded=("mlx",),
+            unheld=frozenset({"eod_token_id"}),
+        ),
+        Case("ernie4.5", "Ernie4_5Config", "spm", _GQA | _SPM | _theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
+        Case("arcee", "ArceeConfig", "bpe", _GQA | _BPE | _theta(5000.0)),
+        Case(
+            "bloom",
+            "BloomConfig",
+            "bpe",
+            _BPE
+            | {"hidden_size": 64, "n_layer": 2, "n_head": 4, "layer_norm_epsilon": 5e-2, "tie_word_embeddings": False},
+            gelu=True,
+        ),
+    )
+}
+
+# (case, type) that ours is compared with the reference converter's in.
+REFERENCES = [(name, "f32") for name in CASES]
