@@ -96,7 +96,7 @@ def plan(
     from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _options(options, settings)
-    return build(open_checkpoint(os.fspath(src)), os.fspath(dst), to, chosen)
+    return build(open_checkpoint(os.fspath(src), arch_file=chosen.arch_file), os.fspath(dst), to, chosen)
 
 
 def convert(
@@ -115,7 +115,7 @@ def convert(
     from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _options(options, settings)
-    with open_checkpoint(os.fspath(src)) as model:
+    with open_checkpoint(os.fspath(src), arch_file=chosen.arch_file) as model:
         made = build(model, os.fspath(dst), to, chosen)
         return run(made, overwrite=chosen.overwrite, progress=progress)
 

@@ -50,6 +50,7 @@ COMMANDS: Final = (
     Row("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
     Row("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
     Row("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
+    Row("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
     Row("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
     Row("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert:plan"),
     Row("split", "Split a model into shards.", _CHANGE, ("shard",)),

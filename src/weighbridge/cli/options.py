@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -40,6 +41,13 @@ def size_option(*names: str, help: str) -> Callable[[F], F]:
 def json_option(function: F) -> F:
     """`--json`: the answer as JSON on standard output. The parameter is called `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")(function)
+
+
+def arch_file_option(function: F) -> F:
+    """`--arch-file`: a family's table of the caller's own."""
+    kind = click.Path(path_type=Path)
+    told = "A table of your own for the model's family (docs/guide-families.md)."
+    return click.option("--arch-file", type=kind, metavar="FILE.toml", help=told)(function)
 
 
 def jobs_option(function: F) -> F:

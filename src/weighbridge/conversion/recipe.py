@@ -27,7 +27,8 @@ class ConvertOptions:
     `tokenizer=False` leaves the vocabulary out: a folder without tokenizer files, a GGUF that takes token ids only.
     `q_*`: the quantization of an MLX folder, as mlx_lm.convert calls it. `inexact`: what becomes of a quantized tensor
     that no type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded
-    scales, or a refusal. `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set.
+    scales, or a refusal. `arch_file`: a table of the caller's own for the model's family. `max_shard_size` in bytes,
+    `max_shard_tensors`: when given, the target is a sharded set.
     """
 
     dtype: str | None = None
@@ -46,6 +47,7 @@ class ConvertOptions:
     max_memory: int | None = None
     overwrite: bool = False
     jobs: int | None = None
+    arch_file: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for field in ("max_shard_size", "max_shard_tensors", "align", "max_memory", "jobs"):

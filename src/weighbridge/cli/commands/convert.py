@@ -14,7 +14,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.plans import convert_and_tell, show_plan
-from weighbridge.cli.options import examples, jobs_option, json_option, size_option
+from weighbridge.cli.options import arch_file_option, examples, jobs_option, json_option, size_option
 
 TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx")
 
@@ -52,6 +52,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--lossless", "inexact", flag_value="refuse", help="The same as --inexact refuse."),
     click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already (loses more)."),
     size_option("--max-memory", help="Most memory to hold beside the interpreter."),
+    arch_file_option,
     click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),
     jobs_option,
     json_option,

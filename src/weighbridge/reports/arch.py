@@ -1,0 +1,150 @@
+"""What is known of model families, as rows to read; how a model's tensors fit them. Headers and tables only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.spec import Shape
+from weighbridge.models.arch.nearest import Fit, fit, nearest
+from weighbridge.models.arch.table import Family, families, read_family
+from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyLine:
+    """A family: its table's name, GGUF's name of it, the table that it begins as, the classes of transformers, whose
+    names it knows, and how many roles (logical tensors of a layer or of the model) it has."""
+
+    name: str
+    gguf: str
+    like: str | None
+    classes: tuple[str, ...]
+    dialects: tuple[str, ...]
+    roles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A row: the role, its shape as symbols, when and in which layers it exists, whether it may be absent, and its name
+    and layout in each dialect."""
+
+    role: str
+    kind: str
+    shape: tuple[str, ...]
+    when: str | None
+    layers: str | None
+    optional: bool
+    names: dict[str, str]
+    layouts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A family's whole table. `sizes`: symbol to where a config and where a GGUF says it."""
+
+    family: FamilyLine
+    sizes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    rows: tuple[Role, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Misshapen:
+    """A tensor whose shape isn't what the table says."""
+
+    name: str
+    expected: Shape
+    found: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How a model's tensors fit a family. `known`: the model names a class of it; else it is the nearest one. `stated`:
+    what the model calls itself. `dropped`: constants that carry nothing."""
+
+    path: str
+    stated: str | None
+    known: bool
+    family: str
+    architecture: str
+    dialect: str
+    tensors: int
+    sizes: dict[str, int]
+    missing: tuple[str, ...]
+    unmapped: tuple[str, ...]
+    misshapen: tuple[Misshapen, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.known and not (self.missing or self.unmapped or self.misshapen)
+
+
+def listed() -> tuple[FamilyLine, ...]:
+    """Every family, by name."""
+    return tuple(_line(family) for family in families().values())
+
+
+def _line(family: Family) -> FamilyLine:
+    classes, dialects = tuple(family.architectures), tuple(family.dialects)
+    return FamilyLine(family.name, family.gguf, family.like, classes, dialects, len(family.rows))
+
+
+def shown(name: str, arch_file: str | os.PathLike[str] | None = None) -> Table:
+    """The table of a family, by its name, GGUF's name of it or the name of one of its classes."""
+    own = (read_family(Path(arch_file)),) if arch_file else ()
+    for family in (*own, *families().values()):
+        if name in (family.name, family.gguf, *family.architectures):
+            sizes = {symbol: (size.hf, size.gguf) for symbol, size in family.sizes.items()}
+            return Table(_line(family), sizes, tuple(_roles(family)))
+    raise UsageError(f"there is no family {name!r}", hint="wb arch list shows them")
+
+
+def _roles(family: Family) -> Iterable[Role]:
+    names: dict[str, dict[str, str]] = {role: {} for role in family.rows}
+    for dialect in family.dialects.values():
+        for template in dialect.templates:
+            for role in template.roles:
+                names[role][dialect.name] = template.name
+    for row in family.rows.values():
+        layouts = {d: f"{via.layout}({','.join(via.symbols)})" for d, via in row.via.items()}
+        span = ":".join(row.span) if row.span else None
+        yield Role(row.name, row.kind, row.shape, row.when, span, row.optional, names[row.name], layouts)
+
+
+def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> Check:
+    """How the model at `path` fits its family, or the nearest one where it is of none. `arch_file`: a table that is
+    looked at first. UnsupportedError where no family is anything like it."""
+    with open_checkpoint(os.fspath(path), arch_file=arch_file) as model:
+        shapes = {name: tuple(node.spec.shape) for name, node in model.logical.items()}
+        try:
+            known, found = True, fit(model.family, model.sizes, shapes)
+        except UnsupportedError:
+            known, near = False, nearest({} if model.format == "gguf" else model.config, model.metadata, shapes)
+            if near is None:
+                raise
+            found = near
+        return _check(model, found, known, len(shapes))
+
+
+def _check(model: Checkpoint, found: Fit, known: bool, tensors: int) -> Check:
+    listed = () if model.format == "gguf" else model.config.get("architectures") or ()
+    stated = model.metadata.get("general.architecture") if model.format == "gguf" else (listed or [None])[0]
+    report = found.report
+    return Check(
+        path=os.fspath(model.place.path),
+        stated=stated if isinstance(stated, str) else None,
+        known=known,
+        family=found.family.name,
+        architecture=found.architecture,
+        dialect=found.dialect,
+        tensors=tensors,
+        sizes=dict(found.sizes.values),
+        missing=report.missing,
+        unmapped=report.unmapped,
+        misshapen=tuple(Misshapen(*wrong) for wrong in report.misshapen),
+        dropped=report.dropped,
+    )

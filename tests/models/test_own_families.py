@@ -1,0 +1,217 @@
+"""`wb arch`, tables of somebody's own, and the worked example of docs/guide-families.md, run as it is written there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+from tests.oracles import gguf_file
+
+from weighbridge import api
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.cli.main import BY_NAME, load
+from weighbridge.models.arch.table import families, read_family
+from weighbridge.reports import arch
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide-families.md"
+CONFIG: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "vocab_size": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+# Acme's names and shapes, said apart from the table; `qkv` is q, k and v of a Llama, one under the other.
+ACME = {"acme.tokens.weight": (128, 64), "acme.norm.weight": (64,), "acme.head.weight": (128, 64)}
+for _layer in "01":
+    _at = f"acme.blocks.{_layer}."
+    ACME |= {f"{_at}norm_1.weight": (64,), f"{_at}norm_2.weight": (64,), f"{_at}attention.qkv.weight": (128, 64)}
+    ACME |= {f"{_at}attention.out.weight": (64, 64), f"{_at}ffn.gate.weight": (96, 64), f"{_at}ffn.up.weight": (96, 64)}
+    ACME |= {f"{_at}ffn.down.weight": (64, 96)}
+RENAMED = {
+    "acme.blocks": "model.layers",
+    "acme.tokens": "model.embed_tokens",
+    "acme.norm": "model.norm",
+    "acme.head": "lm_head",
+    "norm_1": "input_layernorm",
+    "norm_2": "post_attention_layernorm",
+    "attention.out": "self_attn.o_proj",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+}
+
+
+def as_llama(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    out = {}
+    for name, value in tensors.items():
+        for theirs, llama in RENAMED.items():
+            name = name.replace(theirs, llama)
+        if "qkv" not in name:
+            out[name] = value
+            continue
+        parts = zip("qkv", np.split(value, [64, 96]), strict=True)
+        out |= {name.replace("attention.qkv", f"self_attn.{part}_proj"): np.ascontiguousarray(v) for part, v in parts}
+    return out
+
+
+def folder(path: Path, tensors: dict[str, np.ndarray], **config: Any) -> Path:
+    path.mkdir()
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    (path / "config.json").write_text(json.dumps(CONFIG | config))
+    return path
+
+
+@pytest.fixture
+def acme(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(3)
+    tensors = {name: rng.standard_normal(shape, np.float32) for name, shape in ACME.items()}
+    folder(tmp_path / "llama", as_llama(tensors), architectures=["LlamaForCausalLM"], model_type="llama")
+    return folder(tmp_path / "acme-1b", tensors, architectures=["AcmeForCausalLM"], model_type="acme")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The table of the guide."""
+    (text,) = re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.S)
+    path = tmp_path / "acme.toml"
+    path.write_text(text)
+    return path
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(load(BY_NAME["arch"]), [str(a) for a in arguments], standalone_mode=False)
+
+
+# ---------------------------------------------------------------------- the worked example
+
+
+def test_the_guide_s_example_converts_there_and_back(acme: Path, table: Path, tmp_path: Path) -> None:
+    """The GGUF is that of the same model under a Llama's names, and the way back gives Acme's files."""
+    found = arch.check(acme, table)
+    assert (found.ok, found.family, found.tensors) == (True, "acme", len(ACME))
+    ours, llama = tmp_path / "acme.gguf", tmp_path / "llama.gguf"
+    settings: dict[str, Any] = {"dtype": "f32", "tokenizer": False, "name": "same"}
+    api.convert(acme, ours, arch_file=table, **settings)
+    api.convert(tmp_path / "llama", llama, **settings)
+    pair = (gguf_file.sorted_by_name(gguf_file.read(path)) for path in (ours, llama))
+    assert gguf_file.differences(*pair) == []
+    api.convert(ours, tmp_path / "back", to="hf", arch_file=table, tokenizer=False)
+    back, first = (load_file(path / "model.safetensors") for path in (tmp_path / "back", acme))
+    assert back.keys() == first.keys()
+    assert all(np.array_equal(back[name], first[name]) for name in first)
+
+
+def test_the_guide_shows_what_the_command_prints(acme: Path, table: Path) -> None:
+    guide = GUIDE.read_text()
+    unknown = [line for line in run("check", acme).output.splitlines() if "sizes" not in line]
+    known = [line for line in run("check", acme, "--arch-file", table).output.splitlines() if "sizes" not in line]
+    for line in (*unknown[:2], next(line for line in unknown if "without" in line), *known):
+        assert f"\n{line}\n" in guide
+
+
+# ---------------------------------------------------------------------- unknown models
+
+
+def test_an_unknown_class_is_told_its_nearest_family_and_every_difference(acme: Path) -> None:
+    found = arch.check(acme)
+    assert (found.known, found.ok, found.stated) == (False, False, "AcmeForCausalLM")
+    assert found.unmapped == tuple(sorted(ACME)) or set(found.unmapped) <= set(ACME)
+    with pytest.raises(UnsupportedError, match="AcmeForCausalLM") as error:
+        api.plan(acme, "x.gguf")
+    assert "wb arch check" in (error.value.hint or "")
+
+
+def test_a_family_with_one_more_norm_is_near_its_parent(tmp_path: Path) -> None:
+    """A Llama with a norm that nobody knows, under a class that nobody knows: a Llama, and that one name."""
+    family = families()["llama"]
+    config = CONFIG | {"architectures": ["LlamaForCausalLM"]}
+    places = family.expansion("hf", family.sizes_from_hf(config)).places.values()
+    tensors = {p.name: np.zeros(p.shape, np.float32) for p in places if p.need in (None, "only head")}
+    tensors["model.layers.0.extra_norm.weight"] = np.zeros(64, np.float32)
+    gone = tensors.pop("model.layers.1.mlp.up_proj.weight").shape
+    tensors["model.norm.weight"] = np.zeros(32, np.float32)
+    path = folder(tmp_path / "new", tensors, architectures=["NewForCausalLM"], model_type="new")
+    found = arch.check(path)
+    assert found.missing == ("model.layers.1.mlp.up_proj.weight",)
+    assert gone == (96, 64)
+    assert found.unmapped == ("model.layers.0.extra_norm.weight",)
+    assert found.misshapen == (arch.Misshapen("model.norm.weight", (64,), (32,)),)
+
+
+def test_a_gguf_of_an_unknown_architecture_is_read_as_if_it_were_of_a_known_one(acme: Path, tmp_path: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    api.convert(tmp_path / "llama", path, dtype="f32", tokenizer=False)
+    file = gguf_file.read(path)
+    renamed = {key.replace("llama.", "new."): value for key, value in file.fields.items()}
+    renamed["general.architecture"].value = "new"
+    gguf_file.write(path, gguf_file.File(renamed, file.tensors))
+    found = arch.check(path)
+    assert (found.known, found.stated, found.dialect) == (False, "new", "gguf")
+    assert (found.missing, found.unmapped, found.misshapen) == ((), (), ())
+    assert not found.ok  # nobody said that the graph is the same
+
+
+def test_what_is_like_nothing_is_refused(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", {"x": np.zeros(3, np.float32)}, architectures=["NewForCausalLM"])
+    with pytest.raises(UnsupportedError, match="NewForCausalLM"):
+        arch.check(path)
+
+
+# ---------------------------------------------------------------------- the commands
+
+
+def test_the_list_has_every_family() -> None:
+    lines = json.loads(run("list", "--json").output)
+    assert [line["name"] for line in lines] == list(families())
+    assert all(line["name"] in run("list").output for line in lines)
+
+
+@pytest.mark.parametrize("name", ["llama", "LlamaForCausalLM", "deepseek2", "phi3"])
+def test_a_table_is_shown_row_by_row(name: str) -> None:
+    found = json.loads(run("show", name, "--json").output)
+    family = families()[found["family"]["name"]]
+    assert [row["role"] for row in found["rows"]] == list(family.rows)
+    text = run("show", name).output
+    for row in found["rows"]:
+        assert all(template in text for template in row["names"].values())
+    with pytest.raises(UsageError, match="no family 'nonsense'"):
+        arch.shown("nonsense")
+
+
+def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> None:
+    assert run("check", acme, "--arch-file", table).return_value == 0
+    assert run("check", acme).return_value == 1
+    assert json.loads(run("check", acme, "--arch-file", table, "--json").output)["family"] == "acme"
+
+
+# ---------------------------------------------------------------------- tables with mistakes
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "words"),
+    [
+        (lambda t: t + "[", FormatError, "no TOML"),
+        (lambda t: t.replace('gguf = "llama" ', 'other = "x" '), UsageError, "'gguf'"),
+        (lambda t: t.replace('like = "llama"', 'like = "nothing"'), UsageError, "nothing"),
+        (lambda t: t.replace("[role]", "[role]\nx = 3"), UsageError, "made"),
+        (lambda t: t.replace("[role]", '[role]\nx = {kind = "norm", shape = "Z", hf = "x"}'), UsageError, "unknown"),
+        (lambda t: t.replace("{l}.norm_1", "{q}.norm_1"), UsageError, "unknown index"),
+        (lambda t: "x" * (1 << 21), FormatError, "larger"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_table_is_told(damage: Any, error: type[Exception], words: str, table: Path) -> None:
+    table.write_text(damage(table.read_text()))
+    with pytest.raises(error, match=words):
+        read_family(table)
