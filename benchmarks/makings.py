@@ -74,6 +74,26 @@ def many(path: Path, count: float) -> Path:
     return safetensors(path, [(f"{name}.weight", "F32", (4, 4)) for name in names])
 
 
+def experts(folder: Path, layers: float, count: float) -> Path:
+    """A Mixtral folder of so many layers and experts; every matrix as small as can be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {"q": (32, 32), "k": (32, 32), "v": (32, 32), "o": (32, 32)}
+    spans: Spans = [("model.embed_tokens.weight", "BF16", (32, 32)), ("lm_head.weight", "BF16", (32, 32))]
+    spans.append(("model.norm.weight", "BF16", (32,)))
+    for layer in (f"model.layers.{i}." for i in range(int(layers))):
+        spans += [(f"{layer}{norm}_layernorm.weight", "BF16", (32,)) for norm in ("input", "post_attention")]
+        spans += [(f"{layer}self_attn.{name}_proj.weight", "BF16", shape) for name, shape in sizes.items()]
+        spans.append((f"{layer}block_sparse_moe.gate.weight", "BF16", (int(count), 32)))
+        for e in range(int(count)):
+            spans += [(f"{layer}block_sparse_moe.experts.{e}.w{w}.weight", "BF16", (32, 32)) for w in (1, 2, 3)]
+    config = _config(int(layers), 32) | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+    config |= {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config |= {"num_local_experts": int(count), "num_experts_per_tok": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    safetensors(folder / "model.safetensors", spans)
+    return folder
+
+
 def small(path: Path) -> Path:
     return safetensors(path, [(f"layers.{i}.weight", "F32", (64, 64)) for i in range(20)])
 
@@ -188,7 +208,7 @@ def _config(layers: int, vocabulary: int) -> dict[str, Any]:
     }
 
 
-MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in (large, many, small, gguf_vocabulary, llama)}
+MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in (large, many, experts, small, gguf_vocabulary, llama)}
 
 if __name__ == "__main__":
     MAKERS[sys.argv[1]](Path(sys.argv[2]), *map(float, sys.argv[3:]))

@@ -195,6 +195,16 @@ def header_section(work: Path) -> Section:
     )
 
 
+def plan_section(work: Path) -> Section:
+    path, warm = make("experts", work / "experts", 100, 330), make("experts", work / "experts-warm", 1, 2)
+    return Section(
+        "plan-experts",
+        "Plan the conversion of a Mixtral of 100,000 tensors to GGUF: names mapped, experts stacked, offsets laid out.",
+        {"weighbridge": task("wb-plan", path, warm)},
+        [under_seconds(2), under_memory(500)],
+    )
+
+
 def open_section(work: Path) -> Section:
     path, warm = make("small", work / "small.safetensors"), make("small", work / "warm.safetensors")
     return Section(
@@ -335,6 +345,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "gguf-open": lambda work, args: gguf_section(work),
     "safetensors-open": lambda work, args: open_section(work),
     "safetensors-header": lambda work, args: header_section(work),
+    "plan-experts": lambda work, args: plan_section(work),
     "safetensors-numpy": lambda work, args: numpy_section(work),
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),

@@ -72,11 +72,18 @@ def load_file(path: str) -> Callable[[], Any]:
     return lambda: touched(reference(path).values())
 
 
+def wb_plan(path: str) -> Callable[[], Any]:
+    from weighbridge.api import plan
+
+    return lambda: plan(path, path + ".gguf", dtype="bf16", tokenizer=False).files
+
+
 TASKS: dict[str, Task] = {
     "wb-open": wb_open,
     "gguf-open": gguf_open,
     "safe-open": safe_open,
     "wb-numpy": wb_numpy,
+    "wb-plan": wb_plan,
     "load-file": load_file,
 }
 
