@@ -39,16 +39,17 @@ def test_families_are_found_by_config_and_by_gguf() -> None:
     assert family_of_gguf({"general.architecture": "bert"}) is BERT
     for wrong in (
         {"architectures": 3},
-        {"architectures": ["GPT2LMHeadModel"], "model_type": "llama"},
+        {"architectures": ["NobodyForCausalLM"], "model_type": "llama"},
         {"architectures": "Llama"},
         {"architectures": [3]},
     ):
-        with pytest.raises(UnsupportedError, match="LlamaForCausalLM"):
+        with pytest.raises(UnsupportedError, match="no family has the architecture") as error:
             family_of_hf(wrong)
+        assert "wb arch check" in (error.value.hint or "")
     with pytest.raises(UnsupportedError, match=r"no config\.json names it"):
         family_of_hf({})
-    with pytest.raises(UnsupportedError, match="known: bert, llama"):
-        family_of_gguf({"general.architecture": "gpt2"})
+    with pytest.raises(UnsupportedError, match="no family has the GGUF architecture nothing"):
+        family_of_gguf({"general.architecture": "nothing"})
 
 
 # ---------------------------------------------------------------------- laws
