@@ -8,6 +8,7 @@ import pickle
 import pickletools
 import struct
 import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -240,18 +241,88 @@ def test_what_came_before_an_error_is_kept() -> None:
     assert [e.kind for e in machine.events] == ["import", "call"]
 
 
-@pytest.mark.parametrize("op", [b"}", b"]", b"(", b"\x8f", b"K\x01q\x01", b"X\x10\0\0\0" + b"x" * 16], ids=repr)
-def test_memory_is_bounded_by_account(op: bytes) -> None:
-    import tracemalloc
+# What a hostile pickle may repeat: each unit leaves something behind.
+STORMS = {
+    "dicts": (b"", b"}"), "lists": (b"", b"]"), "marks": (b"", b"("), "sets": (b"", b"\x8f"),
+    "frozen sets": (b"", b"(N\x91"), "dup": (b"N", b"2"), "gets": (b"Nq\0", b"h\0"), "memo": (b"N", b"\x94"),
+    "sparse memo": (b"Nr\0\0\1\0", b"N\x94"), "numbers": (b"", b"M\xff\xff"), "floats": (b"", b"G\0\0\0\0\0\0\0\1"),
+    "longs": (b"", b"\x8a\x09" + b"\1" * 9), "text": (b"", b"X\x10\0\0\0" + b"x" * 16),
+    "wide text": (b"", b"X\x04\0\0\0\xf0\x9f\x98\x80"), "raw text": (b"", b"V\\u1234\n"),
+    "bytes": (b"", b"C\x10" + bytes(16)),
+    "python 2 text": (b"", b"U\x02\xff\xfe"), "tuples": (b"N", b"2\x86"), "tuples of three": (b"N", b"22\x87"),
+    "long tuples": (b"", b"(" + b"N" * 50 + b"t"), "appended lists": (b"", b"]Na"), "filled dicts": (b"", b"}NNs"),
+    "long dicts": (b"", b"(" + b"N" * 50 + b"d"), "one list": (b"]", b"Na"), "one dict": (b"}", b"(NNu"),
+    "names": (b"", b"ca\nb\n"),
+    "calls": (b"cm\nf\nq\0", b"h\0)R"), "popped calls": (b"cm\nf\nq\0", b"h\0)R0"), "states": (b"cm\nf\n)R", b"Nb"),
+    "objects filled": (b"cm\nf\nq\0", b"h\0)RNaNNsNb"), "INST": (b"", b"(ia\nb\n"), "OBJ": (b"cm\nf\nq\0", b"(h\0NNo"),
+    "NEWOBJ_EX": (b"cm\nf\nq\0", b"h\0)}\x92"), "odd": (b"]", b"Nb"), "ids": (b"", b"NQ"), "text ids": (b"", b"P1\n"),
+    "extensions": (b"", b"\x82\1"), "buffers": (b"", b"\x97"),
+}  # fmt: skip
 
-    machine = Machine(BytesSource(op * (8 << 20)), budget=8 << 20)
+
+@pytest.mark.parametrize(("first", "unit"), STORMS.values(), ids=STORMS)
+def test_the_account_is_no_less_than_what_values_take(first: bytes, unit: bytes) -> None:
+    budget = 2 << 20
+    machine = Machine(BytesSource(first + unit * ((8 << 20) // len(unit))), budget=budget)
     tracemalloc.start()
     try:
         with pytest.raises(UnsupportedError, match="take more than"):
             machine.run()
-        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+        used = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
+    assert budget <= machine.spent
+    assert used < 1.05 * machine.spent + (64 << 10)
+    assert machine.spent - budget < (3 << 20)  # overdrawn by one window at most
+
+
+def test_marks_that_are_taken_back_cost_nothing() -> None:
+    machine = Machine(BytesSource(b"(1" * 500_000 + b"N."), budget=3 << 20)
+    assert machine.run() is None
+
+
+@pytest.mark.parametrize("op", [b"I", b"V", b"S'", b"F", b"cos\n"])
+def test_a_line_without_end_is_not_held(op: bytes) -> None:
+    machine = Machine(BytesSource(op + b"1" * (8 << 20)), budget=4 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnsupportedError, match="take more than"):
+            machine.run()
+        assert tracemalloc.get_traced_memory()[1] < 5 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees, st.sampled_from(PROTOCOLS), st.integers(1, 40))
+def test_the_window_is_no_limit(value: Any, protocol: int, window: int) -> None:
+    """The smallest windows: every argument is cut somewhere."""
+    data = pickle.dumps([value, 1 << 300, "long text " * 20, b"long bytes" * 20], protocol)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weighbridge.unpickle.machine.PICKLE_WINDOW", window)
+        machine = Machine(BytesSource(data))
+        assert plain(machine.run()) == pickle.loads(data)
+        assert (machine.end, machine.steps) == (len(data), sum(1 for _ in pickletools.genops(data)))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_trace_is_what_the_disassembler_says(protocol: int) -> None:
+    data = pickle.dumps([1.5, {"a": (1, 2, b"x" * 300)}, {3}, 1 << 70, "t" * 40_000], protocol)
+    machine = Machine(BytesSource(data))
+    seen = [(machine.end, op.name) for op in machine.trace() if op]
+    assert seen == [(pos, op.name) for op, _, pos in pickletools.genops(data)]
+    assert (machine.end, machine.done) == (len(data), True)
+    cut = Machine(BytesSource(data[:-2]))
+    with pytest.raises(FormatError):
+        list(cut.trace())
+
+
+def test_a_long_text_stays_in_the_source() -> None:
+    text = "é" * PICKLE_BLOB
+    for protocol in (1, 2, 4):
+        got = run(pickle.dumps([text, "after"], protocol))
+        assert (got[0].size, got[0].codec, got[1]) == (2 * PICKLE_BLOB, "utf-8", "after")
+    assert run(b"T" + struct.pack("<i", PICKLE_BLOB + 1) + bytes(PICKLE_BLOB + 1) + b".").codec == "python 2"
 
 
 def test_billion_laughs_stay_small_and_are_not_printed() -> None:

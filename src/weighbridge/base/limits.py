@@ -61,8 +61,14 @@ FOLDER_FILES: Final = 20_000
 FOLDER_SNIFFED: Final = 1000
 # Zeros at the end of a file or tensor that are worth a word: the block of file systems and of download tools' reserves.
 ZERO_RUN: Final = 64 << 10
-# What the values of one pickle may take, by the machine's own account: a checkpoint of 100,000 tensors stays below.
-PICKLE_MEMORY: Final = 512 * MIB
+# What the values of one pickle may take, by the machine's own account, which is no less than what they do take. A
+# checkpoint of a million tensors stays below the second, which holds where a file is opened to be read; whoever only
+# looks into files (a scan of a folder) must stay below 200 MB whatever comes, with the first.
+PICKLE_MEMORY: Final = 128 * MIB
+PICKLE_READING: Final = 2 * GIB
+# The machine's window of the file. Opcodes are charged in bursts of a window, so that the account may be overdrawn by
+# what so many opcodes cost.
+PICKLE_WINDOW: Final = 16 << 10
 # Byte strings longer than this stay in the file (arrays and tensors that were pickled whole).
 PICKLE_BLOB: Final = 64 << 10
 # Bytes of an integer: reading one is linear, but whoever prints it pays quadratic time.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.base import Finding, Index, Region
 from weighbridge.containers.torch_entries import Place, entries_of
 from weighbridge.io.source import Source
@@ -65,7 +66,7 @@ def _read(source: Source) -> _File:
     values: list[Any] = []
     at = 0
     for part in _PARTS:
-        machine = Machine(source, at)
+        machine = Machine(source, at, PICKLE_READING)
         values.append(machine.run())
         machines.append(machine)
         at = machine.end

@@ -17,6 +17,7 @@ from typing import Final
 
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import PICKLE_READING
 from weighbridge.base.spec import Spec
 from weighbridge.containers import zips
 from weighbridge.containers.base import Finding, Index, Region
@@ -37,7 +38,7 @@ def parse(source: Source) -> Index:
     members, root = _members(source)
     main = members[root + _PICKLE]
     with zips.open_member(source, main) as inner:
-        machine = Machine(inner)
+        machine = Machine(inner, budget=PICKLE_READING)
         value = machine.run()
         reading = torch.read(machine, value)
         if machine.end < inner.size:

@@ -4,10 +4,14 @@ and hashes nothing that the pickle says, so no input can make it run code; what 
     machine = Machine(source)
     value = machine.run()        FormatError where the pickle is broken; `machine.events` has what came before
     machine.end                  where the pickle ends: others may follow
+    for step in Machine(source).trace():    one opcode at a time, with the stack in between
 
 Where CPython's unpicklers, its disassembler and torch's differ in what they make of the same bytes, the pickle is
 refused: an integer in hex, a number with a NUL in it, an opcode across the end of its frame, PROTO in the middle.
 Memory is bounded by an account of every opcode's cost (`limits.PICKLE_MEMORY`), time by the number of bytes.
+
+Opcodes are run in bursts over a window of the source, which begins at offset `base`. An opcode whose argument isn't
+whole in the window raises before it has changed anything, and is run again in a longer one.
 
 Reference: CPython Lib/pickle.py (`_Unpickler`), Lib/pickletools.py.
 """
@@ -15,19 +19,21 @@ Reference: CPython Lib/pickle.py (`_Unpickler`), Lib/pickletools.py.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
+from weighbridge.base import garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY
+from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_WINDOW
 from weighbridge.io.source import Source
-from weighbridge.unpickle.opcodes import TABLE, Opcode
-from weighbridge.unpickle.steps import DO
-from weighbridge.unpickle.values import Blob, Dict, Global, Object, Outside, Persistent, Record, Set
+from weighbridge.unpickle.opcodes import COSTS, MARK, TABLE, WIDTHS, Opcode
+from weighbridge.unpickle.steps import STEPS, Short
+from weighbridge.unpickle.values import Blob, Dict, Done, Global, Object, Outside, Persistent, Set
 
-_CHUNK: Final = 1 << 16
-_FRAME_WORDS: Final = "an opcode reaches across the end of its frame"
+_EVENT: Final = 152  # bytes that an Event and its place take
+_MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
+_HELD: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
+_FRAME: Final = "an opcode reaches across the end of its frame"
 
 
 class Event(NamedTuple):
@@ -44,267 +50,268 @@ class Machine:
     """One pickle of `source`, from `offset` on. `budget` bounds the memory of its values."""
 
     def __init__(self, source: Source, offset: int = 0, budget: int = PICKLE_MEMORY) -> None:
-        self.source, self.budget = source, budget
-        self.start: int = offset
-        self.events: list[Event] = []
+        self.source, self.budget, self.start = source, budget, offset
         self.protocol = 0
         self.steps = 0
         self.leftover = 0  # values on the stack when it stopped, besides the result
-        self.at: int = offset  # of the opcode at work
-        self._buffer, self._base, self._next = b"", offset, 0  # bytes from `base` on; the next is at `next`
-        self._op: Opcode = TABLE[0x2E]
+        self.done = False
+        self.spent = 0
+        self.stack: list[Any] = []  # since the last mark
+        self.marks: list[list[Any]] = []  # the stacks below the marks
+        self.memo: list[Any] | dict[int, Any] = []  # a list as long as its places are taken in order
+        self.base = offset  # where the window begins
+        self._data = b""
+        self._here = self._next = 0  # in the window: the opcode at work, the next one
+        self._stop = 0  # in the window: where a burst ends
         self._frame_end: int | None = None
-        self._spent = 0
-        self._memo: dict[int, Any] = {}
-        self._stack: list[Any] = []
-        self._marks: list[list[Any]] = []
+        self._log: list[Done | Event] = []
+
+    @property
+    def at(self) -> int:
+        """The offset of the opcode at work."""
+        return self.base + self._here
+
+    @property
+    def opcode(self) -> str:
+        """The name of the opcode at work."""
+        return TABLE[self._data[self._here]].name
 
     @property
     def end(self) -> int:
-        """The offset behind the last byte read."""
-        return self._base + self._next
+        """The offset behind what was run."""
+        return self.base + self._next
+
+    @property
+    def events(self) -> Iterator[Event]:
+        """What a real unpickler would do, in its order."""
+        for made in self._log:
+            yield made if isinstance(made, Event) else Event(made.kind, made.at, made.how, made)
 
     def run(self) -> Any:
         """The value of the pickle."""
-        while True:
-            self.at = self._base + self._next
-            code = self._take(1)[0]
-            op = TABLE.get(code)
-            if op is None:
-                raise FormatError("no opcode of a pickle", path=self.source.name, offset=self.at, found=f"{code:#04x}")
-            self._op = op
-            self.steps += 1
-            self.spend(op.cost)
-            argument = _READ[op.form](self)
-            if self._frame_end is not None and self.end >= self._frame_end:
-                self._leave_frame()
-            if op.code == 0x2E:
-                return self._stop()
-            DO[op.name](self, argument)
+        with garbage.paused():
+            while not self.done:
+                self._ready()
+                self._burst()
+        return self._finish()
+
+    def trace(self) -> Iterator[Opcode | None]:
+        """Run one opcode at a time. Each is given before it is run (None where it is none): its place is `end`, and
+        `stack` is what it finds."""
+        while not self.done:
+            self._ready()
+            yield TABLE.get(self._data[self._next])
+            steps = self.steps
+            while self.steps == steps:  # again in a longer window where its argument isn't whole
+                self._ready()
+                self._stop = self._next + 1
+                self._burst()
+
+    def _burst(self) -> None:
+        """Run opcodes while they begin before `stop`."""
+        data, run, costs = self._data, STEPS, COSTS
+        count = spent = 0
+        here = self._next
+        try:
+            while here < self._stop:
+                self._here = here
+                code = data[here]
+                spent += costs[code]
+                here = run[code](self, data, here + 1)
+                count += 1
+            self._next = here
+        except Short as short:
+            self._again(short.need)
+        except (IndexError, struct.error):  # of the window, or of the stack
+            self._again(1 + WIDTHS[data[self._here]])
+        finally:
+            self.steps += count
+            self.spent += spent
 
     # ---- bytes
 
+    def _ready(self) -> None:
+        """Have an opcode in the window, and know where a burst has to stop."""
+        if self._frame_end is not None and self.end >= self._frame_end:
+            # CPython's C unpickler read on across a frame's end (#154848) where its Python one refuses.
+            if self.end > self._frame_end:
+                self.fail(_FRAME, f"end at {self._frame_end}", self.end)
+            self._frame_end = None
+        if self._next >= len(self._data):
+            self._load(PICKLE_WINDOW)
+        self.spend(0)
+        inside = len(self._data) if self._frame_end is None else self._frame_end - self.base
+        self._stop = min(len(self._data), inside)
+
+    def _load(self, size: int) -> None:
+        """A window of at most `size` bytes from the next opcode on."""
+        at = self.end
+        left = self.source.size - at
+        if left <= 0:
+            raise FormatError("the pickle ends too early", path=self.source.name, offset=at, expected="an opcode",
+                              found="no byte")  # fmt: skip
+        self._data, self.base, self._here, self._next = self.source.read(at, min(size, left)), at, 0, 0
+
+    def _again(self, need: int) -> None:
+        """Run the opcode at work again with `need` bytes from it on in the window, of which it lacked some."""
+        self._next = self._here
+        held = len(self._data) - self._here
+        if need <= held:
+            self.fail("the stack is empty")
+        left = self.source.size - self.at
+        if held >= left:
+            self.fail("the pickle ends too early", f"{need - 1} bytes", f"{left - 1} left")
+        if need > PICKLE_WINDOW:
+            self.spend(_HELD * need)
+            self.spent -= _HELD * need
+        self._load(max(need, PICKLE_WINDOW))
+
     def fail(self, words: str, expected: Any = None, found: Any = None) -> NoReturn:
-        raise FormatError(words, path=self.source.name, offset=self.at, field=self._op.name, expected=expected,
+        op = TABLE.get(self._data[self._here]) if self._here < len(self._data) else None
+        raise FormatError(words, path=self.source.name, offset=self.at, field=op and op.name, expected=expected,
                           found=found)  # fmt: skip
 
     def spend(self, count: int) -> None:
-        self._spent += count
-        if self._spent > self.budget:
+        self.spent += count
+        if self.spent > self.budget:
             raise UnsupportedError(
                 f"{self.source.name}, byte {self.at}: the pickle's values take more than {self.budget} bytes",
                 hint="checkpoints stay far below; what does this file hold?",
             )
 
-    def _take(self, count: int) -> bytes:
-        """The next `count` bytes."""
-        if self._next + count > len(self._buffer):
-            self._refill(count)
-        taken = self._buffer[self._next : self._next + count]
-        self._next += count
-        return taken
-
-    def _refill(self, count: int) -> None:
-        """Have `count` bytes from `next` on in the buffer."""
-        at = self.end
-        left = self.source.size - at
-        if count > left:
-            self._op = self._op if count > 1 or at != self.at else TABLE[0x2E]
-            self.fail("the pickle ends too early", f"{count} bytes", f"{max(left, 0)} left")
-        self._buffer, self._base, self._next = self.source.read(at, min(max(count, _CHUNK), left)), at, 0
-
-    def take_line(self) -> bytes:
-        """Bytes up to a newline, which is stepped over."""
-        length = self._buffer.find(b"\n", self._next) - self._next
-        looked = len(self._buffer) - self._next
-        while length < 0:
-            left = self.source.size - self.end
-            self.spend(looked)
-            if looked >= left:
+    def line(self, here: int) -> int:
+        """Where the line that begins at `here` ends; a newline follows."""
+        end = self._data.find(b"\n", here)
+        if end < 0:
+            held = len(self._data) - self._here
+            if held >= self.source.size - self.at:
                 self.fail("a line has no end")
-            self._refill(min(max(2 * looked, _CHUNK), left))
-            length, looked = self._buffer.find(b"\n", self._next) - self._next, len(self._buffer) - self._next
-        line = self._take(length + 1)[:-1]
-        self.spend(length)
-        return line
+            raise Short(2 * held)
+        self.spent += end - here
+        return end
 
-    def take_counted(self, form: str) -> bytes:
-        size = self._length(form)
-        self.spend(size)
-        return self._take(size)
+    def counted(self, size: int, here: int) -> bytes | Blob:
+        """`size` bytes from `here` on: a long run of them stays in the source."""
+        end = here + size
+        if end > len(self._data) or size < 0:
+            left = self.source.size - self.base - here
+            if not 0 <= size <= left:
+                self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left")
+        if size > PICKLE_BLOB:
+            return Blob(self.at, self.base + here, size)
+        if end > len(self._data):
+            raise Short(end - self._here)
+        self.spent += size
+        return self._data[here:end]
 
-    def take_bytes(self, form: str) -> bytes | Blob:
-        """A byte string; a long one stays in the source."""
-        size = self._length(form)
-        if size <= PICKLE_BLOB:
-            self.spend(size)
-            return self._take(size)
-        blob = Blob(self.at, self.end, size)
-        self._buffer, self._base, self._next = b"", self.end + size, 0
-        return blob
-
-    def _length(self, form: str) -> int:
-        size = int(self.number(form))
-        left = self.source.size - self.end
-        if not 0 <= size <= left:
-            self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left")
-        return size
-
-    def number(self, form: str) -> Any:
-        codec = _NUMBERS[form]
-        return codec.unpack(self._take(codec.size))[0]
-
-    def _leave_frame(self) -> None:
-        # CPython's C unpickler read on across a frame's end (#154848) where its Python one refuses.
-        if self._frame_end is not None and self.end > self._frame_end:
-            self.fail(_FRAME_WORDS, f"end at {self._frame_end}", self.end)
-        self._frame_end = None
-
-    def enter_frame(self, size: int) -> None:
+    def enter_frame(self, size: int, here: int) -> None:
         if self._frame_end is not None:
             self.fail("a frame begins inside a frame")
-        if size > self.source.size - self.end:
-            self.fail("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - self.end} left")
-        self._frame_end = self.end + size if size else None
+        at = self.base + here
+        if size > self.source.size - at:
+            self.fail("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - at} left")
+        if size:
+            self._frame_end = at + size
+            self._stop = min(self._stop, here + size)
 
     # ---- stack and memo
 
-    def push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def pop(self) -> Any:
-        if not self._stack:
-            self.fail("the stack is empty")
-        return self._stack.pop()
-
-    def top(self) -> Any:
-        if not self._stack:
-            self.fail("the stack is empty")
-        return self._stack[-1]
-
-    def mark(self) -> None:
-        self._marks.append(self._stack)
-        self._stack = []
-
     def pop_mark(self) -> list[Any]:
         """What was pushed since the last mark."""
-        if not self._marks:
+        if not self.marks:
             self.fail("no MARK on the stack")
-        items, self._stack = self._stack, self._marks.pop()
-        self._spent -= TABLE[0x28].cost  # the mark's own list is gone
+        items, self.stack = self.stack, self.marks.pop()
+        self.spent -= COSTS[MARK]  # the mark's own list is gone, or is a value that has its own cost
         return items
 
-    def drop(self) -> None:
-        """POP: the value on top, or an empty mark."""
-        if self._stack:
-            self._stack.pop()
-        else:
-            self.pop_mark()
-
     def put(self, key: int) -> None:
-        self._memo[key] = self.top()
-
-    def memoize(self) -> None:
-        self.put(len(self._memo))  # the memo's size, not a count of puts
+        """Remember the value on top. Places that are taken in their order cost least."""
+        memo, top = self.memo, self.stack[-1]
+        if isinstance(memo, list):
+            if key == len(memo):
+                memo.append(top)
+                return
+            if key > len(memo):
+                self.spend(_MEMO * (len(memo) + 1))
+                memo = self.memo = dict(enumerate(memo))
+        elif key not in memo:
+            self.spend(_MEMO)
+        memo[key] = top
 
     def get(self, key: int) -> None:
-        if key not in self._memo:
+        """Push what is remembered."""
+        try:
+            self.stack.append(self.memo[key])
+        except LookupError:
             self.fail("the memo has no such entry", found=key)
-        self.push(self._memo[key])
 
-    def _stop(self) -> Any:
-        value = self.pop()
-        self.leftover = len(self._stack) + sum(map(len, self._marks))
-        if self._frame_end is not None:
-            self.fail("STOP inside a frame", f"end at {self._frame_end}", self.end)
-        self._stack, self._marks, self._memo, self._buffer = [], [], {}, b""
-        self._base, self._next = self.end, 0
+    def halt(self, here: int) -> None:
+        """STOP: the value on top is the pickle's."""
+        if not self.stack:
+            self.fail("the stack is empty")
+        if self._frame_end is not None and self.base + here < self._frame_end:
+            self.fail("STOP inside a frame", f"end at {self._frame_end}", self.base + here)
+        self.leftover = len(self.stack) - 1 + sum(map(len, self.marks))
+        self.done, self._stop = True, 0
+
+    def _finish(self) -> Any:
+        value = self.stack[-1]
+        self.stack, self.marks, self.memo = [], [], []
+        self.base, self._data, self._here, self._next = self.end, b"", 0, 0
         return value
 
     # ---- records
 
+    def log(self, record: Done) -> None:
+        """Push a record of something that a real unpickler would do."""
+        self._log.append(record)
+        self.stack.append(record)
+
     def note(self, kind: str, what: Any) -> None:
-        self.events.append(Event(kind, self.at, self._op.name, what))
+        """Remember what is done to a value."""
+        self.spend(_EVENT)
+        self._log.append(Event(kind, self.at, self.opcode, what))
 
     def name(self, module: Any, name: Any) -> Global:
         if not isinstance(module, str) or not isinstance(name, str):
             self.fail("a module and a name must be strings")
-        found = Global(self.at, module, name)
-        self.note("import", found)
+        found = Global(self.at, module, name, self.opcode)
+        self._log.append(found)
         return found
 
-    def call(self, callee: Any, args: Any, kwargs: Any = None) -> None:
+    def call(self, callee: Any, args: Any, how: str, kwargs: Any = None) -> None:
         """Push what calling would give. Plain data can't be called, and arguments are a tuple."""
-        if not isinstance(callee, Record) or isinstance(callee, Dict | Set | Blob):
+        if not isinstance(callee, Global | Object | Persistent | Outside):
             self.fail("what is called is plain data")
         if not isinstance(args, tuple | Object | Persistent | Outside):
             self.fail("the arguments are no tuple")
-        made = Object(self.at, self._op.name, callee, args, kwargs)
-        self.note("call", made)
-        self.push(made)
-
-    def build(self) -> None:
-        state, target = self.pop(), self.top()
-        if isinstance(target, Object):
-            target.states.append(state)
-            self.note("build", target)
-        else:
-            self.note("odd", target)
+        made = Object(self.base + self._here, how, callee, args, kwargs)
+        self._log.append(made)
+        self.stack.append(made)
 
     # ---- filling lists, dicts and sets
 
     def extend(self, items: list[Any]) -> None:
-        target = self.top()
-        self.spend(8 * len(items))
+        target = self.stack[-1]
         if isinstance(target, list):
             target.extend(items)
         elif isinstance(target, Object):
-            target.items.extend(items)
+            target.add(items)
         else:
             self.note("odd", target)
 
     def add(self, items: list[Any]) -> None:
-        target = self.top()
-        self.spend(8 * len(items))
+        target = self.stack[-1]
         if isinstance(target, Object) or (isinstance(target, Set) and not target.frozen):
-            target.items.extend(items)
+            target.add(items)
         else:
             self.note("odd", target)
 
     def set_pairs(self, items: list[Any]) -> None:
-        pairs = self.pairs(items)
-        target = self.top()
-        if isinstance(target, Dict | Object):
-            target.pairs.extend(pairs)
-        else:
-            self.note("odd", target)
-
-    def pairs(self, items: list[Any]) -> list[tuple[Any, Any]]:
         if len(items) % 2:
             self.fail("a key without a value")
-        self.spend(40 * len(items))
-        return list(zip(items[::2], items[1::2], strict=True))
-
-
-# ---- arguments ------------------------------------------------------------------------------------------------
-
-_NUMBERS: Final = MappingProxyType(
-    {code: struct.Struct(f"<{code}") for code in "BHiIQ"} | {"double": struct.Struct(">d")}
-)
-
-
-def _reader(form: str) -> Callable[[Machine], Any]:
-    if form in _NUMBERS:
-        return lambda m: m.number(form)
-    take = Machine.take_counted if form[0] == "*" else Machine.take_bytes
-    return lambda m: take(m, form[1:])
-
-
-_READ: Final[Mapping[str, Callable[[Machine], Any]]] = MappingProxyType(
-    {
-        "": lambda m: None,
-        "line": Machine.take_line,
-        "lines": lambda m: (m.take_line(), m.take_line()),
-        **{op.form: _reader(op.form) for op in TABLE.values() if op.form not in ("", "line", "lines")},
-    }
-)
+        target = self.stack[-1]
+        if isinstance(target, Dict | Object):
+            target.set(items)
+        else:
+            self.note("odd", target)

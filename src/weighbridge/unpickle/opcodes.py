@@ -3,15 +3,15 @@ it (CPython Lib/pickletools.py).
 
     form        argument
     ""          none
-    "I" "H" ..  one little-endian number of that struct code
+    "I" "H" ..  one number of that struct code, little-endian (BINFLOAT's is big-endian)
     "line"      text up to a newline
     "lines"     two of them
     "*B" ..     a length of that struct code (lower case: signed), then so many bytes
-    "=Q" ..     the same, but the bytes may stay in the source (long byte strings)
 """
 
 from __future__ import annotations
 
+import struct
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -26,27 +26,27 @@ class Opcode(NamedTuple):
     cost: int
 
 
-_SLOT: Final = 8
-_NUMBER: Final = 40
-_TEXT: Final = 64
-_LIST: Final = 152  # a list and its first allocation
-_DICT: Final = 208  # a record with a list
-_TUPLE: Final = 64
-_MEMO: Final = 104  # an int and its place in a dict that grows
-_OBJECT: Final = 480  # a record with three lists, an event
-_NAME: Final = 240  # a record, two strings, an event
+_SLOT: Final = 9  # a place in a list that grows by an eighth
+_INT: Final = 48 + _SLOT
+_TEXT: Final = 80 + _SLOT
+_LIST: Final = 88 + _SLOT  # with its first four places
+_TUPLE: Final = 64 + _SLOT  # with one item or two
+_DICT: Final = 168 + _SLOT  # a record with a list
+_NAME: Final = 240  # a record with two strings, in the log
+_OBJECT: Final = 160  # a record in the log
+_STATE: Final = 160  # a list of states, an event
 
 _ROWS: Final = (
     # numbers and constants
-    ("I", "INT", "line", 0, _NUMBER),
-    ("J", "BININT", "i", 1, _NUMBER),
+    ("I", "INT", "line", 0, _INT),
+    ("J", "BININT", "i", 1, _INT),
     ("K", "BININT1", "B", 1, _SLOT),
-    ("M", "BININT2", "H", 1, _NUMBER),
-    ("L", "LONG", "line", 0, _NUMBER),
-    ("\x8a", "LONG1", "*B", 2, _NUMBER),
-    ("\x8b", "LONG4", "*i", 2, _NUMBER),
-    ("F", "FLOAT", "line", 0, _NUMBER),
-    ("G", "BINFLOAT", "double", 1, _NUMBER),
+    ("M", "BININT2", "H", 1, _INT),
+    ("L", "LONG", "line", 0, _INT),
+    ("\x8a", "LONG1", "*B", 2, _INT),
+    ("\x8b", "LONG4", "*i", 2, _INT),
+    ("F", "FLOAT", "line", 0, _INT),
+    ("G", "BINFLOAT", "d", 1, _INT),
     ("N", "NONE", "", 0, _SLOT),
     ("\x88", "NEWTRUE", "", 2, _SLOT),
     ("\x89", "NEWFALSE", "", 2, _SLOT),
@@ -59,15 +59,15 @@ _ROWS: Final = (
     ("\x8c", "SHORT_BINUNICODE", "*B", 4, _TEXT),
     ("\x8d", "BINUNICODE8", "*Q", 4, _TEXT),
     ("C", "SHORT_BINBYTES", "*B", 3, _TEXT),
-    ("B", "BINBYTES", "=I", 3, _TEXT),
-    ("\x8e", "BINBYTES8", "=Q", 4, _TEXT),
-    ("\x96", "BYTEARRAY8", "=Q", 5, _TEXT),
-    ("\x97", "NEXT_BUFFER", "", 5, _NAME),
+    ("B", "BINBYTES", "*I", 3, _TEXT),
+    ("\x8e", "BINBYTES8", "*Q", 4, _TEXT),
+    ("\x96", "BYTEARRAY8", "*Q", 5, _TEXT),
+    ("\x97", "NEXT_BUFFER", "", 5, _OBJECT),
     ("\x98", "READONLY_BUFFER", "", 5, 0),
     # lists, tuples, dicts, sets
     ("]", "EMPTY_LIST", "", 1, _LIST),
-    ("a", "APPEND", "", 0, _SLOT),
-    ("e", "APPENDS", "", 1, 0),
+    ("a", "APPEND", "", 0, 4 * _SLOT),
+    ("e", "APPENDS", "", 1, 4 * _SLOT),
     ("l", "LIST", "", 0, _LIST),
     (")", "EMPTY_TUPLE", "", 1, _SLOT),
     ("t", "TUPLE", "", 0, _TUPLE),
@@ -76,23 +76,23 @@ _ROWS: Final = (
     ("\x87", "TUPLE3", "", 2, _TUPLE),
     ("}", "EMPTY_DICT", "", 1, _DICT),
     ("d", "DICT", "", 0, _DICT),
-    ("s", "SETITEM", "", 0, _TUPLE),
-    ("u", "SETITEMS", "", 1, 0),
+    ("s", "SETITEM", "", 0, 4 * _SLOT),
+    ("u", "SETITEMS", "", 1, 4 * _SLOT),
     ("\x8f", "EMPTY_SET", "", 4, _DICT),
-    ("\x90", "ADDITEMS", "", 4, 0),
-    ("\x91", "FROZENSET", "", 4, _DICT),
+    ("\x90", "ADDITEMS", "", 4, 4 * _SLOT),
+    ("\x91", "FROZENSET", "", 4, _DICT + 4 * _SLOT),
     # the stack and the memo
-    ("(", "MARK", "", 0, _LIST),
+    ("(", "MARK", "", 0, _LIST + 2 * _SLOT),
     ("0", "POP", "", 0, 0),
     ("1", "POP_MARK", "", 1, 0),
     ("2", "DUP", "", 0, _SLOT),
     ("g", "GET", "line", 0, _SLOT),
     ("h", "BINGET", "B", 1, _SLOT),
     ("j", "LONG_BINGET", "I", 1, _SLOT),
-    ("p", "PUT", "line", 0, _MEMO),
-    ("q", "BINPUT", "B", 1, _MEMO),
-    ("r", "LONG_BINPUT", "I", 1, _MEMO),
-    ("\x94", "MEMOIZE", "", 4, _MEMO),
+    ("p", "PUT", "line", 0, _SLOT),
+    ("q", "BINPUT", "B", 1, _SLOT),
+    ("r", "LONG_BINPUT", "I", 1, _SLOT),
+    ("\x94", "MEMOIZE", "", 4, _SLOT),
     # names, calls, objects
     ("c", "GLOBAL", "lines", 0, _NAME),
     ("\x93", "STACK_GLOBAL", "", 4, _NAME),
@@ -101,16 +101,26 @@ _ROWS: Final = (
     ("o", "OBJ", "", 1, _OBJECT),
     ("\x81", "NEWOBJ", "", 2, _OBJECT),
     ("\x92", "NEWOBJ_EX", "", 4, _OBJECT),
-    ("b", "BUILD", "", 0, _TUPLE + _TEXT),
-    ("\x82", "EXT1", "B", 2, _NAME),
-    ("\x83", "EXT2", "H", 2, _NAME),
-    ("\x84", "EXT4", "i", 2, _NAME),
-    ("P", "PERSID", "line", 0, _NAME),
-    ("Q", "BINPERSID", "", 1, _NAME),
+    ("b", "BUILD", "", 0, _STATE),
+    ("\x82", "EXT1", "B", 2, _OBJECT),
+    ("\x83", "EXT2", "H", 2, _OBJECT),
+    ("\x84", "EXT4", "i", 2, _OBJECT),
+    ("P", "PERSID", "line", 0, _OBJECT + _TEXT),
+    ("Q", "BINPERSID", "", 1, _OBJECT),
     # the stream itself
     ("\x80", "PROTO", "B", 2, 0),
     ("\x95", "FRAME", "Q", 4, 0),
     (".", "STOP", "", 0, 0),
 )  # fmt: skip
 
+
+def _width(form: str) -> int:
+    return 0 if form in ("", "line", "lines") else struct.calcsize(f"<{form.lstrip('*')}")
+
+
 TABLE: Final = MappingProxyType({ord(row[0]): Opcode(ord(row[0]), *row[1:]) for row in _ROWS})
+
+#: By code: what each may cost, and how many bytes of argument have a fixed place behind it.
+COSTS: Final = tuple(TABLE[code].cost if code in TABLE else 0 for code in range(256))
+WIDTHS: Final = tuple(_width(TABLE[code].form) if code in TABLE else 0 for code in range(256))
+MARK: Final = ord("(")

@@ -1,26 +1,45 @@
-"""What each opcode does to the machine: one function or lambda an opcode, by name."""
+"""What each opcode does to the machine: one step an opcode, by name. A step gets the machine, its window and the place
+behind the opcode, and gives the place of the next opcode. It reads its argument before it changes anything: where the
+window ends too early it raises (IndexError, struct.error, Short), and is run again in a longer one; an IndexError of an
+empty stack is told apart by the machine."""
 
 from __future__ import annotations
 
 import codecs
 import re
+import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_DIGITS, PICKLE_LONG
-from weighbridge.unpickle.values import Dict, Global, Outside, Persistent, Set
+from weighbridge.unpickle.opcodes import TABLE
+from weighbridge.unpickle.values import Blob, Dict, Object, Outside, Persistent, Set
 
 if TYPE_CHECKING:
     from weighbridge.unpickle.machine import Machine
 
 HIGHEST: Final = 5
+_INDEX: Final = struct.Struct("<I")
+_FRAME: Final = struct.Struct("<Q")
+
+Step: TypeAlias = Callable[["Machine", bytes, int], int]
 
 # As pickle writes them. Readers differ on the rest: C and Python read 0x1f and 0o7, the disassembler does not, and C
 # stops at a NUL (CPython #126992, #126996).
 _INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
 _FLOAT: Final = re.compile(rb"[-+]?([0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|inf|nan)\Z")
+
+
+class Short(Exception):
+    """The window ends inside an argument; `need`: bytes from the opcode's first on that would do."""
+
+    def __init__(self, need: int) -> None:
+        self.need = need
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------
 
 
 def _decimal(m: Machine, digits: bytes) -> int:
@@ -31,24 +50,18 @@ def _decimal(m: Machine, digits: bytes) -> int:
     return int(digits)
 
 
-def _int(m: Machine, line: bytes) -> None:
-    m.push(line == b"01" if line in (b"00", b"01") else _decimal(m, line))
+def _int(m: Machine, line: bytes) -> Any:
+    return line == b"01" if line in (b"00", b"01") else _decimal(m, line)
 
 
-def _long(m: Machine, line: bytes) -> None:
-    m.push(_decimal(m, line.removesuffix(b"L")))
+def _long(m: Machine, line: bytes) -> int:
+    return _decimal(m, line.removesuffix(b"L"))
 
 
-def _binary_long(m: Machine, raw: bytes) -> None:
-    if len(raw) > PICKLE_LONG:
-        m.fail("an integer is too long", f"<= {PICKLE_LONG} bytes", len(raw))
-    m.push(int.from_bytes(raw, "little", signed=True))
-
-
-def _float(m: Machine, line: bytes) -> None:
+def _float(m: Machine, line: bytes) -> float:
     if len(line) > PICKLE_DIGITS or not _FLOAT.match(line):
         m.fail("no float", found=line[:40])
-    m.push(float(line))
+    return float(line)
 
 
 def _index(m: Machine, line: bytes) -> int:
@@ -58,185 +71,413 @@ def _index(m: Machine, line: bytes) -> int:
     return index
 
 
-def _old_text(m: Machine, raw: bytes) -> None:
+def _binary_long(form: str) -> Step:
+    head = struct.Struct(f"<{form}")
+
+    def step(m: Machine, data: bytes, here: int) -> int:
+        (size,) = head.unpack_from(data, here)
+        if size > PICKLE_LONG:
+            m.fail("an integer is too long", f"<= {PICKLE_LONG} bytes", size)
+        raw = m.counted(size, here + head.size)
+        m.stack.append(int.from_bytes(raw, "little", signed=True))  # type: ignore[arg-type]  # no blob: it is short
+        return int(here + head.size + size)
+
+    return step
+
+
+# ---- text and bytes -------------------------------------------------------------------------------------------
+
+
+def _old_text(m: Machine, raw: bytes) -> Any:
     """A string of Python 2: text where it is UTF-8 (as torch.load reads it), else bytes."""
+    m.spent += 3 * len(raw)
     try:
-        m.push(raw.decode())
+        return raw.decode()
     except UnicodeDecodeError:
-        m.push(raw)
+        return raw
 
 
-def _quoted(m: Machine, line: bytes) -> None:
+def _quoted(m: Machine, line: bytes) -> Any:
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b'"', b"'"):
         m.fail("a string is not in quotes", found=line[:40])
     try:
         raw, _ = codecs.escape_decode(line[1:-1])  # as pickle does
     except ValueError as error:
         m.fail(f"a string's escapes are broken: {error}")
-    _old_text(m, raw)
+    return _old_text(m, raw)
 
 
 def _text(m: Machine, raw: bytes, codec: str = "utf-8") -> str:
-    m.spend(3 * len(raw) if not raw.isascii() else 0)  # up to four bytes a character
+    if not raw.isascii():
+        m.spent += 3 * len(raw)  # up to four bytes a character
     try:
         return raw.decode(codec, "surrogatepass" if codec == "utf-8" else "strict")
     except UnicodeDecodeError as error:
         m.fail(f"text is not {codec}: {error.reason}")
 
 
-def _raw_unicode(m: Machine, line: bytes) -> None:
-    m.spend(3 * len(line))
-    m.push(_text(m, line, "raw-unicode-escape"))
+def _raw_unicode(m: Machine, line: bytes) -> str:
+    m.spent += 3 * len(line)
+    return _text(m, line, "raw-unicode-escape")
 
 
-def _global(m: Machine, lines: tuple[bytes, bytes]) -> Global:
-    return m.name(_text(m, lines[0]), _text(m, lines[1]))
+def _counted(form: str, make: Callable[[Machine, bytes], Any], codec: str) -> Step:
+    """An argument behind its length; a long one stays in the source."""
+    head = struct.Struct(f"<{form}")
+    width = head.size
+
+    def step(m: Machine, data: bytes, here: int) -> int:
+        (size,) = head.unpack_from(data, here)
+        raw = m.counted(size, here + width)
+        if isinstance(raw, Blob):
+            raw.codec = codec
+            m.stack.append(raw)
+        else:
+            m.stack.append(make(m, raw))
+        return int(here + width + size)
+
+    return step
 
 
-def _stack_global(m: Machine, _: None) -> None:
-    name, module = m.pop(), m.pop()
-    m.push(m.name(module, name))
+def _short_text(m: Machine, data: bytes, here: int) -> int:
+    """SHORT_BINUNICODE, of which there are many."""
+    end = here + 1 + data[here]
+    raw = data[here + 1 : end]
+    if end > len(data):
+        m.counted(data[here], here + 1)
+    m.spent += end - here
+    m.stack.append(_text(m, raw))
+    return end
 
 
-def _reduce(m: Machine, _: None) -> None:
-    args, callee = m.pop(), m.pop()
-    m.call(callee, args)
+# ---- the forms of arguments -----------------------------------------------------------------------------------
 
 
-def _instance(m: Machine, lines: tuple[bytes, bytes]) -> None:
-    items = m.pop_mark()
-    m.call(_global(m, lines), tuple(items))
+def _push(value: Any) -> Step:
+    def step(m: Machine, data: bytes, here: int) -> int:
+        m.stack.append(value)
+        return here
+
+    return step
 
 
-def _object(m: Machine, _: None) -> None:
+def _number(form: str) -> Step:
+    codec = struct.Struct(form)
+
+    def step(m: Machine, data: bytes, here: int) -> int:
+        m.stack += codec.unpack_from(data, here)
+        return here + codec.size
+
+    return step
+
+
+def _byte(m: Machine, data: bytes, here: int) -> int:
+    m.stack.append(data[here])
+    return here + 1
+
+
+def _line(make: Callable[[Machine, bytes], Any]) -> Step:
+    """Pushes what a line gives."""
+
+    def step(m: Machine, data: bytes, here: int) -> int:
+        end = m.line(here)
+        m.stack.append(make(m, data[here:end]))
+        return end + 1
+
+    return step
+
+
+def _plain(do: Callable[[Machine], Any]) -> Step:
+    """No argument."""
+
+    def step(m: Machine, data: bytes, here: int) -> int:
+        do(m)
+        return here
+
+    return step
+
+
+def _with(form: str, do: Callable[[Machine, Any], Any]) -> Step:
+    """One number."""
+    codec = struct.Struct(f"<{form}")
+
+    def step(m: Machine, data: bytes, here: int) -> int:
+        do(m, codec.unpack_from(data, here)[0])
+        return here + codec.size
+
+    return step
+
+
+# ---- the memo -------------------------------------------------------------------------------------------------
+
+
+def _get(m: Machine, data: bytes, here: int) -> int:
+    m.get(data[here])
+    return here + 1
+
+
+def _long_get(m: Machine, data: bytes, here: int) -> int:
+    m.get(_INDEX.unpack_from(data, here)[0])
+    return here + 4
+
+
+def _put(m: Machine, data: bytes, here: int) -> int:
+    m.put(data[here])
+    return here + 1
+
+
+def _long_put(m: Machine, data: bytes, here: int) -> int:
+    m.put(_INDEX.unpack_from(data, here)[0])
+    return here + 4
+
+
+def _get_line(m: Machine, data: bytes, here: int) -> int:
+    end = m.line(here)
+    m.get(_index(m, data[here:end]))
+    return end + 1
+
+
+def _put_line(m: Machine, data: bytes, here: int) -> int:
+    end = m.line(here)
+    m.put(_index(m, data[here:end]))
+    return end + 1
+
+
+# ---- names, calls, objects ------------------------------------------------------------------------------------
+
+
+def _names(m: Machine, data: bytes, here: int) -> tuple[str, str, int]:
+    middle = m.line(here)
+    end = m.line(middle + 1)
+    return _text(m, data[here:middle]), _text(m, data[middle + 1 : end]), end + 1
+
+
+def _global(m: Machine, data: bytes, here: int) -> int:
+    module, name, end = _names(m, data, here)
+    m.stack.append(m.name(module, name))
+    return end
+
+
+def _stack_global(m: Machine) -> None:
+    name, module = m.stack.pop(), m.stack.pop()
+    m.stack.append(m.name(module, name))
+
+
+def _call(how: str) -> Step:
+    def step(m: Machine, data: bytes, here: int) -> int:
+        args = m.stack.pop()
+        m.call(m.stack.pop(), args, how)
+        return here
+
+    return step
+
+
+def _instance(m: Machine, data: bytes, here: int) -> int:
+    module, name, end = _names(m, data, here)
+    items = tuple(m.pop_mark())
+    m.spent += 8 * len(items)
+    m.call(m.name(module, name), items, "INST")
+    return end
+
+
+def _object(m: Machine) -> None:
     items = m.pop_mark()
     if not items:
         m.fail("no class to make an object of")
-    m.call(items[0], tuple(items[1:]))
+    m.spent += 8 * len(items)
+    m.call(items[0], tuple(items[1:]), "OBJ")
 
 
-def _new_object_ex(m: Machine, _: None) -> None:
-    kwargs, args, callee = m.pop(), m.pop(), m.pop()
-    m.call(callee, args, kwargs)
+def _new_object_ex(m: Machine) -> None:
+    kwargs, args = m.stack.pop(), m.stack.pop()
+    m.call(m.stack.pop(), args, "NEWOBJ_EX", kwargs)
+
+
+def _build(m: Machine) -> None:
+    state, target = m.stack.pop(), m.stack[-1]
+    if isinstance(target, Object):
+        target.build(state)
+        m.note("build", target)
+    else:
+        m.note("odd", target)
+
+
+def _line_persistent(m: Machine, data: bytes, here: int) -> int:
+    end = m.line(here)
+    m.log(Persistent(m.at, _text(m, data[here:end]), "PERSID"))
+    return end + 1
 
 
 def _extension(m: Machine, code: int) -> None:
     if code <= 0:
         m.fail("an extension's code is not positive", found=code)
-    m.push(Outside(m.at, code))
-    m.note("extension", m.top())
-
-
-def _persistent(m: Machine, id: Any) -> None:
-    m.push(Persistent(m.at, id))
-    m.note("persistent", m.top())
-
-
-def _buffer(m: Machine, _: None) -> None:
-    m.push(Outside(m.at))
-    m.note("buffer", m.top())
+    m.log(Outside(m.at, m.opcode, code))
 
 
 def _protocol(m: Machine, number: int) -> None:
-    if m.steps > 1:
+    if m.at != m.start:
         m.fail("PROTO is not the first opcode")
     if number > HIGHEST:
         raise UnsupportedError(f"{m.source.name}: pickle protocol {number} is not known", hint="is it a pickle at all?")
     m.protocol = number
 
 
-def _pair(m: Machine, _: None) -> None:
-    value, key = m.pop(), m.pop()
-    m.set_pairs([key, value])
+def _frame(m: Machine, data: bytes, here: int) -> int:
+    (size,) = _FRAME.unpack_from(data, here)
+    m.enter_frame(size, here + 8)
+    return here + 8
 
 
-def _last(m: Machine, count: int) -> tuple[Any, ...]:
-    items = [m.pop() for _ in range(count)]
-    return tuple(reversed(items))
+# ---- lists, tuples, dicts, sets -------------------------------------------------------------------------------
+
+
+def _mark(m: Machine, data: bytes, here: int) -> int:
+    m.marks.append(m.stack)
+    m.stack = []
+    return here
 
 
 def _marked(m: Machine) -> list[Any]:
+    """What was pushed since the last mark, as a value's own."""
     items = m.pop_mark()
-    m.spend(8 * len(items))
+    m.spent += 8 * len(items)
     return items
 
 
-def _push(value: Any) -> Callable[[Machine, Any], None]:
-    return lambda m, _: m.push(value)
+def _tuple(m: Machine, data: bytes, here: int) -> int:
+    items = tuple(_marked(m))
+    m.stack.append(items)
+    return here
 
 
-def _identity(m: Machine, argument: Any) -> None:
-    m.push(argument)
+def _tuple1(m: Machine, data: bytes, here: int) -> int:
+    m.stack[-1] = (m.stack[-1],)
+    return here
 
 
-DO: Final[Mapping[str, Callable[[Machine, Any], None]]] = MappingProxyType(
+def _tuple2(m: Machine, data: bytes, here: int) -> int:
+    last = m.stack.pop()
+    m.stack[-1] = (m.stack[-1], last)
+    return here
+
+
+def _tuple3(m: Machine, data: bytes, here: int) -> int:
+    third, second = m.stack.pop(), m.stack.pop()
+    m.stack[-1] = (m.stack[-1], second, third)
+    return here
+
+
+def _list(m: Machine) -> None:
+    items = _marked(m)  # before `m.stack` is looked up: it is another one then
+    m.stack.append(items)
+
+
+def _frozen(m: Machine) -> None:
+    made = Set(m.at, _marked(m), frozen=True)
+    m.stack.append(made)
+
+
+def _dict(m: Machine) -> None:
+    items = _marked(m)
+    if len(items) % 2:
+        m.fail("a key without a value")
+    m.stack.append(Dict(m.at, items))
+
+
+def _pair(m: Machine) -> None:
+    value, key = m.stack.pop(), m.stack.pop()
+    m.set_pairs([key, value])
+
+
+def _drop(m: Machine) -> None:
+    """POP: the value on top, or an empty mark."""
+    if m.stack:
+        m.stack.pop()
+    else:
+        m.pop_mark()
+
+
+def _stop(m: Machine, data: bytes, here: int) -> int:
+    m.halt(here)
+    return here
+
+
+def _unknown(m: Machine, data: bytes, here: int) -> int:
+    m.fail("no opcode of a pickle", found=f"{data[here - 1]:#04x}")
+
+
+DO: Final[Mapping[str, Step]] = MappingProxyType(
     {
-        "INT": _int,
-        "BININT": _identity,
-        "BININT1": _identity,
-        "BININT2": _identity,
-        "LONG": _long,
-        "LONG1": _binary_long,
-        "LONG4": _binary_long,
-        "FLOAT": _float,
-        "BINFLOAT": _identity,
+        "INT": _line(_int),
+        "BININT": _number("<i"),
+        "BININT1": _byte,
+        "BININT2": _number("<H"),
+        "LONG": _line(_long),
+        "LONG1": _binary_long("B"),
+        "LONG4": _binary_long("i"),
+        "FLOAT": _line(_float),
+        "BINFLOAT": _number(">d"),
         "NONE": _push(None),
         "NEWTRUE": _push(True),
         "NEWFALSE": _push(False),
-        "STRING": _quoted,
-        "BINSTRING": _old_text,
-        "SHORT_BINSTRING": _old_text,
-        "UNICODE": _raw_unicode,
-        "BINUNICODE": lambda m, raw: m.push(_text(m, raw)),
-        "SHORT_BINUNICODE": lambda m, raw: m.push(_text(m, raw)),
-        "BINUNICODE8": lambda m, raw: m.push(_text(m, raw)),
-        "SHORT_BINBYTES": _identity,
-        "BINBYTES": _identity,
-        "BINBYTES8": _identity,
-        "BYTEARRAY8": _identity,
-        "NEXT_BUFFER": _buffer,
-        "READONLY_BUFFER": lambda m, _: m.push(m.pop()),
-        "EMPTY_LIST": lambda m, _: m.push([]),
-        "APPEND": lambda m, _: m.extend([m.pop()]),
-        "APPENDS": lambda m, _: m.extend(m.pop_mark()),
-        "LIST": lambda m, _: m.push(_marked(m)),
+        "STRING": _line(_quoted),
+        "BINSTRING": _counted("i", _old_text, "python 2"),
+        "SHORT_BINSTRING": _counted("B", _old_text, "python 2"),
+        "UNICODE": _line(_raw_unicode),
+        "BINUNICODE": _counted("I", _text, "utf-8"),
+        "SHORT_BINUNICODE": _short_text,
+        "BINUNICODE8": _counted("Q", _text, "utf-8"),
+        "SHORT_BINBYTES": _counted("B", lambda m, raw: raw, ""),
+        "BINBYTES": _counted("I", lambda m, raw: raw, ""),
+        "BINBYTES8": _counted("Q", lambda m, raw: raw, ""),
+        "BYTEARRAY8": _counted("Q", lambda m, raw: raw, ""),
+        "NEXT_BUFFER": _plain(lambda m: m.log(Outside(m.at, m.opcode))),
+        "READONLY_BUFFER": _plain(lambda m: m.stack[-1]),
+        "EMPTY_LIST": _plain(lambda m: m.stack.append([])),
+        "APPEND": _plain(lambda m: m.extend([m.stack.pop()])),
+        "APPENDS": _plain(lambda m: m.extend(_marked(m))),
+        "LIST": _plain(_list),
         "EMPTY_TUPLE": _push(()),
-        "TUPLE": lambda m, _: m.push(tuple(_marked(m))),
-        "TUPLE1": lambda m, _: m.push(_last(m, 1)),
-        "TUPLE2": lambda m, _: m.push(_last(m, 2)),
-        "TUPLE3": lambda m, _: m.push(_last(m, 3)),
-        "EMPTY_DICT": lambda m, _: m.push(Dict(m.at, [])),
-        "DICT": lambda m, _: m.push(Dict(m.at, m.pairs(m.pop_mark()))),
-        "SETITEM": _pair,
-        "SETITEMS": lambda m, _: m.set_pairs(m.pop_mark()),
-        "EMPTY_SET": lambda m, _: m.push(Set(m.at, [])),
-        "ADDITEMS": lambda m, _: m.add(m.pop_mark()),
-        "FROZENSET": lambda m, _: m.push(Set(m.at, _marked(m), frozen=True)),
-        "MARK": lambda m, _: m.mark(),
-        "POP": lambda m, _: m.drop(),
-        "POP_MARK": lambda m, _: (m.pop_mark(), None)[1],
-        "DUP": lambda m, _: m.push(m.top()),
-        "GET": lambda m, line: m.get(_index(m, line)),
-        "BINGET": lambda m, key: m.get(key),
-        "LONG_BINGET": lambda m, key: m.get(key),
-        "PUT": lambda m, line: m.put(_index(m, line)),
-        "BINPUT": lambda m, key: m.put(key),
-        "LONG_BINPUT": lambda m, key: m.put(key),
-        "MEMOIZE": lambda m, _: m.memoize(),
-        "GLOBAL": lambda m, lines: m.push(_global(m, lines)),
-        "STACK_GLOBAL": _stack_global,
-        "REDUCE": _reduce,
+        "TUPLE": _tuple,
+        "TUPLE1": _tuple1,
+        "TUPLE2": _tuple2,
+        "TUPLE3": _tuple3,
+        "EMPTY_DICT": _plain(lambda m: m.stack.append(Dict(m.at, []))),
+        "DICT": _plain(_dict),
+        "SETITEM": _plain(_pair),
+        "SETITEMS": _plain(lambda m: m.set_pairs(_marked(m))),
+        "EMPTY_SET": _plain(lambda m: m.stack.append(Set(m.at, []))),
+        "ADDITEMS": _plain(lambda m: m.add(_marked(m))),
+        "FROZENSET": _plain(_frozen),
+        "MARK": _mark,
+        "POP": _plain(_drop),
+        "POP_MARK": _plain(lambda m: m.pop_mark()),
+        "DUP": _plain(lambda m: m.stack.append(m.stack[-1])),
+        "GET": _get_line,
+        "BINGET": _get,
+        "LONG_BINGET": _long_get,
+        "PUT": _put_line,
+        "BINPUT": _put,
+        "LONG_BINPUT": _long_put,
+        "MEMOIZE": _plain(lambda m: m.put(len(m.memo))),  # the memo's size, not a count of puts
+        "GLOBAL": _global,
+        "STACK_GLOBAL": _plain(_stack_global),
+        "REDUCE": _call("REDUCE"),
         "INST": _instance,
-        "OBJ": _object,
-        "NEWOBJ": _reduce,
-        "NEWOBJ_EX": _new_object_ex,
-        "BUILD": lambda m, _: m.build(),
-        "EXT1": _extension,
-        "EXT2": _extension,
-        "EXT4": _extension,
-        "PERSID": lambda m, line: _persistent(m, _text(m, line)),
-        "BINPERSID": lambda m, _: _persistent(m, m.pop()),
-        "PROTO": _protocol,
-        "FRAME": lambda m, size: m.enter_frame(size),
+        "OBJ": _plain(_object),
+        "NEWOBJ": _call("NEWOBJ"),
+        "NEWOBJ_EX": _plain(_new_object_ex),
+        "BUILD": _plain(_build),
+        "EXT1": _with("B", _extension),
+        "EXT2": _with("H", _extension),
+        "EXT4": _with("i", _extension),
+        "PERSID": _line_persistent,
+        "BINPERSID": _plain(lambda m: m.log(Persistent(m.at, m.stack.pop()))),
+        "PROTO": _with("B", _protocol),
+        "FRAME": _frame,
+        "STOP": _stop,
     }
 )
+
+#: By code.
+STEPS: Final = tuple(DO[TABLE[code].name] if code in TABLE else _unknown for code in range(256))

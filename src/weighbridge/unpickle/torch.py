@@ -13,7 +13,7 @@ shape of its arguments (`torch_calls.KNOWN`); any other is left out, and a class
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -77,7 +77,7 @@ def read(machine: Machine, value: Any) -> Reading:
     return walk.reading
 
 
-def storages(events: list[Event]) -> Iterator[Storage]:
+def storages(events: Iterable[Event]) -> Iterator[Storage]:
     """The storages that a pickle names, in order of appearance. Odd ids are passed over."""
     for event in events:
         if event.kind == "persistent":
@@ -172,7 +172,7 @@ class _Walk:
 
     def children(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, Dict):
-            yield from _named(name, _last_of(value.pairs))
+            yield from _named(name, _last_of(value))
         elif isinstance(value, Set):
             yield from ((f"{name}.{i}".lstrip("."), v) for i, v in enumerate(value.items))
         elif isinstance(value, Object):
@@ -185,7 +185,7 @@ class _Walk:
         for state in value.states:
             for part in state if isinstance(state, tuple) else (state,):  # (dict, dict of slots)
                 yield from _attributes(name, part)
-        yield from _named(name, _last_of(value.pairs))
+        yield from _named(name, _last_of(value))
         arguments = value.args if value.how == "NEWOBJ" and isinstance(value.args, tuple) else ()
         yield from ((f"{name}.{i}".lstrip("."), v) for i, v in enumerate((*arguments, *value.items)))
 
@@ -202,12 +202,12 @@ def _key(key: Any) -> str:
     return preview(key) if isinstance(key, int | float | None) else f"<{preview(key)}>"
 
 
-def _last_of(pairs: list[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+def _last_of(value: Dict | Object) -> Iterator[tuple[str, Any]]:
     """Pairs as a dict has them: in the order in which keys came first, each with its last value."""
     kept: dict[tuple[bool, str] | int, tuple[str, Any]] = {}
-    for i, (key, value) in enumerate(pairs):
+    for i, (key, held) in enumerate(value.pairs):
         plain = key is None or isinstance(key, str | bytes | int | float)
-        kept[(isinstance(key, str), _key(key)) if plain else i] = (_key(key), value)
+        kept[(isinstance(key, str), _key(key)) if plain else i] = (_key(key), held)
     yield from kept.values()
 
 
@@ -219,13 +219,13 @@ def _attributes(name: str, state: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(state, Dict):
         yield name, state
         return
-    for key, value in _last_of(state.pairs):
+    for key, value in _last_of(state):
         if key in _MODULE:
             inner = value
             if isinstance(value, Object) and isinstance(value.callee, Global) and value.callee.path in KNOWN:
                 inner = _contents(value)
             if isinstance(inner, Dict):
-                yield from _named(name, _last_of(inner.pairs))
+                yield from _named(name, _last_of(inner))
         elif key != "_metadata":
             yield (f"{name}.{key}" if name else key), value
 

@@ -6,9 +6,11 @@ writes them. References: torch/_utils.py, torch/_tensor.py, torch/serialization.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from weighbridge.base.dtypes import TABLE, U8, DType
 from weighbridge.base.limits import DIMS
@@ -19,8 +21,7 @@ class Odd(Exception):
     """A known call with arguments that torch would not write, or with a result that can't be had."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(msgspec.Struct, frozen=True, gc=False):
     """`numel` elements of `dtype`, as its id says; an untyped one has bytes. A view (files before 1.6) is `view`
     elements from `start` on of the storage `key`."""
 
@@ -36,8 +37,7 @@ class Storage:
         return self.numel * self.dtype.size
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True, gc=False):
     """A view: element (i, j ...) is element offset + i * strides[0] + ... of the storage, taken as `dtype`."""
 
     at: int
@@ -245,7 +245,7 @@ def _unwrapped(value: Object) -> Object:
 
 
 def _parts(at: int, **parts: Any) -> Dict:
-    return Dict(at, list(parts.items()))
+    return Dict(at, [x for pair in parts.items() for x in pair])
 
 
 def _quantized(value: Object) -> Dict:
@@ -282,15 +282,18 @@ def _meta(value: Object) -> Any:
 def _pairs(value: Object) -> Dict:
     """A dict of some class: made of pairs or of another dict, then filled."""
     args = value.args if isinstance(value.args, tuple) else ()
-    first: list[tuple[Any, Any]] = []
+    flat: list[Any] = []
     for arg in args:
         if isinstance(arg, Dict):
-            first += arg.pairs
+            flat += arg.flat
         elif isinstance(arg, list | tuple):
-            first += [(p[0], p[1]) for p in arg if isinstance(p, list | tuple) and len(p) == 2]
+            flat += [x for p in arg if isinstance(p, list | tuple) and len(p) == 2 for x in p]
+    flat += value.flat
     # A state beyond torch's own `_metadata` (versions of modules) is walked as attributes would be.
-    states = [pair for s in value.states if isinstance(s, Dict) for pair in s.pairs if pair[0] != "_metadata"]
-    return Dict(value.at, first + value.pairs + states)
+    for state in value.states:
+        if isinstance(state, Dict):
+            flat += [x for pair in state.pairs if pair[0] != "_metadata" for x in pair]
+    return Dict(value.at, flat)
 
 
 def _items(value: Object) -> list[Any]:
@@ -331,7 +334,7 @@ def _reconstructed(value: Object) -> Object:
     """`copy_reg._reconstructor(class, object, None)`: an object of a class, by protocols 0 and 1."""
     cls, *_ = _arguments(value, 3, 3)
     made = Object(value.at, "NEWOBJ", cls, ())
-    made.states, made.items, made.pairs = value.states, value.items, value.pairs
+    made.states, made.items, made.flat = value.states, value.items, value.flat
     return made
 
 
@@ -400,8 +403,8 @@ _DONE: Final[Mapping[Callable[[Object], Any], tuple[str, ...]]] = MappingProxyTy
 
 def _check_untouched(value: Object, known: Callable[[Object], Any]) -> None:
     allowed = _DONE.get(known, ())
-    for what in ("states", "items", "pairs"):
-        if getattr(value, what) and what not in allowed:
+    for what, done in (("states", value.states), ("items", value.items), ("pairs", value.flat)):
+        if done and what not in allowed:
             raise Odd(f"the result of {value.callee} is changed after it was made")
 
 

@@ -8,7 +8,8 @@ a set of what was seen, never recursively, and never print it whole.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 
 class Record:
@@ -20,13 +21,24 @@ class Record:
         self.at = at
 
 
+def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
 class Dict(Record):
-    """A dict: its pairs as they were set. Where a key comes twice, the last one counts."""
+    """A dict: `flat` has each key, then its value, as they were set. Where a key comes twice, the last one counts."""
 
-    __slots__ = ("pairs",)
+    __slots__ = ("flat",)
 
-    def __init__(self, at: int, pairs: list[tuple[Any, Any]]) -> None:
-        self.at, self.pairs = at, pairs
+    def __init__(self, at: int, flat: list[Any]) -> None:
+        self.at, self.flat = at, flat
+
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        return _pairs(self.flat)
+
+    def set(self, flat: list[Any]) -> None:
+        self.flat += flat
 
 
 class Set(Record):
@@ -37,23 +49,27 @@ class Set(Record):
     def __init__(self, at: int, items: list[Any], frozen: bool = False) -> None:
         self.at, self.items, self.frozen = at, items, frozen
 
+    def add(self, items: list[Any]) -> None:
+        self.items += items
+
 
 class Blob(Record):
-    """Bytes too long to be held: they stay in the source, at `start`."""
+    """Bytes or text too long to be held: they stay in the source, at `start`. `codec`: of a text, else empty."""
 
-    __slots__ = ("size", "start")
+    __slots__ = ("codec", "size", "start")
 
-    def __init__(self, at: int, start: int, size: int) -> None:
-        self.at, self.start, self.size = at, start, size
+    def __init__(self, at: int, start: int, size: int, codec: str = "") -> None:
+        self.at, self.start, self.size, self.codec = at, start, size, codec
 
 
 class Global(Record):
-    """A name that Python would import, as written."""
+    """A name that Python would import, as written, by the opcode `how`."""
 
-    __slots__ = ("module", "name")
+    __slots__ = ("how", "module", "name")
+    kind = "import"
 
-    def __init__(self, at: int, module: str, name: str) -> None:
-        self.at, self.module, self.name = at, module, name
+    def __init__(self, at: int, module: str, name: str, how: str = "GLOBAL") -> None:
+        self.at, self.module, self.name, self.how = at, module, name, how
 
     @property
     def path(self) -> tuple[str, str]:
@@ -65,33 +81,62 @@ class Global(Record):
 
 class Object(Record):
     """What a call would give: `callee` with `args` (`kwargs`), by the opcode `how`; and what was then done to it: each
-    BUILD's state, items appended or added, pairs set. `args` is a tuple, or a record where a call would make one."""
+    BUILD's state, items appended or added, pairs set (`flat`, as a dict's). `args` is a tuple, or a record where a call
+    would make one."""
 
-    __slots__ = ("args", "callee", "how", "items", "kwargs", "pairs", "states")
+    __slots__ = ("args", "callee", "flat", "how", "items", "kwargs", "states")
+    kind = "call"
 
     def __init__(self, at: int, how: str, callee: Any, args: Any, kwargs: Any = None) -> None:
         self.at, self.how, self.callee, self.args, self.kwargs = at, how, callee, args, kwargs
-        self.states: list[Any] = []
-        self.items: list[Any] = []
-        self.pairs: list[tuple[Any, Any]] = []
+        # Nothing is done to most objects, and there are many.
+        self.states: Sequence[Any] = ()
+        self.items: Sequence[Any] = ()
+        self.flat: Sequence[Any] = ()
+
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        return _pairs(self.flat)
+
+    def build(self, state: Any) -> None:
+        self.states = _grown(self.states, [state])
+
+    def add(self, items: list[Any]) -> None:
+        self.items = _grown(self.items, items)
+
+    def set(self, flat: list[Any]) -> None:
+        self.flat = _grown(self.flat, flat)
+
+
+def _grown(held: Sequence[Any], more: list[Any]) -> Sequence[Any]:
+    if isinstance(held, list):
+        held += more
+        return held
+    return [*held, *more]
 
 
 class Persistent(Record):
     """An object that lies outside the pickle, by its id."""
 
-    __slots__ = ("id",)
+    __slots__ = ("how", "id")
+    kind = "persistent"
 
-    def __init__(self, at: int, id: Any) -> None:
-        self.at, self.id = at, id
+    def __init__(self, at: int, id: Any, how: str = "BINPERSID") -> None:
+        self.at, self.id, self.how = at, id, how
 
 
 class Outside(Record):
     """What the pickle alone does not tell: an extension's object (`code`), a buffer out of band (None)."""
 
-    __slots__ = ("code",)
+    __slots__ = ("code", "how", "kind")
 
-    def __init__(self, at: int, code: int | None = None) -> None:
-        self.at, self.code = at, code
+    def __init__(self, at: int, how: str, code: int | None = None) -> None:
+        self.at, self.how, self.code = at, how, code
+        self.kind = "buffer" if code is None else "extension"
+
+
+#: What a real unpickler would do something for; `kind` is what the machine's log calls it.
+Done: TypeAlias = Global | Object | Persistent | Outside
 
 
 def preview(value: Any, limit: int = 60) -> str:
@@ -110,7 +155,7 @@ def preview(value: Any, limit: int = 60) -> str:
         case list() | tuple():
             return f"{type(value).__name__} of {len(value)}"
         case Dict():
-            return f"dict of {len(value.pairs)}"
+            return f"dict of {len(value.flat) // 2}"
         case Set():
             return f"set of {len(value.items)}"
         case Blob():
