@@ -90,3 +90,15 @@ TREE_TENSORS: Final = 300_000
 TREE_LINES: Final = 1000
 # A family's table that somebody wrote: the largest of ours has 10 kB.
 FAMILY_TABLE: Final = MIB
+# A scan of one file, with all that is nested in it: bytes unpacked or interpreted (a storage is not), members, levels
+# of archives in archives (a `.nemo` is a tar.gz with a zip: 3), and how many findings are listed.
+SCAN_BYTES: Final = GIB
+SCAN_MEMBERS: Final = 200_000
+SCAN_DEPTH: Final = 8
+SCAN_FINDINGS: Final = 1000
+# Text of a file in a finding: longer names and arguments are cut.
+SCAN_SHOWN: Final = 160
+# A scan's own account of a pickle's values: all of it stays below 200 MB.
+SCAN_PICKLE: Final = 128 * MIB
+# Files whose reports a scan of a folder keeps: beyond so many only those that found something.
+SCAN_FILES: Final = 20_000

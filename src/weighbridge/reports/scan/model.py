@@ -1,0 +1,235 @@
+"""What a scan says: findings, each with its place and what follows from it; what was not looked into, and why; verdicts.
+
+A look is a function over one kind of file. It yields pieces, and never raises for what a file holds beyond the errors
+of `base/errors.py`, which the engine turns into pieces itself:
+
+    look(source, place, budget) -> Iterator[Finding | NotLookedInto | Nested]
+
+Two questions stay apart: how bad is what was seen (`Verdict`, the worst finding's), and was all of it seen (`complete`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.limits import (
+    SCAN_BYTES,
+    SCAN_DEPTH,
+    SCAN_FINDINGS,
+    SCAN_MEMBERS,
+    SCAN_SHOWN,
+)
+from weighbridge.io.source import Source
+
+SCHEMA: Final = "weighbridge/scan/1"
+
+
+class Verdict(StrEnum):
+    """From the mildest to the worst; the worst finding of a file is the file's, the worst file is the folder's.
+
+    NOT_LOOKED_INTO: nothing was, so nothing is known. DATA_ONLY: all that was seen is data. UNKNOWN_CODE: it names or
+    runs code that is not known to be harmless. MALFORMED: broken, or readers would take it differently, or over a
+    limit. DANGEROUS: it would do harm, or could do anything."""
+
+    NOT_LOOKED_INTO = "not-looked-into"
+    DATA_ONLY = "data-only"
+    UNKNOWN_CODE = "unknown-code"
+    MALFORMED = "malformed"
+    DANGEROUS = "dangerous"
+
+    @property
+    def rank(self) -> int:
+        return _RANKS[self]
+
+
+_RANKS: Final[Mapping[Verdict, int]] = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+class Rule(NamedTuple):
+    """A row of a look's table of rules: the verdict that it leads to (DATA_ONLY: a note), and what is so, in general.
+    A finding's id is the kind and the row's name: `pickle/dangerous-call`."""
+
+    verdict: Verdict
+    text: str
+
+
+class Use(StrEnum):
+    """What is done to a name."""
+
+    IMPORTED = "imported"
+    CALLED = "called"
+    BUILT = "built"  # its object is given a state: __setstate__, or attributes
+    CHANGED = "changed"  # items are set or appended
+    PERSISTENT = "persistent id"
+    EXTENSION = "extension"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, or a member of it (of a member of it ...)."""
+
+    path: str
+    members: tuple[str, ...] = ()
+
+    def inside(self, name: str) -> Place:
+        return Place(self.path, (*self.members, name))
+
+    @property
+    def name(self) -> str:
+        """The last part of the path or of the innermost member's."""
+        return (self.members[-1] if self.members else self.path).replace("\\", "/").rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return "!".join((self.path, *self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found. `members`: the way into nested archives, outermost first. `offset` is in the innermost
+    member, `file_offset` in the file (None where its bytes are compressed). `name` is a global as written, escaped;
+    `arguments` are previews. `consequence`: what follows for who loads the file, in plain words."""
+
+    rule: str
+    verdict: Verdict
+    message: str
+    path: str
+    members: tuple[str, ...] = ()
+    offset: int | None = None
+    file_offset: int | None = None
+    opcode: str | None = None
+    name: str | None = None
+    use: Use | None = None
+    arguments: tuple[str, ...] = ()
+    consequence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotLookedInto:
+    """A file or a part of one that was not looked into, and why. It says nothing about what is in it."""
+
+    path: str
+    members: tuple[str, ...]
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A part that is to be looked into as a file of its own. `kind`: what it is where the look knows better than its
+    bytes tell (an npy's objects are a pickle)."""
+
+    source: Source = field(repr=False)
+    place: Place
+    kind: str | None = None
+
+
+Piece = Finding | NotLookedInto | Nested
+
+
+class OverLimit(UnsupportedError):
+    """The budget is spent: what follows is not looked into, and no verdict below MALFORMED is given."""
+
+
+class Budget:
+    """What one file, with all that is nested in it, may cost. Shared by its looks: each spends before it works."""
+
+    def __init__(self, nbytes: int = SCAN_BYTES, members: int = SCAN_MEMBERS, findings: int = SCAN_FINDINGS) -> None:
+        self.nbytes, self.members, self.findings = nbytes, members, findings
+        self.depth = 0
+
+    def spend(self, nbytes: int = 0, members: int = 0) -> None:
+        """OverLimit where not so much is left. Bytes are those that are unpacked or interpreted."""
+        if nbytes > self.nbytes:
+            raise OverLimit(f"more than {SCAN_BYTES} bytes would have to be looked into")
+        if members > self.members:
+            raise OverLimit(f"more than {SCAN_MEMBERS} members would have to be looked into")
+        self.nbytes -= nbytes
+        self.members -= members
+
+    def enter(self) -> None:
+        """One level deeper into nested archives; pair with `leave`."""
+        if self.depth >= SCAN_DEPTH:
+            raise OverLimit(f"archives are nested more than {SCAN_DEPTH} deep")
+        self.depth += 1
+
+    def leave(self) -> None:
+        self.depth -= 1
+
+
+Look = Callable[[Source, Place, Budget], Iterator[Piece]]
+
+
+class Row(NamedTuple):
+    """A row of the dispatch table (`looks.LOOKS`): `look` is at files whose `kind` (a word of `sniff.TITLES`) is among
+    `kinds`, or whose lower-case name fits one of `names` (as in `fnmatch`). Every row that fits looks; a file that no
+    row fits is reported as not looked into."""
+
+    look: Look
+    kinds: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """`kind`: by content, a word of `wb identify`. `complete`: nothing in it was passed over. `more`: findings beyond
+    those that are listed."""
+
+    path: str
+    kind: str
+    nbytes: int
+    verdict: Verdict
+    complete: bool
+    findings: tuple[Finding, ...] = ()
+    not_looked_into: tuple[NotLookedInto, ...] = ()
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """`counts`: files by verdict. `files`: their reports in order; of very many only those that found something.
+    `unreadable`: files that could not be opened (they are among those not looked into)."""
+
+    paths: tuple[str, ...]
+    verdict: Verdict
+    complete: bool
+    counts: Mapping[str, int]
+    files: tuple[FileReport, ...]
+    scanned: int
+    unreadable: int
+    nbytes: int
+    schema: str = SCHEMA
+
+
+def worst(verdicts: Iterator[Verdict] | tuple[Verdict, ...]) -> Verdict:
+    """The worst of them; NOT_LOOKED_INTO of none."""
+    return max(verdicts, key=_RANKS.__getitem__, default=Verdict.NOT_LOOKED_INTO)
+
+
+def shown(text: str, limit: int = SCAN_SHOWN) -> str:
+    """`text` from a file, as it may stand in a report: what does not print is escaped, and its length bounded."""
+    cut = text[:limit]
+    clear = cut if cut.isprintable() else "".join(c if c.isprintable() else _escaped(ord(c)) for c in cut)
+    return clear + ("..." if len(text) > limit else "")
+
+
+def _escaped(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def found(
+    rules: Mapping[str, Rule], rule: str, source: Source, place: Place, message: str, *, at: int | None = None,
+    opcode: str | None = None, name: str | None = None, use: Use | None = None, arguments: tuple[str, ...] = (),
+    consequence: str = "", verdict: Verdict | None = None,
+) -> Finding:  # fmt: skip
+    """A finding of the rule with the id `rule` of `rules`; `at`: its offset in `source`. The verdict is the rule's,
+    unless a table says a worse one."""
+    where = source.location(at) if at is not None and 0 <= at < source.size else None
+    return Finding(
+        rule, verdict or rules[rule].verdict, shown(message, 4 * SCAN_SHOWN), place.path,
+        tuple(shown(m) for m in place.members), at, where[1] if where else None, opcode,
+        None if name is None else shown(name), use, tuple(shown(a) for a in arguments), consequence,
+    )  # fmt: skip
