@@ -5,12 +5,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from weighbridge.reports.scan.model import Row
+from weighbridge.reports.scan import pickles
+from weighbridge.reports.scan.kinds import STORAGE
+from weighbridge.reports.scan.model import Look, Row
 
 #: Kinds that hold numbers, text or pictures and nothing that a loader of theirs would run.
 DATA: Final = frozenset(
     {"safetensors", "gguf", "ggml", "imatrix-dat", "npy", "sentencepiece", "tiktoken", "git-lfs-pointer", "error-text",
-     "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow"}
+     "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
 )  # fmt: skip
 
-LOOKS: Final[tuple[Row, ...]] = ()
+#: What looks at a kind that no row is for; it remains one that was not looked into.
+OTHERWISE: Final[Look] = pickles.probe
+
+LOOKS: Final[tuple[Row, ...]] = (
+    Row(pickles.look, frozenset({"pickle", "torch-legacy"})),
+    Row(OTHERWISE, DATA),
+)

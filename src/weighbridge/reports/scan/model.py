@@ -1,11 +1,11 @@
-"""What a scan says: findings, each with its place and what follows from it; what was not looked into, and why; verdicts.
+"""What a scan says: findings, each with its place and what follows from it; what was not looked into; verdicts.
 
 A look is a function over one kind of file. It yields pieces, and never raises for what a file holds beyond the errors
 of `base/errors.py`, which the engine turns into pieces itself:
 
     look(source, place, budget) -> Iterator[Finding | NotLookedInto | Nested]
 
-Two questions stay apart: how bad is what was seen (`Verdict`, the worst finding's), and was all of it seen (`complete`).
+Two questions stay apart: how bad is what was seen (`Verdict`, the worst finding's), was all of it seen (`complete`).
 """
 
 from __future__ import annotations

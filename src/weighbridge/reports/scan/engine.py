@@ -1,0 +1,218 @@
+"""`scan(paths)`: what may be in model files besides numbers, file by file, each with all that is nested in it.
+
+    for report in reports(paths): ...      one file at a time, in a fixed order: a million files take no more memory
+    scan(paths) -> ScanReport              all of them together
+
+Nothing that a file holds is run, imported or unpacked to disk. The engine opens, asks `kinds` what it is, lets every
+look of the table at it, follows what they find nested, and folds their findings into verdicts. What a file costs is
+bounded by one budget for all that is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import SCAN_FILES
+from weighbridge.io.source import FileSource, Source
+from weighbridge.reports.scan.kinds import kind_of
+from weighbridge.reports.scan.looks import LOOKS, OTHERWISE
+from weighbridge.reports.scan.model import (
+    Budget,
+    FileReport,
+    Finding,
+    Nested,
+    NotLookedInto,
+    OverLimit,
+    Place,
+    Rule,
+    ScanReport,
+    Verdict,
+    found,
+    worst,
+)
+
+Progress = Callable[[int, int, str], None]
+
+#: Rules of the engine itself.
+RULES: Final = MappingProxyType(
+    {
+        "scan/broken": Rule(Verdict.MALFORMED, "what it is by its first bytes it is not as a whole"),
+        "scan/limit": Rule(Verdict.MALFORMED, "looking into all of it would take more than a scan allows"),
+    }
+)
+_GIT: Final = ".git"
+
+
+@dataclass
+class _Scan:
+    """One file at work."""
+
+    budget: Budget = field(default_factory=Budget)
+    findings: list[Finding] = field(default_factory=list)
+    passed_over: list[NotLookedInto] = field(default_factory=list)
+    more: int = 0
+    leaves: int = 0  # parts that were looked into and hold no others
+
+    def into(self, part: Nested) -> str:
+        """Let every look that fits at a part, and at what is nested in it. Its kind."""
+        kind, place = part.kind or kind_of(part.source, part.place), part.place
+        name = place.name.lower()
+        rows = [r for r in LOOKS if kind in r.kinds or any(fnmatchcase(name, n) for n in r.names)]
+        inner = len(self.passed_over)
+        parts = 0
+        for look in [row.look for row in rows] or [OTHERWISE]:
+            try:
+                parts += self._take(look(part.source, place, self.budget))
+            except OverLimit as error:
+                self._over(place, error)
+            except FormatError as error:
+                at = error.offset if error.offset is not None and error.offset < part.source.size else None
+                self.add(found(RULES, "scan/broken", part.source, place, error.reason, at=at))
+            except UnsupportedError as error:
+                self.skip(place, kind, error.message)
+            except OSError as error:
+                self.skip(place, kind, error.strerror or str(error))
+        if not rows:
+            self.skip(place, kind, "no look of ours knows this kind of file")
+        elif not parts and len(self.passed_over) == inner:
+            self.leaves += 1
+        return kind
+
+    def _take(self, pieces: Iterator[Finding | NotLookedInto | Nested]) -> int:
+        """How many of the pieces are parts."""
+        parts = 0
+        for piece in pieces:
+            match piece:
+                case Finding():
+                    self.add(piece)
+                case NotLookedInto():
+                    self.passed_over.append(piece)
+                case Nested():
+                    parts += 1
+                    self.budget.enter()
+                    self.into(piece)
+                    self.budget.leave()
+        return parts
+
+    def add(self, finding: Finding) -> None:
+        if self.budget.findings > 0:
+            self.budget.findings -= 1
+            self.findings.append(finding)
+        else:
+            self.more += 1
+            self._keep_worst(finding)
+
+    def _keep_worst(self, finding: Finding) -> None:
+        """The list is full: one that is worse than the mildest takes its place, so that the verdict stays right."""
+        mildest = min(range(len(self.findings)), key=lambda i: self.findings[i].verdict.rank)
+        if finding.verdict.rank > self.findings[mildest].verdict.rank:
+            self.findings[mildest] = finding
+
+    def skip(self, place: Place, what: str, why: str) -> None:
+        self.passed_over.append(NotLookedInto(place.path, place.members, what, why))
+
+    def _over(self, place: Place, error: OverLimit) -> None:
+        self.add(Finding("scan/limit", RULES["scan/limit"].verdict, error.message, place.path, place.members))
+        self.skip(place, "the rest", error.message)
+
+
+def scan_source(source: Source, path: str) -> FileReport:
+    """The report on one source."""
+    work = _Scan()
+    kind = work.into(Nested(source, Place(path)))
+    least = Verdict.DATA_ONLY if work.leaves else Verdict.NOT_LOOKED_INTO
+    ordered = tuple(sorted(work.findings, key=_order))
+    return FileReport(
+        path, kind, source.size, worst((least, *(f.verdict for f in ordered))), not work.passed_over, ordered,
+        tuple(work.passed_over), work.more,
+    )  # fmt: skip
+
+
+def _order(f: Finding) -> tuple[int, tuple[str, ...], int, str, str]:
+    return -f.verdict.rank, f.members, -1 if f.offset is None else f.offset, f.rule, f.message
+
+
+def scan_file(path: str) -> FileReport:
+    """The report on one file. One that can't be opened has a report that says why."""
+    try:
+        with FileSource(path) as source:
+            return scan_source(source, path)
+    except OSError as error:
+        return _closed(path, "unreadable", error.strerror or str(error))
+    except UnsupportedError as error:
+        return _closed(path, "special", error.message)
+
+
+def _closed(path: str, kind: str, why: str) -> FileReport:
+    missed = NotLookedInto(path, (), kind, why)
+    return FileReport(path, kind, 0, Verdict.NOT_LOOKED_INTO, False, (), (missed,))
+
+
+# ---- paths ----
+
+
+def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str | None]]:
+    """Every file below the paths, in order, with why it is passed over (None: it is not). Of a folder only its names
+    are held. FileNotFoundError where a path of the call itself is none."""
+    for path in map(os.fspath, paths):
+        if not os.path.isdir(path):
+            os.lstat(path)
+            yield path, None
+            continue
+        for base, folders, names in os.walk(path, onerror=None):
+            folders.sort()
+            if _GIT in folders:
+                folders.remove(_GIT)
+                yield os.path.join(base, _GIT), "the history of git"
+            for folder in list(folders):
+                if not os.access(os.path.join(base, folder), os.R_OK | os.X_OK):
+                    folders.remove(folder)
+                    yield os.path.join(base, folder), "the folder may not be read"
+            names.sort()
+            for name in names:
+                yield os.path.join(base, name), None
+
+
+def reports(paths: Iterable[str | os.PathLike[str]], progress: Progress | None = None) -> Iterator[FileReport]:
+    """The reports on all files, one by one."""
+    for number, (path, why) in enumerate(files(paths)):
+        yield scan_file(path) if why is None else _closed(path, "folder", why)
+        if progress:
+            progress(number + 1, 0, path)
+
+
+def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
+    """Reports as one. Of very many files only those that found something are kept."""
+    counts = dict.fromkeys((v.value for v in Verdict), 0)
+    kept: list[FileReport] = []
+    complete, unreadable, nbytes = True, 0, 0
+    for report in every:
+        counts[report.verdict.value] += 1
+        complete &= report.complete
+        unreadable += report.kind == "unreadable"
+        nbytes += report.nbytes
+        if len(kept) < SCAN_FILES or (len(kept) < 2 * SCAN_FILES and report.findings):
+            kept.append(report)
+    overall = worst(tuple(Verdict(v) for v, n in counts.items() if n))
+    return ScanReport(paths, overall, complete, counts, tuple(kept), sum(counts.values()), unreadable, nbytes)
+
+
+def scan(*paths: str | os.PathLike[str], progress: Progress | None = None) -> ScanReport:
+    """What files and folders hold besides data, and the verdicts. FileNotFoundError where a path is none."""
+    named = tuple(os.fspath(p) for p in paths)
+    return fold(named, reports(named, progress))
+
+
+def failed(report: ScanReport, fail_on: Verdict | None) -> bool:
+    """Whether any file's verdict is at least as bad as `fail_on`; NOT_LOOKED_INTO: or anything was passed over."""
+    if fail_on is None:
+        return False
+    if fail_on is Verdict.NOT_LOOKED_INTO:
+        return not report.complete or report.verdict.rank > Verdict.DATA_ONLY.rank
+    return report.verdict.rank >= fail_on.rank
