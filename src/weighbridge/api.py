@@ -9,6 +9,7 @@ wb.open("a.gguf", names="canonical")["layers.0.attention.q.weight"]
 
 wb.identify(path)  wb.inspect(path)  wb.verify(path)      answers as dataclasses
 wb.diff(a, b)                                            two models tensor by tensor, in any two formats
+wb.scan(path, path ...)                                   what they would do when they are loaded
 wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
 """
 
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
     from weighbridge.reports.diff import Diff
     from weighbridge.reports.identify import Report as IdentifyReport
     from weighbridge.reports.inspect import Report as InspectReport
+    from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.verify import Report as VerifyReport
     from weighbridge.tensors.nodes import Node
 
 Path = str | os.PathLike[str]
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
-__all__ = ["Model", "Tensor", "convert", "diff", "identify", "inspect", "open", "plan", "verify"]
+__all__ = ["Model", "Tensor", "convert", "diff", "identify", "inspect", "open", "plan", "scan", "verify"]
 
 
 # ------------------------------------------------------------------------------------------------ functions
@@ -85,6 +87,15 @@ def diff(a: Path, b: Path, **options: Any) -> Diff:
     from weighbridge.reports import diff as reports
 
     return reports.diff(os.fspath(a), os.fspath(b), **options)
+
+
+def scan(*paths: Path, **options: Any) -> ScanReport:
+    """What the files at or below `paths` would do when they are loaded, beyond giving numbers. Nothing of them is run.
+    `report.verdict` is the worst file's, `report.complete` whether all was looked into. FileNotFoundError where a path
+    is none; a file that can't be read is counted in the report."""
+    from weighbridge.reports.scan import engine
+
+    return engine.scan(*paths, **options)
 
 
 def plan(

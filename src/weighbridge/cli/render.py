@@ -326,6 +326,19 @@ class Progress:
         self.samples = [s for s in self.samples if now - s[0] <= self.WINDOW and s[1] <= done] + [(now, done)]
         self._draw(self._line(done, total, label))
 
+    def count(self, done: int, noun: str, label: str = "") -> None:
+        """Where the end is not known: how many there have been."""
+        now = time.monotonic()
+        if self.active and now - self.drawn >= self.PERIOD:
+            self.drawn = now
+            self._draw(f"{counted(done, noun)}  {clean(label)}")
+
+    def clear(self) -> None:
+        """Take the line away before something else is printed."""
+        if self.active and self.drawn:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
+
     def _rate(self) -> float:
         (t0, d0), (t1, d1) = self.samples[0], self.samples[-1]
         return (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
@@ -346,9 +359,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.active and self.drawn:
-            self.stream.write("\r\x1b[K")
-            self.stream.flush()
+        self.clear()
 
 
 def _bar(share: float, stream: TextIO, cells: int = 24) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from weighbridge.reports.scan import pickles
+from weighbridge.reports.scan import pickles, zip_look
 from weighbridge.reports.scan.kinds import STORAGE
 from weighbridge.reports.scan.model import Look, Row
 
@@ -18,7 +18,10 @@ DATA: Final = frozenset(
 #: What looks at a kind that no row is for; it remains one that was not looked into.
 OTHERWISE: Final[Look] = pickles.probe
 
+ZIPS: Final = frozenset({"torch-zip", "torchscript", "torchserve", "npz", "zip", "keras", "coreml", "nemo"})
+
 LOOKS: Final[tuple[Row, ...]] = (
     Row(pickles.look, frozenset({"pickle", "torch-legacy"})),
+    Row(zip_look.look, ZIPS),
     Row(OTHERWISE, DATA),
 )

@@ -1,0 +1,159 @@
+"""`wb scan`: what a file would do, or could, when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from weighbridge.cli.options import examples, json_option
+
+if TYPE_CHECKING:
+    from weighbridge.reports.scan.model import FileReport, Finding, ScanReport, Verdict
+
+_SHOWN: Final = 10  # findings of one file, unless --verbose
+_FAIL_ON: Final = {
+    "dangerous": "dangerous",
+    "malformed": "malformed",
+    "unknown-code": "unknown-code",
+    "incomplete": "not-looked-into",
+    "never": None,
+}
+# Verdict -> how people are told, and the style.
+_WORDS: Final = {
+    "data-only": ("data only", "ok"),
+    "unknown-code": ("unknown code", "warning"),
+    "malformed": ("malformed, ambiguous or over a limit", "error"),
+    "dangerous": ("dangerous", "error"),
+    "not-looked-into": ("not looked into", "warning"),
+}
+
+
+@click.command(
+    epilog=examples(
+        "wb scan pytorch_model.bin",
+        "wb scan ./downloads/ --fail-on dangerous",
+        "wb scan ./my-model/ --sarif scan.sarif",
+    )
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--fail-on",
+    type=click.Choice(list(_FAIL_ON)),
+    default="unknown-code",
+    help="Exit with 1 from this verdict on; incomplete: also where anything was not looked into [unknown-code].",
+)
+@click.option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0 too; - for standard output.")
+@json_option
+def command(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bool) -> int:
+    """Say what each file under PATH would do when it is loaded, beyond giving numbers. Nothing in it is run.
+
+    Pickles are interpreted, not unpickled: what is not in an exact table of harmless calls is unknown code. Archives
+    are looked into, and refused where programs would see different things in them.
+
+    Exit code 1 from the verdict of --fail-on on, 2 where a file can't be read.
+    """
+    from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.reports.scan.engine import failed, fold, reports
+    from weighbridge.reports.scan.model import Verdict
+
+    quiet = as_json or sarif == "-"
+    with Progress() as progress:
+        every = reports(paths, lambda done, _, name: progress.count(done, "file", name))
+        report = fold(paths, every if quiet else _shown(every, paths, progress.clear))
+    if as_json:
+        emit_json(report)
+    elif not quiet:
+        _summary(report)
+    if sarif:
+        _write_sarif(report, sarif)
+    least = _FAIL_ON[fail_on]
+    return 1 if failed(report, least and Verdict(least)) else 2 if report.unreadable else 0
+
+
+def _write_sarif(report: ScanReport, target: str) -> None:
+    import json
+
+    from weighbridge.cli.render import emit_json
+    from weighbridge.io.sink import write_file
+    from weighbridge.reports.scan.sarif import sarif
+
+    if target == "-":
+        emit_json(sarif(report))
+    else:
+        write_file(target, json.dumps(sarif(report), indent=1).encode() + b"\n", overwrite=True)
+
+
+# ---- for people ----
+
+
+def _shown(every: Iterable[FileReport], named: tuple[str, ...], before: object) -> Iterator[FileReport]:
+    """Each report, told as it comes. Files of a folder that hold data only are just counted."""
+    from weighbridge.cli.render import SCREEN
+
+    for report in every:
+        plain = report.verdict.value == "data-only" and report.complete and not report.findings
+        if not plain or report.path in named or SCREEN.verbose:
+            if callable(before):
+                before()
+            _show(report)
+        yield report
+
+
+def _verdict(verdict: Verdict) -> str:
+    from weighbridge.cli.render import styled
+
+    words, style = _WORDS[verdict.value]
+    return styled(words, style)
+
+
+def _show(report: FileReport) -> None:
+    from weighbridge.cli.render import SCREEN, clean, counted, echo, styled
+
+    echo(f"{styled(clean(report.path), 'head')}: {_verdict(report.verdict)}{_so_far(report)}")
+    findings = report.findings if SCREEN.verbose else report.findings[:_SHOWN]
+    for finding in findings:
+        _show_finding(finding)
+    rest = len(report.findings) - len(findings) + report.more
+    if rest:
+        echo(f"  ... {counted(rest, 'more finding')}" + ("" if SCREEN.verbose else " (--verbose, --json)"), "dim")
+    missed = report.not_looked_into if SCREEN.verbose else report.not_looked_into[:_SHOWN]
+    for part in missed:
+        inside = f"{'!'.join(part.members)}: " if part.members else ""
+        echo(f"  {styled('not looked into', 'warning')}: {clean(f'{inside}{part.what}: {part.why}')}")
+    if len(report.not_looked_into) > len(missed):
+        echo(f"  ... {counted(len(report.not_looked_into) - len(missed), 'more part')} not looked into", "dim")
+
+
+def _so_far(report: FileReport) -> str:
+    return "" if report.complete or report.verdict.value == "not-looked-into" else ", as far as it was looked into"
+
+
+def _show_finding(f: Finding) -> None:
+    from weighbridge.cli.render import clean, echo, styled
+
+    style = {"data-only": "info", "unknown-code": "warning"}.get(f.verdict.value, "error")
+    label = "note" if f.verdict.value == "data-only" else _WORDS[f.verdict.value][0].partition(",")[0]
+    given = f" with {', '.join(f.arguments)}" if f.arguments and f.use and f.use.value == "called" else ""
+    echo(f"  {styled(label, style)}: {clean(f.message + given)}  {styled(f'({f.rule})', 'dim')}")
+    place = ["!".join(f.members)] if f.members else []
+    place += [f"byte {f.offset:,}"] if f.offset is not None else []
+    place += [f"byte {f.file_offset:,} of the file"] if f.file_offset not in (None, f.offset) else []
+    place += [f.opcode] if f.opcode else []
+    if place:
+        echo(f"    {styled('at', 'dim')} {clean(', '.join(place))}")
+    if f.consequence:
+        echo(f"    {clean(f.consequence)}")
+
+
+def _summary(report: ScanReport) -> None:
+    from weighbridge.cli.render import counted, echo, human_bytes, styled
+
+    some = {verdict: n for verdict, n in report.counts.items() if n}
+    words = ", ".join(f"{n:,} {_WORDS[verdict][0]}" for verdict, n in reversed(some.items()))
+    echo(f"{styled('overall', 'head')}: {_verdict(report.verdict)} "
+         f"({counted(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {words})")  # fmt: skip
+    if not report.complete:
+        unread = f"; {counted(report.unreadable, 'file')} can't be read" if report.unreadable else ""
+        echo(f"not everything was looked into{unread}", "warning")
