@@ -98,7 +98,5 @@ SCAN_DEPTH: Final = 8
 SCAN_FINDINGS: Final = 1000
 # Text of a file in a finding: longer names and arguments are cut.
 SCAN_SHOWN: Final = 160
-# A scan's own account of a pickle's values: all of it stays below 200 MB.
-SCAN_PICKLE: Final = 128 * MIB
 # Files whose reports a scan of a folder keeps: beyond so many only those that found something.
 SCAN_FILES: Final = 20_000

@@ -15,7 +15,7 @@ from weighbridge.reports.scan import dangers
 from weighbridge.reports.scan.allowed import CALLS, REBUILDS, VALUES
 from weighbridge.reports.scan.model import Finding, Place, Rule, Use, Verdict, found, shown
 from weighbridge.reports.scan.shapes import LOADED, WORDS, fits, numpy_state
-from weighbridge.unpickle.machine import Event
+from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.torch_calls import class_of
 from weighbridge.unpickle.values import Global, Object, Outside, Persistent, preview
 
@@ -71,9 +71,9 @@ class Judge:
     loaded: list[tuple[int, Any]] = field(default_factory=list)  # bytes that `_load_from_bytes` would read
     calls: int = 0
 
-    def judge(self, events: list[Event]) -> None:
-        called = {id(class_of(e.what.callee)) for e in events if e.kind == "call"}
-        for event in events:
+    def judge(self, machine: Machine) -> None:
+        called = {id(class_of(e.what.callee)) for e in machine.events if e.kind == "call"}
+        for event in machine.events:
             if event.kind != "import":
                 _JUDGES[event.kind](self, event)
             elif id(event.what) not in called:

@@ -8,13 +8,13 @@ as one too, and told: programs differ in whether they look at it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.garbage import paused
-from weighbridge.base.limits import MIB, SCAN_PICKLE
+from weighbridge.base.limits import MIB
 from weighbridge.containers.torch_legacy import MAGIC, PROTOCOL
 from weighbridge.io.source import BytesSource, FileSource, Source
 from weighbridge.reports.scan import dangers
@@ -129,7 +129,7 @@ def probe(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
         yield from look(source, place, budget)
 
 
-def _plausible(events: list[Event]) -> bool:
+def _plausible(events: Iterable[Event]) -> bool:
     for event in events:
         name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
         if name is None or not (_WORD.match(name.module) and _WORD.match(name.name)):
@@ -161,21 +161,21 @@ class _Reading:
     def _pickle(self, at: int) -> _Done | None:
         """One pickle, judged; None where it broke."""
         self.budget.spend(members=1)
-        machine = Machine(self.metered, at, SCAN_PICKLE)
+        machine = Machine(self.metered, at)
         try:
             value = machine.run()
         except FormatError as error:
             self._broken(machine, error)
             return None
         except OverLimit:
-            self.judge.judge(machine.events)
+            self.judge.judge(machine)
             raise
         except UnsupportedError as error:
             rule = "pickle/protocol" if "protocol" in error.message else "pickle/limit"
-            self.judge.judge(machine.events)
+            self.judge.judge(machine)
             self._say(rule, error.message, machine.at)
             return None
-        self.judge.judge(machine.events)
+        self.judge.judge(machine)
         if machine.leftover:
             self._say("pickle/leftover", f"{machine.leftover} values are made and not used", machine.end - 1)
         return _Done(machine, value)
@@ -186,7 +186,7 @@ class _Reading:
     # ---- broken ones
 
     def _broken(self, machine: Machine, error: FormatError) -> None:
-        self.judge.judge(machine.events)
+        self.judge.judge(machine)
         rule = next((rule for words, rule in _REASONS if words in error.reason), "pickle/broken")
         told = f" ({error.found!r})" if isinstance(error.found, str | bytes) else ""
         words = f"{error.field or 'the pickle'}: {error.reason}{told}"
@@ -245,14 +245,14 @@ class _Reading:
         if type(done[0].value) is not int or done[0].value != PROTOCOL:
             self._say("pickle/legacy", f"the protocol is not {PROTOCOL}", done[0].start)
         try:
-            return self._storages(done[2].events, done[3])
+            return self._storages(done[2].machine, done[3])
         except FormatError as error:
             self._say("pickle/legacy", error.reason, done[3].end)
             return None
 
-    def _storages(self, events: list[Event], last: _Done) -> int:
+    def _storages(self, machine: Machine, last: _Done) -> int:
         widths: dict[str, int] = {}
-        for storage in torch.storages(events):
+        for storage in torch.storages(machine.events):
             widths.setdefault(storage.key, storage.dtype.size)
         keys, at = last.value, last.end
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
@@ -274,11 +274,18 @@ class _Reading:
         if inner is not None:
             yield Nested(inner, self.place.inside(f"bytes at {at}"))
 
+    def _encoded(self, text: Any) -> Any:
+        """What protocol 2 writes bytes as: text, whose characters are their numbers."""
+        if isinstance(text, Blob):
+            self.budget.spend(text.size)
+            text = self.source.read(text.start, text.size).decode("utf-8", "replace")
+        return text.encode("latin-1", "replace") if isinstance(text, str) else None
+
     def _bytes(self, value: Any) -> Source | None:
         if isinstance(value, Blob):
             return self.source.window(value.start, value.size)
         if callee_of(value) == ("_codecs", "encode") and isinstance(value.args, tuple) and value.args:
-            value = value.args[0].encode("latin-1", "replace") if isinstance(value.args[0], str) else None
+            value = self._encoded(value.args[0])
         return BytesSource(value) if isinstance(value, bytes) else None
 
 
@@ -291,5 +298,5 @@ class _Done:
 
     def __init__(self, machine: Machine, value: Any) -> None:
         self.start, self.end, self.value = machine.start, machine.end, value
-        self.events = machine.events
+        self.machine = machine
         self.is_magic = type(value) is int and value == MAGIC

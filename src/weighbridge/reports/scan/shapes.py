@@ -54,7 +54,11 @@ def _int(v: Any) -> bool:
 
 
 def is_text(v: Any) -> bool:
-    return isinstance(v, str | bytes)
+    return isinstance(v, str | bytes) or (isinstance(v, Blob) and bool(v.codec))
+
+
+def _str(v: Any) -> bool:
+    return isinstance(v, str) or (isinstance(v, Blob) and bool(v.codec))
 
 
 def _counts(v: Any) -> bool:
@@ -168,7 +172,7 @@ def _kind(code: str | bytes) -> str:
 def _inner_dtype(v: Any) -> bool:
     """A dtype in another; of objects there may be none, as the outer one's flags would have to tell of them."""
     code = v.args[0] if callee_of(v) == ("numpy", "dtype") and isinstance(v.args, tuple) and v.args else None
-    return is_text(code) and _kind(code) != "O"
+    return isinstance(code, str | bytes) and _kind(code) != "O"
 
 
 def _subarray(v: Any) -> bool:
@@ -185,7 +189,7 @@ def _fields(names: Any, fields: Any) -> bool:
 def _numpy_code(v: Any) -> bool:
     if isinstance(v, Global):
         return v.module == "ml_dtypes"
-    if not is_text(v):
+    if not isinstance(v, str | bytes):
         return False
     text = v.decode("latin-1") if isinstance(v, bytes) else v
     return text in ("O8", "O4", "O", "|O") or bool(_CODE.fullmatch(text))
@@ -216,7 +220,7 @@ WORDS: Final[Mapping[str, Test]] = MappingProxyType(
         "count": is_count,
         "counts": _counts,
         "number": lambda v: isinstance(v, float) or _int(v),
-        "str": lambda v: isinstance(v, str),
+        "str": _str,
         "text": is_text,
         "codec": _codec,
         "bytes": _bytes,

@@ -1,0 +1,43 @@
+"""Every technique on record against the verdict that it must get; and each rule is one that some file needs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.reports.scan.vectors import PICKLES, ZIPS, Case
+
+from weighbridge.io.source import BytesSource
+from weighbridge.reports.scan import engine, judge, pickles, zip_look
+from weighbridge.reports.scan.engine import scan_source
+from weighbridge.reports.scan.model import FileReport, Verdict, worst
+
+CASES = [*PICKLES, *ZIPS]
+
+
+def scan(data: bytes) -> FileReport:
+    return scan_source(BytesSource(data), "x")
+
+
+def rules(report: FileReport) -> set[str]:
+    return {f.rule for f in report.findings if f.verdict is not Verdict.DATA_ONLY}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_verdict_and_rules(case: Case) -> None:
+    report = scan(case.data)
+    assert (report.verdict, rules(report)) == (case.verdict, case.rules)
+
+
+RULES = {**judge.RULES, **pickles.RULES, **zip_look.RULES, **engine.RULES}
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize(
+    "rule", [r for r, row in RULES.items() if row.verdict is not Verdict.DATA_ONLY and not r.startswith("scan/")]
+)
+def test_without_a_rule_some_file_would_pass_for_milder(rule: str) -> None:
+    milder = []
+    for case in CASES:
+        if rule in case.rules:
+            left = [f.verdict for f in scan(case.data).findings if f.rule != rule]
+            milder.append(worst((Verdict.DATA_ONLY, *left)).rank < case.verdict.rank)
+    assert any(milder)
