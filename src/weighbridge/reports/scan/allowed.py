@@ -69,9 +69,8 @@ _BUILT_IN: Final = {
     "bytearray": _row("bytes-or-text? codec?"),
     "slice": _row("whole whole whole"),
     "range": _row("int int int"),
-    "xrange": _row("int int int"),
 }
-_COPYING: Final = _row("tensor-class tensor-class plain", "attributes", items=True, pairs=True)
+_COPYING: Final = _row("tensor-class tensor-class any", "attributes", items=True, pairs=True)
 _DATES: Final = {
     "datetime": _row("bytes-or-text zone?"),
     "date": _row("bytes-or-text"),
@@ -110,12 +109,13 @@ CALLS: Final[Mapping[Path, Allowed]] = MappingProxyType(
         ("torch", "device"): _row("text count?"),
         ("torch.torch_version", "TorchVersion"): _row("str", new=True),
         ("torch.nn.parameter", "Parameter"): _row("tensor? bool?", "parameter-state", new=True),
-        ("torch.nn.parameter", "Buffer"): _row("tensor? bool?", "parameter-state", new=True),
+        ("torch.nn.parameter", "Buffer"): _row("tensor?", "parameter-state", new=True),
         **{(m, f"{n}Tensor"): _row("", "tensor-state", new=True) for n in _DENSE for m in ("torch", "torch.cuda")},
         **_both(("torch.jit._pickle",), dict.fromkeys(_SCRIPT, _row("items"))),
         ("torch.jit._pickle", "restore_type_tag"): _row("any str"),
         **_both(("collections",), _CONTAINERS),
         **_both(BUILTINS, _BUILT_IN),
+        ("__builtin__", "xrange"): _BUILT_IN["range"],
         ("_codecs", "encode"): _row("str codec"),
         ("copyreg", "_reconstructor"): _COPYING,
         ("copy_reg", "_reconstructor"): _COPYING,

@@ -78,7 +78,7 @@ class _Scan:
                 self.skip(place, kind, error.message)
             except OSError as error:
                 self.skip(place, kind, error.strerror or str(error))
-        if not rows:
+        if not rows and not parts:
             self.skip(place, kind, "no look of ours knows this kind of file")
         elif not parts and len(self.passed_over) == inner:
             self.leaves += 1

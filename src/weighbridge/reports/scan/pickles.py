@@ -56,6 +56,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "pickle/another-pickle": Rule(_M, "another pickle follows: some programs run it, others never see it"),
         "pickle/trailing-bytes": Rule(_M, "bytes follow the end, which programs take differently"),
         "pickle/legacy": Rule(_M, "a file of torch before 1.6 whose parts do not fit together"),
+        "pickle/not-one": Rule(_M, "by its name a pickle, but what an unpickler would make of it breaks"),
         "pickle/leftover": Rule(_NOTE, "values are made and not used"),
     }
 )  # fmt: skip
@@ -80,8 +81,11 @@ _STACKED: Final = re.compile(
     rb"(?:\x8c.|X.\0\0\0|U.)([A-Za-z_][\w.]{0,99}?)(?:\x94|q.|r....)?(?:\x8c.|X.\0\0\0|U.)([A-Za-z_][\w.]{0,99}?)"
     rb"(?:\x94|q.|r....)?\x93", re.DOTALL,
 )  # fmt: skip
-_PROBED: Final = MIB  # opcodes of what may be no pickle at all
+# Opcodes of what may be no pickle at all: of a member, of a file.
+_PROBED: Final = MIB
+_PROBED_FILE: Final = 64 * MIB
 _OPCODES: Final = bytes(TABLE)
+_NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z")
 _LEGACY: Final = 5
 
@@ -110,23 +114,25 @@ def look(source: Source, place: Place, budget: Budget, *, ids: bool = False) -> 
 
 
 def probe(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
-    """Bytes that nothing calls a pickle, and whose beginning an unpickler might still run: protocols 0 and 1 have no
-    magic. They count as one where a name is called, or one that does harm is imported."""
+    """Bytes that nothing calls a pickle, and that an unpickler might run all the same: protocols 0 and 1 have no magic.
+    They are one where they end as one, where a name is called, or where one that does harm is imported."""
     head = source.head(1)
     if not head or head not in _OPCODES:
         return
-    small = Budget(_PROBED)
-    machine = Machine(_Metered(source, small), budget=16 * MIB)
+    most = _PROBED if place.members else _PROBED_FILE
+    machine = Machine(_Metered(source, Budget(min(most, budget.nbytes))))
+    whole = False
     try:
-        with paused():
-            machine.run()
+        machine.run()
+        whole = machine.end == source.size and machine.steps > 1
     except OverLimit:
         if not _plausible(machine.events):
-            yield NotLookedInto(place.path, place.members, "opcodes", f"as a pickle it is longer than {_PROBED} bytes")
-    except WeighbridgeError:
-        pass  # no pickle, or one that breaks: what it did before counts
-    if _plausible(machine.events):
-        yield from look(source, place, budget)
+            yield NotLookedInto(place.path, place.members, "opcodes", f"as a pickle it is longer than {most} bytes")
+    except WeighbridgeError as error:  # no pickle, or one that breaks: what it did before counts
+        if place.name.lower().endswith(_NAMED) and not _plausible(machine.events):
+            yield found(RULES, "pickle/not-one", source, place, f"by its name a pickle: {error.message}", at=machine.at)
+    if whole or _plausible(machine.events):
+        yield Nested(source, place, "pickle")
 
 
 def _plausible(events: Iterable[Event]) -> bool:
