@@ -172,6 +172,7 @@ def rules() -> Iterator[str]:
     from weighbridge.containers.gguf_rules import RULES as GGUF
     from weighbridge.containers.safetensors_rules import RULES as SAFETENSORS
     from weighbridge.reports import reading, verify, verify_values
+    from weighbridge.reports.scan.rules import RULES as SCAN
 
     yield "# Rules\n"
     yield NOTE
@@ -200,6 +201,14 @@ def rules() -> Iterator[str]:
     ours = {r.id: Rule(r.severity, r.text) for r in verify.RULES}
     ours |= {r.id: Rule(r.severity, r.text) for r in verify_values.RULES}
     yield from table(("rule", "severity", "what must be so"), plain_rows(ours))
+    yield "## Scan\n"
+    yield (
+        "What the findings of `wb scan` mean, and the verdict that each leads to; `data-only`: a note that leads to "
+        "none.\n"
+    )
+    yield from table(
+        ("rule", "verdict", "what is so"), ((f"`{name}`", r.verdict.value, r.text) for name, r in SCAN.items())
+    )
     yield "## Where reading ends\n"
     yield "Errors that nothing can be read beyond, as findings; FORMAT is `safetensors`, `gguf`, `npy` or `npz`.\n"
     yield from table(("rule", "severity", "what is wrong"), plain_rows(reading.ENDS))

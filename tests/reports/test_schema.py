@@ -14,6 +14,8 @@ from tests.reports import makers as m
 from weighbridge.cli.render import plain
 from weighbridge.containers.base import Finding
 from weighbridge.reports import anatomy, facts, get, identify, inspect, verify
+from weighbridge.reports.scan import engine
+from weighbridge.reports.scan import model as scan
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
 CLASSES: dict[tuple[str, str], type] = {
@@ -34,6 +36,10 @@ CLASSES: dict[tuple[str, str], type] = {
     ("verify", ""): verify.Report,
     ("verify", "finding"): Finding,
     ("verify", "verdict"): verify.Verdict,
+    ("scan", ""): scan.ScanReport,
+    ("scan", "scanned file"): scan.FileReport,
+    ("scan", "scan finding"): scan.Finding,
+    ("scan", "not looked into"): scan.NotLookedInto,
 }
 Tables = dict[tuple[str, str], dict[str, str]]
 
@@ -100,3 +106,16 @@ def test_real_reports_have_the_documented_types(tmp_path: Path) -> None:
             for one in value[key]:
                 check(one, (name, part))
     check(json.loads(json.dumps(plain(inspect.inspect(file).model))), ("inspect", "model"))
+
+
+def test_a_real_scan_has_the_documented_types(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pkl"
+    bad.write_bytes(b"cos\nsystem\n(S'x'\ntR.")
+    (tmp_path / "gone").symlink_to("nowhere")
+    value = json.loads(json.dumps(plain(engine.scan(bad, tmp_path / "gone")), allow_nan=False))
+    assert value["schema"] == "weighbridge/scan/1"
+    check(value, ("scan", ""))
+    found, missed = value["files"]
+    for one, part in ((found, "scanned file"), (found["findings"][0], "scan finding"),
+                      (missed["not_looked_into"][0], "not looked into")):  # fmt: skip
+        check(one, ("scan", part))

@@ -69,7 +69,7 @@ def command(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bo
     if sarif:
         _write_sarif(report, sarif)
     least = _FAIL_ON[fail_on]
-    return 1 if failed(report, least and Verdict(least)) else 2 if report.unreadable else 0
+    return 1 if failed(report, Verdict(least) if least else None) else 2 if report.unreadable else 0
 
 
 def _write_sarif(report: ScanReport, target: str) -> None:

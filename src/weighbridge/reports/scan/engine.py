@@ -160,7 +160,7 @@ def _closed(path: str, kind: str, why: str) -> FileReport:
 def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str | None]]:
     """Every file below the paths, in order, with why it is passed over (None: it is not). Of a folder only its names
     are held. FileNotFoundError where a path of the call itself is none."""
-    for path in map(os.fspath, paths):
+    for path in [os.fspath(p) for p in paths]:
         if not os.path.isdir(path):
             os.lstat(path)
             yield path, None
