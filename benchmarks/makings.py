@@ -10,9 +10,11 @@ looks for repetitions, and making fresh ones takes longer than everything that i
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import struct
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -208,7 +210,43 @@ def _config(layers: int, vocabulary: int) -> dict[str, Any]:
     }
 
 
-MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in (large, many, experts, small, gguf_vocabulary, llama)}
+# --- files to be scanned ---------------------------------------------------------------------------------------------
+
+
+def pickles(folder: Path, count: float) -> Path:
+    """Small pickles of plain values, as trainings leave them: steps, losses, names, histories."""
+    folder.mkdir()
+    rng = random.Random(7)
+    for i in range(int(count)):
+        history = OrderedDict((f"layer{k}.norm", [rng.random() for _ in range(8)]) for k in range(6))
+        value = {"step": i, "history": history, "name": f"run {i}", "tags": ["a", "b", i], "best": None, "done": False}
+        (folder / f"{i:06}.pkl").write_bytes(pickle.dumps(value, (2, 4)[i % 2]))
+    return folder
+
+
+def checkpoints(folder: Path, count: float) -> Path:
+    """Small checkpoints of torch: 20 tensors each."""
+    import torch
+
+    folder.mkdir()
+    for i in range(int(count)):
+        torch.save({f"layers.{k}.weight": torch.randn(4, 4) for k in range(20)}, folder / f"{i:06}.pt")
+    return folder
+
+
+def hollow(path: Path, gigabytes: float) -> Path:
+    """A checkpoint of 16 MiB tensors whose data were left out: a sparse file of that size."""
+    import torch
+    from torch.serialization import skip_data
+
+    count = max(1, round(gigabytes * 1e9 / (1 << 24)))
+    with skip_data():
+        torch.save({f"layers.{i}.weight": torch.empty(2048, 2048) for i in range(count)}, path)
+    return path
+
+
+_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, pickles, checkpoints, hollow)
+MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in _MAKERS}
 
 if __name__ == "__main__":
     MAKERS[sys.argv[1]](Path(sys.argv[2]), *map(float, sys.argv[3:]))

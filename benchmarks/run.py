@@ -83,11 +83,11 @@ class Measured:
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def task(name: str, path: Path, warm: Path) -> Run:
+def task(name: str, path: Path, warm: Path, python: str = sys.executable) -> Run:
     """A task of tasks.py, clocked from inside."""
 
     def run() -> Sample:
-        command = [sys.executable, str(ROOT / "benchmarks" / "tasks.py"), name, str(path), str(warm)]
+        command = [python, str(ROOT / "benchmarks" / "tasks.py"), name, str(path), str(warm)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         answer = json.loads(done.stdout)
         return Sample(answer["seconds"], answer["memory"])
@@ -269,6 +269,36 @@ def convert_section(work: Path, gigabytes: float) -> Section:
     )
 
 
+def scan_section(work: Path, kind: str, picklescan: str | None) -> Section:
+    path, warm = make(kind, work / kind, 1000), make(kind, work / "warm", 1)
+    contenders = {"weighbridge": task("wb-scan", path, warm)}
+    if picklescan:
+        contenders["picklescan"] = task("picklescan", path, warm, picklescan)
+    else:
+        print(f"scan-{kind}: no peer. Install picklescan in an environment of its own, and name that environment's "
+              "python with --picklescan", file=sys.stderr)  # fmt: skip
+    return Section(
+        f"scan-{kind}",
+        f"Scan a folder of 1,000 small {kind}, all in one process.",
+        contenders,
+        [faster("picklescan", 5)] if picklescan and kind == "pickles" else [],
+    )
+
+
+def scan_large_section(work: Path, picklescan: str | None) -> Section:
+    path, warm = make("hollow", work / "hollow.pt", 5), make("hollow", work / "warm.pt", 0.02)
+    contenders = {"weighbridge": task("wb-scan", path, warm)}
+    if picklescan:
+        contenders["picklescan"] = task("picklescan", path, warm, picklescan)
+    return Section(
+        "scan-large",
+        "Scan a checkpoint of 5 GB (a sparse file: whoever reads the tensors reads zeros).",
+        contenders,
+        [Target("under 50 ms", lambda m: m.seconds("weighbridge") < 0.05), under_memory(200)],
+        slow=frozenset({"picklescan"}),
+    )
+
+
 _NO_REFLINK = ["--reflink=never"] if sys.platform == "linux" else []
 
 
@@ -349,6 +379,9 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "safetensors-numpy": lambda work, args: numpy_section(work),
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
+    "scan-pickles": lambda work, args: scan_section(work, "pickles", args.picklescan),
+    "scan-checkpoints": lambda work, args: scan_section(work, "checkpoints", args.picklescan),
+    "scan-large": lambda work, args: scan_large_section(work, args.picklescan),
 }
 REPORTS: dict[str, Callable[[argparse.Namespace], str]] = {
     **{name: lambda args, name=name: section_report(name, args) for name in SECTIONS},
@@ -367,6 +400,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds of every section")
     parser.add_argument("--only", nargs="+", choices=REPORTS, default=list(REPORTS), help="these sections alone")
     parser.add_argument("--folder", type=Path, help="where to put inputs and outputs (on the disk to be measured)")
+    parser.add_argument("--picklescan", metavar="PYTHON", help="the python of an environment that has picklescan")
     parser.add_argument("--write", action="store_true", help="put the result into docs/benchmarks.md")
     return parser.parse_args()
 

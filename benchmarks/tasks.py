@@ -9,6 +9,7 @@ but for the pages of the file.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -78,6 +79,19 @@ def wb_plan(path: str) -> Callable[[], Any]:
     return lambda: plan(path, path + ".gguf", dtype="bf16", tokenizer=False).files
 
 
+def wb_scan(path: str) -> Callable[[], Any]:
+    from weighbridge.api import scan
+
+    return lambda: scan(path).verdict
+
+
+def picklescan(path: str) -> Callable[[], Any]:
+    from picklescan.scanner import scan_directory_path, scan_file_path
+
+    peer = scan_directory_path if os.path.isdir(path) else scan_file_path
+    return lambda: peer(path).scanned_files
+
+
 TASKS: dict[str, Task] = {
     "wb-open": wb_open,
     "gguf-open": gguf_open,
@@ -85,6 +99,8 @@ TASKS: dict[str, Task] = {
     "wb-numpy": wb_numpy,
     "wb-plan": wb_plan,
     "load-file": load_file,
+    "wb-scan": wb_scan,
+    "picklescan": picklescan,
 }
 
 

@@ -1,11 +1,13 @@
 // The door: weighbridge._native. The only file that knows Python. Every size is checked here, once, before the
 // interpreter lock is dropped; a wrong one is a ValueError. Functions only, no classes and no state but the level.
 #include "dispatch.hpp"
+#include "pickles.hpp"
 #include "strings.hpp"
 
 #include <nanobind/nanobind.h>
 
 #include <cstring>
+#include <memory>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -317,6 +319,17 @@ nb::tuple read_strings(nb::handle buffer, u64 at, u64 count, u32 width, bool big
   return nb::make_tuple(out, w.at);
 }
 
+// Where a pickle of plain data ends that begins at the buffer's first byte; 0 of any other.
+size_t plain_pickle_end(nb::handle buffer) {
+  const Buffer data(buffer);
+  const size_t n = data.size();
+  if (n > 0xFFFFFFFF) throw nb::value_error("more than 4 GiB");
+  const auto bytes = std::make_unique_for_overwrite<u8[]>(2 * n + 2);
+  const auto marks = std::make_unique_for_overwrite<u32[]>(n + 1);
+  nb::gil_scoped_release unlocked;
+  return plain_pickle(data.data(), n, {bytes.get(), bytes.get() + n + 1, marks.get()});
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -346,4 +359,5 @@ NB_MODULE(_native, m) {
         "Fill int64 positions of GGUF strings and one end; how many strings.");
   m.def("read_strings", read_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,
         "GGUF strings as a list of str, and the position behind them.");
+  m.def("plain_pickle_end", plain_pickle_end, "buffer"_a, "Where a pickle of plain data ends; 0 of any other.");
 }

@@ -100,3 +100,6 @@ SCAN_FINDINGS: Final = 1000
 SCAN_SHOWN: Final = 160
 # Files whose reports a scan of a folder keeps: beyond so many only those that found something.
 SCAN_FILES: Final = 20_000
+# What a first walk in the extension may read of a pickle: so little that whatever it lets pass is far below the
+# machine's account of memory (a byte makes 208 at most).
+SCAN_PLAIN: Final = 256 << 10

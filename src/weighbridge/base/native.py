@@ -2,7 +2,7 @@
 
 `native` is the module `weighbridge._native`, or None; then `reason` says why. Numbers fall back to
 `tensors/reference.py` (see `tensors/kernels.py`); the walk over GGUF strings falls back to the functions here, since
-parsers must not load numpy. Both ways give the same results.
+parsers must not load numpy, that over pickles to the abstract machine. Both ways give the same results.
 
 `WEIGHBRIDGE_SIMD` chooses an instruction-set level (baseline, avx2, avx512) or `none` for no extension at all.
 """
@@ -52,6 +52,12 @@ _LENGTHS: Final = MappingProxyType(
     {(width, big): Struct("<>"[big] + code) for width, code in ((4, "I"), (8, "Q")) for big in (False, True)}
 )
 _MOST: Final = (1 << 63) - 1  # more strings than any buffer holds: a count from a file may be any number
+
+
+def plain_pickle_end(data: Buffer) -> int:
+    """Where the pickle ends that `data` begins with, if it is whole, plain data alone, and read alike by all; 0 of any
+    other, and where there is no extension: the abstract machine (`unpickle/machine.py`) says what it is."""
+    return int(native.plain_pickle_end(data)) if native is not None else 0
 
 
 def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[int, int]:

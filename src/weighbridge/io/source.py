@@ -6,14 +6,13 @@ a file truncated under a mapping kills the process and mapped pages count as mem
 
 from __future__ import annotations
 
-import functools
 import mmap
-import operator
 import os
 import stat
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Final
 
 from weighbridge.base.closing import Closing
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -108,12 +107,15 @@ class FileSource(Source):
     """A regular file, read with `pread`; opened on construction, so a vanished file is told at once."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
         self.name = os.fspath(path)
         self._fd = _open_regular(self.name)
         self.size = os.fstat(self._fd).st_size
         self._maps: dict[bool, memoryview] = {}
         self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name)
 
     def fileno(self) -> int:
         """The descriptor, for copies inside the kernel."""
@@ -154,10 +156,12 @@ class FileSource(Source):
             self.close()
 
 
+# O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.
+_READING: Final = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
+
+
 def _open_regular(name: str) -> int:
-    # O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.
-    flags = (getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
-    fd = os.open(name, os.O_RDONLY | functools.reduce(operator.or_, flags))
+    fd = os.open(name, _READING)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)

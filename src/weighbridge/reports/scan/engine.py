@@ -11,9 +11,11 @@ bounded by one budget for all that is in it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -30,6 +32,7 @@ from weighbridge.reports.scan.model import (
     NotLookedInto,
     OverLimit,
     Place,
+    Row,
     Rule,
     ScanReport,
     Verdict,
@@ -49,6 +52,25 @@ RULES: Final = MappingProxyType(
 _GIT: Final = ".git"
 
 
+def _rows(kind: str, place: Place) -> list[Row]:
+    """The rows of the table that fit, by kind and by name."""
+    name = place.name.lower()
+    if not _named().match(name):
+        return _of_kind(kind)
+    return [r for r in LOOKS if kind in r.kinds or any(fnmatchcase(name, n) for n in r.names)]
+
+
+@cache
+def _of_kind(kind: str) -> list[Row]:
+    return [r for r in LOOKS if kind in r.kinds]
+
+
+@cache
+def _named() -> re.Pattern[str]:
+    """Every name that some row has; few files have one."""
+    return re.compile("|".join(translate(n) for r in LOOKS for n in r.names) or r"(?!)")
+
+
 @dataclass
 class _Scan:
     """One file at work."""
@@ -62,8 +84,7 @@ class _Scan:
     def into(self, part: Nested) -> str:
         """Let every look that fits at a part, and at what is nested in it. Its kind."""
         kind, place = part.kind or kind_of(part.source, part.place), part.place
-        name = place.name.lower()
-        rows = [r for r in LOOKS if kind in r.kinds or any(fnmatchcase(name, n) for n in r.names)]
+        rows = _rows(kind, place)
         inner = len(self.passed_over)
         parts = 0
         for look in [row.look for row in rows] or [OTHERWISE]:

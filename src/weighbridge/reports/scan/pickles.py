@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
-from weighbridge.base.garbage import paused
-from weighbridge.base.limits import MIB
+from weighbridge.base.limits import MIB, SCAN_PLAIN
+from weighbridge.base.native import plain_pickle_end
 from weighbridge.containers.torch_legacy import MAGIC, PROTOCOL
 from weighbridge.io.source import BytesSource, FileSource, Source
 from weighbridge.reports.scan import dangers
@@ -107,10 +107,7 @@ class _Metered(Source):
 
 def look(source: Source, place: Place, budget: Budget, *, ids: bool = False) -> Iterator[Piece]:
     """What the pickles of `source` would do. `ids`: persistent ids that are numbers or text are fine."""
-    reading = _Reading(source, place, budget, ids)
-    with paused():
-        pieces = list(reading.run())
-    yield from pieces
+    yield from _Reading(source, place, budget, ids).run()
 
 
 def probe(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
@@ -155,14 +152,20 @@ class _Reading:
         self.pieces: list[Piece] = []
 
     def run(self) -> Iterator[Piece]:
-        first = self._pickle(0)
-        end = None if first is None else self._legacy(first.end) if first.is_magic else first.end
+        end = self._plain()
+        if not end:
+            first = self._pickle(0)
+            end = None if first is None else self._legacy(first.end) if first.is_magic else first.end
         if end is not None and end < self.source.size:
             self._behind(end)
         yield from self.judge.findings()
         yield from self.pieces
         for at, value in self.judge.loaded:
             yield from self._loaded(at, value)
+
+    def _plain(self) -> int | None:
+        """Where a small pickle of plain data ends, told by a walk that knows nothing else; None of any other."""
+        return plain_pickle_end(self.metered.head(SCAN_PLAIN)) or None
 
     def _pickle(self, at: int) -> _Done | None:
         """One pickle, judged; None where it broke."""
