@@ -103,3 +103,5 @@ SCAN_FILES: Final = 20_000
 # What a first walk in the extension may read of a pickle: so little that whatever it lets pass is far below the
 # machine's account of memory (a byte makes 208 at most).
 SCAN_PLAIN: Final = 256 << 10
+# A file that a scan reads whole before it looks: a thousand small reads take longer than one of so much.
+SCAN_HELD: Final = MIB

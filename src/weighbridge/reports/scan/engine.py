@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import SCAN_FILES
+from weighbridge.base.limits import SCAN_FILES, SCAN_HELD
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan.kinds import kind_of
 from weighbridge.reports.scan.looks import LOOKS, OTHERWISE
@@ -159,11 +159,32 @@ def _order(f: Finding) -> tuple[int, tuple[str, ...], int, str, str]:
     return -f.verdict.rank, f.members, -1 if f.offset is None else f.offset, f.rule, f.message
 
 
+class _Held(Source):
+    """A small file, read once: archives have many places to look at, and what was looked at is what it was."""
+
+    def __init__(self, file: FileSource) -> None:
+        self.name, self.size, self.file = file.name, file.size, file
+        self.data = file.read(0, file.size)
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        out[:] = self.data[offset : offset + len(out)]
+        return len(out)
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.check(offset, length)
+        return self.data[offset : offset + length]
+
+    def location(self, offset: int) -> tuple[FileSource, int] | None:
+        return self.file, offset
+
+
 def scan_file(path: str) -> FileReport:
     """The report on one file. One that can't be opened has a report that says why."""
     try:
         with FileSource(path) as source:
-            return scan_source(source, path)
+            return scan_source(source if source.size > SCAN_HELD else _Held(source), path)
+    except FormatError as error:  # it shrinks while it is read
+        return _closed(path, "unreadable", error.reason)
     except OSError as error:
         return _closed(path, "unreadable", error.strerror or str(error))
     except UnsupportedError as error:
