@@ -22,17 +22,17 @@ from typing import Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SCAN_FILES, SCAN_HELD
 from weighbridge.io.source import FileSource, Source
-from weighbridge.reports.scan.kinds import kind_of
-from weighbridge.reports.scan.looks import LOOKS, OTHERWISE
+from weighbridge.reports.scan.kinds import STORAGE, kind_of
+from weighbridge.reports.scan.looks import EVERY, LOOKS, OTHERWISE
 from weighbridge.reports.scan.model import (
     Budget,
     FileReport,
     Finding,
+    Look,
     Nested,
     NotLookedInto,
     OverLimit,
     Place,
-    Row,
     Rule,
     ScanReport,
     Verdict,
@@ -52,17 +52,21 @@ RULES: Final = MappingProxyType(
 _GIT: Final = ".git"
 
 
-def _rows(kind: str, place: Place) -> list[Row]:
-    """The rows of the table that fit, by kind and by name."""
+def _looks(kind: str, place: Place) -> tuple[bool, list[Look]]:
+    """Whether some row is for such a file, by kind or by name; and all looks that are at it."""
+    rows = _of_kind(kind)
     name = place.name.lower()
-    if not _named().match(name):
-        return _of_kind(kind)
-    return [r for r in LOOKS if kind in r.kinds or any(fnmatchcase(name, n) for n in r.names)]
+    if _named().match(name):
+        more = [r.look for r in LOOKS if kind not in r.kinds and any(fnmatchcase(name, n) for n in r.names)]
+    else:
+        more = []
+    every = EVERY if kind != STORAGE else ()
+    return bool(rows or more), [*every, *(rows or [OTHERWISE]), *more]
 
 
 @cache
-def _of_kind(kind: str) -> list[Row]:
-    return [r for r in LOOKS if kind in r.kinds]
+def _of_kind(kind: str) -> list[Look]:
+    return [r.look for r in LOOKS if kind in r.kinds]
 
 
 @cache
@@ -84,10 +88,10 @@ class _Scan:
     def into(self, part: Nested) -> str:
         """Let every look that fits at a part, and at what is nested in it. Its kind."""
         kind, place = part.kind or kind_of(part.source, part.place), part.place
-        rows = _rows(kind, place)
+        known, looks = _looks(kind, place)
         inner = len(self.passed_over)
         parts = 0
-        for look in [row.look for row in rows] or [OTHERWISE]:
+        for look in looks:
             try:
                 parts += self._take(look(part.source, place, self.budget))
             except OverLimit as error:
@@ -99,7 +103,7 @@ class _Scan:
                 self.skip(place, kind, error.message)
             except OSError as error:
                 self.skip(place, kind, error.strerror or str(error))
-        if not rows and not parts:
+        if not known and not parts:
             self.skip(place, kind, "no look of ours knows this kind of file")
         elif not parts and len(self.passed_over) == inner:
             self.leaves += 1

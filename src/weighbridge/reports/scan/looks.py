@@ -18,6 +18,9 @@ DATA: Final = frozenset(
 #: What looks at a kind that no row is for; it remains one that was not looked into.
 OTHERWISE: Final[Look] = pickles.probe
 
+#: Looks at every file and member that is more than a storage, whatever its kind.
+EVERY: Final[tuple[Look, ...]] = ()
+
 ZIPS: Final = frozenset({"torch-zip", "torchscript", "torchserve", "npz", "zip", "keras", "coreml", "nemo"})
 
 LOOKS: Final[tuple[Row, ...]] = (
