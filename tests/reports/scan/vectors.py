@@ -6,6 +6,7 @@ the verdict and the rules that it must get. Nothing here is ever unpickled.
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import zipfile
@@ -356,11 +357,18 @@ PICKLES = [
     case("bytes behind the storages", legacy(TENSOR) + b"\0", _M, "pickle/trailing-bytes"),
     case("only two of five pickles", p(MAGIC) + p(b"M\xe9\x03"), _M, "pickle/truncated"),
     # ---- pickles in pickles
+    case("carried as bytes", p(b"]C" + bytes([len(EVIL)]) + EVIL + b"a", 3), _U, "pickle/carried"),
+    case("carried as long bytes", p(b"]B" + struct.pack("<I", len(EVIL)) + EVIL + b"a", 3), _U, "pickle/carried"),
+    case("carried as base64", p(s(base64.b64encode(EVIL))), _U, "pickle/carried"),
+    case("carried as hexadecimal", p(s(EVIL.hex())), _U, "pickle/carried"),
+    case("carried and broken", p(b"C" + bytes([len(EVIL)]) + EVIL[:-1] + b"\xff", 3), _U, "pickle/carried"),
+    case("data carried", p(b"]C" + bytes([len(GOOD)]) + GOOD + b"a" + s(base64.b64encode(GOOD)) + b"a", 3), _OK),
     case(
         "loaded from bytes",
         p(call("torch.storage", "_load_from_bytes", b"B" + struct.pack("<I", len(EVIL)) + EVIL), 3),
         _D,
         "pickle/dangerous-call",
+        "pickle/carried",
     ),
     case(
         "loaded from text",
@@ -446,6 +454,16 @@ ZIPS = [
     case("payload", plain_zip(("x/data.pkl", EVIL)), _D, "pickle/dangerous-call"),
     case("payload, deflated", plain_zip(("x/data.pkl", EVIL), method=8), _D, "pickle/dangerous-call"),
     case("payload in another member", plain_zip(("x/data.pkl", GOOD), ("x/data/0", EVIL)), _D, "pickle/dangerous-call"),
+    case(
+        "a broken payload in a storage",
+        plain_zip(("x/data.pkl", GOOD), ("x/data/0", b"\x80\x02I0x1\n0" + SYSTEM + b".")),
+        _D,
+        "pickle/number",
+        "pickle/hidden-name",
+    ),
+    case(
+        "a storage that begins as a pickle", plain_zip(("x/data.pkl", GOOD), ("x/data/0", b"\x80\x02\x00\x80" * 9)), _OK
+    ),
     case("protocol 0 in a storage", plain_zip(("x/data.pkl", GOOD), ("x/data/0", EVIL0)), _D, "pickle/dangerous-call"),
     case(
         "protocol 0 in a member of any name",

@@ -18,7 +18,9 @@ from weighbridge.base.native import plain_pickle_end
 from weighbridge.containers.torch_legacy import MAGIC, PROTOCOL
 from weighbridge.io.source import BytesSource, FileSource, Source
 from weighbridge.reports.scan import dangers
+from weighbridge.reports.scan.carried import carried
 from weighbridge.reports.scan.judge import Judge
+from weighbridge.reports.scan.kinds import PICKLES
 from weighbridge.reports.scan.model import (
     Budget,
     Finding,
@@ -39,7 +41,7 @@ from weighbridge.unpickle.opcodes import TABLE
 from weighbridge.unpickle.torch_calls import class_of
 from weighbridge.unpickle.values import Blob
 
-_D, _M, _NOTE = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.DATA_ONLY
+_D, _M, _U, _NOTE = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE, Verdict.DATA_ONLY
 
 #: Rules on how a pickle is written. (Those on what it does are in `judge.py`.)
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -57,6 +59,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "pickle/trailing-bytes": Rule(_M, "bytes follow the end, which programs take differently"),
         "pickle/legacy": Rule(_M, "a file of torch before 1.6 whose parts do not fit together"),
         "pickle/not-one": Rule(_M, "by its name a pickle, but what an unpickler would make of it breaks"),
+        "pickle/carried": Rule(_U, "a value in it is a pickle of its own, which names what is not allowed"),
         "pickle/leftover": Rule(_NOTE, "values are made and not used"),
     }
 )  # fmt: skip
@@ -84,6 +87,7 @@ _STACKED: Final = re.compile(
 # Opcodes of what may be no pickle at all: of a member, of a file.
 _PROBED: Final = MIB
 _PROBED_FILE: Final = 64 * MIB
+_CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z")
@@ -128,8 +132,20 @@ def probe(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     except WeighbridgeError as error:  # no pickle, or one that breaks: what it did before counts
         if place.name.lower().endswith(_NAMED) and not _plausible(machine.events):
             yield found(RULES, "pickle/not-one", source, place, f"by its name a pickle: {error.message}", at=machine.at)
+        whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
     if whole or _plausible(machine.events):
         yield Nested(source, place, "pickle")
+
+
+def _harmful(data: bytes) -> Iterator[tuple[int, str, str]]:
+    """Names that do harm, as opcodes would have them, wherever they stand: place, name, what follows. Each once."""
+    seen: set[str] = set()
+    for match in (*_GLOBALS.finditer(data), *_STACKED.finditer(data)):
+        module, name = match[1].decode("ascii", "replace"), match[2].decode("ascii", "replace")
+        harm, full = dangers.consequence(module, name), f"{module}.{name}"
+        if harm and full not in seen and len(seen) < _NAMES:
+            seen.add(full)
+            yield match.start(), full, harm
 
 
 def _plausible(events: Iterable[Event]) -> bool:
@@ -150,6 +166,7 @@ class _Reading:
         self.metered = _Metered(source, budget)
         self.judge = Judge(source, place, ids)
         self.pieces: list[Piece] = []
+        self.head = b""
 
     def run(self) -> Iterator[Piece]:
         end = self._plain()
@@ -162,10 +179,12 @@ class _Reading:
         yield from self.pieces
         for at, value in self.judge.loaded:
             yield from self._loaded(at, value)
+        yield from self._carried()
 
     def _plain(self) -> int | None:
         """Where a small pickle of plain data ends, told by a walk that knows nothing else; None of any other."""
-        return plain_pickle_end(self.metered.head(SCAN_PLAIN)) or None
+        self.head = self.metered.head(SCAN_PLAIN)
+        return plain_pickle_end(self.head) or None
 
     def _pickle(self, at: int) -> _Done | None:
         """One pickle, judged; None where it broke."""
@@ -209,15 +228,9 @@ class _Reading:
         if length <= 0:
             return
         self.budget.spend(length)
-        data = self.source.read(at, length)
-        seen: set[str] = set()
-        for match in (*_GLOBALS.finditer(data), *_STACKED.finditer(data)):
-            module, name = match[1].decode("ascii", "replace"), match[2].decode("ascii", "replace")
-            harm, full = dangers.consequence(module, name), f"{module}.{name}"
-            if harm and full not in seen and len(seen) < _NAMES:
-                seen.add(full)
-                yield found(RULES, "pickle/hidden-name", self.source, self.place, f"behind the break stands {full}",
-                            at=at + match.start(), name=full, use=Use.IMPORTED, consequence=harm)  # fmt: skip
+        for place, name, harm in _harmful(self.source.read(at, length)):
+            yield found(RULES, "pickle/hidden-name", self.source, self.place, f"behind the break stands {name}",
+                        at=at + place, name=name, use=Use.IMPORTED, consequence=harm)  # fmt: skip
 
     # ---- what follows
 
@@ -276,6 +289,16 @@ class _Reading:
         return at
 
     # ---- files in bytes
+
+    def _carried(self) -> Iterator[Finding]:
+        data, length = self.head, min(self.source.size, _CARRIED, self.budget.nbytes)
+        if length > len(data):
+            self.budget.spend(length)
+            data = self.source.read(0, length)
+        for one in carried(data):
+            words = f"{one.what} in it is a pickle of its own, which names {one.name}"
+            yield found(RULES, "pickle/carried", self.source, self.place, words, at=one.at, name=one.name,
+                        consequence="loading does not run it; whoever unpickles that value does")  # fmt: skip
 
     def _loaded(self, at: int, value: Any) -> Iterator[Piece]:
         """The bytes that torch.storage._load_from_bytes would load as a file."""
