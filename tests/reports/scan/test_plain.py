@@ -87,7 +87,8 @@ def test_no_hostile_vector_passes_as_a_whole(case: v.Case) -> None:
 def test_any_bytes_agree_with_the_machine() -> None:
     rng = random.Random(5)
     opcodes = b"NKMJG\x88\x89\x8aX\x8cCB]})\x8f(tld\x91\x85\x86\x87aesu\x90012qrhj\x94c\x93R\x95...."
-    seeds = [pickle.dumps(x, p) for p in (2, 4) for x in ({"a": [1, (2, 3)]}, collections.OrderedDict(a={1}), [{}, ()])]
+    values: list[Any] = [{"a": [1, (2, 3)]}, collections.OrderedDict(a={1}), [{}, ()]]
+    seeds = [pickle.dumps(value, protocol) for protocol in (2, 4) for value in values]
     passed = 0
     for _ in range(40_000):
         if rng.random() < 0.5:
