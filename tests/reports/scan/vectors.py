@@ -268,6 +268,12 @@ PICKLES = [
         "pickle/odd-arguments",
     ),
     case(
+        "a number of another size",
+        p(call("numpy", "dtype", s("f8"), b"\x89", b"\x88") + b"(K\x03" + s("<") + b"NNNK\x40K\x08K\x00tb"),
+        _M,
+        "pickle/odd-arguments",
+    ),
+    case(
         "an array of objects in fields",
         p(
             call("numpy", "dtype", s("V8"), b"\x89", b"\x88")

@@ -158,9 +158,12 @@ def numpy_state(dtype: Object) -> bool:
         return (sub, names, fields, size, align, flags) == (None, None, None, -1, -1, 63)
     if not (_int(size) and _int(align) and is_count(flags)) or flags & _OBJECT_FLAGS:
         return False
+    if isinstance(code, str | bytes) and _kind(code) not in _SIZED and (size, align) != (-1, -1):
+        return False
     return (sub is None or _subarray(sub)) and (fields is None or _fields(names, fields))
 
 
+_SIZED: Final = ("S", "U", "V", "a")  # types whose state tells their size
 _OBJECT_FLAGS: Final = 0x01 | 0x02 | 0x04  # NPY_ITEM_REFCOUNT, NPY_LIST_PICKLE, NPY_ITEM_IS_POINTER
 
 
