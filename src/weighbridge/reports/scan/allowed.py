@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from weighbridge.reports.scan.shapes import NUMPY_CORE, Path
-from weighbridge.unpickle.torch_calls import NAMES
+from weighbridge.reports.scan.shapes import NUMPY_CORE, WIDTHS, Path
 
 
 class Allowed(NamedTuple):
@@ -89,11 +88,6 @@ _NUMPY: Final = {
 # TorchScript's lists: each gives its argument back.
 _SCRIPT: Final = ("build_intlist", "build_tensorlist", "build_doublelist", "build_boollist")
 
-_STORAGES: Final = tuple(
-    f"{n}Storage"
-    for n in ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool", "ComplexFloat",
-              "ComplexDouble", "QInt8", "QUInt8", "QInt32", "QUInt4x2", "QUInt2x4", "Untyped", "Typed")
-)  # fmt: skip
 _DENSE: Final = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 
 #: What may be called.
@@ -144,20 +138,22 @@ _SMALL_FLOATS: Final = (
 )  # fmt: skip
 _TORCH_VALUES: Final = (
     "Tensor", "float8_e8m0fnu", "float4_e2m1fn_x2", "per_channel_affine_float_qparams", "contiguous_format",
-    "preserve_format", "channels_last", "channels_last_3d", *_STORAGES,
+    "preserve_format", "channels_last", "channels_last_3d", "per_tensor_affine", "per_channel_affine",
+    "per_tensor_symmetric", "per_channel_symmetric", "bool", "bfloat16", "complex32", "complex64", "complex128",
+    "float16", "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    *(f"{sign}int{bits}" for bits in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64) for sign in ("", "u")),
+    "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "qint8", "quint8", "qint32", "quint4x2", "quint2x4",
 )  # fmt: skip
 
 #: What may be imported and stands for itself: types of numbers, classes of storages.
 VALUES: Final[frozenset[Path]] = frozenset(
-    {path for path in NAMES if path not in CALLS}
-    | {("torch", name) for name in _TORCH_VALUES}
-    | {("torch.cuda", name) for name in _STORAGES}
-    | {("torch.storage", name) for name in ("TypedStorage", "UntypedStorage", "_TypedStorage", "_UntypedStorage")}
+    {("torch", name) for name in _TORCH_VALUES}
+    | {*WIDTHS}
     | {(m, f"{n}Tensor") for n in _DENSE for m in ("torch.sparse", "torch.cuda.sparse")}
     | {("torch._tensor", "Tensor"), ("torch.tensor", "Tensor")}
     | {("numpy", name) for name in _NUMBERS}
     | {("ml_dtypes", name) for name in _SMALL_FLOATS}
-    | {(m, name) for m in BUILTINS for name in ("int", "float", "str", "bool", "long", "unicode", "NoneType")}
+    | {(m, name) for m in BUILTINS for name in ("int", "float", "str", "bool", "long", "unicode")}
 )
 
 #: Functions that `_rebuild_from_type_v2` may be told to call.

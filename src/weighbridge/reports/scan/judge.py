@@ -14,9 +14,8 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan import dangers
 from weighbridge.reports.scan.allowed import CALLS, REBUILDS, VALUES
 from weighbridge.reports.scan.model import Finding, Place, Rule, Use, Verdict, found, shown
-from weighbridge.reports.scan.shapes import LOADED, WORDS, fits, numpy_state
+from weighbridge.reports.scan.shapes import LOADED, WORDS, class_of, fits, numpy_state
 from weighbridge.unpickle.machine import Event, Machine
-from weighbridge.unpickle.torch_calls import class_of
 from weighbridge.unpickle.values import Global, Object, Outside, Persistent, preview
 
 _D, _M, _U, _NOTE = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE, Verdict.DATA_ONLY

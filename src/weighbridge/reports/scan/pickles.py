@@ -15,7 +15,6 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import MIB, SCAN_PLAIN
 from weighbridge.base.native import plain_pickle_end
-from weighbridge.containers.torch_legacy import MAGIC, PROTOCOL
 from weighbridge.io.source import BytesSource, FileSource, Source
 from weighbridge.reports.scan import dangers
 from weighbridge.reports.scan.carried import carried
@@ -34,11 +33,9 @@ from weighbridge.reports.scan.model import (
     Verdict,
     found,
 )
-from weighbridge.reports.scan.shapes import callee_of
-from weighbridge.unpickle import torch
+from weighbridge.reports.scan.shapes import callee_of, class_of, storage_id
 from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.opcodes import TABLE
-from weighbridge.unpickle.torch_calls import class_of
 from weighbridge.unpickle.values import Blob
 
 _D, _M, _U, _NOTE = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE, Verdict.DATA_ONLY
@@ -91,7 +88,10 @@ _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z")
+# torch's format before 1.6: five pickles, the first two of these numbers (torch/serialization.py).
 _LEGACY: Final = 5
+_MAGIC: Final = 0x1950A86A20F9469CFC6C
+_PROTOCOL: Final = 1001
 
 
 class _Metered(Source):
@@ -264,8 +264,8 @@ class _Reading:
                 return None
             done.append(one)
             at = one.end
-        if type(done[0].value) is not int or done[0].value != PROTOCOL:
-            self._say("pickle/legacy", f"the protocol is not {PROTOCOL}", done[0].start)
+        if type(done[0].value) is not int or done[0].value != _PROTOCOL:
+            self._say("pickle/legacy", f"the protocol is not {_PROTOCOL}", done[0].start)
         try:
             return self._storages(done[2].machine, done[3])
         except FormatError as error:
@@ -274,8 +274,10 @@ class _Reading:
 
     def _storages(self, machine: Machine, last: _Done) -> int:
         widths: dict[str, int] = {}
-        for storage in torch.storages(machine.events):
-            widths.setdefault(storage.key, storage.dtype.size)
+        for event in machine.events:
+            named = storage_id(event.what) if event.kind == "persistent" else None
+            if named is not None:
+                widths.setdefault(*named)
         keys, at = last.value, last.end
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
             raise FormatError("the last pickle is no list of storage keys")
@@ -331,4 +333,4 @@ class _Done:
     def __init__(self, machine: Machine, value: Any) -> None:
         self.start, self.end, self.value = machine.start, machine.end, value
         self.machine = machine
-        self.is_magic = type(value) is int and value == MAGIC
+        self.is_magic = type(value) is int and value == _MAGIC

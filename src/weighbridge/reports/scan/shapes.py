@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.limits import DIMS
-from weighbridge.unpickle.torch_calls import Odd, storage_of
 from weighbridge.unpickle.values import Blob, Dict, Global, Object, Persistent, Set
 
 Path = tuple[str, str]
@@ -79,29 +78,50 @@ def is_tensor(v: Any) -> bool:
     return path[0] in _REBUILDING or (path[0].startswith("torch") and path[1].endswith("Tensor"))
 
 
-def _storage(v: Any) -> bool:
-    if not isinstance(v, Persistent):
-        return callee_of(v) == LOADED  # a tensor that was pickled without torch.save
-    try:
-        storage_of(v)
-    except Odd:
-        return wide_storage(v)
-    return True
-
-
-# Storages of numbers that have no equal here: torch reads them.
-_MORE_STORAGES: Final = frozenset(
-    {*((m, f"{n}Storage") for m in ("torch", "torch.cuda") for n in ("QUInt4x2", "QUInt2x4", "Typed", "Untyped")),
-     ("torch.storage", "TypedStorage"), ("torch.storage", "_TypedStorage"), ("torch.storage", "_UntypedStorage")}
+# torch's classes of storages, and the bytes of an element. An untyped one has bytes.
+_ELEMENTS: Final = MappingProxyType(
+    {
+        "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1,
+        "Bool": 1, "ComplexFloat": 8, "ComplexDouble": 16, "QInt8": 1, "QUInt8": 1, "QInt32": 4, "QUInt4x2": 1,
+        "QUInt2x4": 1, "Untyped": 1, "Typed": 1,
+    }
 )  # fmt: skip
+WIDTHS: Final[Mapping[Path, int]] = MappingProxyType(
+    {(m, f"{name}Storage"): width for name, width in _ELEMENTS.items() for m in ("torch", "torch.cuda")}
+    | {("torch.storage", f"{_}{name}Storage"): 1 for name in ("Untyped", "Typed") for _ in ("", "_")}
+)
 
 
-def wide_storage(v: Persistent) -> bool:
-    """An id ("storage", class, key, location, numel(, view)) of one of these."""
-    id = v.id if isinstance(v.id, tuple) else ()
-    if len(id) not in (5, 6) or not isinstance(id[1], Global) or id[1].path not in _MORE_STORAGES:
-        return False
-    return all(map(is_text, (id[0], id[2], id[3]))) and is_count(id[4]) and id[0] in ("storage", b"storage")
+def storage_id(v: Any) -> tuple[str, int] | None:
+    """The key and the bytes of an element of a storage, by its id ("storage", class, key, location, numel(, view));
+    None of any other id."""
+    id = v.id if isinstance(v, Persistent) and isinstance(v.id, tuple) else ()
+    if len(id) not in (5, 6) or not isinstance(id[1], Global) or id[1].path not in WIDTHS:
+        return None
+    if id[0] not in ("storage", b"storage") or not isinstance(id[2], str | bytes) or not is_text(id[3]):
+        return None
+    if not is_count(id[4]) or (len(id) == 6 and not _view(id[5], id[4])):
+        return None
+    return (id[2] if isinstance(id[2], str) else id[2].decode("latin-1")), WIDTHS[id[1].path]
+
+
+def _view(v: Any, numel: int) -> bool:
+    """(key, start, length) in elements, inside the storage; or none."""
+    if v is None:
+        return True
+    return isinstance(v, tuple) and len(v) == 3 and is_count(v[1]) and is_count(v[2]) and v[1] + v[2] <= numel
+
+
+def _storage(v: Any) -> bool:
+    return storage_id(v) is not None or callee_of(v) == LOADED  # the latter: of a tensor pickled without torch.save
+
+
+def class_of(callee: Any) -> Global | None:
+    """A name that is called; or the class of an id ("module", class, file, source), as files before 1.6 name one."""
+    if isinstance(callee, Persistent) and isinstance(callee.id, tuple) and len(callee.id) == 4:
+        kind, named = callee.id[:2]
+        callee = named if isinstance(kind, str) and kind == "module" else None
+    return callee if isinstance(callee, Global) else None
 
 
 def plain(v: Any) -> bool:
