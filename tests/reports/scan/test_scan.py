@@ -409,7 +409,6 @@ _BOMBS = {
     "marks": (b"\x80\x02", b"(", 6 << 20),
     "numbers": (b"\x80\x02(", b"J\xff\xff\xff\x7f", 6 << 20),
     "names": (b"\x80\x02", b"ca\nb\n", 1 << 20),
-    "calls": (b"\x80\x02", b"ca\nb\n)R", 512 << 10),
     "long text": (b"\x80\x02X\0\0\0\x06", b"x" * 1024, 96 << 10),
     "a line without end": (b"V", b"x" * 1024, 96 << 10),
 }
