@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import struct
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,16 @@ def a_gguf_named_safetensors(folder: Path) -> None:
     (folder / "other.safetensors").write_bytes(m.gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (8,))}))
 
 
-@case("file/damaged", "folder/two-formats", words="STOP")
+@case("pickle/broken", "folder/two-formats", words="too early")
 def a_pickle_cut_short(folder: Path) -> None:
-    (folder / "old.pkl").write_bytes(pickle.dumps(list(range(100)))[:-40])
+    (folder / "old.pkl").write_bytes(pickle.dumps(list(range(100)), 2)[:-40])
+
+
+@case("file/damaged", words="directory")
+def a_zip_cut_short(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "more.zip", "w") as archive:
+        archive.writestr("notes.txt", "x" * 100)
+    (folder / "more.zip").write_bytes((folder / "more.zip").read_bytes()[:-40])
 
 
 @case("file/leftover")

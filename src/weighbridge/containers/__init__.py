@@ -18,12 +18,17 @@ REGISTRY: Final = MappingProxyType(
         "npy": "weighbridge.containers.npy",
         "torch-zip": "weighbridge.containers.torch_zip",
         "torch-legacy": "weighbridge.containers.torch_legacy",
+        "torch-tar": "weighbridge.containers.torch_tar",
+        "torchscript": "weighbridge.containers.torch_zip",
+        "pickle": "weighbridge.containers.pickles",
     }
 )
 
 
 # By what a file is called, where its bytes say nothing.
-_NAMED: Final = MappingProxyType({"safetensors": "safetensors", "gguf": "gguf", "npz": "npz", "npy": "npy"})
+_NAMED: Final = MappingProxyType(
+    {"safetensors": "safetensors", "gguf": "gguf", "npz": "npz", "npy": "npy", "pkl": "pickle", "pickle": "pickle"}
+)
 
 
 def container(name: str) -> Container:

@@ -8,48 +8,80 @@
 The pickle is read by an abstract machine and never unpickled: what it would import or call is a finding. Names that
 differ in case only are refused, as torch finds members without regard to case and others don't; so are two roots. CRCs
 are not checked on opening: torch does not either, and can be told to write none.
+
+A program of TorchScript has the same layout, code beside it and a second pickle, constants.pkl, whose storages are in
+constants/: its tensors are read, its code is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+from weighbridge.base import garbage
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.base.spec import Spec
 from weighbridge.containers import zips
-from weighbridge.containers.base import Finding, Index, Region
-from weighbridge.containers.torch_entries import Place, entries_of
+from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
+from weighbridge.containers.torch_entries import Files, Place, entries_of
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch import Remark, Storage
+from weighbridge.unpickle.torch import Reading, Remark, Storage
+from weighbridge.unpickle.values import Dict
 
 NAME: Final = "torch-zip"
 SUFFIX: Final = ".pt"
 _PICKLE: Final = "data.pkl"
+_LOOK: Final = 4096
 _ORDERS: Final = {b"little": "<", b"big": ">"}
 
 
+@garbage.paused()
 def parse(source: Source) -> Index:
     """The tensors of a checkpoint in the order in which it names them. A deflated storage has a source of its own."""
     members, root = _members(source)
+    files = Files(source, _byte_order(source, members.get(f"{root}byteorder")))
     main = members[root + _PICKLE]
+    found = _read(source, files, members, main, f"{root}data/")
+    entries, findings, plain = found.entries, found.findings, found.plain
+    program = [m for name, m in members.items() if name.startswith(f"{root}code/")]
+    constants = members.get(f"{root}constants.pkl")
+    if constants is not None:
+        more = _read(source, files, members, constants, f"{root}constants/", "constants")
+        entries, findings = (*entries, *more.entries), (*findings, *more.findings)
+    if program or constants is not None:
+        words = f"a program of TorchScript: {len(program)} files of code, which is not run and left out"
+        at = program[0].at if program else main.at
+        findings = (Finding("pickle.program", Severity.WARNING, words, source.name, at), *findings)
+    sources = files.all()
+    return Index(NAME, sources, entries, plain, data_start=(0,) * len(sources), byte_order=files.order,
+                 findings=findings)  # fmt: skip
+
+
+class _Part(NamedTuple):
+    entries: tuple[Entry, ...]
+    findings: tuple[Finding, ...]
+    plain: Mapping[str, Any]
+
+
+def _read(
+    source: Source, files: Files, members: Mapping[str, zips.Member], main: zips.Member, folder: str, name: str = ""
+) -> _Part:
+    """What one pickle of the archive says; its storages are in `folder`, its names begin with `name`."""
     with zips.open_member(source, main) as inner:
         machine = Machine(inner, budget=PICKLE_READING)
         value = machine.run()
-        reading = torch.read(machine, value)
+        reading = torch.read(machine, Dict(0, [name, value]) if name else value)
         if machine.end < inner.size:
             words = f"{inner.size - machine.end} bytes follow the pickle"
             reading.remarks.append(Remark("pickle.trailing-bytes", words, machine.end))
-    places = _Places(source, members, f"{root}data/")
-    found = entries_of(reading, places.find, source.name, main.start)
-    return Index(
-        NAME, tuple(places.files), found.entries, reading.plain, data_start=(0,) * len(places.files),
-        byte_order=_byte_order(source, members.get(f"{root}byteorder")), findings=found.findings,
-    )  # fmt: skip
+    places = _Places(source, members, folder, files)
+    reading.remarks += places.absent(reading, main)
+    found = entries_of(reading, places.find, files, source.name, main.start)
+    return _Part(found.entries, found.findings, reading.plain)
 
 
 def _members(source: Source) -> tuple[Mapping[str, zips.Member], str]:
@@ -66,8 +98,6 @@ def _members(source: Source) -> tuple[Mapping[str, zips.Member], str]:
     if len(roots) != 1:
         raise FormatError("the members are not in one folder", path=source.name, expected="one", found=roots[:4])
     root = f"{roots[0]}/"
-    if f"{root}constants.pkl" in members:
-        raise UnsupportedError(f"{source.name} is a TorchScript program", hint="save its state_dict() instead")
     if root + _PICKLE not in members:
         raise UnsupportedError(f"{source.name}: an archive of PyTorch without {_PICKLE}", hint="save a state_dict()")
     return members, root
@@ -86,11 +116,10 @@ def _byte_order(source: Source, member: zips.Member | None) -> str:
 
 
 class _Places:
-    """Finds storages; `files` grows by the deflated ones."""
+    """Finds storages in a folder of the archive."""
 
-    def __init__(self, source: Source, members: Mapping[str, zips.Member], folder: str) -> None:
-        self.source, self.members, self.folder = source, members, folder
-        self.files: list[Source] = [source]
+    def __init__(self, source: Source, members: Mapping[str, zips.Member], folder: str, files: Files) -> None:
+        self.source, self.members, self.folder, self.files = source, members, folder, files
         self.known: dict[str, Place] = {}
 
     def find(self, storage: Storage) -> Place:
@@ -105,8 +134,20 @@ class _Places:
     def _place(self, member: zips.Member) -> Place:
         if member.method == zips.STORED:
             return Place(0, member.start, member.size)
-        self.files.append(zips.open_member(self.source, member))
-        return Place(len(self.files) - 1, 0, member.size)
+        return Place(self.files.add(zips.open_member(self.source, member)), 0, member.size)
+
+    def absent(self, reading: Reading, main: zips.Member) -> list[Remark]:
+        """`torch.serialization.skip_data` leaves holes: zeros whose checksum is 0, which that of zeros is not. (A file
+        that was told to have no checksums has none of its pickle either.)"""
+        if not main.crc:
+            return []
+        keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.held is None)
+        found = [m for key in keys if (m := self.members.get(self.folder + key)) and m.size and not m.crc]
+        holes = [m for m in found if not any(self.source.read(m.start, min(m.packed, _LOOK)))]
+        if not holes:
+            return []
+        words = f"{len(holes)} storages have no data (saved with skip_data): their tensors read as zeros"
+        return [Remark("pickle.no-data", words, holes[0].start - main.start)]
 
 
 def check(source: Source) -> tuple[Finding, ...]:
@@ -121,6 +162,6 @@ def regions(source: Source) -> list[Region]:
 
 def _member_region(source: Source, m: zips.Member) -> list[Region]:
     end = m.start + m.packed
-    storage = "/data/" in m.name
+    storage = "/data/" in m.name or "/constants/" in m.name
     value = f"deflated from {m.size} bytes" if m.method != zips.STORED else str(Spec((m.size,), U8)) if storage else ""
     return [Region(m.start, end, "tensor" if storage else "value", m.name, value)]

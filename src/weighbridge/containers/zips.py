@@ -33,6 +33,7 @@ _LOCATOR_FORM: Final = struct.Struct("<4sIQI")
 _ENCRYPTED, _HAS_DESCRIPTOR, _PATCH, _STRONG, _UTF8, _MASKED = 1, 1 << 3, 1 << 5, 1 << 6, 1 << 11, 1 << 13
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _ZIP64_ID: Final = 1
+_NEAR: Final = 512
 
 
 class Member(NamedTuple):
@@ -216,12 +217,17 @@ def _member(source: Source, e: _Entry, directory: int) -> Member:
         raise FormatError(
             "a member lies outside", path=path, offset=e.at, field=repr(e.name), expected=f"< {directory}"
         )
-    fields = _LOCAL_FORM.unpack(source.read(e.at, _LOCAL_FORM.size))
+    # One read for the header, and often for the data and its descriptor too: archives have 100,000 small members.
+    near = source.read(e.at, min(_NEAR, directory - e.at))
+    fields = _LOCAL_FORM.unpack_from(near)
     magic, _, flags, method, _, _, crc, packed, size, n_name, n_extra = fields
     start = e.at + _LOCAL_FORM.size + n_name + n_extra
     if start + e.packed > directory:
         raise FormatError("a member's data lies outside", path=path, offset=start, field=repr(e.name), found=e.packed)
-    name, extra = (source.read(start - n_extra - n_name, n_name), source.read(start - n_extra, n_extra))
+    if start - e.at > len(near):
+        near = source.read(e.at, start - e.at)
+    middle = _LOCAL_FORM.size + n_name
+    name, extra = near[_LOCAL_FORM.size : middle], near[middle : middle + n_extra]
     size, packed, _, _ = _widened(extra, (size, packed, 0), 0, path, e.at)
     told = (magic, name, method, flags & (_ENCRYPTED | _UTF8))
     if told != (_LOCAL, e.raw, e.method, e.flags & (_ENCRYPTED | _UTF8)):
@@ -235,7 +241,10 @@ def _member(source: Source, e: _Entry, directory: int) -> Member:
     if e.method == STORED and e.packed != e.size:
         raise FormatError("a stored member has two sizes", path=path, offset=e.at, expected=e.size, found=e.packed)
     end = start + e.packed
-    return Member(e.name, e.method, e.crc, e.packed, e.size, e.at, start, end + _descriptor(source, end, directory, e))
+    if flags & _HAS_DESCRIPTOR:
+        inside = near[end - e.at : end - e.at + 24]
+        end += _descriptor(inside if len(inside) == 24 else source.read(end, min(24, directory - end)), e)
+    return Member(e.name, e.method, e.crc, e.packed, e.size, e.at, start, end)
 
 
 def _disagree(e: _Entry, path: str, what: str, found: object, expected: object = None) -> FormatError:
@@ -243,11 +252,8 @@ def _disagree(e: _Entry, path: str, what: str, found: object, expected: object =
     return FormatError(words, path=path, offset=e.at, field=repr(e.name), expected=expected, found=found)
 
 
-def _descriptor(source: Source, at: int, limit: int, e: _Entry) -> int:
-    """The length of the descriptor behind a member's data: with or without its mark, with 32- or 64-bit sizes."""
-    if not e.flags & _HAS_DESCRIPTOR:
-        return 0
-    there = source.read(at, min(24, limit - at))
+def _descriptor(there: bytes, e: _Entry) -> int:
+    """The length of the descriptor that `there` begins with: with or without its mark, with 32- or 64-bit sizes."""
     for mark in (_DESCRIPTOR, b""):
         for form in ("<3I", "<IQQ"):
             try:

@@ -198,7 +198,7 @@ class Machine:
             if not 0 <= size <= left:
                 self.fail("the pickle ends inside a value", f"{size} bytes", f"{left} left")
         if size > PICKLE_BLOB:
-            return Blob(self.at, self.base + here, size)
+            return Blob(self.at, self.source, self.base + here, size)
         if end > len(self._data):
             raise Short(end - self._here)
         self.spent += size

@@ -33,7 +33,7 @@ _LIST: Final = 88 + _SLOT  # with its first four places
 _TUPLE: Final = 64 + _SLOT  # with one item or two
 _DICT: Final = 168 + _SLOT  # a record with a list
 _NAME: Final = 240  # a record with two strings, in the log
-_OBJECT: Final = 160  # a record in the log
+_OBJECT: Final = 176  # a record in the log
 _STATE: Final = 160  # a list of states, an event
 
 _ROWS: Final = (

@@ -13,34 +13,30 @@ shape of its arguments (`torch_calls.KNOWN`); any other is left out, and a class
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_PLAIN
+from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_NAME, PICKLE_PLAIN
+from weighbridge.unpickle import numpy_calls
 from weighbridge.unpickle.machine import Event, Machine
-from weighbridge.unpickle.torch_calls import (
-    CLASSES,
-    KNOWN,
-    NAMES,
-    Odd,
-    Storage,
-    Tensor,
-    class_of,
-    interpret,
-    storage_of,
-)
-from weighbridge.unpickle.values import Dict, Global, Object, Persistent, Record, Set, preview
+from weighbridge.unpickle.torch_calls import CLASSES, EMBEDDED, KNOWN, NAMES, interpret
+from weighbridge.unpickle.torch_types import Storage, Tensor, class_of, embedded
+from weighbridge.unpickle.values import Blob, Dict, Global, Object, Odd, Persistent, Record, Set, preview
 
-__all__ = ["Reading", "Remark", "Storage", "Tensor", "read", "storages"]
+__all__ = ["Reading", "Remark", "Storage", "Tensor", "read"]
 
 #: The name of a tensor that was saved alone.
 ALONE: Final = "tensor"
+_NONE: Final[Mapping[int | str, Tensor]] = MappingProxyType({})
 _SCALARS: Final = (bool, int, float, str)
 # Parts of a module's state that its state_dict does not name; their children are named as the module's own.
 _MODULE: Final = ("_parameters", "_buffers", "_modules")
 _LONG_LIST: Final = 4096
+# A name costs a step more for each so many characters.
+_WORD: Final = 64
 
 
 class Remark(NamedTuple):
@@ -60,71 +56,76 @@ class Reading:
     remarks: list[Remark] = field(default_factory=list)
 
 
-class _Node(NamedTuple):
-    """A value still to be walked; `leaving`: the walk comes back from it."""
-
-    name: str
-    depth: int
-    value: Any
-    leaving: bool = False
-
-
-def read(machine: Machine, value: Any) -> Reading:
-    """The reading of a pickle's value and of what happened on the way."""
-    walk = _Walk(machine)
+def read(machine: Machine, value: Any, outside: Mapping[int | str, Tensor] = _NONE) -> Reading:
+    """The reading of a pickle's value and of what happened on the way. `outside`: tensors that lie beside the pickle,
+    by their persistent id."""
+    _embed(machine)
+    walk = _Walk(machine, outside)
     walk.run(value)
     walk.reading.remarks[:0] = _events(machine)
     return walk.reading
 
 
-def storages(events: Iterable[Event]) -> Iterator[Storage]:
-    """The storages that a pickle names, in order of appearance. Odd ids are passed over."""
-    for event in events:
-        if event.kind == "persistent":
+def _embed(machine: Machine) -> None:
+    """Read the storages that were pickled whole, each once, however often it is named."""
+    known: dict[int, Storage | Odd] = {}
+    held = 0  # bytes that are written as text
+    for event in machine.events:
+        call = event.what
+        if event.kind != "call" or not isinstance(call.callee, Global) or call.callee.path != EMBEDDED:
+            continue
+        data = call.args[0] if isinstance(call.args, tuple) and len(call.args) == 1 else None
+        key = data.args[0] if isinstance(data, Object) and isinstance(data.args, tuple) and data.args else data
+        if id(key) not in known:
             try:
-                yield storage_of(event.what)
-            except Odd:
-                continue
+                bytes_of = numpy_calls.raw(data)
+                held += bytes_of.size if isinstance(bytes_of, Blob) and bytes_of.codec else 0
+                known[id(key)] = embedded(bytes_of, PICKLE_INLINE - held)
+            except Odd as odd:
+                known[id(key)] = odd
+        call.meaning = known[id(key)]
 
 
 class _Walk:
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, outside: Mapping[int | str, Tensor]) -> None:
         self.reading = Reading()
+        self.outside = outside
         # A tree whose parts are shared is larger than its pickle; honest ones are not many times larger.
         self.budget = 8 * machine.steps + 1024
         self.made: dict[int, Any] = {}  # what each object was understood as
 
     def run(self, root: Any) -> None:
         above: set[int] = set()  # what is being walked: a cycle is not followed
-        stack = [_Node("", 0, root)]
+        # Each level's parts are made as they are come to: their names are long where they lie deep.
+        stack: list[tuple[int, Iterator[tuple[str, Any]]]] = [(0, iter([("", root)]))]
         while stack:
-            node = stack.pop()
-            if node.leaving:
-                above.discard(id(node.value))
+            part = next(stack[-1][1], None)
+            if part is None:
+                above.discard(stack.pop()[0])
                 continue
-            value = self.understood(node)
-            self.budget -= 1
+            name, value = part[0], self.understood(*part)
+            self.budget -= 1 + len(name) // _WORD
             if self.budget < 0:
                 raise UnsupportedError("the checkpoint repeats its own parts without end")
-            if self.leaf(node.name, value) or id(value) in above:
+            if self.leaf(name, value) or id(value) in above:
                 continue
-            if node.depth >= PICKLE_DEPTH:
-                self.remark("too-deep", f"{node.name[:100]} is nested too deeply and left out", value)
+            if len(stack) > PICKLE_DEPTH:
+                self.remark("too-deep", f"{name[:100]} is nested too deeply and left out", value)
                 continue
             above.add(id(value))
-            stack.append(_Node(node.name, node.depth, value, leaving=True))
-            stack += reversed([_Node(name, node.depth + 1, v) for name, v in self.children(node.name, value)])
+            stack.append((id(value), self.children(name, value)))
 
-    def understood(self, node: _Node) -> Any:
+    def understood(self, name: str, value: Any) -> Any:
         """The value itself; what a call gives where the call is known."""
-        value = node.value
         if not isinstance(value, Object | Persistent | Global):
             return value
+        if isinstance(value, Persistent) and self.outside and isinstance(value.id, int | str):
+            return self.outside.get(int(value.id) if isinstance(value.id, str) and value.id.isdecimal() else value.id)
         if id(value) not in self.made:
             try:
                 self.made[id(value)] = interpret(value)
             except Odd as odd:
-                self.remark("left-out", f"{node.name or ALONE} is left out: {odd}", value, node.name or ALONE)
+                self.remark("left-out", f"{name or ALONE} is left out: {odd}", value, name or ALONE)
                 self.made[id(value)] = None
         return self.made[id(value)]
 
@@ -196,7 +197,7 @@ def _flat(values: list[Any] | tuple[Any, ...]) -> bool:
 
 def _key(key: Any) -> str:
     if isinstance(key, str):
-        return key
+        return key if len(key) <= PICKLE_NAME else f"{key[:PICKLE_NAME]}..."
     if isinstance(key, bytes):
         return key.decode("utf-8", "replace")
     return preview(key) if isinstance(key, int | float | None) else f"<{preview(key)}>"
@@ -247,15 +248,18 @@ def _events(machine: Machine) -> Iterator[Remark]:
     for event in machine.events:
         if event.kind == "call":
             called.add(id(event.what.callee))
-    for event in machine.events:
         found = _unknown(event)
-        if found is not None and not (event.kind == "import" and id(event.what) in called):
+        if found is not None:
             groups.setdefault(found, []).append(event)
     if machine.leftover:
         yield Remark("pickle.leftover", f"{machine.leftover} values are made and not used", machine.end, harmless=True)
-    for i, ((rule, words), events) in enumerate(groups.items()):
+    rest = {
+        key: [e for e in events if e.kind != "import" or id(e.what) not in called] for key, events in groups.items()
+    }
+    shown = [(key, events) for key, events in rest.items() if events]
+    for i, ((rule, words), events) in enumerate(shown):
         if i == PICKLE_FINDINGS:
-            yield Remark("pickle.more", f"{len(groups) - i} more things of this kind", events[0].at)
+            yield Remark("pickle.more", f"{len(shown) - i} more things of this kind", events[0].at)
             return
         times = f" ({len(events)} times)" if len(events) > 1 else ""
         yield Remark(rule, words + times, events[0].at)

@@ -11,6 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from weighbridge.io.source import Source
+
+
+class Odd(Exception):
+    """A known call with arguments that its library would not write, or with a result that can't be had."""
+
 
 class Record:
     """Base of the records. `at` is the offset in the source of the opcode that made it."""
@@ -54,12 +60,12 @@ class Set(Record):
 
 
 class Blob(Record):
-    """Bytes or text too long to be held: they stay in the source, at `start`. `codec`: of a text, else empty."""
+    """Bytes or text too long to be held: they stay in `source`, at `start`. `codec`: of a text, else empty."""
 
-    __slots__ = ("codec", "size", "start")
+    __slots__ = ("codec", "size", "source", "start")
 
-    def __init__(self, at: int, start: int, size: int, codec: str = "") -> None:
-        self.at, self.start, self.size, self.codec = at, start, size, codec
+    def __init__(self, at: int, source: Source, start: int, size: int) -> None:
+        self.at, self.source, self.start, self.size, self.codec = at, source, start, size, ""
 
 
 class Global(Record):
@@ -84,7 +90,7 @@ class Object(Record):
     BUILD's state, items appended or added, pairs set (`flat`, as a dict's). `args` is a tuple, or a record where a call
     would make one."""
 
-    __slots__ = ("args", "callee", "flat", "how", "items", "kwargs", "states")
+    __slots__ = ("args", "callee", "flat", "how", "items", "kwargs", "meaning", "states")
     kind = "call"
 
     def __init__(self, at: int, how: str, callee: Any, args: Any, kwargs: Any = None) -> None:
@@ -93,6 +99,7 @@ class Object(Record):
         self.states: Sequence[Any] = ()
         self.items: Sequence[Any] = ()
         self.flat: Sequence[Any] = ()
+        self.meaning: Any = None  # what an interpreter has found it to be
 
     @property
     def pairs(self) -> list[tuple[Any, Any]]:
