@@ -47,6 +47,7 @@ COMMANDS: Final = (
     Row("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
     Row("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "ls", "tree")),
     Row("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
+    Row("explain", "Tell what a pickle would make Python do, step by step.", _LOOK, ("disassemble", "dis")),
     Row("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
     Row("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
     Row("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),

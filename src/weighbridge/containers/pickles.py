@@ -58,6 +58,18 @@ def check(source: Source) -> tuple[Finding, ...]:
     return parse(source).findings
 
 
+def pickles(source: Source) -> list[tuple[str, Source, int]]:
+    """The pickles of the file as far as they can be read: name, bytes, where each begins."""
+    out: list[tuple[str, Source, int]] = []
+    try:
+        for i, (m, _) in enumerate(_run(source)):
+            out.append((f"pickle {i + 1}", source.window(m.start, m.end - m.start), m.start))
+    except (FormatError, UnsupportedError):
+        at = out[-1][2] + out[-1][1].size if out else 0
+        out.append((f"pickle {len(out) + 1}", source.window(at, source.size - at), at))
+    return out
+
+
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named: each pickle, and in it the long arrays."""
     out: list[Region] = []

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.byteorder import swap
 from weighbridge.base.dtypes import DType
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Finding, Region, Severity
@@ -159,20 +159,26 @@ def _entry(name: str, t: Tensor, place: Place) -> Entry:
     return Entry(name, t.dtype, shape, offset, reach, place.file, strides)
 
 
-def pickle_regions(source: Source, start: int) -> list[Region]:
+def pickle_regions(source: Source, start: int, shift: int = 0) -> list[Region]:
     """The bytes of the pickle that begins at `start`, opcode by opcode with what each does; unknown to the end of the
-    source where it is broken."""
+    source where it is broken. `shift`: where the source begins in the file."""
     out: list[Region] = []
-    for step in explain(Machine(source, start, PICKLE_READING)):
-        if step.broken:
-            return [*out, Region(step.at, source.size, "unknown", step.words)] if step.at < source.size else out
-        if len(out) < PICKLE_REGIONS:
-            out.append(Region(step.at, step.end, "opcode", step.op, step.words))
-        else:
-            last = out[-1]
-            out[-1] = Region(
-                last.start, step.end, "opcode", "opcodes", f"more than {PICKLE_REGIONS} are not told apart"
-            )
+    machine = Machine(source, start, PICKLE_READING)
+    try:
+        for step in explain(machine):
+            if step.broken:
+                raise FormatError(step.words)
+            if len(out) == PICKLE_REGIONS:
+                break
+            out.append(Region(shift + step.at, shift + step.end, "opcode", step.op, step.words))
+        if not machine.done:
+            machine.run()
+            words = f"only the first {PICKLE_REGIONS} are told apart"
+            out.append(Region(out[-1].end, shift + machine.end, "opcode", "opcodes", words))
+    except (FormatError, UnsupportedError) as error:
+        at = out[-1].end if out else shift + start
+        rest = Region(at, shift + source.size, "unknown", "", str(error))
+        return [*out, rest] if rest.end > at else out
     return out
 
 

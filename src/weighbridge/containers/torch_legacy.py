@@ -9,7 +9,7 @@ from weighbridge.base import garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.base import Finding, Index, Region
-from weighbridge.containers.torch_entries import Files, Place, entries_of
+from weighbridge.containers.torch_entries import Files, Place, entries_of, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import legacy, torch
 from weighbridge.unpickle.torch import Storage
@@ -47,14 +47,20 @@ def check(source: Source) -> tuple[Finding, ...]:
     return parse(source).findings
 
 
+def pickles(source: Source) -> list[tuple[str, Source, int]]:
+    """The five pickles: name, source, where each begins in it."""
+    stack = legacy.read(source, WIDTHS, PICKLE_READING)
+    rows = zip(legacy.PARTS, stack.machines, strict=True)
+    return [(part, source.window(m.start, m.end - m.start), m.start) for part, m in rows]
+
+
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named; where it can't be read, what is unknown is called so."""
     try:
         stack = legacy.read(source, WIDTHS, PICKLE_READING)
     except (FormatError, UnsupportedError):
         return [Region(0, source.size, "unknown")] if source.size else []
-    out = [Region(m.start, m.end, "value", f"pickle of the {part}")
-           for m, part in zip(stack.machines, legacy.PARTS, strict=True)]  # fmt: skip
+    out = [region for m in stack.machines for region in pickle_regions(source, m.start)]
     for key, place in stack.spans.items():
         out.append(Region(place.start - 8, place.start, "count", f"elements of storage {key}"))
         if place.size:

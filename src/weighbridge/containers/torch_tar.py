@@ -226,6 +226,12 @@ def check(source: Source) -> tuple[Finding, ...]:
     return parse(source).findings
 
 
+def pickles(source: Source) -> list[tuple[str, Source, int]]:
+    """The object's pickle: name, bytes, where it begins."""
+    main = _read(source).members["pickle"]
+    return [(main.name, _window(source, main), main.start)]
+
+
 def regions(source: Source) -> list[Region]:
     """Every byte of the file, named; where it can't be read, what is unknown is called so."""
     try:

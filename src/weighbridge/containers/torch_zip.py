@@ -25,7 +25,7 @@ from weighbridge.base.limits import PICKLE_READING
 from weighbridge.base.spec import Spec
 from weighbridge.containers import zips
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
-from weighbridge.containers.torch_entries import Files, Place, entries_of
+from weighbridge.containers.torch_entries import Files, Place, entries_of, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
@@ -35,6 +35,7 @@ from weighbridge.unpickle.values import Dict
 NAME: Final = "torch-zip"
 SUFFIX: Final = ".pt"
 _PICKLE: Final = "data.pkl"
+_PICKLES: Final = ".pkl"
 _LOOK: Final = 4096
 _ORDERS: Final = {b"little": "<", b"big": ">"}
 
@@ -155,13 +156,38 @@ def check(source: Source) -> tuple[Finding, ...]:
     return parse(source).findings
 
 
+def pickles(source: Source) -> list[tuple[str, Source, int]]:
+    """Every pickle of the archive: its name, its bytes, where they begin in the file (-1: they are deflated)."""
+    members, root = _members(source)
+    found = sorted((m for m in members.values() if m.name.endswith(_PICKLES)), key=lambda m: m.name != root + _PICKLE)
+    return [(m.name, zips.open_member(source, m), m.start if m.method == zips.STORED else -1) for m in found]
+
+
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; where the archive can't be read, what is unknown is called so."""
-    return zips.regions(source, _member_region)
+    """Every byte of the file, named: of a storage its tensors, of a pickle its opcodes; where the archive can't be
+    read, what is unknown is called so."""
+    try:
+        entries = parse(source).entries
+    except (FormatError, UnsupportedError):
+        entries = ()
+    tensors: dict[int, list[Entry]] = {}
+    for e in entries:
+        tensors.setdefault(e.offset, []).append(e)
+    return zips.regions(source, lambda source, m: _member_regions(source, m, tensors))
 
 
-def _member_region(source: Source, m: zips.Member) -> list[Region]:
+def _member_regions(source: Source, m: zips.Member, tensors: Mapping[int, list[Entry]]) -> list[Region]:
     end = m.start + m.packed
-    storage = "/data/" in m.name or "/constants/" in m.name
-    value = f"deflated from {m.size} bytes" if m.method != zips.STORED else str(Spec((m.size,), U8)) if storage else ""
-    return [Region(m.start, end, "tensor" if storage else "value", m.name, value)]
+    if m.method != zips.STORED:
+        return [Region(m.start, end, "value", m.name, f"deflated from {m.size} bytes")]
+    if m.name.endswith(_PICKLES):
+        with zips.open_member(source, m) as inner:
+            out = pickle_regions(inner, 0, m.start)
+        return out if out[-1].end == end else [*out, Region(out[-1].end, end, "unknown", m.name)]
+    if "/data/" not in m.name and "/constants/" not in m.name:
+        return [Region(m.start, end, "value", m.name)]
+    held = tensors.get(m.start, [])
+    if len(held) == 1 and held[0].nbytes == m.size:
+        return [Region(m.start, end, "tensor", held[0].name, f"{held[0].spec}, {m.name}")]
+    names = ", ".join(e.name for e in held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+    return [Region(m.start, end, "tensor", m.name, f"{Spec((m.size,), U8)}{': ' if names else ''}{names}")]

@@ -7,20 +7,16 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F16, DType
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import bits, kernels
-from weighbridge.tensors.kinds import Bytes, Node, Over, Run
-
-# What a transpose reads at a time: its rows and the stripe's part they go to stay in the second-level cache.
-_BAND = MIB // 8
+from weighbridge.tensors.kinds import BAND, Bytes, Node, Over, Run
 
 
 class Packing(Protocol):
@@ -265,7 +261,9 @@ class Transpose(Over):
     """The last two axes swapped (plain types only). Rows lo..hi are a column stripe of the source, which is read whole
     in bands for each stripe: the plan makes stripes as large as its budget allows and tells the passes."""
 
-    stripes: ClassVar[bool] = True
+    @property
+    def stripes(self) -> bool:
+        return True
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         height, width = self.source.spec.shape[-2:]
@@ -282,7 +280,7 @@ class Transpose(Over):
 
     @staticmethod
     def _bands(height: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-        step = max(1, _BAND // max(row_bytes, 1))
+        step = max(1, BAND // max(row_bytes, 1))
         for a in range(0, height, step):
             yield a, min(a + step, height)
 

@@ -24,11 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import Source
 from weighbridge.tensors import kernels
 
 Bytes = NDArray[np.uint8]
+
+
+#: What a transpose or a view reads at a time: it and the part of the result it goes to stay in the second-level cache.
+BAND = MIB // 8
 
 
 class Run(NamedTuple):
@@ -46,8 +51,11 @@ class Node(ABC):
     spec: Spec
     #: True where the bytes of the sources go straight into `out`, so that reading costs no buffer of its own.
     direct: ClassVar[bool] = False
-    #: True where a slab costs a pass over a whole source: slabs are then as large as the budget allows.
-    stripes: ClassVar[bool] = False
+
+    @property
+    def stripes(self) -> bool:
+        """Whether a slab costs a pass over a whole source: slabs are then as large as the budget allows."""
+        return False
 
     def read(self, lo: int, hi: int, out: Bytes | None = None) -> Bytes:
         """Bytes of rows lo..hi as uint8[(hi - lo) * row_bytes], into `out` where given (any alignment)."""
@@ -288,18 +296,40 @@ class Strided(Over):
     start: int
     strides: tuple[int, ...]
 
-    def _atoms(self, lo: int, hi: int) -> NDArray[np.int64]:
-        """For each atom of rows lo..hi the atom of the source it is."""
-        width = self.spec.row_atoms
-        index = np.unravel_index(np.arange(lo * width, hi * width), self.spec.shape or (1,))
-        steps = self.strides or (0,)
-        return self.start + sum((i * s for i, s in zip(index, steps, strict=True)), np.zeros((), np.int64))
+    @property
+    def stripes(self) -> bool:
+        """Where another axis than the first takes the widest steps, each slab's rows lie all over the source."""
+        steps = [abs(s) for n, s in zip(self.spec.shape, self.strides, strict=True) if n > 1]
+        return bool(steps) and steps[0] < max(steps)
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        want = self._atoms(lo, hi)
-        first = int(want.min())
-        block = self.source.read(first, int(want.max()) + 1)
-        kernels.gather_rows(block, want - first, self.spec.dtype.size, out)
+        size, width = self.spec.dtype.size, self.spec.row_atoms
+        atoms = out.view(f"V{size}")
+        shape, steps = self.spec.shape, self.strides
+        lead, inner = (shape, ()) if len(shape) < 2 else (shape[:-1], shape[-1:])
+        done = 0
+        for first, counts in _boxes(lo, hi, lead):
+            start = self.start + sum(i * s for i, s in zip(first, steps, strict=False))
+            count = math.prod(counts) * width
+            self._box(start, (*counts, *inner), atoms[done : done + count].reshape(*counts, *inner))
+            done += count
+
+    def _box(self, start: int, counts: tuple[int, ...], out: NDArray[np.void]) -> None:
+        """A box of elements, read in bands of the source: cut along the axis of the widest steps until it fits."""
+        size, steps = self.spec.dtype.size, self.strides
+        ends = [(n - 1) * s for n, s in zip(counts, steps, strict=True)]
+        low, high = start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + 1
+        if (high - low) * size <= BAND or max(counts, default=1) == 1:
+            out[...] = _view(self.source.read(low, high).view(out.dtype), start - low, counts, steps)
+            return
+        axis = max((i for i, n in enumerate(counts) if n > 1), key=lambda i: abs(steps[i]))
+        rest = high - low - abs(ends[axis])
+        step = max(1, (BAND // size - rest) // max(abs(steps[axis]), 1) + 1)
+        step = min(step, counts[axis] - 1)
+        for i in range(0, counts[axis], step):
+            some = (*counts[:axis], min(step, counts[axis] - i), *counts[axis + 1 :])
+            where = (*(slice(None) for _ in range(axis)), slice(i, i + step))
+            self._box(start + i * steps[axis], some, out[where])
 
     def _needs(self, lo: int, hi: int) -> list[Run]:
         """From the corners alone: no index array is built to ask."""
@@ -315,4 +345,30 @@ class Strided(Over):
         return [Run(self.source, low, high + 1)]
 
     def _scratch(self, lo: int, hi: int) -> int:
-        return super()._scratch(lo, hi) + 16 * (hi - lo) * self.spec.row_atoms * (len(self.spec.shape) + 2)
+        (run,) = self._needs(lo, hi)
+        atoms = min(run.hi - run.lo, max(BAND // self.spec.dtype.size, 1))
+        return atoms * self.spec.dtype.size + self.source.scratch(run.lo, run.lo + atoms)
+
+
+def _boxes(lo: int, hi: int, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The run lo..hi of elements of an array as boxes in their order: first index and extent along each axis."""
+    if not shape:
+        yield (), ()
+        return
+    inner = math.prod(shape[1:])
+    (a, from_), (b, to) = divmod(lo, inner), divmod(hi, inner)
+    if a == b:
+        yield from (((a, *first), (1, *counts)) for first, counts in _boxes(from_, to, shape[1:]))
+        return
+    if from_:
+        yield from (((a, *first), (1, *counts)) for first, counts in _boxes(from_, inner, shape[1:]))
+        a += 1
+    if a < b:
+        yield (a, *(0 for _ in shape[1:])), (b - a, *shape[1:])
+    if to:
+        yield from (((b, *first), (1, *counts)) for first, counts in _boxes(0, to, shape[1:]))
+
+
+def _view(block: NDArray[np.void], start: int, counts: tuple[int, ...], steps: tuple[int, ...]) -> NDArray[np.void]:
+    """The elements start + i*steps[0] + j*steps[1] ... of a block, which has them all."""
+    return np.lib.stride_tricks.as_strided(block[start:], counts, [s * block.itemsize for s in steps])

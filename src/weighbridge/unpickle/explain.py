@@ -75,8 +75,15 @@ def _look(op: Opcode | None, m: Machine) -> _Before:
 def _arguments(value: Any) -> str:
     if not isinstance(value, tuple):
         return f"(*{preview(value)})"
-    shown = ", ".join(preview(v) for v in value[:_SHOWN])
+    shown = ", ".join(_argument(v) for v in value[:_SHOWN])
     return f"({shown}{', ...' if len(value) > _SHOWN else ',' if len(value) == 1 else ''})"
+
+
+def _argument(value: Any) -> str:
+    """A short tuple of numbers or words whole, as shapes are; else a preview."""
+    if not isinstance(value, tuple) or len(value) > _SHOWN or not all(isinstance(v, int | str | None) for v in value):
+        return preview(value)
+    return f"({', '.join(preview(v, 20) for v in value)}{',' if len(value) == 1 else ''})"
 
 
 def _step(b: _Before, m: Machine) -> Step:

@@ -1,0 +1,62 @@
+"""`wb explain`: what a pickle would make Python do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weighbridge.cli.options import examples, json_option
+
+if TYPE_CHECKING:
+    from weighbridge.reports.explain import Pickle
+
+
+@click.command(
+    epilog=examples(
+        "wb explain model.pt", "wb explain model.ckpt --calls --all", "wb explain model.pt --member data.pkl --json"
+    )
+)
+@click.argument("file")
+@click.option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...).")
+@click.option("--calls", "only_calls", is_flag=True, help="Only steps that import, call, or set a state.")
+@click.option("--limit", type=click.IntRange(0), default=200, metavar="N", help="Steps of each pickle to tell [200].")
+@click.option("--all", "everything", is_flag=True, help="Tell every step.")
+@json_option
+def command(file: str, member: str | None, only_calls: bool, limit: int, everything: bool, as_json: bool) -> None:
+    """Tell step by step what the pickles in FILE would make Python do. Nothing of it is done."""
+    from weighbridge.cli.render import emit_json
+    from weighbridge.reports.explain import explain
+
+    report = explain(file, member=member, only_calls=only_calls, limit=None if everything else limit)
+    if as_json:
+        return emit_json(report)
+    for pickle in report.pickles:
+        _show(pickle, only_calls)
+
+
+def _show(pickle: Pickle, only_calls: bool) -> None:
+    from weighbridge.cli.render import clean, counted, echo, styled
+
+    place = f"from byte {pickle.start:,}" if pickle.start >= 0 else "deflated"
+    words = f"protocol {pickle.protocol}, {counted(pickle.steps, 'step')}, {pickle.nbytes:,} bytes {place}"
+    echo(f"{clean(pickle.name)}: {words}", "head")
+    for line in pickle.lines:
+        style = None if only_calls or line.op in _QUIET else "number"
+        place, indent = styled(f"{line.at:>8}", "dim"), "  " * min(line.marks, 8)
+        echo(f"{place}  {indent}{styled(line.op, style)}  {clean(line.words)}")
+    if len(pickle.lines) < pickle.steps and not only_calls:
+        echo(f"... {pickle.steps - len(pickle.lines):,} more steps (--all, --limit N)", "dim")
+    if pickle.broken:
+        echo(f"it is broken: {clean(pickle.broken)}", "error")
+    echo("names that it asks Python for:" if pickle.names else "it asks Python for no name", "head")
+    for named in pickle.names:
+        done = [f"{verb} {count} times" if count > 1 else verb
+                for verb, count in (("called", named.called), ("given a state", named.built)) if count]  # fmt: skip
+        style = None if named.known else "error"
+        told = ", ".join(done) or "only named"
+        echo(f"  {styled(clean(named.name), style)}  {told}{'' if named.known else ' (not one of a checkpoint)'}")
+
+
+#: Opcodes that only arrange what others made.
+_QUIET = frozenset({"MARK", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "PROTO", "FRAME"})
