@@ -87,7 +87,7 @@ def to_safetensors(source: Path, path: Path) -> Path:
 
 # [gguf]
 def to_gguf(source: Path, path: Path) -> Path:
-    """GGUF, written by hand: magic, version, counts; keys with typed values; tensor infos; the numbers, aligned to 32."""
+    """GGUF by hand: magic, version, counts; keys with typed values; tensor infos; the numbers, aligned to 32."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
