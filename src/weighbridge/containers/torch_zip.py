@@ -26,11 +26,14 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers import zips
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.torch_entries import Files, Place, entries_of, pickle_regions
+from weighbridge.containers.torch_write import layout
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.torch import Reading, Remark, Storage
 from weighbridge.unpickle.values import Dict
+
+__all__ = ["NAME", "SUFFIX", "check", "layout", "parse", "regions"]
 
 NAME: Final = "torch-zip"
 SUFFIX: Final = ".pt"

@@ -373,6 +373,43 @@ def end_records(count: int, start: int, size: int) -> bytes:
     return wide + _LOCATOR_FORM.pack(_LOCATOR, 0, start + size, 1) + plain
 
 
+# ---- writing as torch does: no sizes in the local header, a descriptor behind the data -------------------------
+
+LOCAL_SIZE: Final = _LOCAL_FORM.size
+
+
+def zip64_field(size: int, at: int) -> bytes:
+    """The extra field of what doesn't fit 32 bits: both sizes, the place."""
+    numbers = (*((size, size) if size >= _FULL32 else ()), *((at,) if at >= _FULL32 else ()))
+    return _zip64(*numbers) if numbers else b""
+
+
+def local_form(flags: int, name: int, extra: int) -> bytes:
+    """The fixed part of a local header that leaves checksum and sizes open; `name` and `extra` are lengths."""
+    return _LOCAL_FORM.pack(_LOCAL, 0, flags, STORED, 0, 0, 0, 0, 0, name, extra)
+
+
+def descriptor(crc: int, size: int, *, wide: bool) -> bytes:
+    return _DESCRIPTOR + struct.pack("<IQQ" if wide else "<3I", crc, size, size)
+
+
+def directory_form(flags: int, crc: int, size: int, at: int, name: int, extra: int) -> bytes:
+    """The fixed part of a directory entry."""
+    size, at = min(size, _FULL32), min(at, _FULL32)
+    return _CENTRAL_FORM.pack(_CENTRAL, 0, 0, flags, STORED, 0, 0, crc, size, size, name, extra, 0, 0, 0, 0, at)
+
+
+def end_records64(count: int, start: int, size: int, made_by: int) -> bytes:
+    """The end records with the zip64 ones, whether they are needed or not."""
+    wide = _END64_FORM.pack(_END64, 44, made_by, _VERSION64, 0, 0, count, count, size, start)
+    few = min(count, _FULL16)
+    plain = _END_FORM.pack(_END, 0, 0, few, few, min(size, _FULL32), min(start, _FULL32), 0)
+    return wide + _LOCATOR_FORM.pack(_LOCATOR, 0, start + size, 1) + plain
+
+
+# ---- checksums ------------------------------------------------------------------------------------------------
+
+
 def crc_joined(first: int, second: int, length: int) -> int:
     """The CRC-32 of two stretches one after the other, from the CRC of each and the second one's length.
 

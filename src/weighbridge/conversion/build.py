@@ -5,6 +5,7 @@ what `probe` declares, nothing is written.
     GGUF          GGUF                  as they are     kept, or cast by the rules of a GGUF
     HF, MLX       GGUF                  the family's    by the rules of a GGUF (recipe)
     any           safetensors, npz      as they are     kept, or cast
+    any           torch                 as they are     kept, or cast; what is stored once stays so
     any           HF folder             the family's    kept, or cast; config and tokenizer beside
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -30,25 +32,30 @@ from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node, Packed, transcode
 
-_SUFFIXES: Final = MappingProxyType({".gguf": "gguf", ".safetensors": "safetensors", ".npz": "npz", ".npy": "npy"})
+_SUFFIXES: Final = MappingProxyType(
+    {".gguf": "gguf", ".safetensors": "safetensors", ".npz": "npz", ".npy": "npy"}
+    | dict.fromkeys((".pt", ".pth", ".bin", ".ckpt"), "torch")
+)
 _PICKLED: Final = frozenset({"torch-zip", "torch-legacy"})
 
 
-# Targets that are a folder of safetensors with what belongs to it.
-_FOLDER_KINDS: Final = ("hf", "mlx")
-
 # Containers whose files lie in a model folder, with config.json beside them.
 _FOLDERS: Final = _PICKLED | {"safetensors"}
+# The container of a model folder's weights, and what the files are called there.
+_WEIGHTS: Final = MappingProxyType({"hf": "safetensors", "mlx": "safetensors", "hf-torch": "torch"})
+_STEMS: Final = MappingProxyType({"safetensors": "model", "torch": "pytorch_model"})
+# What is written where a source's own format is wanted.
+_AGAIN: Final = MappingProxyType({"torch-zip": "torch", "torch-legacy": "torch"})
 
 
 def build(model: Checkpoint, target: str | Path, to: str | None, options: ConvertOptions) -> Plan:
     """The plan of converting `model` to `target`; `to` is a format, or None to tell it from the target's name.
     RefusedError, UnsupportedError or UsageError where it can't be done as asked."""
     path = Path(target)
-    kind = to or _told_by(path, model)
+    kind = _said(to, path, model) if to else _told_by(path, model)
     draft = _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
-    container = "safetensors" if kind in _FOLDER_KINDS else kind
-    folder = kind in _FOLDER_KINDS or (options.sharded and container in targets.SHARDABLE)
+    container = _WEIGHTS.get(kind, kind)
+    folder = kind in _WEIGHTS or (options.sharded and container in targets.SHARDABLE)
     _check_target(path, model, folder)
     draft.stem = _stem(path, model, kind)
     if kind == "mlx" and not options.sharded:
@@ -65,7 +72,7 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
         target=path,
         format=kind,
         folder=folder,
-        files=(*written.files, *draft.beside),
+        files=(*(written.files if folder else _called(path.name, written.files)), *draft.beside),
         texts={**written.texts, **draft.texts},
         losses=(*draft.losses, *again, *losses_of(draft.tensors)),
         moves=tuple(draft.moves),
@@ -74,6 +81,11 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
         budget=options.memory,
         reports=draft.reports,
     )
+
+
+def _called(name: str, files: tuple[PlannedFile, ...]) -> list[PlannedFile]:
+    """The one file of a target that is no folder, under the target's own name."""
+    return [replace(f, name=name) for f in files]
 
 
 def _too_large(path: Path, written: targets.Written) -> list[str]:
@@ -87,15 +99,24 @@ def _too_large(path: Path, written: targets.Written) -> list[str]:
     ]
 
 
+def _said(to: str, path: Path, model: Checkpoint) -> str:
+    """The format that was asked for; for torch a model folder where a folder is asked for and there is one to make."""
+    if to == "torch" and path.suffix not in _SUFFIXES and _folder_of_models(model):
+        return "hf-torch"
+    return to
+
+
+def _folder_of_models(model: Checkpoint) -> bool:
+    return model.format == "gguf" or (model.place.path.is_dir() and model.format in _FOLDERS)
+
+
 def _told_by(path: Path, model: Checkpoint) -> str:
     """The target's format from its name: an extension, or a folder, which is the source's own kind of folder."""
     if path.suffix in _SUFFIXES:
         return _SUFFIXES[path.suffix]
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
         raise UsageError(f"{path.suffix!r} is no format to write", hint=f"{', '.join(_SUFFIXES)}, or say --to")
-    if model.format == "gguf":
-        return "hf"
-    return "hf" if model.place.path.is_dir() and model.format in _FOLDERS else model.format
+    return "hf" if _folder_of_models(model) else _AGAIN.get(model.format, model.format)
 
 
 def _check_target(path: Path, model: Checkpoint, folder: bool) -> None:
@@ -107,8 +128,9 @@ def _check_target(path: Path, model: Checkpoint, folder: bool) -> None:
 
 def _stem(path: Path, model: Checkpoint, kind: str) -> str:
     """What the files are called before `-00001-of-...` and the suffix."""
-    if kind in _FOLDER_KINDS or (kind == "safetensors" and not path.suffix):
-        return "model"
+    container = _WEIGHTS.get(kind, kind)
+    if kind in _WEIGHTS or (container in _STEMS and not path.suffix):
+        return _STEMS[container]
     return path.stem if path.suffix in _SUFFIXES else path.name
 
 
@@ -203,10 +225,16 @@ def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> Draft:
     return draft
 
 
+# Containers that hold a type if they have a name for it.
+_NAMES: Final[Mapping[str, Callable[[DType], str | None]]] = MappingProxyType(
+    {"safetensors": lambda t: t.safetensors, "torch": lambda t: t.torch}
+)
+
+
 def _holdable(wanted: DType, kind: str) -> DType:
     """The type itself where the container holds it; else F32, which holds every value of the small float types."""
-    if kind == "safetensors":
-        return wanted if wanted.safetensors else F32
+    if kind in _NAMES:
+        return wanted if _NAMES[kind](wanted) else F32
     small = wanted.kind is Kind.FLOAT and (wanted.numpy is None or wanted is BF16 or wanted.size == 1)
     return F32 if small or wanted.kind is Kind.BLOCK else wanted
 
@@ -214,13 +242,13 @@ def _holdable(wanted: DType, kind: str) -> DType:
 # ------------------------------------------------------------------------------------------------ to an HF folder
 
 
-def _to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
+def _to_hf(model: Checkpoint, options: ConvertOptions, container: str = "safetensors") -> Draft:
     if model.format == "gguf":
         return _gguf_to_hf(model, options)
     if model.format not in _FOLDERS:
         raise UsageError(f"a {model.format} file has no config to make a model folder of")
     packed = any(isinstance(node, Packed) for node in model.logical.values())
-    draft = _unpacked(model, options) if packed and options.dtype else _plain(model, options, "safetensors")
+    draft = _unpacked(model, options) if packed and options.dtype else _plain(model, options, container)
     folder = model.place.folder
     if options.dtype not in (None, "auto") and model.config:
         draft.texts["config.json"] = meta.retyped(model.config, options.dtype)
@@ -258,5 +286,5 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
 
 
 _DRAFTS: Final[Mapping[str, Callable[[Checkpoint, ConvertOptions], Draft]]] = MappingProxyType(
-    {"gguf": _to_gguf, "hf": _to_hf, "mlx": to_mlx}
+    {"gguf": _to_gguf, "hf": _to_hf, "hf-torch": partial(_to_hf, container="torch"), "mlx": to_mlx}
 )

@@ -15,6 +15,7 @@ from weighbridge.containers import gguf, safetensors
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.plan import PlannedFile
 from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.conversion.sharing import share
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.nodes import Node, Stored
 
@@ -97,12 +98,36 @@ def write_npy(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options:
     return Written((planned(f"{stem}.npy", layout, tensors),), {}, layout.notes)
 
 
+def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+    """A state dict, or a numbered set and its index as the Hub has them. What the source stores once is stored once."""
+    from weighbridge.containers import sharded, torch_write
+
+    shared = share(tensors)
+
+    def layout(names: Sequence[str]) -> Layout:
+        here = set(names)
+        views = {name: view for name, view in shared.views.items() if view.storage in here}
+        return torch_write.layout([(n, shared.storages[n].spec) for n in names], metadata, views=views)
+
+    if not options.sharded:
+        file = planned(f"{stem}.bin", layout(list(shared.storages)), shared.storages)
+        return Written((file,), {}, file.layout.notes)
+    parts = sharded.partition(specs(shared.storages), options.max_shard_size, options.max_shard_tensors)
+    names = sharded.shard_names(len(parts), stem, ".bin")
+    files = tuple(planned(n, layout(part), shared.storages) for n, part in zip(names, parts, strict=True))
+    holder = {storage: name for name, part in zip(names, parts, strict=True) for storage in part}
+    where = {name: holder[view.storage] for name, view in shared.views.items()}
+    total = sum(node.spec.nbytes for node in shared.storages.values())
+    texts = {f"{stem}.bin.index.json": sharded.index_json(where, total)} if len(parts) > 1 else {}
+    return Written(files, texts, files[0].layout.notes)
+
+
 Writer = Callable[[str, Tensors, Mapping[str, Any], ConvertOptions], Written]
 WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
-    {"safetensors": write_safetensors, "gguf": write_gguf, "npz": write_npz, "npy": write_npy}
+    {"safetensors": write_safetensors, "gguf": write_gguf, "npz": write_npz, "npy": write_npy, "torch": write_torch}
 )
 #: Targets that may be a folder of shards.
-SHARDABLE: Final = frozenset({"safetensors", "gguf"})
+SHARDABLE: Final = frozenset({"safetensors", "gguf", "torch"})
 
 
 def writer(name: str) -> Writer:

@@ -76,6 +76,10 @@ STORAGES: Final[Mapping[tuple[str, str], DType]] = MappingProxyType(
     {(m, f"{c}Storage"): DTYPES[d] for c, d in _CLASSES.items() for m in ("torch", "torch.cuda")}
     | {("torch.storage", "UntypedStorage"): U8, ("torch", "UntypedStorage"): U8}
 )
+#: The storage class that torch writes for a type; types that came later have none and lie in an UntypedStorage.
+CLASS_OF: Final[Mapping[DType, str]] = MappingProxyType(
+    {DTYPES[d]: f"{c}Storage" for c, d in _CLASSES.items() if not c.startswith("Q")}
+)
 WIDTHS: Final = MappingProxyType({path: t.size for path, t in STORAGES.items()})
 TENSORS: Final = MappingProxyType({(m, n.replace("Storage", "Tensor")): d for (m, n), d in STORAGES.items()})
 # Names that stand for values: harmless to import.
