@@ -14,16 +14,15 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.dtypes import U8, DType
+from weighbridge.base.dtypes import BY_NAME, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers import zips
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.unpickle.torch_types import CLASS_OF
-from weighbridge.unpickle.values import Global, Object, Persistent
-from weighbridge.unpickle.write import dumps
+from weighbridge.unpickle.write import Call, Name, Outside, dumps
 
 ALIGN: Final = 64
 _ROOT: Final = "archive"
@@ -34,6 +33,19 @@ _AFTER: Final = (("version", b"3\n"),)
 _SERIALIZATION_ID: Final = ".data/serialization_id"
 _ID_DIGITS: Final = 20
 _WORD: Final = (1 << 64) - 1
+
+
+#: The storage class of a type; types that came later have none and lie in an UntypedStorage, named by themselves.
+CLASS_OF: Final[Mapping[DType, str]] = MappingProxyType(
+    {
+        BY_NAME[name]: f"{kind}Storage"
+        for name, kind in (
+            ("F64", "Double"), ("F32", "Float"), ("F16", "Half"), ("BF16", "BFloat16"), ("I64", "Long"), ("I32", "Int"),
+            ("I16", "Short"), ("I8", "Char"), ("U8", "Byte"), ("BOOL", "Bool"), ("C64", "ComplexFloat"),
+            ("C128", "ComplexDouble"),
+        )
+    }
+)  # fmt: skip
 
 
 class View(NamedTuple):
@@ -79,33 +91,31 @@ def contiguous(spec: Spec) -> tuple[int, ...]:
 # ---- what data.pkl says ---------------------------------------------------------------------------------------
 
 
-def ordered_dict(pairs: Sequence[tuple[Any, Any]] = ()) -> Object:
-    made = Object(0, "REDUCE", Global(0, "collections", "OrderedDict"), ())
-    made.pairs.extend(pairs)
-    return made
+def ordered_dict(pairs: Sequence[tuple[Any, Any]] = ()) -> Call:
+    return Call(Name("collections", "OrderedDict"), (), pairs)
 
 
-def state_dict(views: Mapping[str, View], storages: Mapping[str, Spec]) -> Object:
+def state_dict(views: Mapping[str, View], storages: Mapping[str, Spec]) -> Call:
     """The value of a flat state dict."""
     keys = {name: str(i) for i, name in enumerate(storages)}
     return ordered_dict([(n, tensor(v, keys[v.storage], storages[v.storage])) for n, v in views.items()])
 
 
-def tensor(view: View, key: str, storage: Spec) -> Object:
+def tensor(view: View, key: str, storage: Spec) -> Call:
     """The call that makes a tensor of a view. Types that have no storage class of their own lie in bytes."""
     dtype = storage.dtype
     if dtype.torch is None:
         raise UnsupportedError(f"torch has no type {dtype}", hint="decode it first, e.g. --dtype f16")
     shape, strides = _counted(view, dtype)
     own = CLASS_OF.get(dtype)
-    kind = Global(0, "torch.storage", "UntypedStorage") if own is None else Global(0, "torch", own)
+    kind = Name("torch.storage", "UntypedStorage") if own is None else Name("torch", own)
     numel = storage.nbytes if own is None else storage.elements
-    place = Persistent(0, ("storage", kind, key, "cpu", numel))
+    place = Outside(("storage", kind, key, "cpu", numel))
     hooks = ordered_dict()
     call = "_rebuild_tensor_v2" if own else "_rebuild_tensor_v3"
-    named = () if own else (Global(0, "torch", dtype.torch),)
+    named = () if own else (Name("torch", dtype.torch),)
     args = (place, view.offset, shape, strides, False, hooks, *named)
-    return Object(0, "REDUCE", Global(0, "torch._utils", call), args)
+    return Call(Name("torch._utils", call), args)
 
 
 def _counted(view: View, dtype: DType) -> tuple[Shape, tuple[int, ...]]:

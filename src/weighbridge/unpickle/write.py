@@ -1,4 +1,4 @@
-"""Pickles written from the same values and records that the machine computes: `Machine(dumps(v)).run()` is `v` again.
+"""Pickles written: plain values, and three records for what a pickle says beyond them. Nothing is looked up or called.
 
 Protocol 2, opcode by opcode and memo slot by memo slot as CPython's own pickler writes it (`Modules/_pickle.c`), so
 that a state dict's `data.pkl` has the bytes that torch.save gives it. Texts are remembered by value, all else by
@@ -9,14 +9,38 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.unpickle.values import Dict, Global, Object, Persistent
 
 _BATCH: Final = 1000  # items that one SETITEMS or APPENDS takes
 _SMALL_TUPLES: Final = (b")", b"\x85", b"\x86", b"\x87")
 _CONSTANTS: Final = {None: b"N", True: b"\x88", False: b"\x89"}
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a loader imports."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What a loader calls, with what; then each pair is set in the result."""
+
+    callee: Name
+    args: tuple[Any, ...]
+    pairs: Sequence[tuple[Any, Any]] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Outside:
+    """What lies outside the pickle, by its id."""
+
+    id: tuple[Any, ...]
 
 
 class _Put:
@@ -37,7 +61,7 @@ _MARK: Final = _Op(b"(")
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as a pickle. UsageError for what is neither plain nor a record that a pickle can name."""
+    """`value` as a pickle. UsageError for what is neither plain nor one of the records."""
     return _Writer().run(value)
 
 
@@ -81,22 +105,20 @@ def _steps(value: Any) -> Iterator[Any]:
             raw = value.encode("utf-8", "surrogatepass")
             yield from (_Op(struct.pack("<cI", b"X", len(raw)) + raw), _Put(value))
         case bytes():  # protocol 2 has none: text, and the call that makes bytes of it
-            yield from _call(value, Global(0, "_codecs", "encode"), (value.decode("latin-1"), "latin1"))
+            yield from _call(value, Name("_codecs", "encode"), (value.decode("latin-1"), "latin1"))
         case tuple():
             yield from _tuple(value)
         case list():
             yield from (_Op(b"]"), _Put(value), *_items(value))
-        case Dict():
-            yield from (_Op(b"}"), _Put(value), *_pairs(value.pairs, dict_=True))
-        case Global():
+        case dict():
+            yield from (_Op(b"}"), _Put(value), *_pairs([*value.items()], dict_=True))
+        case Name():
             yield from (_Op(f"c{value.module}\n{value.name}\n".encode()), _Put(value))
-        case Persistent():
+        case Outside():
             yield from (value.id, _Op(b"Q"))
-        case Object():
+        case Call():
             yield from _call(value, value.callee, value.args)
             yield from _pairs(value.pairs, dict_=False)
-            for state in value.states:
-                yield from (state, _Op(b"b"))
         case _:
             raise UsageError(f"a {type(value).__name__} has no place in a pickle of plain data")
 
@@ -106,9 +128,7 @@ def _call(value: Any, callee: Any, args: Any) -> Iterator[Any]:
 
 
 def _key(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    return value.path if isinstance(value, Global) else id(value)
+    return value if isinstance(value, str | Name) else id(value)
 
 
 def _slot(short: bytes, long: bytes, slot: int) -> bytes:
