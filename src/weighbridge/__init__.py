@@ -5,6 +5,7 @@
     wb.inspect(path)    what is inside?           wb.plan(src, dst)      what would a conversion do?
     wb.open(path)       its tensors, lazily       wb.convert(src, dst)   do it
     wb.scan(path)       what would it do when it is loaded?
+    wb.strip(src, dst)  weights of a training checkpoint, alone
 
 Importing the package loads nothing heavy: the functions above are fetched from `weighbridge.api` on first use.
 """
@@ -14,10 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weighbridge.api import convert, diff, identify, inspect, open, plan, scan, verify
+    from weighbridge.api import convert, diff, identify, inspect, open, plan, scan, strip, verify
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "convert", "diff", "identify", "inspect", "open", "plan", "scan", "verify"]
+__all__ = ["__version__", "convert", "diff", "identify", "inspect", "open", "plan", "scan", "strip", "verify"]
+
 
 _API = frozenset(__all__) - {"__version__"}
 

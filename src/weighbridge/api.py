@@ -11,6 +11,7 @@ wb.identify(path)  wb.inspect(path)  wb.verify(path)      answers as dataclasses
 wb.diff(a, b)                                            two models tensor by tensor, in any two formats
 wb.scan(path, path ...)                                   what they would do when they are loaded
 wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
+wb.strip(checkpoint, dst)                                 the weights of a training checkpoint
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.plan import Plan
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Progress, Result
+    from weighbridge.conversion.strip import StripReport
     from weighbridge.models.checkpoint import Checkpoint
     from weighbridge.reports.diff import Diff
     from weighbridge.reports.identify import Report as IdentifyReport
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
-__all__ = ["Model", "Tensor", "convert", "diff", "identify", "inspect", "open", "plan", "scan", "verify"]
+__all__ = ["Model", "Tensor", "convert", "diff", "identify", "inspect", "open", "plan", "scan", "strip", "verify"]
 
 
 # ------------------------------------------------------------------------------------------------ functions
@@ -129,6 +131,32 @@ def convert(
     with open_checkpoint(os.fspath(src), arch_file=chosen.arch_file) as model:
         made = build(model, os.fspath(dst), to, chosen)
         return run(made, overwrite=chosen.overwrite, progress=progress)
+
+
+def strip(
+    src: Path,
+    dst: Path,
+    *,
+    to: str | None = None,
+    keep_ema: bool = False,
+    ema_as_weights: bool = False,
+    dry_run: bool = False,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> StripReport:
+    """Write the weights of the training checkpoint `src` to `dst`, without optimizer, averages, random states ...; the
+    report says what was left out and why. `settings` as in `convert`."""
+    from weighbridge.conversion.run import run
+    from weighbridge.conversion.strip import plan_strip
+    from weighbridge.models.checkpoint import open_checkpoint
+
+    chosen = _options(options, settings)
+    with open_checkpoint(os.fspath(src)) as model:
+        made, report = plan_strip(model, os.fspath(dst), to, chosen, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
+        if not dry_run:
+            run(made, overwrite=chosen.overwrite, progress=progress)
+    return report
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:

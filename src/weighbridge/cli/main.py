@@ -57,6 +57,7 @@ COMMANDS: Final = (
     Row("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert:plan"),
     Row("split", "Split a model into shards.", _CHANGE, ("shard",)),
     Row("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
+    Row("strip", "Take the weights out of a training checkpoint.", _CHANGE, ("prune",)),
     Row("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
     Row("completion", "Print the completion script of a shell.", _OTHER),
 )

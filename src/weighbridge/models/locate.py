@@ -31,6 +31,11 @@ _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
 _TRAINING: Final = ("training_args", "optimizer", "scheduler", "rng_state", "random_states", "scaler", "trainer_state")
 
 
+def is_training(name: str) -> bool:
+    """Whether a file is a training run's own, by its name."""
+    return name.startswith(_TRAINING)
+
+
 @dataclass(frozen=True)
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
@@ -101,7 +106,7 @@ def _folder(folder: Path) -> Place:
         for index in (main, *(n for n in names if n.endswith(f"{suffix}.index.json"))):
             if index in names:
                 return Place(folder, _indexed(folder / index).weights, folder, folder / index)
-        found = [n for n in names if n.endswith(suffix) and not n.startswith((*_COMPANIONS, *_TRAINING))]
+        found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
         if found:
             return Place(folder, tuple(folder / n for n in _one_model(folder, found, suffix)), folder)
     raise UsageError(f"{folder} holds no weights", hint=f"looked for {', '.join(_SUFFIXES)}")
