@@ -15,11 +15,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weighbridge.api import convert, diff, identify, inspect, open, plan, scan, strip, verify
+    from weighbridge.api import (
+        convert,
+        diff,
+        identify,
+        inspect,
+        load_checkpoint,
+        open,
+        plan,
+        save_checkpoint,
+        strip,
+        verify,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "convert", "diff", "identify", "inspect", "open", "plan", "scan", "strip", "verify"]
-
+__all__ = [
+    "__version__", "convert", "diff", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint", "strip",
+    "verify",
+]  # fmt: skip
 
 _API = frozenset(__all__) - {"__version__"}
 

@@ -12,6 +12,7 @@ wb.diff(a, b)                                            two models tensor by te
 wb.scan(path, path ...)                                   what they would do when they are loaded
 wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
 wb.strip(checkpoint, dst)                                 the weights of a training checkpoint
+wb.save_checkpoint(folder, model=model, optimizer=opt)    a training run's state, without pickles
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
-__all__ = ["Model", "Tensor", "convert", "diff", "identify", "inspect", "open", "plan", "scan", "strip", "verify"]
+__all__ = [
+    "Model", "Tensor", "convert", "diff", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint", "strip",
+    "verify",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ functions
@@ -157,6 +161,46 @@ def strip(
         if not dry_run:
             run(made, overwrite=chosen.overwrite, progress=progress)
     return report
+
+
+def save_checkpoint(path: Path, *, overwrite: bool = False, rng: Any = None, **parts: Any) -> Result:
+    """Save a training run's state as a folder of safetensors and JSON, all or nothing: `model=model, optimizer=opt,
+    epoch=3, loss=0.1, rng=True, ...`. What has a `state_dict()` is asked for it; nested dicts, lists, tuples, numbers,
+    texts, bytes, tensors and arrays are kept as they are, shared storages shared. `rng=True` saves the random states of
+    Python, numpy and torch. UsageError names what is no data."""
+    from pathlib import Path as PathOf
+
+    from weighbridge.adapters.state import capture, random_states
+    from weighbridge.conversion.recipe import ConvertOptions
+    from weighbridge.conversion.run import run
+    from weighbridge.conversion.training import folder_plan
+    from weighbridge.models.training import State, file_of
+
+    states = {} if rng is None or rng is False else {"rng": random_states() if rng is True else rng}
+    captured = capture({**parts, **states}, file_of)
+    state = State(captured.value, captured.storages)
+    return run(folder_plan(state, PathOf(path), ConvertOptions()), overwrite=overwrite)
+
+
+def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **into: Any) -> dict[str, Any]:
+    """The parts that `save_checkpoint` saved, tensors as torch's (`numpy=True`: as arrays). Parts named here are loaded
+    into the objects given (`model=model, optimizer=opt` calls their `load_state_dict`); `rng=True` sets the random
+    states. Nothing is unpickled. FormatError where the folder is not as it was written."""
+    from pathlib import Path as PathOf
+
+    from weighbridge.adapters.state import restore, set_random_states
+    from weighbridge.models.training import read_state
+
+    with read_state(PathOf(path)) as state:
+        found: dict[str, Any] = restore(state.value, state.storages, numpy=numpy)
+    missing = [name for name in (*into, *(["rng"] if rng else [])) if name not in found]
+    if missing:
+        raise UsageError(f"the checkpoint has no {', '.join(missing)}", hint=f"it has {', '.join(map(str, found))}")
+    for name, target in into.items():
+        target.load_state_dict(found[name])
+    if rng:
+        set_random_states(found["rng"])
+    return found
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:

@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import metadata as meta
-from weighbridge.conversion import probe, recipe, targets
+from weighbridge.conversion import probe, recipe, targets, training
 from weighbridge.conversion.draft import Draft, retyped, side_files
 from weighbridge.conversion.mlx import SHARD, to_mlx
-from weighbridge.conversion.plan import Loss, Move, Plan, check_lossless, check_requantize, losses_of
+from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
@@ -53,6 +53,10 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
     RefusedError, UnsupportedError or UsageError where it can't be done as asked."""
     path = Path(target)
     kind = _said(to, path, model) if to else _told_by(path, model)
+    if kind == training.NAME:
+        return training.plan_checkpoint(model, path, options)
+    if training.wanted(model.place.path, kind):
+        return training.plan_torch(model.place.path, path, options)
     draft = _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
     container = _WEIGHTS.get(kind, kind)
     folder = kind in _WEIGHTS or (options.sharded and container in targets.SHARDABLE)

@@ -141,7 +141,7 @@ class Stored(Node):
 class Const(Node):
     """Bytes in memory."""
 
-    data: bytes
+    data: bytes | memoryview
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         width = self.spec.row_bytes

@@ -16,7 +16,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.plans import convert_and_tell, show_plan
 from weighbridge.cli.options import arch_file_option, examples, jobs_option, json_option, size_option
 
-TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch")
+TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch", "checkpoint")
 
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.argument("src", type=click.Path(path_type=Path)),
@@ -82,6 +82,7 @@ def target_of(dst: Path | None, output: Path | None) -> Path:
         "wb convert model.safetensors model.npz",
         "wb convert ./my-model/ ./for-torch/ --to torch --max-shard-size 5GB",
         "wb convert ./big/ ./small-shards/ --max-shard-size 2GB",
+        "wb convert training.ckpt ./training/ --to checkpoint",
         "wb convert ./my-model/ my-model.gguf --dtype f16 --dry-run",
     )
 )
