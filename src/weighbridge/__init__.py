@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weighbridge.api import (
         convert,
-        diff,
+        hash,
         identify,
         inspect,
         load_checkpoint,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "__version__", "convert", "diff", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint", "strip",
-    "verify",
+    "__version__", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint",
+    "strip", "verify",
 ]  # fmt: skip
 
 _API = frozenset(__all__) - {"__version__"}

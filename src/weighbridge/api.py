@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.run import Progress, Result
     from weighbridge.conversion.strip import StripReport
     from weighbridge.models.checkpoint import Checkpoint
-    from weighbridge.reports.diff import Diff
+    from weighbridge.reports.hashing import HashReport
     from weighbridge.reports.identify import Report as IdentifyReport
     from weighbridge.reports.inspect import Report as InspectReport
     from weighbridge.reports.scan.model import ScanReport
@@ -47,8 +47,8 @@ Path = str | os.PathLike[str]
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
 __all__ = [
-    "Model", "Tensor", "convert", "diff", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint", "strip",
-    "verify",
+    "Model", "Tensor", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint",
+    "strip", "verify",
 ]  # fmt: skip
 
 
@@ -201,6 +201,14 @@ def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **int
     if rng:
         set_random_states(found["rng"])
     return found
+
+
+def hash(paths: Path | Sequence[Path], *, algo: str = "sha256", tensors: bool = False) -> HashReport:
+    """Digests of the files at `paths`, those of folders included; with `tensors` of each model's tensors, the same in
+    every container, and of all its weights."""
+    from weighbridge.reports.hashing import hash_paths
+
+    return hash_paths([paths] if isinstance(paths, str | os.PathLike) else paths, algo=algo, tensors=tensors)
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:

@@ -53,6 +53,7 @@ COMMANDS: Final = (
     Row("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
     Row("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
     Row("scan", "Say what a file would do when it is loaded: code, tricks, traps.", _LOOK, ("audit",)),
+    Row("hash", "Digests of files and tensors, written and checked.", _LOOK, ("sha256sum", "checksum", "digest")),
     Row("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
     Row("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert:plan"),
     Row("split", "Split a model into shards.", _CHANGE, ("shard",)),
