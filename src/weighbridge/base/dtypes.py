@@ -134,6 +134,18 @@ TABLE: Final = (
     _ggml("Q2_0", 42, 64, 18),
 )
 
+# Blocks of files before GGUF (llama.cpp, March to May 2023), under ids that mean others now: scales of 32 bits, nibbles
+# of neighbours (V1) in one byte. They are read and made into today's, never written; no table above knows them.
+OLD: Final = MappingProxyType(
+    {
+        name: DType(name, Kind.BLOCK, block, size)
+        for name, block, size in (
+            ("Q4_0_V1", 32, 20), ("Q4_1_V1", 32, 24), ("Q4_2", 16, 10), ("Q4_3", 16, 12), ("Q5_0_V1", 32, 22),
+            ("Q5_1_V1", 32, 24), ("Q8_0_V1", 32, 36), ("Q4_0_V2", 32, 20), ("Q4_1_V2", 32, 24),
+        )
+    }
+)  # fmt: skip
+
 BY_NAME: Final = MappingProxyType({t.name: t for t in TABLE})
 BY_SAFETENSORS: Final = MappingProxyType({t.safetensors: t for t in TABLE if t.safetensors})
 BY_GGML: Final = MappingProxyType({t.ggml: t for t in TABLE if t.ggml is not None})

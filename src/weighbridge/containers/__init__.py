@@ -21,6 +21,7 @@ REGISTRY: Final = MappingProxyType(
         "torch-tar": "weighbridge.containers.torch_tar",
         "torchscript": "weighbridge.containers.torch_zip",
         "pickle": "weighbridge.containers.pickles",
+        "ggml": "weighbridge.containers.ggml",
     }
 )
 

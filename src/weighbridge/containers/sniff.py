@@ -113,7 +113,7 @@ _ADVICE: Final = MappingProxyType(
         "error-text": _AGAIN,
         "empty": "nothing was written: download it again",
         "zeros": "space was reserved but nothing written: the download never started or was interrupted",
-        "ggml": "convert it with llama.cpp's convert_llama_ggml_to_gguf.py, or get a GGUF of the same model",
+        "ggml": "a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors",
         "gzip": "unpack it first", "xz": "unpack it first", "bz2": "unpack it first", "zstd": "unpack it first",
         "lz4": "unpack it first", "7z": "unpack it first", "rar": "unpack it first", "tar": "unpack it first",
     }

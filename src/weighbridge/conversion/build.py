@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import metadata as meta
-from weighbridge.conversion import probe, recipe, targets, training
+from weighbridge.conversion import probe, recipe, targets, training, upgrade
 from weighbridge.conversion.draft import Draft, retyped, side_files
 from weighbridge.conversion.mlx import SHARD, to_mlx
 from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
@@ -144,6 +144,8 @@ def _stem(path: Path, model: Checkpoint, kind: str) -> str:
 def _to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     if model.format == "gguf":
         return _gguf_again(model, options)
+    if model.format == "ggml":
+        return _upgraded(model, options)
     family = model.family
     draft = Draft({})
     sizes = model.sizes
@@ -154,6 +156,16 @@ def _to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     for name, node in named.items():
         draft.tensors[name] = _for_gguf(name, node, wanted, options, draft)
     draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses)
+    return draft
+
+
+def _upgraded(model: Checkpoint, options: ConvertOptions) -> Draft:
+    """A llama from before GGUF."""
+    tensors, losses, types = upgrade.tensors(model, options.dtype)
+    draft = Draft({}, losses=losses)
+    for name, node in tensors.items():
+        draft.tensors[name] = retyped(name, node, types[name], draft)
+    draft.metadata = upgrade.keys(model, draft.tensors, options, draft.notes)
     return draft
 
 

@@ -15,7 +15,7 @@ from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MEMORY, MIB, SLAB
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.tensors.nodes import Cast, CastReport, Decode, Encode, Made, Node, Packed, Transcode, walk
+from weighbridge.tensors.nodes import Cast, CastReport, Decode, Encode, Made, Node, Packed, Repack, Transcode, walk
 
 # Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
 _COMPUTED_SLAB = MIB
@@ -145,6 +145,7 @@ _WORDS: Mapping[type[Node], str] = {
     Cast: "cast",
     Decode: "decode",
     Transcode: "transcode",
+    Repack: "repack",
 }
 
 

@@ -25,6 +25,7 @@ class ConvertOptions:
 
     `dtype`: the number type of the weights by name, `auto` (GGUF: the type most of the source is in) or None (keep).
     `tokenizer=False` leaves the vocabulary out: a folder without tokenizer files, a GGUF that takes token ids only.
+    `rms_eps` and `context_length`: what a file from before GGUF doesn't say of its model.
     `q_*`: the quantization of an MLX folder, as mlx_lm.convert calls it. `inexact`: what becomes of a quantized tensor
     that no type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded
     scales, or a refusal. `arch_file`: a table of the caller's own for the model's family. `max_shard_size` in bytes,
@@ -39,6 +40,8 @@ class ConvertOptions:
     name: str | None = None
     align: int | None = None
     allow_requantize: bool = False
+    rms_eps: float | None = None
+    context_length: int | None = None
     q_bits: int | None = None
     q_group_size: int | None = None
     q_mode: str | None = None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weighbridge.base import garbage
-from weighbridge.base.dtypes import BY_NAME, Kind
+from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.reports import counting, facts, target
@@ -217,7 +217,8 @@ def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:
         row[0] += 1
         row[1] += prod(e.shape)
         row[2] += e.nbytes
-    ordered = sorted(sums, key=lambda name: (-sums[name][2], list(BY_NAME).index(name)))
+    rows = [*BY_NAME, *OLD]
+    ordered = sorted(sums, key=lambda name: (-sums[name][2], rows.index(name)))
     return tuple(DTypeRow(name, *sums[name]) for name in ordered)
 
 

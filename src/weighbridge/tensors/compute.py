@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F16, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import bits, kernels
+from weighbridge.tensors import bits, kernels, old_blocks
 from weighbridge.tensors.kinds import BAND, Bytes, Node, Over, Run
 
 
@@ -105,6 +105,8 @@ class Decode(Over):
         if isinstance(self.source, Packed):
             parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
             self.source.packing.decode(self.spec, parts, lo, hi, values)
+        elif self.source.spec.dtype in old_blocks.DECODED:
+            old_blocks.decode(self.source.spec.dtype, self.source.read(lo, hi), values)
         else:
             kernels.decode(self.source.spec.dtype, self.source.read(lo, hi), values)
         if not aligned:
@@ -169,6 +171,14 @@ class CastReport:
         with self._lock:
             self.overflow += overflow
             self.underflow += underflow
+
+
+@dataclass(frozen=True, eq=False)
+class Repack(Over):
+    """Blocks of before GGUF as today's of the same numbers; scales of 32 bits are rounded to 16."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        old_blocks.repack(self.source.spec.dtype, self.source.read(lo, hi), out)
 
 
 @dataclass(frozen=True, eq=False)

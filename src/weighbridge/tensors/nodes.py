@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F16, F32, U8, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import kernels
+from weighbridge.tensors import kernels, old_blocks
 from weighbridge.tensors.compute import (
     Cast,
     CastReport,
@@ -30,6 +30,7 @@ from weighbridge.tensors.compute import (
     Maker,
     Packed,
     Packing,
+    Repack,
     Shift,
     Transcode,
     Transpose,
@@ -284,12 +285,20 @@ def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
     return Codes(Spec(shape, U8), node, layout, bits)
 
 
+def repack(node: Node) -> Node:
+    """A tensor of an old block type in today's blocks. UnsupportedError where there are none of the kind."""
+    today = old_blocks.today(node.spec.dtype)
+    if today is None:
+        raise UnsupportedError(f"{node.spec.dtype} has no block type of today")
+    return Repack(node.spec.with_dtype(today), node)
+
+
 def decode(node: Node, reason: str = "") -> Node:
     """Values as F32 of a packed tensor or a block type; a plain tensor is returned as it is."""
     if isinstance(node, Packed):
         return Decode(node.spec.with_dtype(F32), node, reason)
     if node.spec.dtype.kind is Kind.BLOCK:
-        if not kernels.decodes(node.spec.dtype):
+        if not kernels.decodes(node.spec.dtype) and node.spec.dtype not in old_blocks.DECODED:
             raise UnsupportedError(f"{node.spec.dtype} can't be decoded by this version")
         return Decode(node.spec.with_dtype(F32), node, reason)
     return node

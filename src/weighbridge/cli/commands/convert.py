@@ -51,6 +51,10 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--lossless", "inexact", flag_value="refuse", help="The same as --inexact refuse."),
     click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already (loses more)."),
+    click.option(
+        "--rms-eps", type=float, metavar="X", help="Epsilon of a llama from before GGUF, which doesn't say it."
+    ),
+    click.option("--context-length", type=click.IntRange(1), metavar="N", help="Context of such a llama [2048]."),
     size_option("--max-memory", help="Most memory to hold beside the interpreter."),
     arch_file_option,
     click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),

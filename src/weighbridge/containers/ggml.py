@@ -1,0 +1,301 @@
+"""Files before GGUF (llama.cpp until August 2023, and ggml's examples): magic, sizes, vocabulary, tensors to the end.
+
+    magic u32 (, version u32), sizes of the model, n x (length u32, bytes (, score f32)), then to the end
+    dimensions u32, length of name u32, type u32, dims u32 (fastest first), name (, zeros up to a multiple of 32), data
+
+    lmgg  "ggml"     no version; llama without scores, and the examples gpt-2 and whisper
+    fmgg  "ggmf" 1   llama with scores
+    tjgg  "ggjt" 1-3 llama with scores; data at multiples of 32. 2 and 3 changed what the blocks of a type are
+
+Which model it is isn't said. The forms of the table are tried in turn; the first whose vocabulary and tensors fill the
+file is the one. Whole old models in several parts (`.bin.1`) are read part by part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.dtypes import BY_GGML, OLD, DType
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import VOCABULARY
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
+from weighbridge.io.cursor import Cursor
+from weighbridge.io.source import Source
+
+NAME: Final = "ggml"
+SUFFIX: Final = ".bin"
+ALIGN: Final = 32
+_WORD: Final = 4096  # no token, no tensor's name was longer; the reference's own bound
+_DIMS: Final = 4
+
+_LLAMA: Final = ("n_vocab", "n_embd", "n_mult", "n_head", "n_layer", "n_rot", "ftype")
+_GPT2: Final = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer", "ftype")
+_WHISPER: Final = (
+    "n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer", "n_text_ctx", "n_text_state",
+    "n_text_head", "n_text_layer", "n_mels", "ftype",
+)  # fmt: skip
+
+
+class Form(NamedTuple):
+    """A kind of file: the model, its sizes, what stands between them and the tokens, whether tokens have scores."""
+
+    model: str
+    sizes: tuple[str, ...]
+    between: str
+    scores: bool
+
+
+_WITH_SCORES: Final = (Form("llama", _LLAMA, "", True),)
+#: Magic -> name, versions (None: no field), forms to try.
+MAGICS: Final[Mapping[bytes, tuple[str, tuple[int, ...] | None, tuple[Form, ...]]]] = MappingProxyType(
+    {
+        b"lmgg": ("ggml", None, (
+            Form("whisper", _WHISPER, "filters", False), Form("gpt-2", _GPT2, "count", False),
+            Form("llama", _LLAMA, "", False),
+        )),
+        b"fmgg": ("ggmf", (1,), _WITH_SCORES),
+        b"tjgg": ("ggjt", (1, 2, 3), _WITH_SCORES),
+    }
+)  # fmt: skip
+_OTHERS: Final = MappingProxyType({b"algg": "a LoRA adapter", b"nsgg": "a saved session"})
+
+
+def _types(**old: str) -> Mapping[int, DType]:
+    """Today's types by id, some of them otherwise; of the k-quants and later ones what the old file may have."""
+    ids = {"q4_0": 2, "q4_1": 3, "q4_2": 4, "q4_3": 5, "q5_0": 6, "q5_1": 7, "q8_0": 8}
+    return MappingProxyType({**{i: BY_GGML[i] for i in (0, 1, 6, 7)}, **{ids[k]: OLD[v] for k, v in old.items()}})
+
+
+_V1: Final = _types(q4_0="Q4_0_V1", q4_1="Q4_1_V1", q4_2="Q4_2", q4_3="Q4_3", q5_0="Q5_0_V1", q5_1="Q5_1_V1",
+                    q8_0="Q8_0_V1")  # fmt: skip
+#: What the ids of types mean, by generation of the blocks. 0: before there were versions, when it changed unsaid.
+GENERATIONS: Final = (
+    _V1, _V1, _types(q4_0="Q4_0_V2", q4_1="Q4_1_V2", q8_0="Q8_0_V1"),
+    MappingProxyType({i: BY_GGML[i] for i in (0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14)}),
+)  # fmt: skip
+# ggml's examples say the generation in `ftype`, in thousands (GGML_QNT_VERSION).
+_OF_FTYPE: Final = (0, 2, 3)
+_THOUSANDS: Final = 1000
+
+
+@dataclass
+class Header:
+    """What a file says. `tokens`: offset, length and score of each; `marks`: where the parts of the header lie."""
+
+    kind: str
+    version: int | None
+    form: Form
+    sizes: dict[str, int]
+    generation: int = 0
+    tokens: list[tuple[int, int, float]] = field(default_factory=list)
+    infos: list[tuple[int, int, Entry]] = field(default_factory=list)  # start of the record, end of its name, tensor
+    marks: list[Region] = field(default_factory=list)
+
+
+def parse(source: Source) -> Index:
+    """The tensors of a file in its order; shapes in C order. UnsupportedError for LoRA adapters and sessions."""
+    header = read_header(source)
+    entries = tuple(entry for _, _, entry in header.infos)
+    described = {"model": header.form.model, "format": f"{header.kind}{header.version or ''}", **header.sizes}
+    return Index(
+        NAME, (source,), entries, {**described, "tokens": len(header.tokens)}, version=header.version,
+        data_start=(entries[0].offset if entries else source.size,), alignment=ALIGN if header.kind == "ggjt" else 1,
+        findings=tuple(_findings(header, source)),
+    )  # fmt: skip
+
+
+def _findings(header: Header, source: Source) -> Iterator[Finding]:
+    if header.generation == 0 and any(e.dtype.block > 1 for _, _, e in header.infos):
+        words = "blocks from before blocks had versions: how they lie isn't said, and is taken as in GGJT 1"
+        yield Finding("ggml/old-blocks", Severity.WARNING, words, source.name)
+
+
+def check(source: Source) -> tuple[Finding, ...]:
+    """What is wrong beyond the structure: what opening finds."""
+    return parse(source).findings
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def read_header(source: Source) -> Header:
+    """The header and all tensor records. FormatError where no form fits; its words are those of the one that got
+    furthest."""
+    magic = source.head(4)
+    if magic in _OTHERS:
+        raise UnsupportedError(f"{source.name}: {_OTHERS[magic]} of a format before GGUF", hint="make it again")
+    if magic not in MAGICS:
+        raise FormatError("no magic of a file before GGUF", path=source.name, offset=0, found=magic)
+    kind, versions, forms = MAGICS[magic]
+    version = None
+    if versions is not None:
+        version = Cursor(source, 4).number("I", "version")
+        if version not in versions:
+            raise UnsupportedError(f"{source.name}: {kind} version {version}", hint=f"known: {versions}")
+    worst: list[FormatError] = []
+    for form in forms:
+        try:
+            return _Reader(source, Header(kind, version, form, {})).run(4 if version is None else 8)
+        except FormatError as error:
+            worst.append(error)
+    raise max(worst, key=lambda e: e.offset or 0)
+
+
+class _Reader:
+    def __init__(self, source: Source, header: Header) -> None:
+        self.source, self.header = source, header
+        self.cursor = Cursor(source)
+        self.names: set[str] = set()
+
+    def bad(self, words: str, at: int, found: Any = None, expected: Any = None) -> FormatError:
+        return FormatError(words, path=self.source.name, offset=at, found=found, expected=expected)
+
+    def mark(self, start: int, kind: str, label: str, value: str = "") -> None:
+        if start < self.cursor.offset:
+            self.header.marks.append(Region(start, self.cursor.offset, kind, label, value))
+
+    def run(self, start: int) -> Header:
+        header, cursor = self.header, self.cursor
+        cursor.offset = start
+        numbers = cursor.numbers("I" * len(header.form.sizes), "sizes")
+        header.sizes = dict(zip(header.form.sizes, numbers, strict=True))
+        for i, (name, value) in enumerate(header.sizes.items()):
+            header.marks.append(Region(start + 4 * i, start + 4 * i + 4, "value", name, str(value)))
+        header.generation = self.generation()
+        count = _BETWEEN[header.form.between](self)
+        self.tokens(count)
+        while cursor.left:
+            self.tensor()
+        if not header.infos:
+            raise self.bad("there are no tensors", cursor.offset)
+        return header
+
+    def generation(self) -> int:
+        header = self.header
+        if header.kind == "ggjt":
+            return header.version or 0
+        quantized = header.sizes["ftype"] // _THOUSANDS
+        if header.form.model == "llama" and not quantized:
+            return 0
+        if quantized >= len(_OF_FTYPE):
+            raise self.bad("no such file type", self.cursor.offset - 4, header.sizes["ftype"])
+        return _OF_FTYPE[quantized]
+
+    def stated(self) -> int:
+        """llama: as many tokens as the sizes say. Where the magic leaves it open, the sizes tell a llama: it rotates whole
+        heads."""
+        sizes = self.header.sizes
+        if self.header.kind == "ggml" and sizes["n_head"] * sizes["n_rot"] != sizes["n_embd"]:
+            raise self.bad("no sizes of a llama", 4, sizes["n_rot"], "n_embd / n_head")
+        return sizes["n_vocab"]
+
+    def counted(self) -> int:
+        """gpt-2: the number of tokens once more."""
+        at = self.cursor.offset
+        count = self.cursor.number("I", "tokens")
+        if count != self.header.sizes["n_vocab"]:
+            raise self.bad("two numbers of tokens", at, count, self.header.sizes["n_vocab"])
+        self.mark(at, "count", "tokens", str(count))
+        return count
+
+    def filtered(self) -> int:
+        """whisper: the mel filters, then how many tokens are written out (the rest are made up by the program)."""
+        cursor, at = self.cursor, self.cursor.offset
+        mels, ffts = cursor.numbers("II", "mel filters")
+        if mels != self.header.sizes["n_mels"]:
+            raise self.bad("two numbers of mel bands", at, mels, self.header.sizes["n_mels"])
+        self.mark(at, "count", "mel filters", f"{mels} x {ffts}")
+        at = cursor.offset
+        cursor.skip(4 * mels * ffts, "mel filters")
+        self.mark(at, "value", "mel filters")
+        at = cursor.offset
+        count = cursor.number("I", "tokens")
+        if count > self.header.sizes["n_vocab"]:
+            raise self.bad("more tokens than the vocabulary has", at, count, self.header.sizes["n_vocab"])
+        self.mark(at, "count", "tokens", str(count))
+        return count
+
+    def tokens(self, count: int) -> None:
+        cursor, scores = self.cursor, self.header.form.scores
+        if count > VOCABULARY:
+            raise self.bad("too many tokens", cursor.offset, count, f"<= {VOCABULARY}")
+        cursor.need(count * (8 if scores else 4), "tokens")
+        start = cursor.offset
+        for _ in range(count):
+            at = cursor.offset
+            length = cursor.number("I", "length of a token")
+            if length >= _WORD:
+                raise self.bad("a token is absurdly long", at, length, f"< {_WORD}")
+            cursor.skip(length, "token")
+            score = _float(cursor.number("I", "score")) if scores else 0.0
+            self.header.tokens.append((at + 4, length, score))
+        self.mark(start, "value", "vocabulary", f"{count} tokens")
+
+    def tensor(self) -> None:
+        cursor, header = self.cursor, self.header
+        start = cursor.offset
+        dims, length, kind = cursor.numbers("III", "tensor")
+        if not 1 <= dims <= _DIMS:
+            raise self.bad("no number of dimensions", start, dims, f"1 to {_DIMS}")
+        if not 0 < length < _WORD:
+            raise self.bad("no length of a name", start + 4, length, f"1 to {_WORD - 1}")
+        dtype = GENERATIONS[header.generation].get(kind)
+        if dtype is None:
+            raise self.bad("no such type", start + 8, kind, f"one of {sorted(GENERATIONS[header.generation])}")
+        shape = tuple(reversed(cursor.numbers("I" * dims, "dims")))
+        name = cursor.take(length, "name").decode("utf-8", "surrogateescape")
+        if name in self.names:
+            raise self.bad("two tensors have one name", start, name[:60])
+        self.names.add(name)
+        end = cursor.offset
+        if header.kind == "ggjt":
+            cursor.skip(-end % ALIGN, "padding")
+        if shape[-1] % dtype.block:
+            raise self.bad("a row is no whole blocks", start + 12, shape[-1], f"a multiple of {dtype.block}")
+        size = math.prod(shape) // dtype.block * dtype.size
+        header.infos.append((start, end, Entry(name, dtype, shape, cursor.offset, size)))
+        cursor.skip(size, f"data of {name[:60]}")
+
+
+_BETWEEN: Final[Mapping[str, Callable[[_Reader], int]]] = MappingProxyType(
+    {"": _Reader.stated, "count": _Reader.counted, "filters": _Reader.filtered}
+)
+
+
+def _float(bits: int) -> float:
+    import struct
+
+    value: float = struct.unpack("<f", struct.pack("<I", bits))[0]
+    return value
+
+
+def vocabulary(source: Source, header: Header) -> Sequence[tuple[bytes, float]]:
+    """Each token's bytes and score, in order."""
+    return [(source.read(at, length), score) for at, length, score in header.tokens]
+
+
+# ------------------------------------------------------------------------------------------------ every byte
+
+
+def regions(source: Source) -> list[Region]:
+    """Every byte of the file, named; where it can't be read, what is unknown is called so."""
+    try:
+        header = read_header(source)
+    except (FormatError, UnsupportedError):
+        return [Region(0, source.size, "unknown")] if source.size else []
+    out = [Region(0, 4, "magic", header.kind)]
+    if header.version is not None:
+        out.append(Region(4, 8, "value", "version", str(header.version)))
+    out += header.marks
+    for start, end, entry in header.infos:
+        out.append(Region(start, end, "header", entry.name, str(Spec(entry.shape, entry.dtype))))
+        if end < entry.offset:
+            out.append(Region(end, entry.offset, "padding"))
+        if entry.nbytes:
+            out.append(Region(entry.offset, entry.offset + entry.nbytes, "tensor", entry.name))
+    return out
