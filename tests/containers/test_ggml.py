@@ -36,7 +36,7 @@ def test_files_are_read(tmp_path: Path, name: str) -> None:
     regions = check_regions(ggml.regions(BytesSource(data)), len(data))
     assert not [r for r in regions if r.kind == "unknown"]
     assert wb.identify(path).format == "ggml"
-    assert wb.inspect(path)
+    assert wb.inspect(path).format == "ggml"
     assert not [f for f in wb.verify(path).findings if f.severity == "error"]
     with wb.open(path) as opened:
         assert [e.name for e in index] == list(opened)

@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.reports import hashing, manifests
 
-TENSORS = {
+TENSORS: dict[str, Any] = {
     "w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float16), "i": np.arange(3),
     "e": np.zeros((0, 2), np.float32), "s": np.array(2.5),
 }  # fmt: skip
@@ -29,7 +29,7 @@ TENSORS = {
 @pytest.fixture
 def npz(tmp_path: Path) -> Path:
     path = tmp_path / "m.npz"
-    np.savez(path, **TENSORS)  # type: ignore[arg-type]
+    np.savez(path, **TENSORS)
     return path
 
 
@@ -58,10 +58,10 @@ def test_it_is_the_same_in_every_container(tmp_path: Path, npz: Path) -> None:
         to = "safetensors" if target == "shards" else None
         wb.convert(npz, tmp_path / target, to=to, max_shard_size=40 if to else None)
         assert weights(tmp_path / target) == weights(npz)
-    np.savez_compressed(tmp_path / "c.npz", **dict(reversed(TENSORS.items())))  # type: ignore[arg-type]
+    np.savez_compressed(tmp_path / "c.npz", **dict(reversed(TENSORS.items())))
     assert weights(tmp_path / "c.npz") == weights(npz)
     turned = {n: a.astype(a.dtype.newbyteorder(">")) for n, a in TENSORS.items()}
-    np.savez(tmp_path / "d.npz", **turned)  # type: ignore[arg-type]
+    np.savez(tmp_path / "d.npz", **turned)
     assert weights(tmp_path / "d.npz") == weights(npz)
 
 
@@ -87,7 +87,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_differs_is_seen(tmp_path: Path, change: str) -> None:
     tensors = {**TENSORS, "x2": TENSORS["w"] * 2}
-    np.savez(tmp_path / "a.npz", **tensors)  # type: ignore[arg-type]
+    np.savez(tmp_path / "a.npz", **tensors)
     np.savez(tmp_path / "b.npz", **CHANGES[change](tensors))
     assert weights(tmp_path / "a.npz") != weights(tmp_path / "b.npz")
 
@@ -110,7 +110,7 @@ def test_files(tmp_path: Path, algo: str) -> None:
 
 
 def weights_of_any(tmp_path: Path, algo: str) -> str:
-    np.savez(tmp_path / "any.npz", **TENSORS)  # type: ignore[arg-type]
+    np.savez(tmp_path / "any.npz", **TENSORS)
     return weights(tmp_path / "any.npz", algo)
 
 
@@ -209,7 +209,7 @@ def test_our_own_list(tmp_path: Path, npz: Path, capsys: pytest.CaptureFixture[s
     wb.convert(npz, tmp_path / "m.safetensors")
     assert main(["hash", "--check", str(manifest), str(tmp_path / "m.safetensors")]) == 0
     assert "6 ok, 0 differ, 0 missing" in capsys.readouterr().out
-    np.savez(npz, **{**TENSORS, "w": TENSORS["w"] + 1, "z": np.ones(1)})  # type: ignore[arg-type]
+    np.savez(npz, **{**TENSORS, "w": TENSORS["w"] + 1, "z": np.ones(1)})
     found = dict(status(manifests.check(manifest)))
     assert found.pop(str(npz)) == found.pop(f"{npz}:w") == "mismatch"
     assert set(found.values()) == {"ok"}

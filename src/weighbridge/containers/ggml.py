@@ -187,8 +187,8 @@ class _Reader:
         return _OF_FTYPE[quantized]
 
     def stated(self) -> int:
-        """llama: as many tokens as the sizes say. Where the magic leaves it open, the sizes tell a llama: it rotates whole
-        heads."""
+        """llama: as many tokens as the sizes say. Where the magic leaves it open, the sizes tell a llama: it rotates
+        whole heads."""
         sizes = self.header.sizes
         if self.header.kind == "ggml" and sizes["n_head"] * sizes["n_rot"] != sizes["n_embd"]:
             raise self.bad("no sizes of a llama", 4, sizes["n_rot"], "n_embd / n_head")
