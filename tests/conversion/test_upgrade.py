@@ -129,7 +129,7 @@ def test_a_wrong_form_is_seen(tmp_path: Path, name: str, change: str, monkeypatc
     form = old_blocks.FORMS[name]
     if (change == "today" and form.today is None) or (change == "neighbours" and form.bits == 8):
         pytest.skip("it has none")
-    values = {
+    values: dict[str, Any] = {
         "neighbours": not form.neighbours,
         "zero": form.zero + 1,
         "today": "Q5_1" if form.today != "Q5_1" else "Q5_0",

@@ -23,7 +23,7 @@ def target(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     small = {"n_vocab": 5, "n_layer": 1}
-    llamas = [ggml_files.llama(form, **small) for form in ggml_files.MAGICS]
+    llamas = [ggml_files.llama(form, "F32", 0, **small) for form in ggml_files.MAGICS]
     old = [ggml_files.llama("ggjt1", kind, 2, **small) for kind in ("Q4_0", "Q4_3", "Q5_1")]
     return [*llamas, *old, ggml_files.gpt2(), ggml_files.gpt2("Q4_0", 2002), ggml_files.whisper()]
 

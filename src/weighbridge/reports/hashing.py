@@ -173,7 +173,7 @@ def hash_model(path: str | os.PathLike[str], *, algo: str = "sha256", jobs: int 
     """The weights at `path`: each tensor's digest and that of all of them."""
     check_algorithm(algo, ALGORITHMS)
     with open_checkpoint(os.fspath(path)) as model:
-        found = _parallel(lambda item: _tensor(*item, algo), model.stored.items(), jobs)
+        found = _parallel(lambda item: _tensor(item[0], item[1], algo), model.stored.items(), jobs)
     whole = ALGORITHMS[algo]()
     for tensor in sorted(found, key=lambda t: t.name):
         whole.update(f"{tensor.digest}  {tensor.name}\n".encode("utf-8", "surrogatepass"))

@@ -51,6 +51,7 @@ __all__ = [
     "Node",
     "Packed",
     "Packing",
+    "Repack",
     "Retyped",
     "Run",
     "Shift",

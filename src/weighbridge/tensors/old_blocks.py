@@ -85,8 +85,8 @@ def repack(dtype: DType, data: Bytes, out: Bytes) -> None:
     with np.errstate(over="ignore"):  # no scale of an honest file is beyond F16; one that is becomes infinite
         halves = scales.astype(_F16)
     if form.bits == 4:
-        elements = _elements(form, quants)
-        quants = elements[:, :16] | elements[:, 16:] << 4
+        elements = _elements(form, quants).view(np.uint8)
+        quants = (elements[:, :16] | elements[:, 16:] << 4).astype(np.uint8)
     parts = [halves.view(np.uint8), *([] if fifth is None else [fifth]), quants]
     out[:] = np.concatenate(parts, axis=1).reshape(-1)
 
@@ -101,10 +101,10 @@ def _parts(dtype: DType, data: Bytes) -> tuple[Form, NDArray[np.floating], Bytes
     return form, scales, fifth, blocks[:, end + (4 if form.fifth else 0) :]
 
 
-def _elements(form: Form, quants: Bytes) -> Bytes:
+def _elements(form: Form, quants: Bytes) -> NDArray[np.uint8] | NDArray[np.int8]:
     """One number an element, in order."""
     if form.bits == 8:
-        return quants.astype(np.uint8).view(np.int8)  # type: ignore[return-value]
+        return quants.astype(np.uint8).view(np.int8)
     low, high = quants & 15, quants >> 4
     if form.neighbours:
         return np.stack((low, high), axis=2).reshape(len(quants), -1)
