@@ -43,7 +43,7 @@ def command(
     """Print digests of files as sha256sum does, or of tensors; write them to a list; check a list.
 
     A tensor's digest is the same in every container: that of its type, shape and bytes in C order. With --check the
-    first PATH is a list (SHA256SUMS, llama-gguf-hash, `wb hash --manifest`, a Git LFS pointer, an Ollama manifest), or
+    first PATH is a list (SHA256SUMS, llama-gguf-hash, our own manifest, a Git LFS pointer, an Ollama manifest), or
     lies in a store that calls files by their digests. Exit code 1 where something differs or is missing.
     """
     if not paths:
