@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "__version__", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint",
-    "strip", "verify",
+    "__version__", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan",
+    "save_checkpoint", "strip", "verify",
 ]  # fmt: skip
 
 _API = frozenset(__all__) - {"__version__"}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.run import Progress, Result
     from weighbridge.conversion.strip import StripReport
     from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.reports.diff import Diff
     from weighbridge.reports.hashing import HashReport
     from weighbridge.reports.identify import Report as IdentifyReport
     from weighbridge.reports.inspect import Report as InspectReport
@@ -47,8 +48,8 @@ Path = str | os.PathLike[str]
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
 __all__ = [
-    "Model", "Tensor", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan", "save_checkpoint",
-    "strip", "verify",
+    "Model", "Tensor", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan",
+    "save_checkpoint", "strip", "verify",
 ]  # fmt: skip
 
 
