@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weighbridge.api import (
         convert,
+        diff,
         hash,
         identify,
         inspect,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         open,
         plan,
         save_checkpoint,
+        scan,
         strip,
         verify,
     )
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "__version__", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan",
-    "save_checkpoint", "strip", "verify",
+    "save_checkpoint", "scan", "strip", "verify",
 ]  # fmt: skip
 
 _API = frozenset(__all__) - {"__version__"}

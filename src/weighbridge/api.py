@@ -49,7 +49,7 @@ Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
 __all__ = [
     "Model", "Tensor", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan",
-    "save_checkpoint", "strip", "verify",
+    "save_checkpoint", "scan", "strip", "verify",
 ]  # fmt: skip
 
 
