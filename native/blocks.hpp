@@ -22,15 +22,27 @@ void half_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 // id = 1 / d, or 0 where d is 0 (a NaN counts as non-zero, as in C).
 WB_INLINE F32 inverse(F32 d) { return select(d != splat(0.0f), splat(1.0f) / d, splat(0.0f)); }
 
-// The f16 scales of `lanes` blocks, `size` bytes apart, and what was lost in them.
-WB_INLINE void store_scales(F32 d, u8* dst, size_t size, Counts& counts) {
+// f16 scales, and what was lost in them.
+WB_INLINE I32 narrow_scales(F32 d, Counts& counts) {
+  I32 out = splat(i32(0));
   for (int i = 0; i < W; ++i) {
     const float scale = d[i];
     const u32 bits = bit_cast<u32>(scale), a = bits & F32_ABS, h = narrow_f16_ggml(bits);
-    store(dst + size_t(i) * size, 0, u16(h));
+    out[i] = i32(h);
     counts.overflow += u32(a < F32_INF) & u32((h & 0x7FFF) > 0x7BFF);
     counts.underflow += u32(a != 0) & u32((h & 0x7FFF) == 0);
   }
+  return out;
+}
+
+// The low halves of words to W blocks `size` bytes apart.
+WB_INLINE void store_halves(I32 words, u8* dst, size_t size) {
+  for (int i = 0; i < W; ++i) store(dst + size_t(i) * size, 0, u16(words[i]));
+}
+
+// The f16 scales of W blocks, `size` bytes apart, and what was lost in them.
+WB_INLINE void store_scales(F32 d, u8* dst, size_t size, Counts& counts) {
+  store_halves(narrow_scales(d, counts), dst, size);
 }
 
 // Low bytes of `count` codes of W blocks at dst, `size` bytes apart; four at a time.
@@ -120,6 +132,12 @@ void encode_weighted_blocks(const Weighted& all, u8* WB_RESTRICT dst, Counts& co
     kernel(in, weights, out, counts);
     memcpy(dst + b * size, out, some * size);
   }
+}
+
+// A kernel that takes weights or null, without.
+template <void kernel(const u8* src, const u8* weights, u8* dst, Counts&)>
+void unweighted(const u8* src, u8* dst, Counts& counts) {
+  kernel(src, nullptr, dst, counts);
 }
 
 }  // namespace

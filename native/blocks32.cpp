@@ -285,7 +285,7 @@ static const Format formats[] = {
     {"Q5_1", N, sizeof(Q5_1), decode_q5_1, encode_blocks<encode_q5_1, N, sizeof(Q5_1)>, nullptr, 2,
      half_scales<24, 0, 2>,
      q5_1_encode_weighted},
-    {"IQ4_NL", N, IQ4_NL_SIZE, decode_iq4_nl, nullptr, nullptr, 1, half_scales<18, 0>},
+    {"IQ4_NL", N, IQ4_NL_SIZE, decode_iq4_nl, iq4_nl_encode, nullptr, 1, half_scales<18, 0>, iq4_nl_encode_weighted},
     {"MXFP4", N, MXFP4_SIZE, decode_mxfp4, encode_blocks<encode_mxfp4, N, MXFP4_SIZE>, nullptr, 1, mxfp4_scales},
 };
 const Family blocks32 = {formats, sizeof formats / sizeof *formats};

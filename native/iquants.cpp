@@ -184,14 +184,22 @@ void decode_iq4_xs(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 }  // namespace
 
 static const Format formats[] = {
-    {"IQ1_S", N, IQ1_S_SIZE, decode_iq1_s, nullptr, nullptr, 1, half_scales<IQ1_S_SIZE, 0>},
-    {"IQ1_M", N, IQ1_M_SIZE, decode_iq1_m, nullptr, nullptr, 1, iq1_m_scales},
-    {"IQ2_XXS", N, IQ2_XXS_SIZE, decode_iq2_xxs, nullptr, nullptr, 1, half_scales<IQ2_XXS_SIZE, 0>},
-    {"IQ2_XS", N, IQ2_XS_SIZE, decode_iq2_xs, nullptr, nullptr, 1, half_scales<IQ2_XS_SIZE, 0>},
-    {"IQ2_S", N, IQ2_S_SIZE, decode_iq2_s, nullptr, nullptr, 1, half_scales<IQ2_S_SIZE, 0>},
-    {"IQ3_XXS", N, IQ3_XXS_SIZE, decode_iq3_xxs, nullptr, nullptr, 1, half_scales<IQ3_XXS_SIZE, 0>},
-    {"IQ3_S", N, IQ3_S_SIZE, decode_iq3_s, nullptr, nullptr, 1, half_scales<IQ3_S_SIZE, 0>},
-    {"IQ4_XS", N, IQ4_XS_SIZE, decode_iq4_xs, nullptr, nullptr, 1, half_scales<IQ4_XS_SIZE, 0>},
+    {"IQ1_S", N, IQ1_S_SIZE, decode_iq1_s, nullptr, nullptr, 1, half_scales<IQ1_S_SIZE, 0>,
+     iq1_s_encode_weighted},
+    {"IQ1_M", N, IQ1_M_SIZE, decode_iq1_m, iq1_m_encode, nullptr, 1, iq1_m_scales,
+     iq1_m_encode_weighted},
+    {"IQ2_XXS", N, IQ2_XXS_SIZE, decode_iq2_xxs, nullptr, nullptr, 1, half_scales<IQ2_XXS_SIZE, 0>,
+     iq2_xxs_encode_weighted},
+    {"IQ2_XS", N, IQ2_XS_SIZE, decode_iq2_xs, nullptr, nullptr, 1, half_scales<IQ2_XS_SIZE, 0>,
+     iq2_xs_encode_weighted},
+    {"IQ2_S", N, IQ2_S_SIZE, decode_iq2_s, iq2_s_encode, nullptr, 1, half_scales<IQ2_S_SIZE, 0>,
+     iq2_s_encode_weighted},
+    {"IQ3_XXS", N, IQ3_XXS_SIZE, decode_iq3_xxs, iq3_xxs_encode, nullptr, 1, half_scales<IQ3_XXS_SIZE, 0>,
+     iq3_xxs_encode_weighted},
+    {"IQ3_S", N, IQ3_S_SIZE, decode_iq3_s, iq3_s_encode, nullptr, 1, half_scales<IQ3_S_SIZE, 0>,
+     iq3_s_encode_weighted},
+    {"IQ4_XS", N, IQ4_XS_SIZE, decode_iq4_xs, iq4_xs_encode, nullptr, 1, half_scales<IQ4_XS_SIZE, 0>,
+     iq4_xs_encode_weighted},
 };
 const Family iquants = {formats, sizeof formats / sizeof *formats};
 

@@ -17,9 +17,13 @@ using i64 = std::int64_t;
 
 // What a narrowing lost. overflow: finite, became Inf or NaN. underflow: not zero, became zero. Of a block type the
 // same is counted of its f16 scales.
+// `refused` is the first block on which llama.cpp's quantizer stops the process (its bytes mean nothing then), counted by
+// the kernels that can refuse in `seen`.
 struct Counts {
   u64 overflow = 0;
   u64 underflow = 0;
+  u64 seen = 0;
+  u64 refused = ~u64(0);
 };
 
 // What stands in a run of floats. minimum and maximum are over the finite ones (+Inf and -Inf where there are none).

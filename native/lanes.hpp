@@ -4,6 +4,13 @@
 
 #include "level.hpp"
 
+#if WB_LANES > 4
+#include <immintrin.h>
+#endif
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
+
 namespace weighbridge::WB_LEVEL {
 namespace {
 
@@ -52,7 +59,7 @@ using U32 = Lanes<u32>;
     WB_EACH(I32, a[i] op b[i] ? -1 : 0);                           \
   }
 WB_OPERATOR(+) WB_OPERATOR(-) WB_OPERATOR(*) WB_OPERATOR(/) WB_OPERATOR(&) WB_OPERATOR(|) WB_OPERATOR(^)
-WB_COMPARE(<) WB_COMPARE(>) WB_COMPARE(!=) WB_COMPARE(==)
+WB_COMPARE(<) WB_COMPARE(>) WB_COMPARE(>=) WB_COMPARE(<=) WB_COMPARE(!=) WB_COMPARE(==)
 WB_INLINE I32 operator<<(I32 a, int n) { WB_EACH(I32, i32(u32(a[i]) << n)); }
 WB_INLINE I32 operator>>(I32 a, int n) { WB_EACH(I32, a[i] >> n); }
 template <class V>
@@ -85,6 +92,83 @@ WB_INLINE I32 truncate(F32 x) {
 WB_INLINE I32 round_away(F32 x) {
   const I32 half = (as_i32(x) & splat(i32(0x80000000))) | splat(i32(0x3EFFFFFF));
   return truncate(x + as_f32(half));
+}
+
+// Lane i of the result is the lane of x that index[i] names by its lowest bits.
+WB_INLINE F32 permute(F32 x, I32 index) {
+#if WB_LANES == 16
+  return bit_cast<F32>(_mm512_permutexvar_ps(bit_cast<__m512i>(index), bit_cast<__m512>(x)));
+#elif WB_LANES == 8
+  return bit_cast<F32>(_mm256_permutevar8x32_ps(bit_cast<__m256>(x), bit_cast<__m256i>(index)));
+#else
+  F32 out = x;
+  for (int i = 0; i < W; ++i) out[i] = x[index[i] & (W - 1)];
+  return out;
+#endif
+}
+
+// Eight numbers of which an index chooses by its lowest three bits.
+struct Eight {
+  F32 v[W > 8 ? 1 : 8 / W];
+};
+
+WB_INLINE Eight eight(const float (&numbers)[8]) {
+  Eight out{};
+  for (int i = 0; i < 8 || i < W; ++i) out.v[i / W][i % W] = numbers[i & 7];
+  return out;
+}
+
+WB_INLINE F32 choose(const Eight& from, I32 index) {
+  if constexpr (W >= 8) return permute(from.v[0], index);
+  F32 out = from.v[0];
+  for (int i = 0; i < W; ++i) {
+    const i32 at = index[i] & 7;
+    out[i] = from.v[at / W][at % W];
+  }
+  return out;
+}
+
+// W 16-bit numbers.
+WB_INLINE I32 load_u16(const u8* p) {
+  I32 out = splat(i32(0));
+#if WB_LANES == 16
+  out = bit_cast<I32>(_mm512_cvtepu16_epi32(load<__m256i>(p)));
+#elif WB_LANES == 8
+  out = bit_cast<I32>(_mm256_cvtepu16_epi32(load<__m128i>(p)));
+#else
+  for (int i = 0; i < W; ++i) out[i] = load<u16>(p, size_t(i));
+#endif
+  return out;
+}
+
+// Bit i: the mask in lane i.
+WB_INLINE u32 lane_bits(I32 mask) {
+#if WB_LANES == 16
+  return u32(_mm512_movepi32_mask(bit_cast<__m512i>(mask)));
+#elif WB_LANES == 8
+  return u32(_mm256_movemask_ps(bit_cast<__m256>(mask)));
+#else
+  u32 bits = 0;
+  for (int i = 0; i < W; ++i) bits |= (u32(mask[i]) & 1) << i;
+  return bits;
+#endif
+}
+
+// Where the lowest one stands in bits that have one.
+WB_INLINE int lowest_bit(u32 bits) {
+#if defined(_MSC_VER) && !defined(__clang__)
+  unsigned long at;
+  _BitScanForward(&at, bits);
+  return int(at);
+#else
+  return __builtin_ctz(bits);
+#endif
+}
+
+WB_INLINE I32 lane_numbers() {
+  I32 out = splat(i32(0));
+  for (int i = 0; i < W; ++i) out[i] = i;
+  return out;
 }
 
 // W rows of N floats (`stride` bytes apart) to N vectors with one row a lane: element j of every row in out[j].

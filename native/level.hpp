@@ -58,6 +58,22 @@ void q4_1_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 void q5_0_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 void q5_1_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 
+// The encoders over codebooks, which iquants.cpp and blocks32.cpp list beside the decoders.
+#define WB_ENCODER(name)                                               \
+  void name##_encode(const u8* src, u8* dst, size_t n, Counts&);       \
+  void name##_encode_weighted(const Weighted& rows, u8* dst, Counts&)
+WB_ENCODER(iq4_nl);
+WB_ENCODER(iq4_xs);
+WB_ENCODER(iq3_s);
+WB_ENCODER(iq3_xxs);
+WB_ENCODER(iq2_s);
+WB_ENCODER(iq1_m);
+#undef WB_ENCODER
+// Without weights they can't.
+void iq2_xs_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+void iq2_xxs_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+void iq1_s_encode_weighted(const Weighted& rows, u8* dst, Counts&);
+
 extern const Family floats, blocks32, lowbit, kquants, iquants;
 
 namespace {

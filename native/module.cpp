@@ -68,7 +68,10 @@ const Format& float_format(const char* name) {
   return found;
 }
 
-nb::tuple pair(const Counts& c) { return nb::make_tuple(c.overflow, c.underflow); }
+nb::tuple as_tuple(const Counts& c) {
+  return c.refused == ~u64(0) ? nb::make_tuple(c.overflow, c.underflow)
+                              : nb::make_tuple(c.overflow, c.underflow, c.refused);
+}
 
 nb::object number_or_none(double x) {
   const bool none = x == __builtin_huge_val() || x == -__builtin_huge_val();
@@ -134,7 +137,7 @@ nb::tuple encode(const char* name, nb::handle src, nb::handle out) {
     nb::gil_scoped_release unlocked;
     type.encode(from.data(), to.data(), atoms, counts);
   }
-  return pair(counts);
+  return as_tuple(counts);
 }
 
 nb::tuple encode_weighted(const char* name, nb::handle src, nb::handle weights, nb::handle out) {
@@ -151,7 +154,7 @@ nb::tuple encode_weighted(const char* name, nb::handle src, nb::handle weights, 
     nb::gil_scoped_release unlocked;
     type.encode_weighted({from.data(), columns.data(), rows, row_atoms}, to.data(), counts);
   }
-  return pair(counts);
+  return as_tuple(counts);
 }
 
 nb::tuple cast(const char* source, const char* target, nb::handle src, nb::handle out) {
@@ -166,7 +169,7 @@ nb::tuple cast(const char* source, const char* target, nb::handle src, nb::handl
     nb::gil_scoped_release unlocked;
     table.cast(a, b, from.data(), to.data(), n, counts);
   }
-  return pair(counts);
+  return as_tuple(counts);
 }
 
 nb::tuple stats(const char* name, nb::handle src) {
@@ -340,9 +343,9 @@ NB_MODULE(_native, m) {
   m.def("formats", format_names, "way"_a = "decode",
         "Names of the number types with kernels that decode, encode, or encode weighted.");
   m.def("decode", decode, "dtype"_a, "src"_a, "out"_a, "Stored bytes to f32.");
-  m.def("encode", encode, "dtype"_a, "src"_a, "out"_a, "f32 to stored bytes; (overflow, underflow).");
+  m.def("encode", encode, "dtype"_a, "src"_a, "out"_a, "f32 to stored bytes; (overflow, underflow), and the first block that was refused, if one was.");
   m.def("encode_weighted", encode_weighted, "dtype"_a, "src"_a, "weights"_a, "out"_a,
-        "Rows of f32 to stored bytes, with a weight for each column; (overflow, underflow).");
+        "Rows of f32 to stored bytes, with a weight for each column; as encode.");
   m.def("cast", cast, "source"_a, "target"_a, "src"_a, "out"_a, "Float to float; (overflow, underflow).");
   m.def("stats", stats, "dtype"_a, "src"_a, "(NaN, Inf, minimum, maximum) of floats, or of a block type's f16 scales.");
   m.def("nonfinite", nonfinite, "src"_a, "How many f32 are NaN or Inf.");

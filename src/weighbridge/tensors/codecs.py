@@ -11,16 +11,32 @@ from typing import Final
 
 import numpy as np
 
-from weighbridge.tensors import reference, reference_iq, reference_k, reference_low, reference_weighted
+from weighbridge.tensors import (
+    reference,
+    reference_iq,
+    reference_iq1encode,
+    reference_iq4encode,
+    reference_iqencode,
+    reference_k,
+    reference_low,
+    reference_weighted,
+)
 from weighbridge.tensors.reference import SCALAR, Array, Bytes, aligned, plain_decoder, plain_encoder, widen
 
+_ROWS: Final = {
+    **reference.BLOCKS,
+    **reference_weighted.BLOCKS,
+    **reference_low.BLOCKS,
+    **reference_k.BLOCKS,
+    **reference_iq.BLOCKS,
+}
+_BOOKS: Final = (reference_iq4encode, reference_iqencode, reference_iq1encode)  # encoders over codebooks
 BLOCKS: Final = MappingProxyType(
-    {
-        **reference.BLOCKS,
-        **reference_weighted.BLOCKS,
-        **reference_low.BLOCKS,
-        **reference_k.BLOCKS,
-        **reference_iq.BLOCKS,
+    _ROWS
+    | {
+        name: _ROWS[name]._replace(encode=module.ENCODE.get(name), weighted=weighted)
+        for module in _BOOKS
+        for name, weighted in module.WEIGHTED.items()
     }
 )
 DECODE: Final = MappingProxyType(

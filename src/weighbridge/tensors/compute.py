@@ -215,7 +215,11 @@ class Encode(Over):
             raise self._refusal(lo, values, "has values that aren't finite (NaN or Inf)", _not_finite)
         for a, b, weights in self._groups(lo, hi):
             piece = out[(a - lo) * width : (b - lo) * width]
-            counts = kernels.encode(self.spec.dtype, values[a - lo : b - lo].reshape(-1), piece, weights)
+            try:
+                counts = kernels.encode(self.spec.dtype, values[a - lo : b - lo].reshape(-1), piece, weights)
+            except kernels.RefusedBlock as refused:
+                row, block = divmod(refused.block, self.spec.shape[-1] // self.spec.dtype.block)
+                raise self._refused(a + row, f"{refused.reason} from column {block * self.spec.dtype.block}") from None
             self.report.add(counts.overflow, counts.underflow)
         if self._broken(out):
             reason = f"has values too large for a scale of {self.spec.dtype}"
@@ -231,7 +235,9 @@ class Encode(Over):
         return bool(found.nan or found.inf)
 
     def _refusal(self, lo: int, rows: NDArray[Any], reason: str, bad: Callable[[NDArray[Any]], bool]) -> RefusedError:
-        row = lo + next(i for i, row in enumerate(rows) if bad(row))
+        return self._refused(lo + next(i for i, row in enumerate(rows) if bad(row)), reason)
+
+    def _refused(self, row: int, reason: str) -> RefusedError:
         return RefusedError(
             f"{self._name}: row {row} {reason}, so it can't be quantized to {self.spec.dtype}",
             hint="keep this tensor as BF16 or F32, or repair the checkpoint (wb scan tells what stands in it)",

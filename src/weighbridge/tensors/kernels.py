@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.byteorder import swap_plan
 from weighbridge.base.dtypes import F32, DType
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.native import native
 from weighbridge.tensors import codecs, reference
 from weighbridge.tensors.reference import Array, Bytes, Floats
@@ -25,6 +25,16 @@ class CastCounts(NamedTuple):
 
     overflow: int
     underflow: int
+
+
+class RefusedBlock(RefusedError):
+    """llama.cpp's quantizer stops the process on these numbers: `block` of those that were given."""
+
+    reason = "has values whose weighted squares f32 can't hold (llama.cpp's quantizer stops there)"
+
+    def __init__(self, dtype: DType, block: int) -> None:
+        super().__init__(f"block {block} {self.reason}, so it can't be quantized to {dtype}")
+        self.block = block
 
 
 class ValueStats(NamedTuple):
@@ -71,7 +81,8 @@ def decode(dtype: DType, src: Bytes, out: Floats) -> None:
 def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = None) -> CastCounts:
     """f32 to stored bytes, and what that lost. `importance` is one weight for each column of a row (llama.cpp's
     quant_weights): `src` is then whole rows of its length. IQ1_S, IQ2_XXS and IQ2_XS require it (UsageError); types to
-    which it means nothing, such as Q8_0, take no notice (`DType.importance`)."""
+    which it means nothing, such as Q8_0, take no notice (`DType.importance`). RefusedBlock where llama.cpp would
+    stop."""
     _need(encodes(dtype), f"{dtype} can't be written by this version")
     _sizes(src, dtype.block * 4, out, dtype.size)
     if importance is not None:
@@ -81,19 +92,27 @@ def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = No
     elif dtype.name not in codecs.ENCODE:
         raise UsageError(f"{dtype} can't be written without an importance matrix")
     if dtype.name in _ENCODES:
-        return CastCounts(*native.encode(dtype.name, src, out))
+        return _counts(dtype, native.encode(dtype.name, src, out))
     data, lost = codecs.ENCODE[dtype.name](np.require(src, np.float32, "A"))
     out[:] = data
-    return CastCounts(*lost)
+    return _counts(dtype, lost)
+
+
+def _counts(dtype: DType, lost: tuple[int, ...]) -> CastCounts:
+    """What encoders tell: (overflow, underflow), and the first refused block if there is one."""
+    overflow, underflow, *refused = lost
+    if refused:
+        raise RefusedBlock(dtype, refused[0])
+    return CastCounts(overflow, underflow)
 
 
 def _encode_weighted(dtype: DType, src: Floats, out: Bytes, importance: Floats) -> CastCounts:
     if dtype.name in _WEIGHS:
-        return CastCounts(*native.encode_weighted(dtype.name, src, importance, out))
+        return _counts(dtype, native.encode_weighted(dtype.name, src, importance, out))
     rows = np.require(src, np.float32, "A").reshape(-1, importance.size)
     data, lost = codecs.WEIGHTED[dtype.name](rows, np.require(importance, np.float32, "A"))
     out[:] = data
-    return CastCounts(*lost)
+    return _counts(dtype, lost)
 
 
 def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:

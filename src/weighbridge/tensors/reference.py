@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Array = NDArray[Any]
-Lost = tuple[int, int]
+# (overflow, underflow), and the first refused block where there is one.
+Lost = tuple[int, ...]
 Decoder = Callable[[Bytes], Floats]
 Encoder = Callable[[Floats], tuple[Bytes, Lost]]
 # Rows [rows, columns] and a weight for each column (an importance matrix).
