@@ -13,6 +13,7 @@ wb.scan(path, path ...)                                   what they would do whe
 wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
 wb.strip(checkpoint, dst)                                 the weights of a training checkpoint
 wb.save_checkpoint(folder, model=model, optimizer=opt)    a training run's state, without pickles
+wb.quantize(src, "out.gguf", "Q4_K_M", imatrix=file)      llama-quantize's bytes, from any source
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from weighbridge.containers.base import Entry
     from weighbridge.conversion.plan import Plan
+    from weighbridge.conversion.prepare import QuantizeOptions
+    from weighbridge.conversion.quantize import QuantizePlan
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Progress, Result
     from weighbridge.conversion.strip import StripReport
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from weighbridge.reports.identify import Report as IdentifyReport
     from weighbridge.reports.inspect import Report as InspectReport
     from weighbridge.reports.scan.model import ScanReport
+    from weighbridge.reports.quality import Report as QualityReport
     from weighbridge.reports.verify import Report as VerifyReport
     from weighbridge.tensors.nodes import Node
 
@@ -49,7 +53,7 @@ Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
 __all__ = [
     "Model", "Tensor", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan",
-    "save_checkpoint", "scan", "strip", "verify",
+    "plan_quantize", "quality", "quantize", "save_checkpoint", "scan", "strip", "verify",
 ]  # fmt: skip
 
 
@@ -212,13 +216,79 @@ def hash(paths: Path | Sequence[Path], *, algo: str = "sha256", tensors: bool = 
     return hash_paths([paths] if isinstance(paths, str | os.PathLike) else paths, algo=algo, tensors=tensors)
 
 
+def plan_quantize(
+    src: Path, dst: Path, ftype: str = "", *, options: QuantizeOptions | None = None, **settings: Any
+) -> QuantizePlan:
+    """What `quantize` would do, without doing it: the type of each tensor, sizes, what stands in the way."""
+    from weighbridge.conversion.prepare import QuantizeOptions
+    from weighbridge.conversion.quantize import build
+    from weighbridge.models.checkpoint import open_checkpoint
+
+    chosen = _settings(options or QuantizeOptions(), settings)
+    return build(open_checkpoint(os.fspath(src)), os.fspath(dst), ftype, chosen)
+
+
+def quantize(
+    src: Path,
+    dst: Path,
+    ftype: str = "",
+    *,
+    options: QuantizeOptions | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Result:
+    """Quantize the model at `src`, in whatever format it is, to the GGUF `dst`, with the bytes that llama-quantize
+    would write. `ftype`: one of its types, `Q4_K_M` say; none where `target_bpw` or `target_size` is given: then each
+    tensor gets the type that serves the whole best at that size. `settings` are fields of `QuantizeOptions` by name
+    (imatrix="imatrix.gguf"). On any error nothing is left behind and what existed stays."""
+    from weighbridge.conversion.prepare import QuantizeOptions
+    from weighbridge.conversion.quantize import build
+    from weighbridge.conversion.run import run
+    from weighbridge.models.checkpoint import open_checkpoint
+
+    chosen = _settings(options or QuantizeOptions(), settings)
+    with open_checkpoint(os.fspath(src)) as model:
+        made = build(model, os.fspath(dst), ftype, chosen)
+        made.check()
+        return run(made, overwrite=chosen.overwrite, progress=progress)
+
+
+def quality(
+    src: Path,
+    dst: Path,
+    *,
+    options: QuantizeOptions | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> QualityReport:
+    """How much the GGUF `dst` differs from `src`, of which `quantize` made it with these options: errors tensor by
+    tensor, with `imatrix` also weighted by it. Reads every value of both."""
+    from weighbridge.conversion.prepare import QuantizeOptions, prepare
+    from weighbridge.models.checkpoint import open_checkpoint
+    from weighbridge.reports.quality import measure
+
+    chosen = _settings(options or QuantizeOptions(), settings)
+    with open_checkpoint(os.fspath(src)) as model, open_checkpoint(os.fspath(dst)) as made:
+        prepared = prepare(model, None, chosen)
+        if strange := prepared.tensors.keys() ^ made.stored.keys():
+            raise UsageError(f"{src} and {dst} are not the same model: {min(strange)} is in one of them only")
+        known = {name: w for name in prepared.tensors if (w := prepared.weights(name)) is not None}
+        jobs = chosen.conversion(None).workers
+        return measure(prepared.tensors, made.stored, known, jobs=jobs, progress=progress)
+
+
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:
     from weighbridge.conversion.recipe import ConvertOptions
 
-    known = {f.name for f in fields(ConvertOptions)}
+    return cast("ConvertOptions", _settings(options or ConvertOptions(), settings))
+
+
+def _settings(options: Any, settings: Mapping[str, Any]) -> Any:
+    """`options` with `settings`, which are fields of it by name."""
+    known = {f.name for f in fields(options)}
     if unknown := settings.keys() - known:
         raise UsageError(f"no such option: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(sorted(known))}")
-    return replace(options or ConvertOptions(), **settings)
+    return replace(options, **settings)
 
 
 # ------------------------------------------------------------------------------------------------ objects

@@ -65,7 +65,7 @@ def test_losses_of_a_cast_are_told(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_losses_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     losses = [Loss("decoded", f"t{i}") for i in range(5)] + [Loss("left out: the tokenizer")]
-    plans._losses(losses)
+    plans.print_losses(losses)
     assert capsys.readouterr().err == "warning: t0, t1, t2 and 2 more: decoded\nwarning: left out: the tokenizer\n"
     plans._counted("too small", {"a": 2, "b": 3})
     assert capsys.readouterr().err == "warning: 5 values were too small, most in b (3)\n"

@@ -24,7 +24,16 @@ SHA256 = "c17ee1163006f70726abb9f72137830818f3d8cb60bfc34cb232d08428eaa22b"
 ROOT = Path(__file__).resolve().parents[2] / ".oracle"
 TREE = ROOT / f"llama.cpp-{VERSION}"
 _PREFIX = f"xllamacpp-{VERSION}/thirdparty/llama.cpp/"
-_WANTED = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/", "include/", "models/", "tests/snapshots/", "LICENSE")
+_WANTED = (
+    "convert_hf_to_gguf.py", "conversion/", "gguf-py/", "include/", "models/", "tests/snapshots/", "LICENSE",
+    # what llama_quantize.py compiles
+    "tools/quantize/", "src/llama-quant.cpp", "common/imatrix-loader.cpp", "common/imatrix-loader.h", "common/common.h",
+    "common/log.h", "common/build-info.h", "ggml/include/", "src/llama-ext.h",
+    *(f"src/llama-{part}.h" for part in (
+        "adapter", "arch", "batch", "cparams", "graph", "hparams", "impl", "memory", "mmap", "model-loader", "model",
+        "vocab",
+    )),
+)  # fmt: skip
 
 
 def find() -> Path | None:
@@ -53,8 +62,8 @@ def require() -> Path:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """One test worker downloads, the others wait for it (where the system has such locks)."""
+def alone() -> Iterator[None]:
+    """One test worker downloads (or compiles), the others wait for it (where the system has such locks)."""
     ROOT.mkdir(exist_ok=True)
     with open(ROOT / "lock", "w") as lock:
         with suppress(ImportError):
@@ -80,7 +89,7 @@ def obtain() -> Path:
     """Download, check, unpack, move into place with one rename."""
     if found := find():
         return found
-    with _alone(), tempfile.TemporaryDirectory(dir=ROOT) as folder:
+    with alone(), tempfile.TemporaryDirectory(dir=ROOT) as folder:
         if found := find():
             return found
         archive = _download(Path(folder))

@@ -60,7 +60,7 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
     draft = _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
     container = _WEIGHTS.get(kind, kind)
     folder = kind in _WEIGHTS or (options.sharded and container in targets.SHARDABLE)
-    _check_target(path, model, folder)
+    check_target(path, model, folder)
     draft.stem = _stem(path, model, kind)
     if kind == "mlx" and not options.sharded:
         options = replace(options, max_shard_size=SHARD)
@@ -123,7 +123,8 @@ def _told_by(path: Path, model: Checkpoint) -> str:
     return "hf" if _folder_of_models(model) else _AGAIN.get(model.format, model.format)
 
 
-def _check_target(path: Path, model: Checkpoint, folder: bool) -> None:
+def check_target(path: Path, model: Checkpoint, folder: bool) -> None:
+    """RefusedError where writing to `path` would harm the source."""
     here = path.resolve()
     held = {w.resolve() for w in model.place.weights}
     if here in held or (folder and any(w.parent == here for w in held)):
@@ -141,7 +142,8 @@ def _stem(path: Path, model: Checkpoint, kind: str) -> str:
 # ------------------------------------------------------------------------------------------------ to GGUF
 
 
-def _to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
+def to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
+    """Names, types, order and keys of `model` as a GGUF."""
     if model.format == "gguf":
         return _gguf_again(model, options)
     if model.format == "ggml":
@@ -302,5 +304,5 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
 
 
 _DRAFTS: Final[Mapping[str, Callable[[Checkpoint, ConvertOptions], Draft]]] = MappingProxyType(
-    {"gguf": _to_gguf, "hf": _to_hf, "hf-torch": partial(_to_hf, container="torch"), "mlx": to_mlx}
+    {"gguf": to_gguf, "hf": _to_hf, "hf-torch": partial(_to_hf, container="torch"), "mlx": to_mlx}
 )

@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
+from weighbridge.conversion import forks
 from weighbridge.conversion.mixture_table import FType, Rule, build_table, table
 
 __all__ = [
@@ -58,6 +59,8 @@ def ftype(name: str) -> FType | None:
     for row in rows:
         if wanted in (row.name, *row.aliases, str(row.number)):
             return row
+    if origin := forks.origin(wanted):
+        raise UsageError(f"llama.cpp has no type {wanted}: {origin.whose}", hint=origin.instead)
     names = [n for row in rows for n in (row.name, *row.aliases)]
     near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}, {COPY}"
@@ -67,6 +70,17 @@ def ftype(name: str) -> FType | None:
 def ftype_names() -> tuple[str, ...]:
     """Every name that can be asked for, aliases and COPY too."""
     return (*(n for row in table().ftypes.values() if row.asked for n in (row.name, *row.aliases)), COPY)
+
+
+# What llama.cpp takes a file for, by the type most of its tensors are in, where it isn't the type's own name; for some
+# it has no guess (llama-model-loader.cpp).
+_GUESSES: Final = MappingProxyType({"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "F32"})
+
+
+def nearest_ftype(dtype: str) -> int:
+    """The number of the file type for a file that is mostly in the type `dtype`."""
+    row = table().ftypes.get(_GUESSES.get(dtype, dtype))
+    return row.number if row is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,8 @@ def target_type(name: str) -> DType:
     llama-quantize takes, and then aborts or writes what can't be loaded)."""
     dtype = BY_NAME.get(name.upper())
     if dtype is None or dtype not in _TARGETS:
+        if origin := forks.origin(name.upper()):
+            raise UsageError(f"llama.cpp has no type {name.upper()}: {origin.whose}", hint=origin.instead)
         near = difflib.get_close_matches(name.upper(), [t.name for t in _TARGETS], n=3, cutoff=0.4)
         raise UsageError(
             f"{name!r} is no type that a tensor can be quantized to",

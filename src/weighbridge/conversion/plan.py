@@ -74,6 +74,8 @@ class Plan:
     budget: int = MEMORY
     #: casts that are counted while running, by tensor
     reports: Mapping[str, CastReport] = field(default_factory=dict)
+    #: what the result depends on besides the plan: the files that are read, as they were when it was made
+    sources: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -102,9 +102,8 @@ def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:
     if name not in (None, "auto"):
         wanted = dtype(name)
         if wanted.name not in FTYPES:
-            raise UsageError(
-                f"a GGUF of {wanted} can't be written yet", hint=f"one of {', '.join(map(str.lower, FTYPES))}"
-            )
+            known = ", ".join(map(str.lower, FTYPES))
+            raise UsageError(f"wb convert writes GGUFs in {known}", hint=f"for others: wb quantize SRC DST {wanted}")
         return wanted
     first = next((s.dtype for s in specs if len(s.shape) > 1 and s.dtype in (BF16, F16)), F16)
     return first

@@ -74,7 +74,7 @@ def convert_and_tell(src: Path, dst: Path, *, as_json: bool = False, to: str | N
     if as_json:
         emit_json(result)
     else:
-        _print_result(result)
+        print_result(result)
     return 0
 
 
@@ -98,8 +98,8 @@ def _print_plan(plan: Plan) -> None:
     work = Counter((t["dtype"], t["how"]) for f in data["files"] for t in f["tensors"])
     table(["type", "how", Column("tensors", right=True)], [(*key, count) for key, count in work.most_common()])
     _moves(plan.moves)
-    _losses(plan.losses)
-    _notes(data["notes"])
+    print_losses(plan.losses)
+    print_notes(data["notes"])
 
 
 def _moves(moves: Sequence[Move]) -> None:
@@ -116,7 +116,7 @@ def _moves(moves: Sequence[Move]) -> None:
         (note if kind == "exact" else warn)(clean(line))
 
 
-def _losses(losses: Sequence[Loss]) -> None:
+def print_losses(losses: Sequence[Loss]) -> None:
     """One line for each kind of loss, however many tensors have it; all of them with --verbose."""
     kinds: dict[str, list[str]] = {}
     for loss in losses:
@@ -135,7 +135,7 @@ def _counted(what: str, counts: Mapping[str, int]) -> None:
         warn(f"{total:,} {'values were' if total > 1 else 'value was'} {what}, {most}")
 
 
-def _notes(lines: Sequence[str]) -> None:
+def print_notes(lines: Sequence[str]) -> None:
     """A few of them; a set of a hundred shards has hundreds."""
     shown = lines if SCREEN.verbose or len(lines) <= _NOTES else lines[: _NOTES - 1]
     for line in shown:
@@ -144,12 +144,13 @@ def _notes(lines: Sequence[str]) -> None:
         note(f"note: {len(lines) - len(shown)} more, shown with -v")
 
 
-def _print_result(result: Result) -> None:
+def print_result(result: Result) -> None:
+    """What was written, and what was lost on the way."""
     _moves(result.moves)
-    _losses(result.losses)
+    print_losses(result.losses)
     _counted("too large for the type and became infinity", result.overflow)
     _counted("too small for the type and became zero", result.underflow)
-    _notes(result.notes)
+    print_notes(result.notes)
     rate = f", {human_bytes(int(result.bytes / result.seconds))}/s" if result.seconds > 0.1 else ""
     count = f"{len(result.files)} files, " if len(result.files) > 1 else ""
     echo(clean(f"{result.target}: {count}{human_bytes(result.bytes)} in {human_time(result.seconds)}{rate}"))
