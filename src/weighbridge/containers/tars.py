@@ -1,0 +1,170 @@
+"""Tar archives, as far as models need them: where each member's bytes lie. Nothing is unpacked, nothing is written.
+
+    [header: 512 bytes] [data, padded to 512] ... [two blocks of zeros]
+
+A header's checksum must be right; a name longer than its field comes from a GNU or pax member in front of it. What
+follows the zeros is no longer part of the archive for any reader. Reference: POSIX.1-2024 pax (ustar and extended
+headers), GNU tar's manual (basic tar format); proven against Python's tarfile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import MIB
+from weighbridge.io.source import Source
+
+BLOCK: Final = 512
+# A name in a pax or GNU header: PATH_MAX is 4096 bytes, and a pax header may tell more than the name.
+_EXTENDED: Final = MIB
+_REGULAR: Final = frozenset(b"\x0007")
+_LINKS: Final = {0x31: "hard link", 0x32: "symbolic link"}
+_OTHER: Final = {0x33: "character device", 0x34: "block device", 0x35: "folder", 0x36: "pipe"}
+_SPARSE: Final = 0x53
+
+
+class Member(NamedTuple):
+    """One member: its header at `at`, its data in bytes [start, start + size). `kind`: file, or what else it is.
+    `link`: where a link leads."""
+
+    name: str
+    kind: str
+    at: int
+    start: int
+    size: int
+    link: str = ""
+
+
+class _Told(NamedTuple):
+    """What headers in front of a member say of it in place of its own."""
+
+    name: str | None = None
+    link: str | None = None
+    size: int | None = None
+    sparse: bool = False
+
+    def over(self, common: _Told) -> _Told:
+        """What is told of this member, else of all."""
+        return _Told(
+            common.name if self.name is None else self.name, common.link if self.link is None else self.link,
+            common.size if self.size is None else self.size, self.sparse or common.sparse,
+        )  # fmt: skip
+
+
+def begins(source: Source) -> bool:
+    """Whether a tar begins here: its first header's checksum is right."""
+    try:
+        _check(source.read(0, BLOCK), source, 0)
+    except FormatError:
+        return False
+    return True
+
+
+def members(source: Source) -> Iterator[Member]:
+    """The members, in order. FormatError at the first header that is broken; UnsupportedError where a part of an
+    archive is told in a way that isn't read."""
+    at, common, own = 0, _Told(), _Told()
+    while source.size - at >= BLOCK:
+        block = source.read(at, BLOCK)
+        if not any(block):
+            break
+        _check(block, source, at)
+        kind, size = block[156], _number(block[124:136], source, at)
+        body, start = at + BLOCK, at
+        if kind in b"xgLK":
+            text = _extended(source, body, size)
+            at = body + -(-size // BLOCK) * BLOCK
+            if kind == ord("g"):
+                common = _pax(text, common, source, start)
+            else:
+                own = _pax(text, own, source, start) if kind == ord("x") else _gnu(text, own, kind)
+            continue
+        member = _member(block, own.over(common), start, size)
+        if member.size > source.size - body:
+            raise FormatError("a member's data lies outside", path=source.name, offset=start,
+                              field=repr(member.name), found=member.size)  # fmt: skip
+        yield member
+        at, own = body + -(-member.size // BLOCK) * BLOCK, _Told()
+    else:
+        if at < source.size:
+            raise FormatError("the archive ends inside a header", path=source.name, offset=at)
+
+
+def _member(block: bytes, told: _Told, at: int, size: int) -> Member:
+    kind = block[156]
+    name = told.name if told.name is not None else _name(block)
+    link = told.link if told.link is not None else _text(block[157:257])
+    what = "file" if kind in _REGULAR else _LINKS.get(kind) or _OTHER.get(kind) or f"member of type {kind:#04x}"
+    if kind == _SPARSE or told.sparse:
+        what = "sparse file"
+    if kind == 0 and name.endswith("/"):  # as tars before POSIX mark a folder
+        what = "folder"
+    length = told.size if told.size is not None else size
+    holds = what in ("file", "sparse file") or what.startswith("member")
+    return Member(name, what, at, at + BLOCK, length if holds else 0, link if kind in _LINKS else "")
+
+
+def _name(block: bytes) -> str:
+    prefix = _text(block[345:500]) if block[257:263] == b"ustar\0" else ""
+    name = _text(block[:100])
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def _check(block: bytes, source: Source, at: int) -> None:
+    said = block[148:156].strip(b" \0")
+    if not re.fullmatch(rb"[0-7]{1,8}", said) or int(said, 8) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
+        raise FormatError("a header's checksum is wrong", path=source.name, offset=at, found=said)
+
+
+def _number(field: bytes, source: Source, at: int) -> int:
+    """Octal digits, or (GNU) a big-endian number with the highest bit set."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.partition(b"\0")[0].strip(b" ")
+    if not re.fullmatch(rb"[0-7]*", digits):
+        raise FormatError("a member's size is no octal number", path=source.name, offset=at, found=field)
+    return int(digits or b"0", 8)
+
+
+def _extended(source: Source, at: int, size: int) -> bytes:
+    if size > _EXTENDED:
+        raise UnsupportedError(f"{source.name}: an extended header of {size} bytes", hint="it is no archive of a model")
+    return source.read(at, size)
+
+
+def _gnu(text: bytes, told: _Told, kind: int) -> _Told:
+    value = _text(text)
+    return told._replace(name=value) if kind == ord("L") else told._replace(link=value)
+
+
+def _pax(text: bytes, told: _Told, source: Source, at: int) -> _Told:
+    """Records `length key=value\\n`, the length counting itself."""
+    place = 0
+    while place < len(text):
+        match = re.compile(rb"(\d{1,7}) ").match(text, place)
+        end = place + int(match[1]) if match else 0
+        if match is None or end <= match.end() or end > len(text) or text[end - 1 : end] != b"\n":
+            raise FormatError("an extended header is damaged", path=source.name, offset=at + BLOCK + place)
+        key, _, value = text[match.end() : end - 1].partition(b"=")
+        told = _record(told, key, value, source, at)
+        place = end
+    return told
+
+
+def _record(told: _Told, key: bytes, value: bytes, source: Source, at: int) -> _Told:
+    if key == b"path":
+        return told._replace(name=value.decode("utf-8", "surrogateescape").rstrip("/"))
+    if key == b"linkpath":
+        return told._replace(link=value.decode("utf-8", "surrogateescape"))
+    if key == b"size":
+        if not re.fullmatch(rb"\d{1,20}", value):
+            raise FormatError("a size is no number", path=source.name, offset=at, found=value[:40])
+        return told._replace(size=int(value))
+    return told._replace(sparse=True) if key.startswith(b"GNU.sparse.") else told

@@ -1,0 +1,164 @@
+"""A compressed stream (gzip, zlib, bzip2, xz, lzma) as a source: unpacked as it is read, forwards; going back behind
+the window means to start over.
+
+Loaders read such a stream until something is wrong with it, so that is what counts here: what can be unpacked before
+the damage is the source's bytes, and `trouble` says what the damage is. Memory is a window, whatever the stream claims;
+`charge` is told before bytes are unpacked and may refuse: of all once, and again for each time of starting over.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.limits import MIB, SNIFF_XZ
+from weighbridge.io.source import Source
+
+_CHUNK: Final = 1 << 16
+_WINDOW: Final = 4 * MIB
+#: What the decoders raise for a stream that is damaged, or (MemoryError) that asks for more than its limit.
+BROKEN: Final = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError, MemoryError)
+
+
+class _Inflate:
+    """zlib's decompressor with the interface of the other two."""
+
+    def __init__(self, bits: int) -> None:
+        self._inner = zlib.decompressobj(bits)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, most)
+
+
+class Codec(NamedTuple):
+    """How a stream begins (all that is known of it in two bytes or more), and a new decoder of it."""
+
+    starts: Callable[[bytes], bool]
+    decoder: Callable[[], Any]
+
+
+def _zlib_head(head: bytes) -> bool:
+    """Deflate with any window, the two bytes divisible by 31, no preset dictionary (RFC 1950, 2.2)."""
+    return len(head) >= 2 and head[0] & 15 == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0
+
+
+def _lzma_head(head: bytes) -> bool:
+    """Properties of the one kind that is written, and a dictionary of whole 64 KiB (xz's lzma-file-format.txt)."""
+    return head[:3] == b"\x5d\0\0" and len(head) >= 13 and (head[5:13] == b"\xff" * 8 or head[10:13] == bytes(3))
+
+
+CODECS: Final[Mapping[str, Codec]] = MappingProxyType(
+    {
+        "gzip": Codec(lambda h: h[:3] == b"\x1f\x8b\x08", lambda: _Inflate(31)),
+        "bz2": Codec(lambda h: h[:3] == b"BZh", bz2.BZ2Decompressor),
+        "xz": Codec(lambda h: h[:6] == b"\xfd7zXZ\0", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, SNIFF_XZ)),
+        "lzma": Codec(_lzma_head, lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, SNIFF_XZ)),
+        "zlib": Codec(_zlib_head, lambda: _Inflate(15)),
+    }
+)
+
+
+def codec_of(head: bytes) -> str | None:
+    """The name of the codec that a stream with this head is for."""
+    return next((name for name, codec in CODECS.items() if codec.starts(head)), None)
+
+
+class UnpackSource(Source):
+    """The bytes that the `codec` stream at the start of `parent` unpacks to, and those of the streams of the same kind
+    right behind it. `trouble`: why it ends before the parent does, None where it doesn't. `trailing`: where in the
+    parent bytes begin that are no stream, its size where there are none. Opening it unpacks all of it once."""
+
+    sequential = True
+
+    def __init__(
+        self, parent: Source, codec: str, name: str | None = None, charge: Callable[[int], None] = lambda count: None
+    ) -> None:
+        self.parent, self.codec, self.name, self.charge = parent, CODECS[codec], name or parent.name, charge
+        self.trouble: str | None = None
+        self.trailing = parent.size
+        self._lock = threading.Lock()
+        self._passes = 0
+        self._rewind()
+        while not self._over:
+            self._step()
+        self.size = self._end
+        if self.size > len(self._window):  # the front is asked for next
+            self._rewind()
+
+    def _rewind(self) -> None:
+        self._passes += 1
+        self._decoder = self.codec.decoder()
+        self._taken = 0  # bytes of the parent given to decoders
+        self._window = bytearray()  # the bytes up to `_end`
+        self._end = 0
+        self._over = False
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        with self._lock:
+            done = 0
+            while done < len(out):
+                at = offset + done
+                if at < self._end - len(self._window):
+                    self._rewind()
+                while self._end <= at and not self._over:
+                    self._step()
+                start = at - (self._end - len(self._window))
+                piece = self._window[start : start + len(out) - done]
+                if not piece:
+                    break
+                out[done : done + len(piece)] = piece
+                done += len(piece)
+            return done
+
+    def _step(self) -> None:
+        """Unpack a few bytes more, or see that there are none."""
+        try:
+            if self._decoder.eof:
+                self._next_stream()
+                return
+            packed = self._input() if self._decoder.needs_input else b""
+            if self._decoder.needs_input and not packed:
+                raise EOFError("it ends too early")
+            if self._passes != 2:  # the first one only learns the size
+                self.charge(_CHUNK)
+            piece = self._decoder.decompress(packed, _CHUNK)
+        except BROKEN as error:
+            self._stop(str(error) or type(error).__name__)
+            return
+        if len(self._window) > _WINDOW:
+            del self._window[: _WINDOW // 2]
+        self._window += piece
+        self._end += len(piece)
+
+    def _input(self) -> bytes:
+        packed = self.parent.read(self._taken, min(_CHUNK, self.parent.size - self._taken))
+        self._taken += len(packed)
+        return packed
+
+    def _next_stream(self) -> None:
+        at = self._taken - len(self._decoder.unused_data)
+        head = self.parent.read(at, min(16, self.parent.size - at))
+        if not self.codec.starts(head):
+            self.trailing, self._over = at, True
+            return
+        self._decoder, self._taken = self.codec.decoder(), at
+
+    def _stop(self, why: str) -> None:
+        self.trouble, self._over = why, True
