@@ -113,3 +113,7 @@ SCAN_FILES: Final = 20_000
 SCAN_PLAIN: Final = 256 << 10
 # A file that a scan reads whole before it looks: a thousand small reads take longer than one of so much.
 SCAN_HELD: Final = MIB
+# A chat template: the longest in public are some 30 kB, and their expressions nest below 20. A level is some Python
+# calls.
+JINJA_SIZE: Final = MIB
+JINJA_DEPTH: Final = 40

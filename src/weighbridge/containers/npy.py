@@ -119,6 +119,27 @@ def read_header(source: Source) -> Header:
     return Header(spec, order, start, start + spec.nbytes, version, text)
 
 
+def objects_at(source: Source) -> int | None:
+    """Where the pickle of an array of objects begins; None for an array of plain numbers, text or records of them. A
+    type that isn't known to be plain counts as objects: numpy takes many spellings."""
+    _, start, text = _text(source)
+    return None if _is_plain(_fields(text, source.name)["descr"]) else start
+
+
+# Bool, numbers, complex, bytes, text, void, dates: `descr` as numpy writes it.
+_PLAIN: Final = re.compile(r"[<>|=]?(?:\?|[bBhHiIlLqQefdgFDG]|[biufcSUVa]\d+|[mM]8(?:\[\w{1,12}(?:/\d+)?\])?)")
+
+
+def _is_plain(descr: object) -> bool:
+    """Whether a `descr` names no objects: one type, or fields of (name, type) or (name, type, shape)."""
+    if isinstance(descr, str):
+        return _PLAIN.fullmatch(descr) is not None
+    if isinstance(descr, tuple) and len(descr) == 2:  # (type, shape): a sub-array
+        return _is_plain(descr[0]) and not isinstance(descr[1], str | dict)
+    fields = descr if isinstance(descr, list) else None
+    return fields is not None and all(isinstance(f, tuple) and len(f) in (2, 3) and _is_plain(f[1]) for f in fields)
+
+
 def _text(source: Source) -> tuple[tuple[int, int], int, str]:
     head = source.head(12)
     if head[:6] != MAGIC:

@@ -576,7 +576,7 @@ ZIPS = [
     case("absolute", zipped(Part("/etc/x", b"\0")), _M, "zip/name"),
     case("a drive", zipped(Part("C:x", b"\0")), _M, "zip/name"),
     case("backslash", zipped(Part("x\\data.pkl")), _M, "zip/name"),
-    case("a NUL", zipped(Part("x/data.pkl\0.txt", EVIL)), _D, "zip/name", "pickle/dangerous-call"),
+    case("a NUL", zipped(Part("x/data.pkl\0.txt", EVIL)), _D, "zip/name", "file/odd-name", "pickle/dangerous-call"),
     case("a dot", zipped(Part("x/./data.pkl")), _M, "zip/name"),
     case("two roots", zipped(MAIN, Part("y/data.pkl")), _M, "zip/several-checkpoints"),
     case("bzip2", plain_zip(("x/data.pkl", EVIL), method=12), _D, "zip/method", "pickle/dangerous-call"),

@@ -122,6 +122,7 @@ CALLS: Final[Mapping[Path, Allowed]] = MappingProxyType(
         **_both(("pathlib", "pathlib._local"), dict.fromkeys(_PATHS, _row("str*"))),
         **{path: row for part, rows in _NUMPY.items() for path, row in
            _both([f"{core}.{part}" for core in NUMPY_CORE], rows).items()},
+        ("joblib.numpy_pickle", "NumpyArrayWrapper"): _row("", "attributes", new=True),
         ("numpy", "dtype"): _row("numpy-code flag? flag?", "any"),  # `shapes.numpy_state` looks at it
     }
 )  # fmt: skip

@@ -1,12 +1,26 @@
-"""The dispatch table of a scan: which look is at which kind of file. Kinds are by content (`containers/sniff.py`);
-names only add looks, they never take one away."""
+"""The dispatch table of a scan: which look is at which kind of file. Kinds are by content (`kinds.py`); names only add
+looks, they never take one away."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from weighbridge.reports.scan import pickles, zip_look
-from weighbridge.reports.scan.kinds import STORAGE
+from weighbridge.io.unpack import CODECS
+from weighbridge.reports.scan import (
+    archives,
+    arrays,
+    configs,
+    headers,
+    pickles,
+    polyglots,
+    programs,
+    templates,
+    texts,
+    torch_tar,
+    unlooked,
+    zip_look,
+)
+from weighbridge.reports.scan.kinds import STORAGE, ZIPS
 from weighbridge.reports.scan.model import Look, Row
 
 #: Kinds that hold numbers, text or pictures and nothing that a loader of theirs would run.
@@ -18,13 +32,24 @@ DATA: Final = frozenset(
 #: What looks at a kind that no row is for; it remains one that was not looked into.
 OTHERWISE: Final[Look] = pickles.probe
 
-#: Looks at every file and member that is more than a storage, whatever its kind.
-EVERY: Final[tuple[Look, ...]] = ()
-
-ZIPS: Final = frozenset({"torch-zip", "torchscript", "torchserve", "npz", "zip", "keras", "coreml", "nemo"})
+#: Looks at every file and member that is more than a storage, whatever its kind; they do not count as looking into it.
+EVERY: Final[tuple[Look, ...]] = (polyglots.name, polyglots.appended)
 
 LOOKS: Final[tuple[Row, ...]] = (
     Row(pickles.look, frozenset({"pickle", "torch-legacy"})),
+    Row(arrays.opcodes, frozenset({"pickle", "torch-legacy"})),
     Row(zip_look.look, ZIPS),
+    Row(programs.look, ZIPS),
+    Row(archives.stream, frozenset(CODECS)),
+    Row(archives.tar, frozenset({"tar", "tf-hub"})),
+    Row(torch_tar.look, frozenset({"torch-tar"})),
+    Row(arrays.look, frozenset({"npy"})),
+    Row(headers.gguf_look, frozenset({"gguf"})),
+    Row(headers.safetensors_look, frozenset({"safetensors"})),
+    Row(configs.look, frozenset({"json"}), ("*.json",)),
+    Row(templates.look, names=("*.jinja", "*.jinja2", "*.j2")),
+    Row(texts.yaml, names=("*.yaml", "*.yml")),
+    Row(texts.script, names=("*.py", "*.pyw", "*.sh", "*.bash", "*.bat", "*.ps1")),
+    *(Row(unlooked.of(kind), frozenset({kind})) for kind in unlooked.WHY),
     Row(OTHERWISE, DATA),
 )

@@ -34,7 +34,8 @@ from weighbridge.reports.scan.model import (
     found,
 )
 from weighbridge.reports.scan.shapes import callee_of, class_of, storage_id
-from weighbridge.unpickle.machine import Event, Machine
+from weighbridge.unpickle.joblib import Machine
+from weighbridge.unpickle.machine import Event
 from weighbridge.unpickle.opcodes import TABLE
 from weighbridge.unpickle.values import Blob
 

@@ -6,7 +6,39 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.reports.scan import engine, judge, pickles, zip_look
+from weighbridge.reports.scan import (
+    archives,
+    arrays,
+    configs,
+    engine,
+    headers,
+    judge,
+    pickles,
+    polyglots,
+    programs,
+    templates,
+    texts,
+    unlooked,
+    zip_look,
+)
 from weighbridge.reports.scan.model import Rule
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType({**judge.RULES, **pickles.RULES, **zip_look.RULES, **engine.RULES})
+_LOOKS: Final = (
+    judge,
+    pickles,
+    zip_look,
+    archives,
+    arrays,
+    polyglots,
+    headers,
+    configs,
+    templates,
+    texts,
+    programs,
+    unlooked,
+    engine,
+)
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {name: rule for look in _LOOKS for name, rule in look.RULES.items()}
+)

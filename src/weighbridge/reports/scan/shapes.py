@@ -113,6 +113,8 @@ def _view(v: Any, numel: int) -> bool:
 
 
 def _storage(v: Any) -> bool:
+    if isinstance(v, tuple):  # an id that was not made one: torch refuses it, burn's tar files have it
+        v = Persistent(0, v)
     return storage_id(v) is not None or callee_of(v) == LOADED  # the latter: of a tensor pickled without torch.save
 
 

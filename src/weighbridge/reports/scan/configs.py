@@ -1,0 +1,231 @@
+"""The look at JSON files beside weights: what in them names code, templates, or files elsewhere.
+
+Files are read as Python's own reader does it (NaN, duplicate keys, any width of integers), since that is the one that
+loads them; a key that matters and stands there twice is told, as other readers take the other one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.containers.sharded import shard_name
+from weighbridge.io.source import Source
+from weighbridge.reports.scan import templates
+from weighbridge.reports.scan.dangers import consequence
+from weighbridge.reports.scan.model import (
+    Budget,
+    Finding,
+    NotLookedInto,
+    Piece,
+    Place,
+    Rule,
+    Use,
+    Verdict,
+    found,
+    shown,
+)
+
+_D, _M, _U = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "config/own-code": Rule(_U, "config that names Python code in its own folder (`auto_map`, custom pipelines)"),
+        "config/remote-code": Rule(_D, "config that names Python code in another repository"),
+        "config/trust": Rule(_U, "config that tells the loader to trust code of the repository"),
+        "config/target": Rule(_U, "config that names a class or function to be called (`_target_`)"),
+        "config/dangerous-target": Rule(_D, "config that names a function to be called that is known to do harm"),
+        "config/lambda": Rule(_D, "Keras layer that holds Python code (Lambda)"),
+        "config/foreign-class": Rule(_U, "Keras config that names a class of a module that is none of Keras'"),
+        "config/repeated-key": Rule(_M, "key that matters here and stands there twice: readers take different ones"),
+        "config/unreadable": Rule(_M, "config that Python's JSON reader would not take"),
+        "index/outside": Rule(_D, "shard whose name leads out of the folder"),
+    }
+)
+_TRUSTED: Final = "With trust_remote_code=True this code is imported and runs, with all that the user may do."
+# Modules whose classes model configs honestly name: what they make is a model, an optimizer, a dataset.
+_KNOWN_TARGETS: Final = ("nemo.", "torch.nn.", "torch.optim.", "omegaconf.", "pytorch_lightning.", "lightning.",
+                         "transformers.", "diffusers.", "hydra.utils.get_class", "peft.")  # fmt: skip
+_KERAS: Final = ("keras", "tensorflow", "tf_keras", "keras_hub", "keras_nlp", "keras_cv", "builtins.NoneType")
+_NODES: Final = 2_000_000
+# Configs that loaders read by these names must be JSON; other files may be anything that is called so.
+_LOADED: Final = frozenset(
+    {"config.json", "tokenizer_config.json", "generation_config.json", "model_index.json", "processor_config.json",
+     "preprocessor_config.json", "chat_template.json", "adapter_config.json"}
+)  # fmt: skip
+
+
+class _Object(dict[str, Any]):
+    """A JSON object as Python takes it, and the keys that stand in it more than once."""
+
+    repeated: frozenset[str] = frozenset()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    made = _Object(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        made.repeated = frozenset(key for key in made if keys.count(key) > 1) if len(keys) < 1000 else frozenset(made)
+    return made
+
+
+def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """A JSON file."""
+    if source.size > CONFIG_JSON:
+        yield NotLookedInto(place.path, place.members, "JSON", f"it is longer than {CONFIG_JSON} bytes")
+        return
+    budget.spend(source.size)
+    try:
+        value = json.loads(source.read(0, source.size).decode("utf-8-sig"), object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        if place.name.lower() in _LOADED:
+            yield found(RULES, "config/unreadable", source, place, f"it can't be read as JSON: {error}")
+        return
+    walk = _Walk(source, place)
+    yield from walk.all(value)
+
+
+class _Walk:
+    """All objects of one file, each key that matters with its check."""
+
+    def __init__(self, source: Source, place: Place) -> None:
+        self.source, self.place = source, place
+
+    def all(self, value: Any) -> Iterator[Finding]:
+        stack, count = [value], 0
+        while stack and count < _NODES:
+            node, count = stack.pop(), count + 1
+            if isinstance(node, _Object):
+                yield from self.object(node)
+                stack += node.values()
+            elif isinstance(node, list):
+                stack += node
+        if stack:
+            raise UnsupportedError(f"{self.source.name}: more than {_NODES} values in one JSON file")
+
+    def object(self, node: _Object) -> Iterator[Finding]:
+        for key in node.keys() & _KEYS.keys():
+            yield from _KEYS[key](self, node[key], node)
+        for key in sorted(node.repeated & _KEYS.keys()):
+            yield self.say("config/repeated-key", f"the key {key!r} stands there twice")
+
+    def say(self, rule: str, words: str, name: str | None = None, consequence: str = "") -> Finding:
+        use = Use.IMPORTED if name else None
+        return found(RULES, rule, self.source, self.place, words, name=name, use=use, consequence=consequence)
+
+    # ---- code
+
+    def auto_map(self, value: Any, _: _Object) -> Iterator[Finding]:
+        for name in _texts(value):
+            yield self.code(name)
+
+    def code(self, name: str) -> Finding:
+        """`file.Class`, or `owner/repository--file.Class`."""
+        repository, dashes, own = name.rpartition("--")
+        if dashes:
+            words = f"code of another repository, {repository!r}: {own}"
+            return self.say("config/remote-code", words, name, _TRUSTED)
+        return self.say(
+            "config/own-code", f"code of its own: {name}{self.beside(own.partition('.')[0])}", name, _TRUSTED
+        )
+
+    def beside(self, module: str) -> str:
+        """Whether the module's file lies beside the config."""
+        if self.place.members or not module.isidentifier():
+            return ""
+        there = os.path.lexists(Path(self.place.path).parent / f"{module}.py")
+        return f" ({module}.py is there)" if there else f" ({module}.py is not in the folder)"
+
+    def pipelines(self, value: Any, _: _Object) -> Iterator[Finding]:
+        for name, pipeline in value.items() if isinstance(value, dict) else ():
+            code = pipeline.get("impl") if isinstance(pipeline, dict) else None
+            yield self.code(code) if isinstance(code, str) else self.say("config/own-code", f"pipeline {name!r}")
+
+    def trust(self, value: Any, _: _Object) -> Iterator[Finding]:
+        if value is True:
+            yield self.say("config/trust", "`trust_remote_code` is set")
+
+    def target(self, value: Any, _: _Object) -> Iterator[Finding]:
+        if isinstance(value, str):
+            yield from target(value, self.source, self.place)
+
+    def class_name(self, value: Any, node: _Object) -> Iterator[Finding]:
+        """Keras: a Lambda layer, or a class of a module that is none of its own (CVE-2025-1550)."""
+        if value == "Lambda":
+            words = "a Keras Lambda layer, whose code is Python bytecode"
+            yield self.say("config/lambda", words, consequence="Keras runs it when the model is called.")
+        module = node.get("module")
+        if not isinstance(module, str) or not isinstance(value, str) or not _is_foreign(module):
+            return
+        harm = consequence(module, value)
+        yield self.say("config/dangerous-target" if harm else "config/foreign-class", f"{module}.{value} is imported",
+                       f"{module}.{value}", harm or "Keras imports the module, which runs its code.")  # fmt: skip
+
+    def template(self, value: Any, _: _Object) -> Iterator[Finding]:
+        several = value if isinstance(value, list) else [value]
+        for number, one in enumerate(several):
+            text = one.get("template") if isinstance(one, dict) else one
+            name = f"template {one.get('name')!r}" if isinstance(one, dict) else "the chat template"
+            if isinstance(text, str):
+                what = name if len(several) == 1 or isinstance(one, dict) else f"template {number}"
+                yield from templates.check(text, self.source, self.place, shown(what))
+
+    # ---- files
+
+    def weight_map(self, value: Any, _: _Object) -> Iterator[Finding]:
+        if not isinstance(value, dict):
+            return
+        for name in dict.fromkeys(v if isinstance(v, str) else repr(v)[:100] for v in value.values()):
+            try:
+                shard_name(name, "", "")
+            except FormatError:
+                words = f"a shard is called {name!r}, which is no plain file name"
+                yield self.say("index/outside", words, consequence="Loaders read a file elsewhere, or fetch it.")
+
+
+def target(name: str, source: Source, place: Place) -> Iterator[Finding]:
+    """What `_target_: name` would call."""
+    module, _, last = name.strip().rpartition(".")
+    harm = consequence(module, last)
+    if harm:
+        yield found(RULES, "config/dangerous-target", source, place, f"`_target_` names {name}", name=name,
+                    use=Use.CALLED, consequence=harm)  # fmt: skip
+    elif not name.strip().startswith(_KNOWN_TARGETS):
+        yield found(RULES, "config/target", source, place, f"`_target_` names {name}", name=name, use=Use.CALLED,
+                    consequence="Hydra and NeMo import and call it when the model is made.")  # fmt: skip
+
+
+def _is_foreign(module: str) -> bool:
+    return module.partition(".")[0] not in _KERAS
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Strings of a value of lists and dicts: `auto_map` has strings, pairs, and dicts of them."""
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict | list):
+            stack += node.values() if isinstance(node, dict) else node
+
+
+_Check = Callable[[_Walk, Any, _Object], Iterator[Finding]]
+_KEYS: Final[Mapping[str, _Check]] = MappingProxyType(
+    {
+        "auto_map": _Walk.auto_map,
+        "custom_pipelines": _Walk.pipelines,
+        "trust_remote_code": _Walk.trust,
+        "_target_": _Walk.target,
+        "class_name": _Walk.class_name,
+        "chat_template": _Walk.template,
+        "chat_templates": _Walk.template,
+        "weight_map": _Walk.weight_map,
+    }
+)

@@ -1,0 +1,66 @@
+"""What the members of a zip say about the program that it is: TorchServe archives, torch.package, exported programs.
+The members themselves are looked into one by one, as any zip's are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from weighbridge.containers import sniff_archive
+from weighbridge.containers.sniff_base import Probe
+from weighbridge.io.source import Source
+from weighbridge.reports.scan.model import Budget, Piece, Place, Rule, Verdict, found, shown
+
+_U = Verdict.UNKNOWN_CODE
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "torchscript/code": Rule(_U, "TorchScript program: its code runs when it is loaded or called"),
+        "torchserve/handler": Rule(_U, "TorchServe archive with Python code, which the server runs"),
+        "package/code": Rule(_U, "torch.package with Python sources, which its importer runs"),
+        "package/extern": Rule(_U, "torch.package that takes modules from the system that loads it"),
+        "export/library": Rule(_U, "exported program with compiled code, which is loaded as a library"),
+    }
+)
+
+
+class _Sign(NamedTuple):
+    """A zip with a member that fits `mark` and members that fit `code` is a finding of `rule`."""
+
+    rule: str
+    mark: re.Pattern[str]
+    code: re.Pattern[str]
+    words: str
+
+
+def _sign(rule: str, mark: str, code: str, words: str) -> _Sign:
+    return _Sign(rule, re.compile(mark, re.IGNORECASE), re.compile(code, re.IGNORECASE), words)
+
+
+_SIGNS: Final = (
+    _sign("torchscript/code", r"(^|/)(constants\.pkl|model\.json|bytecode\.pkl)$",
+          r"(^|/)(code/.*\.py|bytecode\.pkl)$", "parts of its code"),
+    _sign("torchserve/handler", r"(^|/)MAR-INF/MANIFEST\.json$", r"\.(py|so|sh|tar\.gz|zip|whl)$", "files of code"),
+    _sign("package/code", r"(^|/)\.data/(extern_modules|version|python_version)$", r"\.py$", "Python sources"),
+    _sign("package/extern", r"(^|/)\.data/extern_modules$", r"(^|/)\.data/extern_modules$", "lists of modules"),
+    _sign("export/library", r"(^|/)(archive_format|data/aotinductor/.*)$", r"\.(so|dll|dylib|cubin|cpp|o)$",
+          "compiled files"),
+)  # fmt: skip
+_SHOWN: Final = 5
+
+
+def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """A zip of torch's: what kind of program its members' names say that it is."""
+    directory = sniff_archive.directory(Probe(source))
+    names = [m.name for m in directory.members] if directory else []
+    budget.spend(members=len(names))
+    for sign in _SIGNS:
+        code = [name for name in names if sign.code.search(name)]
+        if code and any(sign.mark.search(name) for name in names):
+            few = ", ".join(shown(name) for name in code[:_SHOWN])
+            more = f" and {len(code) - _SHOWN} more" if len(code) > _SHOWN else ""
+            words = f"{len(code)} {sign.words}: {few}{more}"
+            yield found(RULES, sign.rule, source, place, words, consequence=RULES[sign.rule].text)

@@ -1,0 +1,79 @@
+"""Looks at text files: YAML that names Python objects, Python sources, shell scripts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.limits import CONFIG_JSON
+from weighbridge.io.source import Source
+from weighbridge.reports.scan import configs
+from weighbridge.reports.scan.model import Budget, NotLookedInto, Piece, Place, Rule, Verdict, found
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "yaml/python-tag": Rule(Verdict.DANGEROUS, "YAML tag that makes a Python object or calls a function"),
+        "yaml/tag-alias": Rule(Verdict.MALFORMED, "YAML that gives tags other names"),
+        "source/script": Rule(Verdict.DATA_ONLY, "source code; nothing that loads weights runs it by itself"),
+        "torchscript/source": Rule(Verdict.UNKNOWN_CODE, "code of a TorchScript program"),
+        "torchscript/files": Rule(Verdict.DANGEROUS, "TorchScript code that reads or writes files"),
+    }
+)
+_TAG: Final = re.compile(r"!!python/[\w/:.]+|!<?tag:yaml\.org,2002:python/[^\s>]+|!<?tag:yaml\.org,2002:%70[^\s>]*")
+_ALIAS: Final = re.compile(r"^%TAG\s", re.MULTILINE)
+_TARGET: Final = re.compile(r"""(?:^|[{,\s])["']?_target_["']?\s*:\s*["']?([\w.]+)""", re.MULTILINE)
+# A double-quoted key may spell its letters as numbers.
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
+_LOADS: Final = "yaml.load with an unsafe loader makes the object, which runs its code."
+# Operators of TorchScript that touch the file system, or leave it for a library's own code (ops.NAMESPACE.name).
+_FILES: Final = re.compile(
+    r"\b(?:torch\.(?:save|load|from_file)|ops\.(?:aten\.(?:save|load|from_file)|image\.(?:read|write)_file))\b"
+)
+
+
+def yaml(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """A YAML file, by its text alone: no parser makes anything of it."""
+    text = _text(source, place, budget)
+    if isinstance(text, NotLookedInto):
+        yield text
+        return
+    text = _ESCAPE.sub(lambda m: _letter(m), text)
+    for tag in dict.fromkeys(m[0] for m in _TAG.finditer(text)):
+        yield found(RULES, "yaml/python-tag", source, place, f"the tag {tag}", name=tag, consequence=_LOADS)
+    if _ALIAS.search(text):
+        yield found(RULES, "yaml/tag-alias", source, place, "a %TAG line gives tags other names", consequence=_LOADS)
+    for name in dict.fromkeys(m[1] for m in _TARGET.finditer(text)):
+        yield from configs.target(name, source, place)
+
+
+def _letter(match: re.Match[str]) -> str:
+    code = int(match[1] or match[2] or match[3], 16)
+    return chr(code) if code < 0x110000 else "\ufffd"
+
+
+def script(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """Source code: of a TorchScript program what it does to files, of others that it is there."""
+    parts = place.members[-1].replace("\\", "/").split("/") if place.members else []
+    if "code" not in parts or not place.name.endswith(".py"):
+        yield found(RULES, "source/script", source, place, "source code", at=0)
+        return
+    text = _text(source, place, budget)
+    if isinstance(text, NotLookedInto):
+        yield text
+        return
+    words = "the code of a class of the program"
+    yield found(
+        RULES, "torchscript/source", source, place, words, consequence="It runs when the model is loaded or called."
+    )
+    for name in dict.fromkeys(m[0] for m in _FILES.finditer(text)):
+        yield found(RULES, "torchscript/files", source, place, f"it calls {name}", name=name,
+                    consequence="The program reads or writes a file of its choice.")  # fmt: skip
+
+
+def _text(source: Source, place: Place, budget: Budget) -> str | NotLookedInto:
+    if source.size > CONFIG_JSON:
+        return NotLookedInto(place.path, place.members, "text", f"it is longer than {CONFIG_JSON} bytes")
+    budget.spend(source.size)
+    return source.read(0, source.size).decode("utf-8", "replace")

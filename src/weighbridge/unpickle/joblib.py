@@ -1,0 +1,101 @@
+"""Pickles of joblib: the numbers of an array stand in the middle of the pickle, right behind the BUILD of the wrapper
+that describes it. joblib's unpickler reads them there and goes on; any other derails.
+
+    NumpyArrayWrapper {subclass, shape, order, dtype, allow_mmap, numpy_array_alignment_bytes} BUILD
+        [1 byte: n, n bytes of 0xff]  where there is an alignment (joblib 1.2)
+        the array's bytes, or of an array of objects another pickle
+
+Reference: joblib/numpy_pickle.py (`NumpyArrayWrapper.read_array`). It makes no difference to a pickle without such a
+wrapper.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final
+
+from weighbridge.base.limits import DIMS
+from weighbridge.unpickle import machine
+from weighbridge.unpickle.values import Dict, Global, Object
+
+WRAPPER: Final = ("joblib.numpy_pickle", "NumpyArrayWrapper")
+_NESTED: Final = 8  # pickles in arrays of objects in pickles
+_CODE: Final = re.compile(r"([biufcSUVa])(\d{1,9})\Z|([mMO])8?\Z")
+_REFCOUNTED: Final = 1  # a dtype's flag: there are objects in it (numpy's NPY_ITEM_REFCOUNT)
+
+
+class Machine(machine.Machine):
+    """A pickle machine that steps over arrays as joblib does."""
+
+    _wrapper: Object | None = None
+    _depth = 0
+
+    def note(self, kind: str, what: Any) -> None:
+        super().note(kind, what)
+        if kind == "build" and isinstance(what, Object) and _path(what) == WRAPPER:
+            self._wrapper = what
+            self._stop = 0  # the burst ends here
+
+    def _ready(self) -> None:
+        wrapper, self._wrapper = self._wrapper, None
+        if wrapper is not None:
+            if self._frame_end is not None and self.end != self._frame_end:
+                self.fail("an array stands inside a frame")
+            self._frame_end = None
+            self._step_over(wrapper)
+        super()._ready()
+
+    def _step_over(self, wrapper: Object) -> None:
+        """Go on behind the array."""
+        state = wrapper.states[-1]
+        told = {k: v for k, v in state.pairs if isinstance(k, str)} if isinstance(state, Dict) else {}
+        count, size, objects = _count(told.get("shape")), *_item(told.get("dtype"))
+        at = self.end
+        if count < 0 or size < 0:
+            self.fail("an array of joblib's of no known shape or type")
+        if objects:
+            at = self._inner(at)
+        else:
+            padded = told.get("numpy_array_alignment_bytes") is not None
+            at += 1 + self.source.read(at, 1)[0] if padded else 0
+            self.source.check(at, count * size)
+            at += count * size
+        self._data, self.base, self._here, self._next = b"", at, 0, 0
+
+    def _inner(self, at: int) -> int:
+        """The pickle of an array of objects; where it ends."""
+        if self._depth == _NESTED:
+            self.fail("arrays of objects are nested too deeply")
+        inner = Machine(self.source, at, self.budget - self.spent)
+        inner._depth = self._depth + 1
+        try:
+            inner.run()
+        finally:
+            self._log += inner._log
+            self.spent += inner.spent
+            self.steps += inner.steps
+        return inner.end
+
+
+def _path(made: Object) -> tuple[str, str] | None:
+    return made.callee.path if isinstance(made.callee, Global) else None
+
+
+def _count(shape: Any) -> int:
+    """Numbers in an array of this shape; -1 where it is none."""
+    fits = isinstance(shape, tuple) and len(shape) <= DIMS and all(type(n) is int and 0 <= n < 1 << 62 for n in shape)
+    return math.prod(shape) if fits else -1
+
+
+def _item(dtype: Any) -> tuple[int, bool]:
+    """Bytes of a number of a `numpy.dtype` (-1: not known), whether there are objects in it."""
+    args = dtype.args if isinstance(dtype, Object) and _path(dtype) == ("numpy", "dtype") else None
+    match = _CODE.match(args[0]) if isinstance(args, tuple) and args and isinstance(args[0], str) else None
+    if match is None:
+        return -1, False
+    kind, digits, wide = match.groups()
+    size = 8 if wide else int(digits) * (4 if kind == "U" else 1)
+    state = dtype.states[-1] if dtype.states else None
+    flags = state[7] if isinstance(state, tuple) and len(state) > 7 else 0
+    return size, wide == "O" or (isinstance(flags, int) and bool(flags & _REFCOUNTED))

@@ -1,0 +1,268 @@
+"""What else hides code or harm in a model's folder, one file of each technique (pickles and zips by themselves are in
+`vectors.py`): the verdict that each must get, and a rule that must tell it.
+
+The payload would run `true`; nothing of ours runs it, and no test may load one of these files. `benchmarks/scanners.py`
+shows them to other scanners as well.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+D, M, U = "dangerous", "malformed", "unknown-code"
+
+
+class Vector(NamedTuple):
+    """A file `name` with the bytes `data`; its verdict, and a rule that it must break. `beside`: files next to it."""
+
+    name: str
+    data: bytes
+    verdict: str
+    rule: str
+    beside: Mapping[str, bytes] = {}
+
+
+PAYLOAD: Final = b"cos\nsystem\n(S'true'\ntR."
+PLAIN: Final = b"\x80\x02}."
+
+
+def zipped(members: Mapping[str, bytes] | list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, data in members.items() if isinstance(members, Mapping) else members:
+            info = zipfile.ZipInfo(name)  # no clock
+            info.compress_type = method
+            archive.writestr(info, data)
+    return out.getvalue()
+
+
+def tarred(members: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+        for name, target in (links or {}).items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = (tarfile.SYMTYPE if target else tarfile.CHRTYPE), target
+            archive.addfile(info)
+    return out.getvalue()
+
+
+def npy(descr: str, data: bytes, shape: str = "(1,)") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text = text.ljust(-(-(len(text) + 11) // 64) * 64 - 11) + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + data
+
+
+def gguf(texts: Mapping[str, str], tensor: str | None = None) -> bytes:
+    def string(text: str) -> bytes:
+        raw = text.encode()
+        return struct.pack("<Q", len(raw)) + raw
+
+    head = b"GGUF" + struct.pack("<IQQ", 3, tensor is not None, len(texts))
+    head += b"".join(string(key) + struct.pack("<I", 8) + string(text) for key, text in texts.items())
+    if tensor is None:
+        return head
+    head += string(tensor) + struct.pack("<IQIQ", 1, 8, 0, 0)
+    return head.ljust(-(-len(head) // 32) * 32, b"\0") + bytes(32)
+
+
+def safetensors(metadata: Mapping[str, str] | None = None, name: str = "w") -> bytes:
+    header = {"__metadata__": dict(metadata)} if metadata else {}
+    text = json.dumps({**header, name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(8)
+
+
+def config(**keys: object) -> bytes:
+    return json.dumps({"model_type": "llama", **keys}).encode()
+
+
+def template(text: str) -> bytes:
+    return json.dumps({"tokenizer_class": "X", "chat_template": text}).encode()
+
+
+def joblib_array(numbers: bytes) -> bytes:
+    """What joblib (before 1.2) writes for an array of bytes."""
+    dtype = b"cnumpy\ndtype\n(S'u1'\nI00\nI01\ntR"
+    state = b"}(S'shape'\n(I%d\ntS'order'\nS'C'\nS'dtype'\n" % len(numbers) + dtype + b"u"
+    return b"\x80\x02cjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81" + state + b"b" + numbers + b"."
+
+
+_TREE: Final = {"x/data.pkl": PAYLOAD, "x/version": b"3\n"}
+_SCRIPT: Final = {"m/data.pkl": PLAIN, "m/constants.pkl": b"\x80\x02).", "m/version": b"3\n"}
+_READS: Final = b"class M(Module):\n  def forward(self, x):\n    return torch.from_file('/etc/passwd')\n"
+
+
+#: Archives and streams: where a pickle hides in another file.
+NESTED: Final = (
+    Vector("odd-member.pt", zipped({"x/data.pkl": PLAIN, "x/notes.txt": PAYLOAD}), D, "pickle/dangerous-call"),
+    Vector("model.tar", tarred({"a/model.pkl": PAYLOAD}), D, "pickle/dangerous-call"),
+    Vector("model.tar.gz", gzip.compress(tarred({"a/model.pkl": PAYLOAD}), mtime=0), D, "pickle/dangerous-call"),
+    Vector("model.pkl.gz", gzip.compress(PAYLOAD, mtime=0), D, "pickle/dangerous-call"),
+    Vector("two-streams.gz", gzip.compress(b"", mtime=0) + gzip.compress(PAYLOAD, mtime=0), D, "pickle/dangerous-call"),
+    Vector("cut.gz", gzip.compress(PAYLOAD + bytes(9), mtime=0)[:-6], D, "stream/damaged"),
+    Vector("cut-behind.gz", gzip.compress(PLAIN, mtime=0)[:-6], M, "stream/damaged"),
+    Vector("junk.gz", gzip.compress(PLAIN, mtime=0) + b"junk", M, "stream/trailing-bytes"),
+    Vector("junk.tar", tarred({"a": b"1"}) + b"junk", M, "tar/trailing-bytes"),
+    Vector("junk.png", b"\x89PNG\r\n\x1a\n" + bytes(40) + zipped({"a": b"1"}), M, "file/appended-zip"),
+    Vector("behind.gz", gzip.compress(PLAIN, mtime=0) + PAYLOAD, D, "stream/trailing-bytes"),
+    Vector("model.joblib", zlib.compress(PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("fast.joblib", zlib.compress(PAYLOAD, 1), D, "pickle/dangerous-call"),
+    Vector("model.pkl.bz2", bz2.compress(PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("model.pkl.xz", lzma.compress(PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("model.pkl.lzma", lzma.compress(PAYLOAD, lzma.FORMAT_ALONE), D, "pickle/dangerous-call"),
+    Vector("model.nemo", tarred({"model_config.yaml": b"a: 1\n", "model_weights.ckpt": zipped(_TREE)}), D,
+           "pickle/dangerous-call"),
+    Vector("packed.nemo", gzip.compress(tarred({"model_config.yaml": b"_target_: os.system\n"}), mtime=0), D,
+           "config/dangerous-target"),
+    Vector("objects.npy", npy("'|O'", PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("records.npy", npy("[('a', '<f4'), ('b', [('c', '|O')])]", PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("spelled.npy", npy("'object'", PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("listed.npy", npy("'f4,O'", PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("objects.npz", zipped({"a.npy": npy("'|O'", PAYLOAD)}), D, "pickle/dangerous-call"),
+    Vector("array.joblib", joblib_array(PAYLOAD[:-1] + b"0"), D, "pickle/array-opcodes"),
+    Vector("device.tar", tarred({"a": b"1"}, {"b": ""}), M, "tar/special-member"),
+    Vector("outside.tar", tarred({"../../x": b"1"}), D, "tar/outside"),
+    Vector("link.tar", tarred({"a": b"1"}, {"b/c": "../../x"}), D, "tar/outside"),
+    Vector("hidden.tar", tarred({"a": b"1"})[:1024] + bytes(1024) + tarred({"b.pkl": PAYLOAD}), D,
+           "tar/trailing-bytes"),
+    Vector("again.tar", tarred({"a.txt": b"1"})[:1024] + tarred({"./a.txt": b"2"}), M, "tar/repeated-name"),
+    Vector("appended.safetensors", safetensors() + zipped(_TREE), D, "file/appended-zip"),
+    Vector("appended.png", b"\x89PNG\r\n\x1a\n" + bytes(40) + zipped(_TREE), D, "file/appended-zip"),
+    Vector("appended.gguf", gguf({}) + zipped(_TREE), D, "file/appended-zip"),
+    Vector("appended.pkl", PLAIN + zipped({"a": b"1"}), M, "file/appended-zip"),
+)  # fmt: skip
+
+#: Programs, and what a model's folder may tell a loader to run.
+FOLDER: Final = (
+    Vector("script.pt", zipped({**_SCRIPT, "m/code/__torch__.py": b"class M(Module):\n  pass\n"}),
+           U, "torchscript/source"),
+    Vector("mobile.pt", zipped({**_SCRIPT, "m/bytecode.pkl": PLAIN}), U, "torchscript/code"),
+    Vector("source.zip", zipped({"m/code/a.py": b"x\n"}), U, "torchscript/source"),
+    Vector("sources.pt", zipped({"p/.data/version": b"6\n", "p/a.py": b"1\n", "p/model.pkl": PLAIN}), U,
+           "package/code"),
+    Vector("compiled.pt2", zipped({"e/archive_format": b"pt2", "e/data/aotinductor/m/a.cpp": b"int x;\n"}), U,
+           "export/library"),
+    Vector("bare-script.pt", zipped({**_SCRIPT, "m/code/__torch__.py": b""}), U, "torchscript/code"),
+    Vector("reading-script.pt", zipped({**_SCRIPT, "m/code/__torch__.py": _READS}), D, "torchscript/files"),
+    Vector("debug.pt", zipped({**_SCRIPT, "m/code/__torch__.py.debug_pkl": PAYLOAD}), D, "pickle/dangerous-call"),
+    Vector("model.mar", zipped({"MAR-INF/MANIFEST.json": b"{}", "handler.py": b"import os\n"}),
+           U, "torchserve/handler"),
+    Vector("package.pt", zipped({"p/.data/extern_modules": b"os\n", "p/a.py": b"1\n", "p/model.pkl": PLAIN}),
+           U, "package/code"),
+    Vector("externs.pt", zipped({"p/.data/extern_modules": b"os\n", "p/model.pkl": PLAIN}), U, "package/extern"),
+    Vector("exported.pt2", zipped({"e/archive_format": b"pt2", "e/data/aotinductor/m/a.so": b"\x7fELF" + bytes(60)}), U,
+           "export/library"),
+    Vector("lib.so", b"\x7fELF\2\1\1" + bytes(57), U, "file/program"),
+    Vector("config.json", config(auto_map={"AutoModel": "modeling_x.Model"}), U, "config/own-code",
+           {"modeling_x.py": b"class Model: pass\n"}),
+    Vector("config.json", config(auto_map={"AutoModel": "someone/else--modeling_x.Model"}), D, "config/remote-code"),
+    Vector("config.json", b'{"model_type": "x", "\\u0061uto_map": {"A": "b.C"}}', U, "config/own-code"),
+    Vector("config.json", b'{"model_type": "x", "x": NaN, "auto_map": {"A": "b.C"}}', U, "config/own-code"),
+    Vector("config.json", b'{"auto_map": {}, "model_type": "x", "auto_map": null}', M, "config/repeated-key"),
+    Vector("config.json", b'{"model_type": "x", ', M, "config/unreadable"),
+    Vector("config.json", config(trust_remote_code=True), U, "config/trust"),
+    Vector("config.json", config(custom_pipelines={"a": {"impl": "pipe.Pipe"}}), U, "config/own-code"),
+    Vector("config.json", config(part={"_target_": "os.system"}), D, "config/dangerous-target"),
+    Vector("config.json", config(part={"_target_": "some.thing"}), U, "config/target"),
+    Vector("config.json", json.dumps({"config": {"layers": [{"class_name": "Lambda"}]}}).encode(),
+           D, "config/lambda"),
+    Vector("config.json", json.dumps({"module": "my.code", "class_name": "Layer"}).encode(), U, "config/foreign-class"),
+    Vector("config.json", json.dumps({"module": "os", "class_name": "system"}).encode(), D, "config/dangerous-target"),
+    Vector("model.keras", zipped({"config.json": json.dumps({"layers": [{"class_name": "Lambda"}]}).encode(),
+           "model.weights.h5": b"\x89HDF\r\n\x1a\n"}), D, "config/lambda"),
+    Vector("model.h5", b"\x89HDF\r\n\x1a\n" + bytes(64) + b'{"class_name": "Lambda", "config": {}}', D, "keras/lambda"),
+    Vector("model.safetensors.index.json", json.dumps({"weight_map": {"a": "../../x.safetensors"}}).encode(),
+           D, "index/outside"),
+    Vector("pytorch_model.bin.index.json", json.dumps({"weight_map": {"a": "https://x/y.bin"}}).encode(),
+           D, "index/outside"),
+    Vector("model.yaml", b"a: !!python/object/apply:os.system ['true']\n", D, "yaml/python-tag"),
+    Vector("spelled.yaml", b"a: !<tag:yaml.org,2002:python/object/apply:os.system> ['true']\n", D, "yaml/python-tag"),
+    Vector("alias.yaml", b"%TAG !x! tag:yaml.org,2002:py\n---\na: !x!thon/name:os.system\n", M, "yaml/tag-alias"),
+    Vector("targets.yaml", b"model:\n  _target_: subprocess.run\n", D, "config/dangerous-target"),
+    Vector("escaped.yaml", b'model: {"\\x5ftarget_": builtins.eval}\n', D, "config/dangerous-target"),
+    Vector("other.yaml", b"model:\n  _target_: my.Thing\n", U, "config/target"),
+    Vector("names.gguf", gguf({"general.name": "a\x1b[2Jb"}), M, "header/odd-text"),
+    Vector("keys.gguf", gguf({"general\u202ename": "x"}), M, "header/odd-name"),
+    Vector("metadata.safetensors", safetensors({"note": "\x1b]0;x\x07"}), M, "header/odd-text"),
+    Vector("tensor.safetensors", safetensors(name="a\u202eb"), M, "header/odd-name"),
+    Vector("mode\u202elkp.safetensors", safetensors(), M, "file/odd-name"),
+    Vector("a\x1b[31m.txt", b"text\n", M, "file/odd-name"),
+    Vector("member.zip", zipped({"a\u202eb.txt": b"text\n"}), M, "file/odd-name"),
+)  # fmt: skip
+
+_INIT: Final = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+
+#: Chat templates, as the text of a tokenizer_config.json.
+TEMPLATES: Final = (
+    (_INIT, D, "template/underscored"),
+    ("{{ messages['__class__'] }}", D, "template/underscored"),
+    ("{{ x['\\x5f\\x5fclass\\x5f\\x5f'] }}", D, "template/underscored"),
+    ("{{ x['__cla' 'ss__'] }}", D, "template/underscored"),
+    ("{{ x['__cla' ~ 'ss__'] }}", D, "template/underscored"),
+    ("{{ x['__cla' + 'ss__'] }}", D, "template/underscored"),
+    ("{{ x[['__cla', 'ss__']|join] }}", D, "template/underscored"),
+    ("{{ x['__ssalc__'[::-1]] }}", D, "template/underscored"),
+    ("{{ x['__ssalc__'|reverse] }}", D, "template/underscored"),
+    ("{{ x['__CLASS__'|lower] }}", D, "template/underscored"),
+    ("{{ x['^^class^^'|replace('^', '_')] }}", D, "template/underscored"),
+    ("{{ x['_' * 2 ~ 'class' ~ '_' * 2] }}", D, "template/underscored"),
+    ("{{ x.gi_frame.f_globals }}", D, "template/underscored"),
+    ("{{ messages|map(attribute='__class__')|list }}", D, "template/underscored"),
+    ("{{ messages|map(attribute='content.__class__')|list }}", D, "template/underscored"),
+    ("{{ messages|map('attr', name)|list }}", D, "template/attr"),
+    ("{{ x|attr('y') }}", D, "template/attr"),
+    ("{%- filter attr('y') -%}{%- endfilter -%}", D, "template/attr"),
+    ("{% include '/etc/passwd' %}", D, "template/loading"),
+    ("{% import 'a' as b %}", D, "template/loading"),
+    ("{% from 'a' import b %}", D, "template/loading"),
+    ("{% extends 'a' %}", D, "template/loading"),
+    ("{% set u = '_' ~ '_' %}{{ x[u ~ 'class' ~ u] }}", U, "template/built-name"),
+    ("{% set k = '%c%cclass%c%c'|format(95, 95, 95, 95) %}{{ x[k] }}", U, "template/built-name"),
+    ("{{ x['%s' % y] }}", U, "template/built-name"),
+    ("{{ '{0.__class__}'.format(x) }}", U, "template/underscored-text"),
+    ("{{ lipsum(5) }}", U, "template/foreign-global"),
+    ("{{ url_for('x') }}", U, "template/foreign-global"),
+    ("{% for i in range(1000000000) %}x{% endfor %}", M, "template/bomb"),
+    ("{% for i in range(1000) %}{% for j in range(1000) %}x{% endfor %}{% endfor %}", M, "template/bomb"),
+    ("{{ 'x' * 100000000 }}", M, "template/bomb"),
+    ("{{ 9 ** x }}", M, "template/bomb"),
+    ("{{ '%99999999d'|format(1) }}", M, "template/bomb"),
+    ("{{ x|center(9999999999) }}", M, "template/bomb"),
+    ("{{ messages[ }}", M, "template/unreadable"),
+    ("{% nonsense %}", M, "template/unreadable"),
+)
+
+#: Files beside a template of its own.
+CHAT: Final = tuple(
+    Vector(name, make(_INIT), D, "template/underscored")
+    for name, make in (
+        ("tokenizer_config.json", template),
+        ("chat_template.jinja", str.encode),
+        ("chat_template.json", lambda t: json.dumps({"chat_template": t}).encode()),
+        ("tokenizer_config.json", lambda t: json.dumps({"chat_template": [{"name": "a", "template": t}]}).encode()),
+        ("model.gguf", lambda t: gguf({"tokenizer.chat_template": t})),
+        ("named.gguf", lambda t: gguf({"tokenizer.chat_template.tool_use": t})),
+        ("model.safetensors", lambda t: safetensors({"chat_template": t})),
+    )
+)
+
+_MAKE: Callable[[str], bytes] = template
+VECTORS: Final = (
+    *NESTED,
+    *FOLDER,
+    *CHAT,
+    *(Vector("tokenizer_config.json", _MAKE(text), verdict, rule) for text, verdict, rule in TEMPLATES),
+)
