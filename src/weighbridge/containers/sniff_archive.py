@@ -88,7 +88,8 @@ def _zip64_extra(extra: bytes, *fields: int) -> tuple[int, ...]:
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
         if kind == 1:
-            wide = struct.iter_unpack("<Q", extra[at + 4 : at + 4 + length // 8 * 8])
+            value = extra[at + 4 : at + 4 + length]  # which may be cut off
+            wide = struct.iter_unpack("<Q", value[: len(value) // 8 * 8])
             return tuple(next(wide, (v,))[0] if v == 0xFFFFFFFF else v for v in values)
         at += 4 + length
     return tuple(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import struct
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -233,3 +234,11 @@ def test_a_stream_that_is_damaged_from_its_start_is_no_error(codec: str, tmp_pat
              "zlib": b"x\x9c"}  # fmt: skip
     report = scanned(tmp_path, "x.bin", heads[codec] + b"\xff\x97" * 40)
     assert (report.verdict == "malformed") or not report.complete
+
+
+def test_a_directory_entry_with_a_cut_off_extra_field_is_no_error(tmp_path: Path) -> None:
+    data = bytearray(make.zipped({"/etc/x": b"x"}))
+    entry = data.index(b"PK\1\2")
+    data[entry + 46 : entry + 46 + 6] = b"\1\0\xff\xff\0\0"  # its name is now an extra field
+    data[entry + 28 : entry + 32] = struct.pack("<HH", 0, 6)
+    assert scanned(tmp_path, "x.zip", bytes(data)).verdict == "malformed"
