@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from weighbridge.reports.hashing import HashReport
     from weighbridge.reports.identify import Report as IdentifyReport
     from weighbridge.reports.inspect import Report as InspectReport
-    from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.quality import Report as QualityReport
+    from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.verify import Report as VerifyReport
     from weighbridge.tensors.nodes import Node
 

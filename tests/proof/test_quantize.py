@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.oracles import llama_quantize, models, quantize_cases, reference_converter
+from tests.oracles.case import Case as ModelCase
 from tests.oracles.quantize_cases import MODELS, Case, difference, files_of, ours
 
 import weighbridge
@@ -314,7 +315,7 @@ def test_the_target_is_named_as_there(sources: Mapping[str, Path], tmp_path: Pat
 @pytest.mark.parametrize(("dtype", "ftype"), [("bfloat16", "Q4_K_M"), ("float16", "Q5_0"), ("float32", "Q3_K_S")])
 def test_a_folder_gives_what_converter_and_tool_give(dtype: str, ftype: str, tmp_path: Path) -> None:
     options = models._DECODER | models._theta(1e4) | {"hidden_size": 256, "intermediate_size": 288}
-    case = models.Case("folder", "LlamaConfig", "spm", options)
+    case = ModelCase("folder", "LlamaConfig", "spm", options)
     folder = models.build(case, tmp_path / "folder", dtype=dtype)
     outtype = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}[dtype]
     between = reference_converter.convert(folder, tmp_path / "between.gguf", outtype, pre=case.pre)

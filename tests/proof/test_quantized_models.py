@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.oracles import llamacpp, minilm, models
+from tests.oracles.case import Case
 from tests.oracles.models import F32
 
 import weighbridge
@@ -20,7 +21,7 @@ from weighbridge.conversion.importance import Entry, Importance
 pytestmark = [pytest.mark.oracle, pytest.mark.xdist_group("quantized-models")]
 
 # Rows of 256 and of 512: K and IQ types take them.
-WIDE = models.Case(
+WIDE = Case(
     "wide", "LlamaConfig", "spm",
     models._DECODER | models._theta(10000.0) | {"hidden_size": 256, "intermediate_size": 512},
 )  # fmt: skip

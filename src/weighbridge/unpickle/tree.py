@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_DEPTH
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch_calls import Odd, Tensor, interpret
-from weighbridge.unpickle.values import Dict, Global, Object, Persistent, Set, preview
+from weighbridge.unpickle.torch_calls import interpret
+from weighbridge.unpickle.torch_types import Tensor
+from weighbridge.unpickle.values import Dict, Global, Object, Odd, Persistent, Set, preview
 
 _KEYS: Final = (str, int, bool, float, type(None), bytes)
 

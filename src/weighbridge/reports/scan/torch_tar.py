@@ -19,7 +19,7 @@ from weighbridge.base.limits import DIMS
 from weighbridge.io.source import Source
 from weighbridge.reports.scan import archives, pickles
 from weighbridge.reports.scan.model import Budget, Nested, Piece, Place
-from weighbridge.unpickle import torch_calls
+from weighbridge.unpickle import torch_types
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import Global
 
@@ -62,7 +62,7 @@ def _storages(parts: _Parts) -> Iterator[Nested]:
         told, part = parts.pickle()
         yield part
         kind = told[2] if isinstance(told, tuple) and len(told) == 3 else None
-        dtype = torch_calls.STORAGES.get(kind.path) if isinstance(kind, Global) else None
+        dtype = torch_types.STORAGES.get(kind.path) if isinstance(kind, Global) else None
         if dtype is None:
             raise FormatError("a storage of no known class", path=parts.source.name, offset=parts.at)
         parts.skip(max(parts.number(8), 0) * dtype.size)
