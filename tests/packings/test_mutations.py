@@ -1,0 +1,151 @@
+"""Each constant of a packing, changed, turns a check red: layouts of bits, offsets, tables of values, rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.packings import makers as packed
+from tests.packings import test_integers as integers
+from tests.packings import test_scaled as scaled
+from tests.packings.stored import of_numpy, values
+
+from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1, Q8_0
+from weighbridge.packings import awq, blocks, gptq, makers, microfloat, planes, unpack
+from weighbridge.packings import scaled as fp8
+from weighbridge.tensors import bits, reference
+from weighbridge.tensors import nodes as n
+
+Check = Callable[[], Any]
+
+
+def fp4(scale: str) -> None:
+    """Random codes against the table of OCP MX, spelled out."""
+    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    rng = np.random.default_rng(1)
+    raw = rng.integers(0, 256, (4, 64), np.uint8)
+    codes = np.stack([raw & 15, raw >> 4], axis=-1).reshape(4, 128)
+    want = np.where(codes & 8, -1, 1) * table[codes & 7]
+    group = {"U8": 32, "F8_E4M3": 16}[scale]
+    held = {"U8": 130, "F8_E4M3": 0x48}[scale]  # 2 ** 3; 4.0
+    scales = np.full((4, 128 // group), held, np.uint8)
+    stored = {"m.weight_packed": of_numpy(raw, "U8"), "m.weight_scale": of_numpy(scales, scale)}
+    found = values(unpack(stored, {})["m.weight"])
+    np.testing.assert_array_equal(found, want.astype(np.float32) * {"U8": 8, "F8_E4M3": 4}[scale])
+
+
+def fp4_made(mode: str) -> None:
+    """Values that E2M1 holds come back as they were."""
+    x = np.tile(np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6, 0], np.float32), (2, 4))
+    parts = n.made(n.const(x, F32), makers.FloatOf(mode, F32))
+    np.testing.assert_array_equal(values(unpack({f"m.{k}": v for k, v in parts.items()}, {})["m.weight"]), x)
+
+
+def room(dtype: Any, low: int, high: int) -> None:
+    """Every code that a block type has room for, through the block and back."""
+    codes = np.arange(low, low + 32).clip(low, high).astype(np.int8).reshape(1, 32)
+    one = np.array([[0, 0x3C]], np.uint8)
+    parameters = (one, one) if blocks.ROOM[dtype].minimum else (one,)
+    out = np.empty(dtype.size, np.uint8)
+    blocks.write(dtype, codes.view(np.uint8), parameters, out)
+    found = reference.BLOCKS[dtype.name].decode(out)
+    np.testing.assert_array_equal(found, codes.astype(np.float32)[0] + len(parameters) - 1)
+
+
+def repacked(name: str) -> None:
+    """A block type as MLX affine decodes to what the block decodes to."""
+    dtype = BY_NAME[name]
+    x = np.random.default_rng(3).normal(size=(2, 512)).astype(np.float32)
+    node, maker = n.cast(n.const(x, F32), dtype), makers.BlocksOf(dtype)
+    parts = {f"m.{k}": v for k, v in n.made(node, maker).items()}
+    told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
+    np.testing.assert_array_equal(values(unpack(parts, told)["m.weight"]), values(node))
+
+
+def hqq(width: int) -> None:
+    rng = np.random.default_rng(4)
+    parts = {4: 2, 2: 4, 1: 8}[width]
+    codes = rng.integers(0, 1 << width, (64, 32), np.uint8)
+    packed = np.zeros((64 // parts, 32), np.uint8)
+    for i in range(parts):
+        packed |= codes[i * 64 // parts : (i + 1) * 64 // parts] << np.uint8(8 - width * (i + 1))
+    scale, zero = rng.normal(size=(2, 64, 1)).astype(np.float32)
+    stored = {"m.W_q": of_numpy(packed, "U8"), "m.scale": of_numpy(scale, "F32"), "m.zero": of_numpy(zero, "F32"),
+              "m.nbits": of_numpy(np.array(width), "I64"), "m.shape": of_numpy(np.array([64, 32]), "I64")}  # fmt: skip
+    np.testing.assert_array_equal(values(unpack(stored, {})["m.weight"]), (codes.astype(np.float32) - zero) * scale)
+
+
+def unlabelled() -> None:
+    """Five bits are planar whatever the config says."""
+    five = packed.gptq(5, stored_zero=0)
+    np.testing.assert_array_equal(values(integers.only(five.tensors)), five.values)
+
+
+def _with(table: Any, **changes: Any) -> Any:
+    return MappingProxyType({**table, **changes})
+
+
+_Q4_0, _Q4_1, _Q5_0, _Q8_0 = (blocks.ROOM[BY_NAME[name]] for name in ("Q4_0", "Q4_1", "Q5_0", "Q8_0"))
+_SWAPPED = microfloat.VALUES[[0, 1, 3, 2, *range(4, 16)]]
+
+# what is changed: (where, its name, the wrong value, the check that sees it)
+FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
+    "planes of 6 bits": (bits, "_PLANES", MappingProxyType({**bits._PLANES, 6: (2, 4)}),
+                         lambda: integers.test_gptq_planes(6)),
+    "planes of 5 bits": (bits, "_PLANES", MappingProxyType({**bits._PLANES, 5: (1, 4)}),
+                         lambda: integers.test_gptq_planes(5)),
+    "planes of 7 bits": (bits, "_PLANES", MappingProxyType({**bits._PLANES, 7: (4, 1, 2)}),
+                         lambda: integers.test_gptq_planes(7)),
+    "AWQ's order": (bits, "LAYOUTS", _with(bits.LAYOUTS, awq=bits.LAYOUTS["stream"]),
+                    lambda: integers.test_awq_reads_as_the_formula_says(True)),
+    "AWQ's zero": (awq, "_BITS", 3, lambda: integers.test_awq_reads_as_the_formula_says(False)),
+    "bits that are planar": (gptq, "_PLANAR", (), unlabelled),
+    "E2M1 of MXFP4": (microfloat, "_PAIRS", microfloat._PAIRS[::-1].copy(), lambda: fp4("U8")),
+    "E2M1 of NVFP4": (microfloat, "_PAIRS", microfloat._PAIRS[::-1].copy(), lambda: fp4("F8_E4M3")),
+    "group of NVFP4": (microfloat, "_GROUPS", MappingProxyType({microfloat.E4M3: 32, fp8.E8M0: 32}),
+                       lambda: fp4("F8_E4M3")),
+    "middles of E2M1": (makers, "_MIDDLES", makers._MIDDLES + np.float32(0.26), lambda: fp4_made("mxfp4")),
+    "largest of a mode": (makers, "MODES", _with(makers.MODES, nvfp4=makers.MODES["nvfp4"]._replace(largest=4.0)),
+                          lambda: fp4_made("nvfp4")),
+    "room of Q4_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, Q4_0: _Q4_0._replace(low=-7)}),
+                     lambda: room(Q4_0, -8, 7)),
+    "room of Q4_1": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, Q4_1: _Q4_1._replace(low=1)}),
+                     lambda: room(Q4_1, 0, 15)),
+    "room of Q5_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, blocks.Q5_0: _Q5_0._replace(low=-15)}),
+                     lambda: room(blocks.Q5_0, -16, 15)),
+    "shifts of 4 bits": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 4: (0, 4)}), lambda: hqq(4)),
+    "shifts of 2 bits": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 2: (6, 4, 0, 2)}), lambda: hqq(2)),
+    "shifts of 1 bit": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 1: tuple(range(8))}), lambda: hqq(1)),
+    "sides of FP8 blocks": (fp8, "_SIDES", ((64, 64),),
+                            lambda: scaled.test_a_scale_for_each_block(128, (300, 200), "F8_E4M3", ".scale")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_constant_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, wrong, check = FAULTS[fault]
+    check()
+    monkeypatch.setattr(where, name, wrong)
+    with pytest.raises(Exception):  # noqa: B017 -- an assertion, or an error of a wrong shape: either is red
+        check()
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K"])
+def test_a_form_with_wrong_biases_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    repacked(name)
+    dtype = BY_NAME[name]
+    form = makers._FORMS[dtype]
+    halved = form._replace(split=lambda raw: form.split(raw)._replace(biases=form.split(raw).biases / 2))
+    monkeypatch.setattr(makers, "_FORMS", {**makers._FORMS, dtype: halved})
+    with pytest.raises(AssertionError):
+        repacked(name)
+
+
+def test_every_room_is_filled() -> None:
+    for dtype, found in blocks.ROOM.items():
+        room(dtype, found.low, found.high)
+    assert _Q8_0.low == -128
+    assert Q8_0 in blocks.ROOM
