@@ -4,6 +4,7 @@ out of its table, its finding is gone."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import struct
@@ -433,17 +434,44 @@ def a_config_that_speaks_of_quantization(folder: Path) -> None:
 
 @case("config/quantization", words="doesn't say so")
 def packed_weights_and_a_silent_config(folder: Path) -> None:
+    _pack(folder)
+
+
+def _pack(folder: Path, scales: str = "F16", **changed: tuple[int, ...]) -> None:
+    """The weight of one layer replaced by GPTQ's parts, their shapes as given or right."""
     name = "model.layers.0.mlp.up_proj"
-    layer = {f"{name}.qweight": ("I32", (1, 16)), f"{name}.qzeros": ("I32", (1, 2)), f"{name}.scales": ("F16", (1, 16))}
-    edit_json(index_of(folder), lambda d: d["weight_map"].update(dict.fromkeys(layer, shard(folder).name)))
-    edit_json(index_of(folder), lambda d: d["metadata"].update(total_size=d["metadata"]["total_size"] + 64 + 8 + 32))
-    rewritten(shard(folder), held_whole(folder) | layer)
-
-
-def held_whole(folder: Path) -> dict[str, Any]:
-    tensors = m.llama_tensors()
+    shapes: dict[str, tuple[int, ...]] = {"qweight": (1, 16), "qzeros": (1, 2), "scales": (1, 16), **changed}
+    layer = {f"{name}.{part}": (scales if part == "scales" else "I32", shape) for part, shape in shapes.items()}
     where = json.loads(index_of(folder).read_text())["weight_map"]
-    return {name: tensors[name] for name, file in where.items() if file == shard(folder).name and name in tensors}
+    file, tensors = where.pop(f"{name}.weight"), m.llama_tensors()
+    held = {n: tensors[n] for n, f in where.items() if f == file} | layer
+    rewritten(folder / file, held)
+    total = sum(m.SIZES[t] * math.prod(shape) for t, shape in ({n: tensors[n] for n in where} | layer).values())
+    index = {"metadata": {"total_size": total}, "weight_map": where | dict.fromkeys(layer, file)}
+    index_of(folder).write_text(json.dumps(index))
+
+
+@case("config/packing", words="don't belong")
+def scales_of_integers(folder: Path) -> None:
+    _said(folder)
+    _pack(folder, scales="U8")
+
+
+@case("config/packing", words="qzeros")
+def zero_points_of_another_number_of_groups(folder: Path) -> None:
+    _said(folder)
+    _pack(folder, qzeros=(2, 2))
+
+
+@case("config/packing-unread", words="marlin")
+def words_in_the_order_of_a_kernel(folder: Path) -> None:
+    _said(folder, checkpoint_format="marlin")
+    _pack(folder)
+
+
+def _said(folder: Path, **more: str) -> None:
+    told = {"quant_method": "gptq", "bits": 4, **more}
+    edit_json(folder / "config.json", lambda d: d.update(quantization_config=told))
 
 
 # ---- tokenizer ----

@@ -71,7 +71,9 @@ def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config) -> Node
         for packing, key in active:
             if name.endswith(key) and name not in groups:
                 found = packing.match(name.removesuffix(key), key, tensors, config)
-                groups.update(dict.fromkeys(found.stored, found) if found else {})
+                if found:
+                    _check_alone(found, tensors)
+                    groups.update(dict.fromkeys(found.stored, found))
     if not groups:
         return tensors
     out: dict[str, Node] = {}
@@ -79,6 +81,15 @@ def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config) -> Node
         group = groups.get(name)
         out[group.name if group else name] = group.node if group else tensors[name]
     return out
+
+
+def _check_alone(found: Found, tensors: Nodes) -> None:
+    """FormatError where the logical tensor is there a second time, under its own name."""
+    if found.name in tensors and found.name not in found.stored:
+        raise FormatError(
+            "a weight is there twice, packed and plain", field=found.name, expected="one of them", found="both",
+            hint="leftovers of a conversion: remove one",
+        )  # fmt: skip
 
 
 def members(module: str, tensors: Nodes, wanted: Mapping[str, str]) -> dict[str, Node]:

@@ -151,6 +151,30 @@ def _logical(index: Index, config: Mapping[str, Any]) -> dict[str, tuple[int, ..
     return {name: node.spec.shape for name, node in unpack(stored, config).items()}
 
 
+def packing(repo: Repo) -> Iterator[Found]:
+    """What packs weights fits together: words, scales, zero points, group indexes."""
+    if repo.model is not None:
+        error = _unpacking(repo.model, repo.config)
+        if isinstance(error, FormatError):
+            yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
+
+
+def unread_packing(repo: Repo) -> Iterator[Found]:
+    if repo.model is not None:
+        error = _unpacking(repo.model, repo.config)
+        if isinstance(error, UnsupportedError):
+            yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
+
+
+def _unpacking(index: Index, config: Mapping[str, Any]) -> WeighbridgeError | None:
+    """What keeps the packed weights from being read."""
+    try:
+        _logical(index, config)
+    except WeighbridgeError as error:
+        return error
+    return None
+
+
 def quantization_config(repo: Repo) -> Iterator[Found]:
     """The config speaks of quantized weights and there are none, or the other way round."""
     if not repo.config or repo.model is None:
@@ -305,6 +329,8 @@ RULES: Final = (
     Rule(
         "config/quantization", _W, "the config and the tensors agree on whether weights are packed", quantization_config
     ),
+    Rule("config/packing", _E, "the parts of a packed weight fit together", packing),
+    Rule("config/packing-unread", _I, "packed weights are in an order that can be read", unread_packing),
     Rule("tokenizer/none", _W, "a language model has a tokenizer", no_tokenizer),
     Rule("tokenizer/size", _E, "every token has an embedding", vocab_size),
     Rule("tokenizer/gguf-size", _E, "a GGUF's embedding has one row a token", gguf_vocab),
