@@ -55,7 +55,7 @@ COMMANDS: Final = (
     Row("scan", "Say what a file would do when it is loaded: code, tricks, traps.", _LOOK, ("audit",)),
     Row("hash", "Digests of files and tensors, written and checked.", _LOOK, ("sha256sum", "checksum", "digest")),
     Row("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
-    Row("quantize", "Quantize to any ggml type, as llama-quantize does, from any source.", _CHANGE, ("quant",)),
+    Row("quantize", "Quantize to any ggml type, as llama-quantize does.", _CHANGE, ("quant",)),
     Row("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert:plan"),
     Row("split", "Split a model into shards.", _CHANGE, ("shard",)),
     Row("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
