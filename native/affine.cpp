@@ -176,7 +176,21 @@ void encode(const Affine& how, const u8* WB_RESTRICT src, u8* WB_RESTRICT codes,
   }
 }
 
+template <int B>
+void pack(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const u64 eight = B == 8 ? load<u64>(src, i) : gather8<B>(load<u64>(src, i));
+    memcpy(dst + i * B, &eight, B);
+  }
+}
+
 }  // namespace
+
+void pack_codes(int bits, const u8* src, u8* dst, size_t n) {
+  using Pack = void (*)(const u8*, u8*, size_t);
+  static constexpr Pack by_bits[9] = {nullptr, pack<1>, pack<2>, pack<3>, pack<4>, pack<5>, pack<6>, pack<7>, pack<8>};
+  by_bits[bits](src, dst, n);
+}
 
 void affine_encode(const Affine& how, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups) {
   using Encode = void (*)(const Affine&, const u8*, u8*, u8*, u8*, size_t);

@@ -84,6 +84,7 @@ struct Table {
   // codes: null where only the parameters are wanted.
   void (*affine_encode)(const Affine&, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups);
   void (*unpack_codes)(int bits, const u8* src, u8* dst, size_t n);  // n times 8 codes, to a byte each
+  void (*pack_codes)(int bits, const u8* src, u8* dst, size_t n);    // the way back
   void (*byteswap)(const u8* src, u8* dst, size_t n, u32 word);  // src == dst is fine
   void (*gather)(const u8* src, const i64* index, u8* dst, size_t rows, size_t row_bytes);
 };

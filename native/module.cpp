@@ -237,6 +237,16 @@ void unpack_codes(int bits, nb::handle src, nb::handle out) {
   kernels().unpack_codes(bits, from.data(), to.data(), n);
 }
 
+void pack_codes(int bits, nb::handle src, nb::handle out) {
+  if (bits < 1 || bits > 8) throw nb::value_error("no such packing of codes");
+  const Buffer from(src), to(out, true);
+  const size_t n = whole("src", from, 8);
+  need_size("out", to, n * size_t(bits));
+  need_apart(from, to);
+  nb::gil_scoped_release unlocked;
+  kernels().pack_codes(bits, from.data(), to.data(), n);
+}
+
 // ---------------------------------------------------------------- moves
 
 void byteswap(u32 word, nb::handle src, nb::handle out) {
@@ -353,6 +363,7 @@ NB_MODULE(_native, m) {
         "zeros"_a, "out"_a, "Codes with a scale and a bias (or zero point) a group to f32.");
   m.def("affine_encode", affine_encode, "bits"_a, "group"_a, "parameters"_a, "src"_a, "codes"_a, "scales"_a, "biases"_a,
         "f32 to codes with a scale and a bias a group, as MLX's CPU kernel makes them. Empty `codes`: only those.");
+  m.def("pack_codes", pack_codes, "bits"_a, "src"_a, "out"_a, "Codes, a byte each, to a little-endian bit stream.");
   m.def("unpack_codes", unpack_codes, "bits"_a, "src"_a, "out"_a, "Codes of a little-endian bit stream, a byte each.");
   m.def("byteswap", byteswap, "word"_a, "src"_a, "out"_a, "Reverse the bytes of every word; in place is fine.");
   m.def("gather", gather, "src"_a, "index"_a, "row_bytes"_a, "out"_a, "Rows of src in the order of an int64 index.");

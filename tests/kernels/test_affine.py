@@ -111,6 +111,16 @@ def test_codes_pack_and_unpack(bits: int) -> None:
     np.testing.assert_array_equal(reference.unpack_codes(bits, words), codes)
 
 
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("count", [0, 8, 16, 24, 640])
+def test_packing_on_every_path(bits: int, count: int, path: str) -> None:
+    """Native and numpy: the same stream, and back."""
+    codes = np.random.default_rng(count).integers(0, 1 << bits, count).astype(np.uint8)
+    words = kernels.pack_codes(bits, codes)
+    np.testing.assert_array_equal(words, reference.pack_codes(bits, codes))
+    np.testing.assert_array_equal(kernels.unpack_codes(bits, words), codes)
+
+
 def test_hand_checked() -> None:
     """Codes 0,15,5,0,11,6,1,12 of 4 bits are the word 0xC16B05F0; 0,7,5,0,3,6,1,4 of 3 bits the bytes 78 31 87."""
     four = reference.pack_codes(4, np.array([0, 15, 5, 0, 11, 6, 1, 12], np.uint8))

@@ -21,7 +21,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings import blocks
 from weighbridge.packings.microfloat import VALUES
-from weighbridge.tensors import kernels, reference
+from weighbridge.tensors import kernels
 from weighbridge.tensors.kinds import Bytes
 
 Floats = NDArray[np.float32]
@@ -259,7 +259,7 @@ class BlocksOf:
     def make(self, part: str, source: Bytes, out: Bytes) -> None:
         found = self.form.split(source.reshape(-1, self.dtype.size))
         if part == "weight":
-            out[:] = reference.pack_codes(self.bits, found.codes.reshape(-1))
+            out[:] = kernels.pack_codes(self.bits, found.codes.reshape(-1))
             return
         values = found.scales if part == "scales" else found.biases
         with np.errstate(over="ignore"):

@@ -19,7 +19,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.packings import affine
 from weighbridge.packings.base import Blockless
 from weighbridge.packings.grid import Grid
-from weighbridge.tensors import kernels, reference
+from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
 from weighbridge.tensors.nodes import Packed
@@ -58,7 +58,7 @@ class _Codes:
 
     def make(self, part: str, source: Bytes, out: Bytes) -> None:
         codes = self.grid.codes({"codes": source})
-        out[:] = codes if self.bits == 8 else reference.pack_codes(self.bits, codes)
+        out[:] = codes if self.bits == 8 else kernels.pack_codes(self.bits, codes)
 
 
 def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:

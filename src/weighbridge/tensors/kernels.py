@@ -192,6 +192,16 @@ def unpack_codes(bits: int, src: Bytes) -> Bytes:
     return out
 
 
+def pack_codes(bits: int, codes: Bytes) -> Bytes:
+    """Codes, a byte each and none larger than `bits` bits, as a little-endian bit stream; whole eights of them."""
+    eights = _whole(codes, 8)
+    if not native:
+        return reference.pack_codes(bits, codes)
+    out = np.empty(eights * bits, np.uint8)
+    native.pack_codes(bits, codes, out)
+    return out
+
+
 def byteswap(dtype: DType, data: Bytes) -> None:
     """Reverse the byte order of `data` in place: of every word of a plain type, of the scalars in a block."""
     atoms = _whole(data, dtype.size)
