@@ -131,7 +131,8 @@ def convert(
     **settings: Any,
 ) -> Result:
     """Convert the model at `src` to `dst`; the format follows from `dst`'s extension or `to`. On any error nothing is
-    left behind and what existed stays. `settings` are fields of `ConvertOptions` by name (dtype="q8_0")."""
+    left behind (but for `resume`) and what existed stays. `settings` are fields of `ConvertOptions` by name
+    (dtype="q8_0")."""
     from weighbridge.conversion.build import build
     from weighbridge.conversion.run import run
     from weighbridge.models.checkpoint import open_checkpoint
@@ -139,7 +140,7 @@ def convert(
     chosen = _options(options, settings)
     with open_checkpoint(os.fspath(src), arch_file=chosen.arch_file) as model:
         made = build(model, os.fspath(dst), to, chosen)
-        return run(made, overwrite=chosen.overwrite, progress=progress)
+        return run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
 
 
 def strip(
@@ -164,7 +165,7 @@ def strip(
     with open_checkpoint(os.fspath(src)) as model:
         made, report = plan_strip(model, os.fspath(dst), to, chosen, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
         if not dry_run:
-            run(made, overwrite=chosen.overwrite, progress=progress)
+            run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
     return report
 
 
@@ -240,7 +241,7 @@ def quantize(
     """Quantize the model at `src`, in whatever format it is, to the GGUF `dst`, with the bytes that llama-quantize
     would write. `ftype`: one of its types, `Q4_K_M` say; none where `target_bpw` or `target_size` is given: then each
     tensor gets the type that serves the whole best at that size. `settings` are fields of `QuantizeOptions` by name
-    (imatrix="imatrix.gguf"). On any error nothing is left behind and what existed stays."""
+    (imatrix="imatrix.gguf"). On any error nothing is left behind (but for `resume`) and what existed stays."""
     from weighbridge.conversion.prepare import QuantizeOptions
     from weighbridge.conversion.quantize import build
     from weighbridge.conversion.run import run
@@ -250,7 +251,7 @@ def quantize(
     with open_checkpoint(os.fspath(src)) as model:
         made = build(model, os.fspath(dst), ftype, chosen)
         made.check()
-        return run(made, overwrite=chosen.overwrite, progress=progress)
+        return run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
 
 
 def quality(

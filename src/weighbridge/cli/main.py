@@ -181,7 +181,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _no_reader()
     except BaseException as error:  # the boundary: whatever it is becomes words and a code
-        return _explain(error)
+        code = _explain(error)
+        for line in getattr(error, "__notes__", ()):  # what became of the work done so far
+            complain("", line)
+        return code
 
 
 def _invoke(args: list[str]) -> int:

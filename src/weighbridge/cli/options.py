@@ -50,6 +50,12 @@ def arch_file_option(function: F) -> F:
     return click.option("--arch-file", type=kind, metavar="FILE.toml", help=told)(function)
 
 
+def resume_option(function: F) -> F:
+    """`--resume`: an interrupted run keeps what it has done; the same command goes on from there."""
+    told = "Keep what is done when interrupted, as DST.partial; the next run with --resume goes on from there."
+    return click.option("--resume", is_flag=True, help=told)(function)
+
+
 def jobs_option(function: F) -> F:
     """`-j N`: how many threads. None where not given: the library's own choice."""
     return click.option("-j", "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads to use [all cores].")(

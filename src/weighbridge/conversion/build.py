@@ -23,6 +23,7 @@ from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import probe, recipe, targets, training, upgrade
 from weighbridge.conversion.draft import Draft, retyped, side_files
+from weighbridge.conversion.fingerprint import state_of
 from weighbridge.conversion.mlx import SHARD, to_mlx
 from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
 from weighbridge.conversion.recipe import ConvertOptions
@@ -51,7 +52,10 @@ _AGAIN: Final = MappingProxyType({"torch-zip": "torch", "torch-legacy": "torch"}
 def build(model: Checkpoint, target: str | Path, to: str | None, options: ConvertOptions) -> Plan:
     """The plan of converting `model` to `target`; `to` is a format, or None to tell it from the target's name.
     RefusedError, UnsupportedError or UsageError where it can't be done as asked."""
-    path = Path(target)
+    return replace(_build(model, Path(target), to, options), sources=tuple(map(state_of, model.place.weights)))
+
+
+def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOptions) -> Plan:
     kind = _said(to, path, model) if to else _told_by(path, model)
     if kind == training.NAME:
         return training.plan_checkpoint(model, path, options)

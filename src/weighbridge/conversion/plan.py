@@ -74,7 +74,7 @@ class Plan:
     budget: int = MEMORY
     #: casts that are counted while running, by tensor
     reports: Mapping[str, CastReport] = field(default_factory=dict)
-    #: what the result depends on besides the plan: the files that are read, as they were when it was made
+    #: what the result depends on besides the plan, as "name: state": the files that are read, as they were then
     sources: tuple[str, ...] = ()
 
     @property

@@ -34,6 +34,7 @@ class QuantizeOptions:
     `tensor_type`: `REGEX=TYPE` texts, the first that is found in a name counts. `override_kv`: `KEY=TYPE:VALUE` texts.
     `target_bpw`, `target_size`: bits per weight or bytes of the file; types are then chosen for it (budget.py).
     `imatrix`: a file of either form; `include_weights`, `exclude_weights`: parts of the names of its entries.
+    `resume`: what an interrupted run has done stays beside the target, and is gone on with.
     """
 
     imatrix: str | os.PathLike[str] | None = None
@@ -56,6 +57,7 @@ class QuantizeOptions:
     align: int | None = None
     max_memory: int | None = None
     overwrite: bool = False
+    resume: bool = False
     jobs: int | None = None
 
     def types(self) -> mixtures.Options:

@@ -22,6 +22,7 @@ from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers import gguf
 from weighbridge.conversion import budget, mixtures, quantize_keys
 from weighbridge.conversion import build as building
+from weighbridge.conversion.fingerprint import state_of
 from weighbridge.conversion.plan import Loss, Plan, PlannedFile
 from weighbridge.conversion.prepare import Prepared, QuantizeOptions, prepare, specs
 from weighbridge.conversion.targets import planned
@@ -207,9 +208,8 @@ def _files(
 
 def _sources(model: Checkpoint, prepared: Prepared) -> tuple[str, ...]:
     """What the result depends on besides headers: the files, as they are now, and the importance matrix."""
-    stats = [(path, path.stat()) for path in model.place.weights]
-    files = tuple(f"{path.resolve()} {s.st_size} {s.st_mtime_ns}" for path, s in stats)
-    return files + ((prepared.imatrix.digest,) if prepared.imatrix else ())
+    files = tuple(map(state_of, model.place.weights))
+    return files + ((f"importance matrix: {prepared.imatrix.digest}",) if prepared.imatrix else ())
 
 
 def _losses(choice: mixtures.Choice, prepared: Prepared, weights: Mapping[str, Any]) -> list[Loss]:

@@ -29,7 +29,8 @@ class ConvertOptions:
     `q_*`: the quantization of an MLX folder, as mlx_lm.convert calls it. `inexact`: what becomes of a quantized tensor
     that no type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded
     scales, or a refusal. `arch_file`: a table of the caller's own for the model's family. `max_shard_size` in bytes,
-    `max_shard_tensors`: when given, the target is a sharded set.
+    `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an interrupted run has done stays
+    beside the target, and is gone on with.
     """
 
     dtype: str | None = None
@@ -49,6 +50,7 @@ class ConvertOptions:
     inexact: Literal["float", "near", "refuse"] = "float"
     max_memory: int | None = None
     overwrite: bool = False
+    resume: bool = False
     jobs: int | None = None
     arch_file: str | os.PathLike[str] | None = None
 

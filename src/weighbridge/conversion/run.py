@@ -7,15 +7,18 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from weighbridge.containers.base import Slot
+from weighbridge.conversion.fingerprint import key_of
 from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile
+from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.kinds import Bytes, Node, Stored
@@ -25,7 +28,12 @@ Progress = Callable[[int, int, str], None]
 # Copies inside the kernel hold no buffer, so their pieces may be longer than a slab.
 _COPY = 64 << 20
 
-Task = Callable[[], int]
+
+class Task(NamedTuple):
+    """Work that knows nothing of the others': it writes a piece, and gives its crc32 where the file wants one."""
+
+    piece: Piece
+    work: Callable[[], int]
 
 
 @dataclass(frozen=True)
@@ -43,46 +51,60 @@ class Result:
     notes: tuple[str, ...] = ()
 
 
-def run(plan: Plan, *, overwrite: bool = False, progress: Progress | None = None) -> Result:
-    """Carry out `plan`. On any error, or an interrupt, nothing is left behind."""
+def run(plan: Plan, *, overwrite: bool = False, resume: bool = False, progress: Progress | None = None) -> Result:
+    """Carry out `plan`. On any error, or an interrupt, nothing is left behind; with `resume` what is done stays beside
+    the target, and the next run with `resume` goes on from there. RefusedError where what lies there is of another
+    plan, or of sources that have changed since."""
     began = time.monotonic()
     slabs = plan.slabs  # refuses, where it must, before a file is made
-    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=overwrite) as sink:
+    key = key_of(plan) if resume else None
+    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=overwrite, key=key) as sink:
         outs = [(f, sink.create(f.name if plan.folder else "", f.layout.size)) for f in plan.files]
         for file, out in outs:
             for offset, data in file.layout.pieces:
                 out.write(offset, data)
-        digests: dict[int, dict[str, int]] = {id(f): {} for f in plan.files}
-        tasks = (t for file, out in outs for t in _tasks(file, out, slabs, digests[id(file)]))
-        _drain(tasks, plan, progress)
-        for file, out in outs:
+        tasks = (t for number, (file, out) in enumerate(outs) for t in _tasks(number, file, out, slabs))
+        digests, before = _drain(tasks, plan, sink, progress)
+        for number, (file, out) in enumerate(outs):
             if file.layout.fixups is not None:
-                for offset, data in file.layout.fixups(digests[id(file)]):
+                for offset, data in file.layout.fixups(_named(digests, number, file)):
                     out.write(offset, data)
         for name, data in plan.texts.items():
             sink.create(name, len(data)).write(0, data)
-    return _result(plan, time.monotonic() - began)
+    return _result(plan, time.monotonic() - began, before)
 
 
-def _result(plan: Plan, seconds: float) -> Result:
+def _named(digests: Mapping[Piece, int], number: int, file: PlannedFile) -> dict[str, int]:
+    """The digests of a file's tensors, each of which is one piece."""
+    return {s.name: digests[Piece(number, s.offset, s.spec.nbytes)] for s in file.layout.slots}
+
+
+def _result(plan: Plan, seconds: float, before: int) -> Result:
     over = {name: r.overflow for name, r in plan.reports.items() if r.overflow}
     under = {name: r.underflow for name, r in plan.reports.items() if r.underflow}
+    notes = plan.notes
+    if before:
+        notes += (f"{before:,} bytes were there from an interrupted run; what casts lost is counted for the others",)
     names = (*(f.name for f in plan.files), *plan.texts)
-    return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, plan.notes)
+    return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, notes)
 
 
-def _tasks(file: PlannedFile, out: OutFile, slabs: Any, digests: dict[str, int]) -> Iterator[Task]:
-    """The work of one file in pieces that know nothing of each other."""
+def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, int]) -> Iterator[Task]:
+    """The work of one file."""
     for slot, node in file.slots:
-        rows = slabs[id(node)]
+        rows, whole = slabs[id(node)], Piece(number, slot.offset, slot.spec.nbytes)
         if file.layout.fixups is not None:  # a checksum runs over the bytes in their order: one task a tensor
-            yield lambda slot=slot, node=node, rows=rows: _digested(out, slot, node, rows, digests)  # type: ignore[misc]
+            yield Task(whole, partial(_digested, out, slot, node, rows))
         elif (origin := _origin(node)) is not None:
-            yield from _copies(out, slot, node, origin)
+            for at in range(0, whole.size, _COPY):
+                size = min(_COPY, whole.size - at)
+                yield Task(Piece(number, slot.offset + at, size), partial(_copy, out, slot, *origin, at, size))
         else:
+            width = node.spec.row_bytes
             for lo in range(0, node.spec.rows, rows):
                 hi = min(lo + rows, node.spec.rows)
-                yield lambda slot=slot, node=node, lo=lo, hi=hi: _slab(out, slot, node, lo, hi)  # type: ignore[misc]
+                piece = Piece(number, slot.offset + lo * width, (hi - lo) * width)
+                yield Task(piece, partial(_slab, out, slot, node, lo, hi))
 
 
 def _origin(node: Node) -> tuple[FileSource, int] | None:
@@ -92,21 +114,14 @@ def _origin(node: Node) -> tuple[FileSource, int] | None:
     return None
 
 
-def _copies(out: OutFile, slot: Slot, node: Node, origin: tuple[FileSource, int]) -> Iterator[Task]:
-    source, start = origin
-    for at in range(0, slot.spec.nbytes, _COPY):
-        size = min(_COPY, slot.spec.nbytes - at)
-        yield lambda at=at, size=size: _copy(out, slot, node, source, start, at, size)  # type: ignore[misc]
-
-
-def _copy(out: OutFile, slot: Slot, node: Node, source: FileSource, start: int, at: int, size: int) -> int:
+def _copy(out: OutFile, slot: Slot, source: FileSource, start: int, at: int, size: int) -> int:
     if not out.copy(source, start + at, slot.offset + at, size):
         step = _buffer(1 << 20)
         for done in range(at, at + size, len(step)):
             part = step[: min(len(step), at + size - done)]
             source.readinto(start + done, part.data)
             out.write(slot.offset + done, part.data)
-    return size
+    return 0
 
 
 _warm = threading.local()
@@ -125,10 +140,10 @@ def _slab(out: OutFile, slot: Slot, node: Node, lo: int, hi: int) -> int:
     buffer = _buffer((hi - lo) * width)
     node.read(lo, hi, buffer)
     out.write(slot.offset + lo * width, buffer.data)
-    return len(buffer)
+    return 0
 
 
-def _digested(out: OutFile, slot: Slot, node: Node, rows: int, digests: dict[str, int]) -> int:
+def _digested(out: OutFile, slot: Slot, node: Node, rows: int) -> int:
     crc, width = 0, node.spec.row_bytes
     for lo in range(0, node.spec.rows, rows):
         hi = min(lo + rows, node.spec.rows)
@@ -136,31 +151,40 @@ def _digested(out: OutFile, slot: Slot, node: Node, rows: int, digests: dict[str
         node.read(lo, hi, buffer)
         crc = zlib.crc32(buffer.data, crc)
         out.write(slot.offset + lo * width, buffer.data)
-    digests[slot.name] = crc
-    return slot.spec.nbytes
+    return crc
 
 
-def _drain(tasks: Iterator[Task], plan: Plan, progress: Progress | None) -> None:
-    """Run all tasks, a few more in the queue than there are workers; the first error ends it."""
-    total, done = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots), 0
+def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | None) -> tuple[dict[Piece, int], int]:
+    """Run all tasks that aren't done, a few more in the queue than there are workers; the first error ends it. The
+    digests of the pieces of files that want them, and how many bytes were done before."""
+    wanted = {number for number, f in enumerate(plan.files) if f.layout.fixups is not None}
+    digests = {piece: crc for piece, crc in sink.done.items() if piece.file in wanted}
+    known, before, done = frozenset(sink.done), 0, 0
+    total = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots)
     pool = ThreadPoolExecutor(plan.jobs, thread_name_prefix="weighbridge")
-    pending: set[Future[int]] = set()
+    pending: dict[Future[int], Piece] = {}
+
+    def collect() -> None:
+        nonlocal done
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            piece, crc = pending.pop(future), future.result()
+            sink.finished(piece, crc)
+            done += piece.size
+            if piece.file in wanted:
+                digests[piece] = crc
+        if progress is not None:
+            progress(before + done, total, "writing" if before + done < total else "syncing")
+
     try:
         for task in tasks:
-            pending.add(pool.submit(task))
+            if task.piece in known:
+                before += task.piece.size
+                continue
+            pending[pool.submit(task.work)] = task.piece
             if len(pending) > 2 * plan.jobs:
-                done += _collect(pending)
-                if progress is not None:
-                    progress(done, total, "writing")
+                collect()
         while pending:
-            done += _collect(pending)
-            if progress is not None:
-                progress(done, total, "writing" if done < total else "syncing")
+            collect()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _collect(pending: set[Future[int]]) -> int:
-    finished, _ = wait(pending, return_when=FIRST_COMPLETED)
-    pending -= finished
-    return sum(f.result() for f in finished)
+    return digests, before

@@ -3,6 +3,9 @@
 A file goes to a temporary sibling (space checked, preallocated), then fsync, then one rename. A folder is staged beside
 its place and exchanged by one rename. On any error the staging is removed; after `kill -9` a stale sibling stays, named
 `.NAME.PID.partial`, and the next write to the same target removes it if that process is gone.
+
+A write with a journal (`io/journal.py`) is staged as `NAME.partial` instead, stays there when it is interrupted, and is
+gone on with the next time.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ import shutil
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.io.source import FileSource
+
+if TYPE_CHECKING:
+    from weighbridge.io.journal import Journal, Piece
 
 _PARTIAL = re.compile(r"\.(\d+)\.partial\Z")
 # What a system call says where the file system or the kernel has no such service: do it the ordinary way.
@@ -33,9 +39,11 @@ _COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to cost nothing,
 class OutFile:
     """One file being written by position, from any thread."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, *, again: bool = False) -> None:
+        """`again`: a file that is there already, of that size, is written on."""
         self.path, self.size = path, size
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        kind = os.O_RDWR | (getattr(os, "O_NOFOLLOW", 0) if again else os.O_CREAT | os.O_EXCL)
+        flags = kind | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(path, flags, 0o666)  # mode as any normal file: the umask decides
         self._lock = threading.Lock()
         try:
@@ -82,6 +90,10 @@ class OutFile:
     def sync(self) -> None:
         os.fsync(self._fd)
 
+    def sync_data(self) -> None:
+        """The bytes, and what it takes to find them again; not the times."""
+        getattr(os, "fdatasync", os.fsync)(self._fd)
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -102,13 +114,25 @@ def _preallocate(fd: int, size: int) -> None:
 
 class Sink:
     """Files to be written under one target: a single file, or a folder of them. Use as a context manager; leaving it
-    without an error publishes everything at once."""
+    without an error publishes everything at once. `key`: all that the bytes depend on, of a write that may be
+    interrupted and gone on with; the pieces it has `finished` before are in `done`."""
 
-    def __init__(self, target: str | os.PathLike[str], *, folder: bool, size: int = 0, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        folder: bool,
+        size: int = 0,
+        overwrite: bool = False,
+        key: Mapping[str, str] | None = None,
+    ) -> None:
         self.target = Path(target)
         self.folder, self.overwrite = folder, overwrite
+        self._key = key
+        self._journal: Journal | None = None
         self._real = _resolve(self.target)  # a symlink stays one: what it points to is replaced
-        self._stage = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
+        mine = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
+        self._stage = mine if key is None else partial_of(target)
         self._open: list[OutFile] = []
         self._made: list[Path] = []
         self._check(size)
@@ -126,7 +150,7 @@ class Sink:
             _check_expendable(self._real)
         _remove_stale(self._real)
         above = next(p for p in self._real.parents if p.exists())
-        free = shutil.disk_usage(above).free
+        free = shutil.disk_usage(above).free + (_allocated(self._stage) if self._key is not None else 0)
         if size > free:
             raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(above))
 
@@ -138,17 +162,56 @@ class Sink:
     def __enter__(self) -> Sink:
         self._made = [p for p in self._real.parents if not p.exists()]
         self._real.parent.mkdir(parents=True, exist_ok=True)
+        if self._key is not None:
+            from weighbridge.io.journal import Journal
+
+            self._journal = Journal(self._stage, self._key, overwrite=self.overwrite)
+            if not self._journal.done:
+                self._discard()
         if self.folder:
-            self._stage.mkdir()
+            self._stage.mkdir(exist_ok=self._journal is not None)
+            if self._journal is not None:
+                _sync_folder(self._stage.parent)
         return self
+
+    @property
+    def done(self) -> Mapping[Piece, int]:
+        """The pieces that are on the disk from before, with the crc32 that they were noted with."""
+        return {} if self._journal is None else self._journal.done
+
+    def finished(self, piece: Piece, crc: int) -> None:
+        """Note a piece of a file as written. It counts, after an interrupt, once its bytes have been synced."""
+        if self._journal is not None and self._journal.add(piece, crc):
+            self._note()
+
+    def _note(self) -> None:
+        if self._journal is not None and self._journal.waiting:
+            try:
+                for number in self._journal.waiting:
+                    self._open[number].sync_data()
+            except OSError:
+                self._journal.drop()  # a sync that failed once may say nothing the next time, and the bytes are lost
+                raise
+            self._journal.write()
 
     def create(self, name: str, size: int) -> OutFile:
         """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself where it is a file."""
         path = self._inside(name) if self.folder else self._stage
         path.parent.mkdir(exist_ok=True)
-        out = OutFile(path, size)
+        out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
         self._open.append(out)
+        if self._journal is not None:  # records of a file count for nothing without its name
+            _sync_folder(path.parent)
         return out
+
+    def _again(self, path: Path, size: int) -> bool:
+        """Whether the file is there from before. Where it isn't as it was, nothing that was noted counts."""
+        if path.is_file() and not path.is_symlink() and path.stat().st_size == size:
+            return True
+        if self._journal is not None and self._journal.done:
+            self._journal.forget()
+        path.unlink(missing_ok=True)
+        return False
 
     def _inside(self, name: str) -> Path:
         parts = name.split("/")
@@ -164,20 +227,39 @@ class Sink:
                 self._publish()
             elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
                 error.filename = str(self.target)  # a call that took a number and no name can't say it
+        except BaseException as failure:
+            error = failure
+            raise
         finally:
+            kept = error is not None and self._keeps(error)
             for out in self._open:
                 out.close()
-            self._discard()
+            if self._journal is not None:
+                self._journal.close(remove=not kept)
+            if not kept:
+                self._discard()
             if not self._real.exists():
                 for parent in self._made:  # deepest first
                     with contextlib.suppress(OSError):
                         parent.rmdir()
 
+    def _keeps(self, error: BaseException) -> bool:
+        """Whether there is something to go on with: what is done is noted, as far as the disk still takes it."""
+        with contextlib.suppress(OSError):
+            self._note()
+        if not self.done or not self._stage.exists():
+            return False
+        error.add_note(f"what is done is kept in {self._stage}: the same command, with --resume, goes on from there")
+        return True
+
     def _publish(self) -> None:
+        self._note()
         for out in self._open:
             out.sync()
             out.close()
         if self.folder:
+            if self._journal is not None and self._real.exists():
+                self._journal.forget()  # the old folder may be in the place of the staged one for a moment
             _replace_folder(self._stage, self._real)
         else:
             if self._real.exists():
@@ -190,6 +272,18 @@ class Sink:
             shutil.rmtree(self._stage, ignore_errors=True)
         else:
             self._stage.unlink(missing_ok=True)
+
+
+def partial_of(target: str | os.PathLike[str]) -> Path:
+    """Where a write with a journal is staged."""
+    real = _resolve(Path(target))
+    return real.with_name(real.name + ".partial")
+
+
+def _allocated(stage: Path) -> int:
+    """Bytes of the disk that a file, or a folder's files, take."""
+    files = stage.rglob("*") if stage.is_dir() else [stage] if stage.is_file() else []
+    return sum(getattr(p.stat(), "st_blocks", 0) * 512 for p in files)
 
 
 def _resolve(path: Path) -> Path:
@@ -313,6 +407,24 @@ class InPlace:
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             os.close(self._fd)
             raise UsageError(f"{os.fspath(path)} is not a regular file")
+
+    def lock(self) -> bool:
+        """Keep the file to this process until it is closed; false where another has it. A file system without locks
+        keeps nobody off, nor does a system without `flock`."""
+        try:
+            import fcntl
+
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except (ImportError, OSError):
+            pass
+        return True
+
+    def cut(self, size: int) -> None:
+        """Leave the first `size` bytes only, on disk when this returns."""
+        os.ftruncate(self._fd, size)
+        os.fsync(self._fd)
 
     def write(self, offset: int, data: bytes) -> None:
         """One positioned write, on disk when this returns."""

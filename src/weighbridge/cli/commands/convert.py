@@ -14,7 +14,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.plans import convert_and_tell, show_plan
-from weighbridge.cli.options import arch_file_option, examples, jobs_option, json_option, size_option
+from weighbridge.cli.options import arch_file_option, examples, jobs_option, json_option, resume_option, size_option
 
 TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch", "checkpoint")
 
@@ -58,6 +58,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     size_option("--max-memory", help="Most memory to hold beside the interpreter."),
     arch_file_option,
     click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),
+    resume_option,
     jobs_option,
     json_option,
 )

@@ -11,7 +11,7 @@ import click
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.cli.commands.plans import print_losses, print_notes, print_result
-from weighbridge.cli.options import examples, jobs_option, json_option, size_option
+from weighbridge.cli.options import examples, jobs_option, json_option, resume_option, size_option
 from weighbridge.cli.render import SCREEN, Cell, Column, Progress, echo, emit_json, human_bytes, pairs, table, warn
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--align", type=click.IntRange(1), metavar="N", help="Alignment of the tensors in bytes."),
     size_option("--max-memory", help="Most memory to hold beside the interpreter."),
     click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),
+    resume_option,
     click.option(
         "--report", type=_FILE, metavar="FILE", help="Measure the errors then: a table, and FILE: .json, .html or .svg."
     ),

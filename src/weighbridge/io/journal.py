@@ -1,0 +1,142 @@
+"""What a write that may be interrupted has on disk already: `TARGET.partial.journal`, beside `TARGET.partial`.
+
+A line of JSON, the key: all that the bytes to be written depend on. Then, for each finished piece, a record of 32 bytes
+that ends in a digest under that line; reading stops at the first that doesn't, so a torn or a strange one counts for
+nothing. A record is written when its piece's bytes are on the disk (`Sink.finished`), never before.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from weighbridge.base.errors import RefusedError
+from weighbridge.base.limits import MIB
+from weighbridge.io.sink import InPlace, write_file
+
+_FORM: Final = "weighbridge/journal/1"
+_HEAD: Final = 16 * MIB  # the key names every source: far more than the largest set of shards needs
+_RECORD: Final = struct.Struct("<QQII")  # offset, size, file, crc32
+_SEAL: Final = 8  # bytes
+# Records wait until the bytes are synced. What may be done again after `kill -9` against how often the disk must flush.
+_WAIT_BYTES: Final = 256 * MIB
+_WAIT_SECONDS: Final = 5.0
+
+
+class Piece(NamedTuple):
+    """A run of bytes of one of the files, by its number in the order in which they are created."""
+
+    file: int
+    offset: int
+    size: int
+
+
+class Journal:
+    """The finished pieces of the write staged at `stage`, with the crc32 that each was noted with. RefusedError where
+    what lies there is of another write, unless `overwrite`, or where another process is at it."""
+
+    def __init__(self, stage: Path, key: Mapping[str, str], *, overwrite: bool = False) -> None:
+        self.stage, self.path = stage, stage.with_name(f"{stage.name}.journal")
+        self._head = json.dumps({"form": _FORM, **key}).encode() + b"\n"
+        self._waiting: list[tuple[Piece, int]] = []
+        self._bytes, self._since = 0, time.monotonic()
+        self.done: dict[Piece, int] = {}
+        if not self.path.exists():
+            if stage.exists() and not overwrite:
+                raise _refused(stage, "has no journal, so it can't be gone on with")
+            write_file(self.path, self._head)
+        self._out = InPlace(self.path)
+        try:
+            self._take(key, overwrite)
+        except BaseException:
+            self._out.close()
+            raise
+
+    def _take(self, key: Mapping[str, str], overwrite: bool) -> None:
+        """Lock the journal and read it; empty it where it isn't gone on with."""
+        if not self._out.lock():
+            raise RefusedError(f"{self.stage} is being written by another process", hint="wait for it to end")
+        staged = self.stage.exists()
+        with self.path.open("rb") as file:
+            head = file.readline(_HEAD)
+            if head == self._head and staged:
+                self.done = dict(self._records(file))
+        if head != self._head:
+            if staged and not overwrite:
+                raise _refused(self.stage, _differs(head, key))
+            self._out.cut(0)
+            self._out.write(0, self._head)
+        self._end = len(self._head) + len(self.done) * (_RECORD.size + _SEAL)
+        self._out.cut(self._end)
+
+    def _seal(self, record: bytes) -> bytes:
+        return blake2b(record, digest_size=_SEAL, key=blake2b(self._head).digest()).digest()
+
+    def _records(self, file: BinaryIO) -> Iterator[tuple[Piece, int]]:
+        seen = set()
+        while len(record := file.read(_RECORD.size + _SEAL)) == _RECORD.size + _SEAL:
+            fields, seal = record[: _RECORD.size], record[_RECORD.size :]
+            offset, size, number, crc = _RECORD.unpack(fields)
+            piece = Piece(number, offset, size)
+            if self._seal(fields) != seal or piece in seen:
+                return
+            seen.add(piece)
+            yield piece, crc
+
+    def forget(self) -> None:
+        """Nothing is finished."""
+        self.done.clear()
+        self._end = len(self._head)
+        self._out.cut(self._end)
+
+    def add(self, piece: Piece, crc: int) -> bool:
+        """Note that a piece is written; true when it is time to sync the files and `write`."""
+        self._waiting.append((piece, crc))
+        self._bytes += piece.size
+        return self._bytes >= _WAIT_BYTES or time.monotonic() - self._since >= _WAIT_SECONDS
+
+    def drop(self) -> None:
+        """What was noted and isn't written counts for nothing."""
+        self._waiting.clear()
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The files that must be on the disk before `write`."""
+        return frozenset(piece.file for piece, _ in self._waiting)
+
+    def write(self) -> None:
+        """Put down what was noted: its bytes are on the disk."""
+        records = [_RECORD.pack(p.offset, p.size, p.file, crc) for p, crc in self._waiting]
+        self._out.write(self._end, b"".join(r + self._seal(r) for r in records))
+        self._end += len(records) * (_RECORD.size + _SEAL)
+        self.done.update(self._waiting)
+        self._waiting, self._bytes, self._since = [], 0, time.monotonic()
+
+    def close(self, *, remove: bool) -> None:
+        self._out.close()
+        if remove:
+            self.path.unlink(missing_ok=True)
+
+
+def _refused(stage: Path, why: str) -> RefusedError:
+    return RefusedError(
+        f"{stage} {why}", option="--overwrite", hint=f"start anew with --overwrite, or remove {stage.name} yourself"
+    )
+
+
+def _differs(head: bytes, key: Mapping[str, str]) -> str:
+    """In what the journal's key is another than ours."""
+    try:
+        found = json.loads(head)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or found.pop("form", None) != _FORM:
+        return "has a journal that is none of this version"
+    names = [name for name in {**key, **found} if key.get(name) != found.get(name)]
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"is of another run, with other {', '.join(names[:3])}{more}"
