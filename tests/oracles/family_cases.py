@@ -33,7 +33,7 @@ WINDOW = 24
 _DEEPSEEK: dict[str, Any] = _GQA | _BPE | {
     "num_key_value_heads": 4, "num_hidden_layers": 3, "moe_intermediate_size": 32, "n_routed_experts": 6,
     "num_experts_per_tok": 2,
-    "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
+    "n_shared_experts": 3, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 16, "v_head_dim": 24,
 }  # fmt: skip
 
@@ -441,6 +441,8 @@ CASES: dict[str, Case] = {
                 "logits_scaling": 2.0,
             },
             recorded=("mlx",),
+            said={"head_dim": 16},
+            unheld=frozenset({"head_dim"}),
         ),
         Case(
             "hunyuan-dense",
