@@ -90,12 +90,14 @@ def judge_fit(family: Family, model: str) -> None:
     assert family.dialect_of(shapes, sizes) == "hf"
     older = dict.fromkeys(CASES[model].older, (1,))
     assert set(family.check("hf", sizes, {**shapes, **older}).dropped) == older.keys()
+    if before := CASES[model].prefixed:
+        assert family.check("hf", sizes, {before + n: s for n, s in shapes.items()}).ok, model
     for name in shapes:
         report = family.check("hf", sizes, {n: s for n, s in shapes.items() if n != name})
         assert report.missing == (() if name in _ALONE else (name,)), f"{model}: {name}"
 
 
-_ALONE = {"lm_head.weight"}  # may be absent: then it is the embedding
+_ALONE = {"lm_head.weight", "vocab_projector.weight"}  # may be absent: then it is the embedding
 
 
 def judge_keys(family: Family, model: str) -> None:
@@ -105,7 +107,8 @@ def judge_keys(family: Family, model: str) -> None:
 
 
 def keys_of(family: Family, model: str) -> list[list[Any]]:
-    found = config_to_gguf(golden()[model]["config"], family, file_type=0)
+    mean = 1 if CASES[model].bert else None  # how the recorded folders pool
+    found = config_to_gguf(golden()[model]["config"], family, file_type=0, pooling=mean)
     return [
         [k, kv.type, struct.pack("<f", kv.value).hex() if kv.type == "f32" else kv.value] for k, kv in found.items()
     ]
@@ -216,7 +219,7 @@ def metadata_of(model: str) -> dict[str, Any]:
             keys[f"tokenizer.ggml.{key}_token_id"] = config[f"{name}_token_id"]
     if (types := config.get("type_vocab_size")) is not None:
         keys["tokenizer.ggml.token_type_count"] = types
-    return keys
+    return keys | CASES[model].vocabulary
 
 
 def _value(kind: str, value: Any) -> Any:
@@ -257,6 +260,10 @@ def judge_pinned(family: Family, model: str) -> None:
     """Our own names are a promise: they are pinned. Kinds go with ranks: recipes rely on it."""
     sizes = sizes_of(family, model)
     assert {n: list(s) for n, s in family.names("canonical", sizes).items()} == pinned()[model], model
+    labelled = family.sizes_from_hf(golden()[model]["config"] | {"id2label": {"0": "a", "1": "b", "2": "c"}})
+    assert family.names("hf", labelled) == family.names("hf", sizes), model  # no recorded class has a classifier
+    for template in (t for dialect in family.dialects.values() for t in dialect.templates):
+        assert len({family.rows[role].kind for role in template.roles}) == 1, template.name
     for row in family.rows.values():
         assert len(row.shape) > 1 or row.kind in ("norm", "bias", "factors", "sinks"), row.name
         assert len(row.shape) == 1 or row.kind not in ("bias", "factors", "sinks"), row.name

@@ -7,7 +7,14 @@ from typing import Any
 
 from tests.oracles import vocabularies
 
-ENCODERS = ("BertConfig",)
+ENCODERS = (
+    "BertConfig",
+    "DistilBertConfig",
+    "RobertaConfig",
+    "XLMRobertaConfig",
+    "NomicBertConfig",
+    "ModernBertConfig",
+)
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,17 @@ class Case:
     spreads: tuple[tuple[tuple[str, ...], tuple[float, float]], ...] = ()
     gelu: bool = False  # ggml takes GELU from a table in f16
     recorded: tuple[str, ...] = ()  # what golden/families.json has of it beside "hf" and "gguf": "hf5", "mlx"
+    vocabulary: dict[str, Any] = field(default_factory=dict)  # keys of its tokenizer that tell its class
+    prefixed: str = ""  # what stands before every name in a checkpoint of it with a head
+    head: str | None = None  # the class with a head that is built: only recorded, since going back gives the bare one
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
+
+    @property
+    def whole(self) -> bool:
+        """Whether it goes to GGUF and back in the proofs: it has a tokenizer, and no head that a GGUF doesn't hold."""
+        return self.head is None and self.tokenizer != "none"
 
     @property
     def bert(self) -> bool:

@@ -188,7 +188,7 @@ CASES = {
             },
         ),
     )
-} | family_cases.CASES
+} | {name: case for name, case in family_cases.CASES.items() if case.whole}
 DECODERS = [name for name, case in CASES.items() if not case.bert and case.runs]
 
 # (case, type) that our conversion is compared with the reference converter's in. `@`: the type that the folder is in.
@@ -258,7 +258,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     config = getattr(transformers, case.config)(vocab_size=vocabularies.SIZES[case.tokenizer], **case.options)
     auto = transformers.AutoModel if case.bert else transformers.AutoModelForCausalLM
     torch.manual_seed(0)
-    model = auto.from_config(config)
+    model = getattr(transformers, case.head)(config) if case.head else auto.from_config(config)
     randomize(model, 20, case.spreads)
     model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
     if case.v4:
@@ -268,7 +268,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
         path.write_text(json.dumps(json.loads(path.read_text()) | case.said, indent=2))
     vocabularies.WRITERS[case.tokenizer](folder)
     if case.bert:
-        _write_pooling(folder, case.options["hidden_size"])
+        _write_pooling(folder, config.hidden_size)
     return folder
 
 

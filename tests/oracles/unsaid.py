@@ -36,6 +36,8 @@ UNSAID: dict[str, dict[str, Any]] = {
     "cohere2": _ACT | _ROPE | {"attention_bias": True, "full_attention_every": 2, "rotary_pct": 0.5},
     "glm4": _ACT | _ROPE,
     "nemotron": {"hidden_act": "silu"} | _ROPE | {"attention_bias": True, "mlp_bias": True},
+    "distilbert": {"activation": "relu"},
+    "roberta": _ACT | {"is_decoder": True},
     "seed-oss": _ACT | _ROPE | {"mlp_bias": True},
     "stablelm": _ACT | _ROPE | _BASE | {"qk_layernorm": True},
 }

@@ -244,7 +244,25 @@ def write_glm(folder: Path) -> None:
     _json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **named})
 
 
-WRITERS = {
+def write_roberta(folder: Path) -> None:
+    """tokenizer.json as RoBERTa has it: GPT-2's pieces, special tokens below them, `<s> $A </s>` from its processor."""
+    from tokenizers import ByteLevelBPETokenizer, processors
+
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(text(), vocab_size=BPE_SIZE, special_tokens=special, show_progress=False)
+    inner = tokenizer._tokenizer
+    inner.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    inner.save(str(folder / "tokenizer.json"))
+    named = dict(zip(("bos", "pad", "eos", "unk", "mask"), special, strict=True)) | {"cls": "<s>", "sep": "</s>"}
+    tokens = {f"{name}_token": token for name, token in named.items()}
+    common = {"add_prefix_space": False, "clean_up_tokenization_spaces": False, "model_max_length": 128}
+    _json(folder / "tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer", **common, **tokens})
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "none": lambda folder: None,
+    "roberta": write_roberta,
     "glm": write_glm,
     "gemma": write_gemma,
     "spm": write_sentencepiece,
@@ -254,6 +272,8 @@ WRITERS = {
     "wordpiece": write_wordpiece,
 }
 SIZES = {
+    "none": BPE_SIZE,
+    "roberta": BPE_SIZE,
     "glm": BPE_SIZE,
     "gemma": SPM_SIZE,
     "spm": SPM_SIZE,
@@ -263,6 +283,8 @@ SIZES = {
     "wordpiece": WORDPIECE_SIZE,
 }
 PRE = {
+    "none": None,
+    "roberta": "roberta-bpe",
     "glm": "chatglm-bpe",
     "gemma": None,
     "spm": None,

@@ -24,7 +24,10 @@ Maker = Callable[[str], Path]
 Converter = Callable[[str, str], Path]
 
 # A GGUF has no place for the pooler: llama.cpp pools by itself, and the reference converter drops it as we do.
-LOST = {"bert": {"pooler.dense.weight", "pooler.dense.bias"}}
+_POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
+LOST = {"bert": _POOLER, "roberta": _POOLER}
+# Positions that no token takes, before the first behind the padding token's number: a GGUF begins there.
+UNUSED = {"roberta": ("embeddings.position_embeddings.weight", 2)}
 # Settings that mean nothing for the numbers and that a GGUF doesn't hold.
 UNHELD = {"initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path"}
 
@@ -43,8 +46,11 @@ def back_of(workshop: Path, gguf_of: Converter) -> Converter:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_tensors_are_identical(name: str, back_of: Converter, folder_of: Maker) -> None:
     # A GGUF of a fused model is that of a plain one: it comes back under the names that transformers writes.
-    original = folder_of(name.removesuffix("-fused"))
-    assert_same(tensors(back_of(name, "f32")), tensors(original), LOST.get(name, set()))
+    original = tensors(folder_of(name.removesuffix("-fused")))
+    if name in UNUSED:
+        table, rows = UNUSED[name]
+        original[table][:rows] = 0
+    assert_same(tensors(back_of(name, "f32")), original, LOST.get(name, set()))
 
 
 @pytest.mark.parametrize("name", ["llama3@bfloat16", "mixtral@float16", "qwen2@bfloat16"])

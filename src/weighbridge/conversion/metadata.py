@@ -28,6 +28,8 @@ _OF_THE_FILE: Final = ("split.no", "split.count", "split.tensors.count")
 _ALIGNMENT: Final = "general.alignment"
 _FILE_TYPE: Final = "general.file_type"
 _MODEL: Final = "tokenizer.ggml.model"
+_TOKENS: Final = "tokenizer.ggml.tokens"
+_TYPE_COUNT: Final = "tokenizer.ggml.token_type_count"  # without which llama.cpp runs no BERT
 _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_set_vocab_none`
 
 
@@ -60,7 +62,8 @@ def _vocabulary(model: Checkpoint, options: ConvertOptions, lost: list[Loss]) ->
         lost.append(Loss("left out, as asked: the tokenizer (llama.cpp will take token ids and no text)"))
         size = model.config.get("vocab_size")
         counted = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
-        return {**counted, _MODEL: KV("str", _NO_TOKENIZER)}
+        types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
+        return {**counted, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
     place = model.place
     try:
         vocab = from_hf(lambda name: place.read(name, TOKENIZER_JSON), pre=options.pre, names=place.names())

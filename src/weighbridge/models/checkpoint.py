@@ -146,7 +146,7 @@ class Checkpoint(Closing):
 
         own = (table.read_family(Path(self.arch_file)),) if self.arch_file else ()
         if self.format == "gguf":
-            return table.family_of_gguf(self.metadata, own)
+            return table.family_of_gguf(self.metadata, own, self.index.by_name)
         return table.family_of_hf(self.config, own)
 
     @cached_property

@@ -16,7 +16,7 @@ from weighbridge.base.errors import UsageError
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _CALL = re.compile(r"(\w+)\(([\w, ]*)\)")
 _OPERATORS = re.compile(r"[*+]")
-_ATTRIBUTES = frozenset({"kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each"})
+_ATTRIBUTES = frozenset({"kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each", "zeros"})
 _TURNING = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
 
@@ -45,6 +45,7 @@ class Row:
     span: tuple[str, ...] | None = None
     flat: tuple[str, ...] = ()
     each: tuple[str, ...] = ()  # indices that no dialect's name has
+    zeros: bool = False  # where it comes from a dialect without it, zeros stand for it: nothing computes with it
 
     @property
     def optional(self) -> bool:
@@ -120,6 +121,7 @@ def parse_row(name: str, row: Mapping[str, Any]) -> Row:
     return Row(
         name, row["kind"], tuple(row["shape"].split(",")), MappingProxyType(names), MappingProxyType(via), **plain,
         span=span, flat=tuple(row.get("flat", ())), each=tuple(row.get("each", ())),
+        zeros=row.get("zeros", False),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ loads numpy but `load` and `save`, which build nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -153,11 +154,21 @@ class Family:
         self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()
     ) -> Architecture:
         """The class of transformers that a GGUF came from, as far as it shows: GGUF doesn't name it."""
-        view = _ArchView(metadata, self.gguf)
         for a in self.architectures.values():
-            if a.gguf is not None and (not a.gguf or any(k in names or _filled(view.get(k)) for k in a.gguf)):
+            if a.gguf is not None and (not a.gguf or self._shows(a, metadata, names)):
                 return a
         raise UsageError(f"no class of the {self.name} family is open to any GGUF")
+
+    def shows(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
+        """Whether a GGUF has a mark of one of the family's classes."""
+        return any(a.gguf and self._shows(a, metadata, names) for a in self.architectures.values())
+
+    def _shows(self, a: Architecture, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
+        view = _ArchView(metadata, self.gguf)
+        return any(
+            bool(names) and mark[1:] not in names if mark[0] == "!" else mark in names or _filled(view.get(mark))
+            for mark in a.gguf or ()
+        )
 
     # ------------------------------------------------------------------ names
 
@@ -320,7 +331,7 @@ class Family:
         named = {role for template in self._dialect(dialect).templates for role in template.roles}
         out: dict[Instance, Node] = {}
         for row in self.rows.values():
-            if row.make and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
+            if (row.make or row.zeros) and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
                 out |= _make(row, shape_of(row, sizes), sizes)
         return out
 
@@ -339,7 +350,7 @@ def _layout(via: Via, arguments: tuple[int, ...]) -> Layout:
 def _make(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
     from weighbridge.models.arch.make import MAKERS
 
-    values = MAKERS[row.make or ""](sizes.facts)
+    values = (0.0,) * math.prod(shape) if row.zeros else MAKERS[row.make or ""](sizes.facts)
     if values is None:
         return {}
     import numpy as np
@@ -458,10 +469,18 @@ def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Famil
 _NEXT = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
 
 
-def family_of_gguf(metadata: Mapping[str, Any], own: Sequence[Family] = ()) -> Family:
-    """The family of a GGUF, by its `general.architecture`."""
+def family_of_gguf(
+    metadata: Mapping[str, Any], own: Sequence[Family] = (), names: Sequence[str] | Mapping[str, Any] = ()
+) -> Family:
+    """The family of a GGUF, by its `general.architecture`; of several that one graph runs, the one whose marks are
+    among its keys and tensors (`names`), else the first that needs none."""
     said = metadata.get("general.architecture")
-    for family in (*own, *families().values()):
+    for family in own:
         if family.gguf == said:
             return family
+    same = [family for family in families().values() if family.gguf == said]
+    marked = [family for family in same if len(same) > 1 and family.shows(metadata, names)]
+    open_to_any = [family for family in same if any(a.gguf == () for a in family.architectures.values())]
+    for family in (*marked, *open_to_any):
+        return family
     raise UnsupportedError(f"no family has the GGUF architecture {said}", hint=_NEXT)

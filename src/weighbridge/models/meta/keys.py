@@ -45,6 +45,7 @@ class KeyRow:
     token: str | None = None  # the number of this token
     last: bool = False  # after all of the tokenizer's
     first: bool = False  # written before the general keys, as the reference does with what it finds among the tensors
+    less: str = ""  # what the config's number is lessened by
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
 
     def key(self, architecture: str) -> str:
@@ -151,7 +152,8 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
     return KeyRow(
         row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, families, restored,
         absent=row.get("absent"), null=row.get("null", False), times=row.get("times", 1.0), token=row.get("token"),
-        last=row.get("last", False), first=row.get("first", False), known_back=known,
+        last=row.get("last", False), first=row.get("first", False), less=row.get("less", ""),
+        known_back=known,
     )  # fmt: skip
 
 
@@ -203,6 +205,7 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
     if row.map and isinstance(value, str | int | bool):
         value = row.map.get(str(value).lower() if isinstance(value, bool) else str(value), value)
     value = number(value, path) * row.times if row.times != 1.0 else value
+    value = number(value, path) - (evaluate(row.less, config) or 0) if row.less else value
     typed = coerce(value, row.type, path)
     return None if typed in ("", []) else KV(row.type, typed)  # the reference's writer skips what is empty
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.config import integer, number
+from weighbridge.models.arch.config import evaluate, integer, number
 from weighbridge.models.arch.make import llama3_parameters
 from weighbridge.models.arch.table import Architecture, Family
 from weighbridge.models.meta.keys import from_value, implied, lookup, shortest, store, table, to_kv
@@ -125,6 +125,7 @@ def gguf_to_config(
     _by_presence(config, family, tensors)
     _implied(config, family)
     _vocabulary(config, metadata, family)
+    _lessened(config, architecture, family)
     config |= {k: v for k, v in implied(table().rules(family), config).items() if v is not None}
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:
@@ -223,6 +224,16 @@ def _implied(config: dict[str, Any], family: Family) -> None:
     for key, values in table().rules(family).silent.items():
         if values and config.get(key) is not None and config[key] not in values:
             config[key] = values[0]
+
+
+def _lessened(config: dict[str, Any], architecture: Architecture, family: Family) -> None:
+    """What a GGUF counts without a config's number (positions behind the padding token) gets it back; a tokenizer that
+    doesn't say the number is taken to have the class's own."""
+    for row in table().rules(family).keys:
+        if row.less:
+            if evaluate(row.less, config) is None:
+                config |= {k: v for k, v in architecture.defaults.items() if k in row.less and config[k] is None}
+            config[row.back[0]] += evaluate(row.less, config)
 
 
 def _vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> None:

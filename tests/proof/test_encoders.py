@@ -1,0 +1,42 @@
+"""What is peculiar to encoders: one graph of llama.cpp runs several families, and some go without a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.oracles import encoder_cases, llamacpp, models
+
+from weighbridge import api
+
+pytestmark = pytest.mark.oracle
+
+Converter = Callable[[str, str], Path]
+TOLERANCE = 5e-3  # as in test_llama_logits
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta", "distilbert", "roberta"])
+def test_embeddings_equal_without_a_tokenizer(name: str, tmp_path: Path) -> None:
+    folder = models.build(encoder_cases.CASES[name], tmp_path / name)
+    api.convert(folder, tmp_path / "out.gguf", to="gguf", dtype="f32", tokenizer=False)
+    ids = models.probe(600)
+    with llamacpp.Model(tmp_path / "out.gguf") as model:
+        found = model.embed(ids)
+    assert models.relative_error(found, models.embedding(folder, ids)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"), [("bert", "BertModel"), ("distilbert", "DistilBertModel"), ("roberta", "RobertaModel")]
+)
+def test_a_gguf_of_one_graph_goes_back_to_its_own_class(
+    name: str, classes: str, gguf_of: Converter, tmp_path: Path
+) -> None:
+    api.convert(gguf_of(name, "f32"), tmp_path / name, to="hf")
+    assert json.loads((tmp_path / name / "config.json").read_text())["architectures"] == [classes]
+
+
+def test_positions_that_no_token_takes_are_told_as_lost(gguf_of: Converter, folder_of: Callable[[str], Path]) -> None:
+    losses = [loss.what for loss in api.plan(folder_of("roberta"), "elsewhere.gguf").losses]
+    assert [what for what in losses if "position_embeddings" in what], losses
