@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         diff,
         hash,
         identify,
+        importance,
         inspect,
         load_checkpoint,
         open,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "__version__", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan",
+    "__version__", "convert", "diff", "hash", "identify", "importance", "inspect", "load_checkpoint", "open", "plan",
     "plan_quantize", "quality", "quantize", "save_checkpoint", "scan", "strip", "verify",
 ]  # fmt: skip
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weighbridge.containers.base import Entry
+    from weighbridge.conversion.importance_report import Report as ImportanceReport
     from weighbridge.conversion.plan import Plan
     from weighbridge.conversion.prepare import QuantizeOptions
     from weighbridge.conversion.quantize import QuantizePlan
@@ -52,8 +53,8 @@ Path = str | os.PathLike[str]
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
 __all__ = [
-    "Model", "Tensor", "convert", "diff", "hash", "identify", "inspect", "load_checkpoint", "open", "plan",
-    "plan_quantize", "quality", "quantize", "save_checkpoint", "scan", "strip", "verify",
+    "Model", "Tensor", "convert", "diff", "hash", "identify", "importance", "inspect", "load_checkpoint", "open",
+    "plan", "plan_quantize", "quality", "quantize", "save_checkpoint", "scan", "strip", "verify",
 ]  # fmt: skip
 
 
@@ -84,6 +85,13 @@ def inspect(path: Path, **options: Any) -> InspectReport:
     from weighbridge.reports import inspect as reports
 
     return reports.inspect(os.fspath(path), **options)
+
+
+def importance(path: Path, *, model: Path | None = None) -> ImportanceReport:
+    """What an importance matrix says of each entry; with `model`, what of it doesn't fit. Errors: FormatError."""
+    from weighbridge.conversion import importance_report
+
+    return importance_report.about(path, model=model)
 
 
 def verify(path: Path, **options: Any) -> VerifyReport:

@@ -13,6 +13,7 @@ from tests.reports import makers as m
 
 from weighbridge.cli.render import plain
 from weighbridge.containers.base import Finding
+from weighbridge.conversion import importance_report
 from weighbridge.reports import anatomy, facts, get, identify, inspect, verify
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
@@ -28,6 +29,10 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "file"): inspect.File,
     ("inspect", "dtype"): inspect.DTypeRow,
     ("inspect", "tensor"): inspect.Tensor,
+    ("importance", ""): importance_report.Report,
+    ("importance", "entry"): importance_report.Line,
+    ("importance", "fit"): importance_report.ModelFit,
+    ("importance", "wrong size"): importance_report.WrongSize,
     ("anatomy", ""): anatomy.Report,
     ("anatomy", "part"): anatomy.Part,
     ("anatomy", "share"): anatomy.Share,
@@ -106,6 +111,19 @@ def test_real_reports_have_the_documented_types(tmp_path: Path) -> None:
             for one in value[key]:
                 check(one, (name, part))
     check(json.loads(json.dumps(plain(inspect.inspect(file).model))), ("inspect", "model"))
+
+
+def test_a_real_importance_matrix_has_the_documented_types(tmp_path: Path) -> None:
+    file, model = tmp_path / "m.dat", tmp_path / "m.gguf"
+    file.write_bytes(m.imatrix_dat())
+    keys = {"general.architecture": ("str", "llama"), "llama.block_count": ("u32", 1)}
+    model.write_bytes(m.gguf(keys, {"blk.0.attn_v.weight": ("F32", (4, 8)), "blk.0.attn_q.weight": ("F32", (4, 4))}))
+    value = json.loads(json.dumps(plain(importance_report.about(file, model=model)), allow_nan=False))
+    assert value["schema"] == "weighbridge/importance/1"
+    check(value, ("importance", ""))
+    check(value["entries"][0], ("importance", "entry"))
+    check(value["fit"], ("importance", "fit"))
+    check(value["fit"]["wrong_size"][0], ("importance", "wrong size"))
 
 
 def test_a_real_scan_has_the_documented_types(tmp_path: Path) -> None:

@@ -581,6 +581,75 @@ def a_tensor_that_ends_in_zeros(folder: Path) -> Path:
     return folder / "e.safetensors"
 
 
+# ---- importance matrices ----
+
+
+def legacy_matrix(values: list[float], calls: int = 3) -> bytes:
+    name = b"blk.0.attn_k.weight"
+    return struct.pack(f"<ii{len(name)}sii{len(values)}f", 1, len(name), name, calls, len(values), *values)
+
+
+def gguf_matrix(sums: list[list[float]], counts: list[float]) -> bytes:
+    """By the `gguf` package, as convert scripts would."""
+    import tempfile
+
+    gguf = pytest.importorskip("gguf")
+    with tempfile.TemporaryDirectory() as folder:
+        writer = gguf.GGUFWriter(Path(folder) / "m.gguf", "none")
+        writer.add_type("imatrix")
+        writer.add_array("imatrix.datasets", ["a.txt"])
+        writer.add_uint32("imatrix.chunk_count", 1)
+        writer.add_uint32("imatrix.chunk_size", 512)
+        writer.add_tensor("blk.0.ffn_up_exps.weight.in_sum2", np.array(sums, np.float32))
+        if counts:
+            writer.add_tensor("blk.0.ffn_up_exps.weight.counts", np.array(counts, np.float32)[:, None])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return (Path(folder) / "m.gguf").read_bytes()
+
+
+def matrix_file(folder: Path, data: bytes, name: str = "imatrix.dat") -> Path:
+    (folder.parent / name).write_bytes(data)
+    return folder.parent / name
+
+
+@case("imatrix/broken", words="bytes follow the end")
+def a_matrix_with_more_behind_it(folder: Path) -> Path:
+    return matrix_file(folder, legacy_matrix([1, 2]) + struct.pack("<iii", 1, 0, 7))
+
+
+@case("imatrix/broken", words="sums without counts")
+def a_matrix_without_counts(folder: Path) -> Path:
+    return matrix_file(folder, gguf_matrix([[1, 2]], []), "imatrix.gguf")
+
+
+@case("imatrix/not-finite", words="1 numbers")
+def a_matrix_with_an_infinity(folder: Path) -> Path:
+    return matrix_file(folder, legacy_matrix([1, float("inf")]))
+
+
+@case("imatrix/not-finite", words="1 numbers")
+def a_matrix_with_a_count_that_is_none(folder: Path) -> Path:
+    return matrix_file(folder, gguf_matrix([[1, 2], [3, 4]], [5, float("nan")]), "imatrix.gguf")
+
+
+@case("imatrix/negative", words="2 values")
+def a_matrix_with_negative_squares(folder: Path) -> Path:
+    return matrix_file(folder, legacy_matrix([1, -1, -2]))
+
+
+@case("imatrix/unused", words="1 of its 3")
+def a_matrix_of_an_expert_that_nobody_asked(folder: Path) -> Path:
+    return matrix_file(folder, gguf_matrix([[1, 2], [1, 2], [0, 0]], [5, 1, 0]), "imatrix.gguf")
+
+
+@case("imatrix/unused", words="1 of its 1")
+def a_legacy_matrix_of_no_calls(folder: Path) -> Path:
+    return matrix_file(folder, legacy_matrix([1, 2], calls=0))
+
+
 FEW = 40
 
 

@@ -66,6 +66,19 @@ class Imatrix:
     byte_order: str = "<"
 
 
+def recognised(source: Source) -> bool:
+    """Whether a file is one, of either form. Costs other files a look at their first bytes."""
+    head = source.head(8)
+    if head[:4] != b"GGUF":
+        entries, length = struct.unpack("<ii", head) if len(head) == 8 else (0, 0)
+        if entries < 1 or not 1 <= length <= IMATRIX_NAME:
+            return False
+    from weighbridge.containers.sniff import sniff
+
+    found = sniff(source)
+    return found.format == "imatrix-dat" or (found.format == "gguf" and found.variant == "imatrix")
+
+
 def parse(source: Source) -> Imatrix:
     """The entries of a file of either form, in its order. FormatError for what llama.cpp wouldn't load either, for two
     entries of one name, and for what follows the end of a legacy file."""

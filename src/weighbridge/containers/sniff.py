@@ -114,6 +114,7 @@ _ADVICE: Final = MappingProxyType(
         "empty": "nothing was written: download it again",
         "zeros": "space was reserved but nothing written: the download never started or was interrupted",
         "ggml": "a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors",
+        "imatrix-dat": "wb inspect FILE shows it, wb quantize --imatrix FILE uses it",
         "gzip": "unpack it first", "xz": "unpack it first", "bz2": "unpack it first", "zstd": "unpack it first",
         "lz4": "unpack it first", "7z": "unpack it first", "rar": "unpack it first", "tar": "unpack it first",
     }
