@@ -1,6 +1,6 @@
 """`make bench`: our times and memory beside those of the tools that people use, as ratios.
 
-    python benchmarks/run.py [--gigabytes N] [--rounds N] [--only SECTION ...] [--write]
+    python benchmarks/run.py [--gigabytes N] [--quantized N] [--rounds N] [--only SECTION ...] [--write]
 
 Contenders take turns in every round, so that whatever else the machine does hits all of them alike; a ratio is the
 median of the rounds' own ratios. `--write` puts the result into docs/benchmarks.md.
@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -269,6 +270,53 @@ def convert_section(work: Path, gigabytes: float) -> Section:
     )
 
 
+def quantize_section(work: Path, gigabytes: float) -> Section:
+    """Ours once on two cores and once on one; theirs goes by way of a file in bf16, on the same two cores."""
+    folder = make("llama", work / "model", gigabytes)
+    ours, alone, theirs = (work / n for n in ("ours.gguf", "alone.gguf", "theirs.gguf"))
+    wb = [sys.executable, "-m", "weighbridge", "-q", "quantize", folder]
+    two, one = "weighbridge, 2 threads", "weighbridge, 1 thread"
+    contenders = {
+        two: process([*wb, ours, _FTYPE, "-j", "2"], fresh=ours),
+        one: process([*wb, alone, _FTYPE, "-j", "1"], fresh=alone),
+    }
+    targets = [
+        Target("2 threads: at least 1.9 times as fast as one", lambda m: m.ratio(one) >= 1.9),
+        under_memory(500, [two, one]),
+    ]
+    if script := _in_two_steps(work, folder, theirs):
+        contenders[_TWO_STEPS] = process(["sh", "-c", script], fresh=theirs, after=sync(theirs))
+        targets.insert(0, faster(_TWO_STEPS, 6))
+    size = (folder / "model.safetensors").stat().st_size / 1e9
+    return Section(
+        "quantize",
+        f"A Llama folder of {size / 2:.2f} billion weights in bf16 ({size:.1f} GB), its pages in memory, to a GGUF of "
+        f"{_FTYPE}; every tool's output is flushed to the disk.",
+        contenders,
+        targets,
+        slow=frozenset({_TWO_STEPS}),
+    )
+
+
+_FTYPE, _TWO_STEPS = "Q4_K_M", "convert_hf_to_gguf.py + llama-quantize"
+
+
+def _in_two_steps(work: Path, folder: Path, target: Path) -> str | None:
+    """The peers' commands, as a shell takes them; None without Linux and a C++ compiler."""
+    from tests.oracles import llama_quantize, tree
+
+    reference = tree.find()
+    if reference is None or sys.platform != "linux" or not (shutil.which("g++") or shutil.which("c++")):
+        print("quantize: no peer", file=sys.stderr)
+        return None
+    between, jobs = work / "between.gguf", work / "jobs.json"
+    jobs.write_text(json.dumps([[str(between), str(target), _FTYPE, "2"]]))
+    converter = reference / "convert_hf_to_gguf.py"
+    convert = [sys.executable, converter, folder, "--outtype", "bf16", "--outfile", between]
+    steps = (shlex.join(map(str, command)) for command in (convert, llama_quantize.process()))
+    return " && ".join(steps) + f" < {shlex.quote(str(jobs))}"
+
+
 def scan_section(work: Path, kind: str, picklescan: str | None) -> Section:
     path, warm = make(kind, work / kind, 1000), make(kind, work / "warm", 1)
     contenders = {"weighbridge": task("wb-scan", path, warm)}
@@ -379,6 +427,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "safetensors-numpy": lambda work, args: numpy_section(work),
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
+    "quantize": lambda work, args: quantize_section(work, args.quantized),
     "scan-pickles": lambda work, args: scan_section(work, "pickles", args.picklescan),
     "scan-checkpoints": lambda work, args: scan_section(work, "checkpoints", args.picklescan),
     "scan-large": lambda work, args: scan_large_section(work, args.picklescan),
@@ -397,6 +446,7 @@ def section_report(name: str, args: argparse.Namespace) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=2.5, help="size of the model that is converted")
+    parser.add_argument("--quantized", type=float, default=0.8, help="gigabytes of the model that is quantized")
     parser.add_argument("--rounds", type=int, help="rounds of every section")
     parser.add_argument("--only", nargs="+", choices=REPORTS, default=list(REPORTS), help="these sections alone")
     parser.add_argument("--folder", type=Path, help="where to put inputs and outputs (on the disk to be measured)")

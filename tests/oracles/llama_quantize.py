@@ -83,10 +83,14 @@ def quantize(*arguments: str) -> tuple[int, str]:
     return code, done.stderr
 
 
+def process() -> list[str]:
+    """The process that does the jobs it reads from its input, a JSON array of arrays of arguments."""
+    return [sys.executable, __file__, str(library()), str(_wheel())]
+
+
 def _run(jobs: Sequence[Sequence[str]]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, __file__, str(library()), str(_wheel())]
     todo = json.dumps([list(map(str, job)) for job in jobs])
-    return subprocess.run(command, input=todo, capture_output=True, text=True, errors="replace", timeout=900)
+    return subprocess.run(process(), input=todo, capture_output=True, text=True, errors="replace", timeout=900)
 
 
 def _main(library_: str, wheel: str) -> None:
