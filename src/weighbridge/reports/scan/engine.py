@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase, translate
 from functools import cache
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from typing import Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SCAN_FILES, SCAN_HELD
 from weighbridge.io.source import FileSource, Source
+from weighbridge.reports.scan import walk
 from weighbridge.reports.scan.kinds import STORAGE, kind_of
 from weighbridge.reports.scan.looks import EVERY, LOOKS, OTHERWISE
 from weighbridge.reports.scan.model import (
@@ -37,6 +38,7 @@ from weighbridge.reports.scan.model import (
     ScanReport,
     Verdict,
     found,
+    shown,
     worst,
 )
 
@@ -49,7 +51,6 @@ RULES: Final = MappingProxyType(
         "scan/limit": Rule(Verdict.MALFORMED, "looking into all of it would take more than a scan allows"),
     }
 )
-_GIT: Final = ".git"
 
 
 def _looks(kind: str, place: Place) -> tuple[bool, list[Look]]:
@@ -203,34 +204,20 @@ def _closed(path: str, kind: str, why: str) -> FileReport:
 # ---- paths ----
 
 
-def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str | None]]:
-    """Every file below the paths, in order, with why it is passed over (None: it is not). Of a folder only its names
-    are held. FileNotFoundError where a path of the call itself is none."""
-    for path in [os.fspath(p) for p in paths]:
-        if not os.path.isdir(path):
-            os.lstat(path)
-            yield path, None
-            continue
-        for base, folders, names in os.walk(path, onerror=None):
-            folders.sort()
-            if _GIT in folders:
-                folders.remove(_GIT)
-                yield os.path.join(base, _GIT), "the history of git"
-            for folder in list(folders):
-                if not os.access(os.path.join(base, folder), os.R_OK | os.X_OK):
-                    folders.remove(folder)
-                    yield os.path.join(base, folder), "the folder may not be read"
-            names.sort()
-            for name in names:
-                yield os.path.join(base, name), None
-
-
 def reports(paths: Iterable[str | os.PathLike[str]], progress: Progress | None = None) -> Iterator[FileReport]:
     """The reports on all files, one by one."""
-    for number, (path, why) in enumerate(files(paths)):
-        yield scan_file(path) if why is None else _closed(path, "folder", why)
+    for number, met in enumerate(walk.files(paths)):
+        yield scan_file(met.path) if met.why is None else _passed(met.path, met.why, met.rule)
         if progress:
-            progress(number + 1, 0, path)
+            progress(number + 1, 0, met.path)
+
+
+def _passed(path: str, why: str, rule: str | None) -> FileReport:
+    """The report on what is not entered or followed; where a rule says so it is a finding, too."""
+    if rule is None:
+        return _closed(path, "folder", why)
+    finding = Finding(rule, walk.RULES[rule].verdict, shown(why), path, consequence=walk.CONSEQUENCE)
+    return replace(_closed(path, "link", shown(why)), verdict=finding.verdict, findings=(finding,))
 
 
 def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:

@@ -19,6 +19,7 @@ from weighbridge.reports.scan import (
     templates,
     texts,
     unlooked,
+    walk,
     zip_look,
 )
 from weighbridge.reports.scan.model import Rule
@@ -36,6 +37,7 @@ _LOOKS: Final = (
     texts,
     programs,
     unlooked,
+    walk,
     engine,
 )
 

@@ -1,0 +1,84 @@
+"""The files below the paths of a scan, and which are passed over. A link that leads out of the folder that is scanned
+is never followed: what it names is another file on every machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from weighbridge.reports.scan.model import Rule, Verdict
+
+RULES: Final = MappingProxyType(
+    {"scan/link-outside": Rule(Verdict.MALFORMED, "link that leads out of the folder, to files that are not its own")}
+)
+OUTSIDE: Final = "scan/link-outside"
+CONSEQUENCE: Final = "Whoever loads, copies or packs the folder takes a file from elsewhere on the system with it."
+_GIT: Final = ".git"
+# In the cache of huggingface_hub a snapshot's files are links to the blobs beside all snapshots.
+_SNAPSHOT: Final = re.compile(r"(.+)[/\\]snapshots(?:[/\\].*)?")
+
+
+class Met(NamedTuple):
+    """A file, or a folder that is not entered. `why`: it is passed over for this reason; `rule`: which is a finding."""
+
+    path: str
+    why: str | None = None
+    rule: str | None = None
+
+
+def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Met]:
+    """Every file below the paths, in order. Of a folder only its names are held. FileNotFoundError where a path of the
+    call itself is none."""
+    for path in [os.fspath(p) for p in paths]:
+        if os.path.isdir(path):
+            yield from _below(path)
+        else:
+            os.lstat(path)
+            yield Met(path)
+
+
+def _below(root: str) -> Iterator[Met]:
+    own = _own(os.path.realpath(root))
+    for base, folders, names in os.walk(root, onerror=None):
+        folders.sort()
+        if _GIT in folders:
+            folders.remove(_GIT)
+            yield Met(os.path.join(base, _GIT), "the history of git")
+        for folder in list(folders):
+            path = os.path.join(base, folder)
+            if os.path.islink(path):
+                folders.remove(folder)
+                yield from _linked_folder(path, own)
+            elif not os.access(path, os.R_OK | os.X_OK):
+                folders.remove(folder)
+                yield Met(path, "the folder may not be read")
+        names.sort()
+        yield from (_file(os.path.join(base, name), own) for name in names)
+
+
+def _own(root: str) -> tuple[str, ...]:
+    """The folders that count as the scanned one: itself; of a snapshot in the Hub's cache also the blobs."""
+    cached = _SNAPSHOT.fullmatch(root)
+    return (root, os.path.join(cached[1], "blobs")) if cached else (root,)
+
+
+def _file(path: str, own: tuple[str, ...]) -> Met:
+    return _outside(path) if os.path.islink(path) and not _inside(path, own) else Met(path)
+
+
+def _linked_folder(path: str, own: tuple[str, ...]) -> Iterator[Met]:
+    """A link to a folder inside is met there under its own name; no other is entered."""
+    if not _inside(path, own):
+        yield _outside(path)
+
+
+def _outside(path: str) -> Met:
+    return Met(path, f"a link to {os.readlink(path)}, outside the folder: it is not followed", OUTSIDE)
+
+
+def _inside(path: str, own: tuple[str, ...]) -> bool:
+    real = os.path.realpath(path)
+    return any(real == folder or real.startswith(os.path.join(folder, "")) for folder in own)
