@@ -61,16 +61,17 @@ __all__ = [
 # ------------------------------------------------------------------------------------------------ functions
 
 
-def open(path: Path, *, names: Names = "logical") -> Model:
+def open(path: Path, *, names: Names = "logical", allow_expand: bool = False) -> Model:
     """The model at `path` (a file, a folder, an index, one of a numbered set) as a mapping of names to tensors.
 
     `names`: "logical" keeps the file's names, several stored tensors that are one being one (MLX's weight, scales,
     biases); "stored" keeps those apart; "canonical" gives the same names whatever the file; "hf", "gguf", "mlx" another
-    dialect's. Errors: FormatError, UnsupportedError, OSError.
+    dialect's. `allow_expand`: also the expanded views (stride 0) of a pickle that together are more than a GiB larger
+    than the bytes they are of. Errors: FormatError, UnsupportedError, OSError.
     """
     from weighbridge.models.checkpoint import open_checkpoint
 
-    return Model(open_checkpoint(os.fspath(path)), names)
+    return Model(open_checkpoint(os.fspath(path), allow_expand=allow_expand), names)
 
 
 def identify(path: Path, **options: Any) -> IdentifyReport:
@@ -123,10 +124,9 @@ def plan(
     """What `convert` would do, without doing it: files, offsets, memory, losses. `settings` are fields of
     `ConvertOptions` by name."""
     from weighbridge.conversion.build import build
-    from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _options(options, settings)
-    return build(open_checkpoint(os.fspath(src), arch_file=chosen.arch_file), os.fspath(dst), to, chosen)
+    return build(_opened(src, chosen), os.fspath(dst), to, chosen)
 
 
 def convert(
@@ -143,10 +143,9 @@ def convert(
     (dtype="q8_0")."""
     from weighbridge.conversion.build import build
     from weighbridge.conversion.run import run
-    from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _options(options, settings)
-    with open_checkpoint(os.fspath(src), arch_file=chosen.arch_file) as model:
+    with _opened(src, chosen) as model:
         made = build(model, os.fspath(dst), to, chosen)
         return run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
 
@@ -167,10 +166,9 @@ def strip(
     report says what was left out and why. `settings` as in `convert`."""
     from weighbridge.conversion.run import run
     from weighbridge.conversion.strip import plan_strip
-    from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _options(options, settings)
-    with open_checkpoint(os.fspath(src)) as model:
+    with _opened(src, chosen) as model:
         made, report = plan_strip(model, os.fspath(dst), to, chosen, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
         if not dry_run:
             run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
@@ -284,6 +282,12 @@ def quality(
         known = {name: w for name in prepared.tensors if (w := prepared.weights(name)) is not None}
         jobs = chosen.conversion(None).workers
         return measure(prepared.tensors, made.stored, known, jobs=jobs, progress=progress)
+
+
+def _opened(src: Path, chosen: ConvertOptions) -> Checkpoint:
+    from weighbridge.models.checkpoint import open_checkpoint
+
+    return open_checkpoint(os.fspath(src), arch_file=chosen.arch_file, allow_expand=chosen.allow_expand)
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:

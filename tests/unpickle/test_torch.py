@@ -17,12 +17,14 @@ import pytest
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.containers import torch_legacy, torch_zip
+from weighbridge.cli.main import main
+from weighbridge.containers import torch_entries, torch_legacy, torch_zip
 from weighbridge.containers.base import check_regions
 from weighbridge.containers.sniff import sniff
 from weighbridge.io.source import BytesSource
 
 torch = pytest.importorskip("torch")
+safe_load = pytest.importorskip("safetensors.torch").load_file
 pytestmark = pytest.mark.oracle
 
 TYPES = (
@@ -184,16 +186,67 @@ def test_quantized_and_sparse_tensors_are_their_parts(tmp_path: Path, new: bool)
     assert model.metadata["sparse.size"] == [4, 5]
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [torch.ones(2, device="meta"), torch.tensor(0, dtype=torch.uint8).expand(1 << 31)],
-    ids=["no data", "amplified"],
-)  # fmt: skip
-def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path: Path, tensor: Any) -> None:
-    model = opened(tmp_path, saved({"bad": tensor, "good": BASE}))
+def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path: Path) -> None:
+    model = opened(tmp_path, saved({"bad": torch.ones(2, device="meta"), "good": BASE}))
     same(model, {"good": BASE})
     (finding,) = [f for f in model.checkpoint.index.findings if f.rule == "pickle.left-out"]
     assert finding.tensor == "bad"
+
+
+# ---- expanded views -------------------------------------------------------------------------------------------
+
+
+def capped(model: wb.api.Model) -> list[str | None]:
+    return [f.tensor for f in model.checkpoint.index.findings if f.rule == "pickle.expanded"]
+
+
+@NEW
+def test_what_would_become_far_larger_is_left_out_unless_asked_for(tmp_path: Path, new: bool) -> None:
+    tera = torch.tensor(3, dtype=torch.uint8).expand(1 << 20, 1 << 20)
+    data = saved({"tera": tera, "good": BASE}, new)
+    model = opened(tmp_path, data)
+    same(model, {"good": BASE})
+    assert capped(model) == ["tera"]
+    assert "1 bytes are expanded to 1099511627776" in model.checkpoint.index.findings[0].message
+    with wb.open(tmp_path / "x.pt", allow_expand=True) as whole:
+        assert (set(whole), capped(whole)) == ({"tera", "good"}, [])
+        assert whole["tera"].shape == (1 << 20, 1 << 20)
+        assert whole["tera"][7, 5:9].tolist() == [3] * 4  # one row of a terabyte
+
+
+def test_many_expanded_views_are_capped_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them would be small enough."""
+    monkeypatch.setattr(torch_entries, "EXPANDED", 3 * 4 * 99)
+    views = {f"v{i}": torch.tensor([float(i)]).expand(100) for i in range(5)}
+    model = opened(tmp_path, saved({**views, "good": BASE, "turned": BASE.transpose(0, 2)}))
+    assert set(model) == {"v0", "v1", "v2", "good", "turned"}
+    assert capped(model) == ["v3", "v4"]
+
+
+ASKED: dict[str, Callable[[Path, Path], Any]] = {
+    "convert": lambda src, dst: wb.convert(src, dst, allow_expand=True),
+    "strip": lambda src, dst: wb.strip(src, dst, allow_expand=True),
+    "wb convert": lambda src, dst: main(["convert", str(src), str(dst), "--allow-expand"]),
+    "wb strip": lambda src, dst: main(["strip", str(src), str(dst), "--allow-expand"]),
+}
+
+
+@pytest.mark.parametrize("way", ASKED)
+def test_expansion_is_asked_for(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_entries, "EXPANDED", 100)
+    wide = torch.tensor([[1.5], [2.5]]).expand(2, 50)
+    source, target = tmp_path / "x.pt", tmp_path / "x.safetensors"
+    source.write_bytes(saved({"wide": wide, "good": BASE}))
+    plan = wb.plan(source, target)
+    assert any("--allow-expand" in loss.what for loss in plan.losses)
+    assert not wb.plan(source, target, allow_expand=True).losses
+    wb.convert(source, tmp_path / "less.safetensors")
+    assert set(safe_load(tmp_path / "less.safetensors")) == {"good"}
+    ASKED[way](source, target)
+    got = safe_load(target)
+    assert got.keys() == {"wide", "good"}
+    assert torch.equal(got["wide"], wide)
+    assert torch.equal(got["good"], BASE)
 
 
 # ---- archives -------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ A module of `containers/` is registered by one line in `containers/__init__.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -74,6 +74,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return Spec(self.shape, self.dtype)
 
 
+#: The rule of the finding that tells of `Index.capped`.
+CAPPED: Final = "pickle.expanded"
+
+
 @dataclass(frozen=True)
 class Index:
     """What a parser found: tensors in file order, metadata, the sources that hold the bytes.
@@ -91,6 +95,12 @@ class Index:
     byte_order: str = "<"
     version: int | None = None
     findings: tuple[Finding, ...] = ()
+    capped: tuple[Entry, ...] = ()  # views far larger than the bytes they are of: left out, and told, unless asked for
+
+    def whole(self) -> Index:
+        """The same with the views that are capped."""
+        told = tuple(f for f in self.findings if f.rule != CAPPED)
+        return replace(self, entries=(*self.entries, *self.capped), capped=(), findings=told)
 
     @cached_property
     def by_name(self) -> Mapping[str, Entry]:

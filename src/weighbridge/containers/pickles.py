@@ -37,7 +37,9 @@ def parse(source: Source) -> Index:
         reading.remarks += one.remarks
     found = entries_of(reading, nowhere, files, source.name, 0)
     sources = files.all()
-    return Index(NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings)
+    return Index(
+        NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings, capped=found.capped
+    )
 
 
 def _run(source: Source) -> Iterator[tuple[Machine, Any]]:

@@ -12,7 +12,7 @@ from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import EXPANDED, PICKLE_FINDINGS, PICKLE_INLINE, PICKLE_READING, PICKLE_REGIONS
 from weighbridge.base.spec import Spec
-from weighbridge.containers.base import Entry, Finding, Region, Severity
+from weighbridge.containers.base import CAPPED, Entry, Finding, Region, Severity
 from weighbridge.io.flip import FlippedSource
 from weighbridge.io.source import BytesSource, Source, Window
 from weighbridge.unpickle.explain import explain
@@ -35,6 +35,7 @@ class Place(NamedTuple):
 class Found:
     entries: tuple[Entry, ...]
     findings: tuple[Finding, ...]
+    capped: tuple[Entry, ...] = ()
 
 
 class Files:
@@ -123,7 +124,9 @@ def _bytes_of(held: Held) -> bytes:
 def entries_of(reading: Reading, find: Callable[[Storage], Place], files: Files, path: str, shift: int) -> Found:
     """`find` places a storage, FormatError where it can't; `shift`: where the pickle begins in the file."""
     entries: list[Entry] = []
+    capped: list[Entry] = []
     remarks = list(reading.remarks)
+    left = EXPANDED
     for name, tensor in reading.tensors.items():
         storage = tensor.storage
         try:
@@ -132,10 +135,24 @@ def entries_of(reading: Reading, find: Callable[[Storage], Place], files: Files,
                 raise FormatError("its storage has another length", expected=storage.nbytes, found=place.size)
             if tensor.flags:
                 place = files.flip(place, tensor.dtype, tensor.flags)
-            entries.append(_entry(name, tensor, place))
+            entry = _entry(name, tensor, place)
+            grown = max(entry.spec.nbytes - entry.nbytes, 0)
+            if grown > left:
+                capped.append(entry)
+                remarks.append(Remark(CAPPED, _capped(entry), tensor.at, name))
+                continue
+            left -= grown
+            entries.append(entry)
         except FormatError as error:
             remarks.append(Remark("pickle.left-out", f"{name} is left out: {error.message}", tensor.at, name))
-    return Found(tuple(entries), tuple(_findings(remarks, path, shift)))
+    return Found(tuple(entries), tuple(_findings(remarks, path, shift)), tuple(capped))
+
+
+def _capped(e: Entry) -> str:
+    return (
+        f"{e.name} is left out: {e.nbytes} bytes are expanded to {e.spec.nbytes}, and a file's tensors may grow by "
+        f"{EXPANDED} in all unless expansion is allowed (--allow-expand)"
+    )
 
 
 def nowhere(storage: Storage) -> Place:
@@ -154,8 +171,6 @@ def _entry(name: str, t: Tensor, place: Place) -> Entry:
     if strides is None:
         return Entry(name, t.dtype, shape, offset, spec.nbytes, place.file)
     reach = (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * t.dtype.size
-    if spec.nbytes > max(EXPANDED, reach):
-        raise FormatError(f"{reach} bytes are expanded to {spec.nbytes}", hint="expand it after loading instead")
     return Entry(name, t.dtype, shape, offset, reach, place.file, strides)
 
 

@@ -39,7 +39,7 @@ def parse(source: Source) -> Index:
     found = entries_of(reading, find, files, source.name, 0)
     sources = files.all()
     data_start = (stack.machines[4].end, *(0 for _ in sources[1:]))
-    return Index(NAME, sources, found.entries, reading.plain, data_start, findings=found.findings)
+    return Index(NAME, sources, found.entries, reading.plain, data_start, findings=found.findings, capped=found.capped)
 
 
 def check(source: Source) -> tuple[Finding, ...]:

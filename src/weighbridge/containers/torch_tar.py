@@ -68,7 +68,9 @@ def parse(source: Source) -> Index:
     files = Files(source)
     found = entries_of(reading, find, files, source.name, main.start)
     sources = files.all()
-    return Index(NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings)
+    return Index(
+        NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings, capped=found.capped
+    )
 
 
 def _window(source: Source, m: _Member) -> Window:

@@ -50,24 +50,26 @@ def parse(source: Source) -> Index:
     files = Files(source, _byte_order(source, members.get(f"{root}byteorder")))
     main = members[root + _PICKLE]
     found = _read(source, files, members, main, f"{root}data/")
-    entries, findings, plain = found.entries, found.findings, found.plain
+    entries, findings, capped = found.entries, found.findings, found.capped
     program = [m for name, m in members.items() if name.startswith(f"{root}code/")]
     constants = members.get(f"{root}constants.pkl")
     if constants is not None:
         more = _read(source, files, members, constants, f"{root}constants/", "constants")
         entries, findings = (*entries, *more.entries), (*findings, *more.findings)
+        capped += more.capped
     if program or constants is not None:
         words = f"a program of TorchScript: {len(program)} files of code, which is not run and left out"
         at = program[0].at if program else main.at
         findings = (Finding("pickle.program", Severity.WARNING, words, source.name, at), *findings)
     sources = files.all()
-    return Index(NAME, sources, entries, plain, data_start=(0,) * len(sources), byte_order=files.order,
-                 findings=findings)  # fmt: skip
+    return Index(NAME, sources, entries, found.plain, data_start=(0,) * len(sources), byte_order=files.order,
+                 findings=findings, capped=capped)  # fmt: skip
 
 
 class _Part(NamedTuple):
     entries: tuple[Entry, ...]
     findings: tuple[Finding, ...]
+    capped: tuple[Entry, ...]
     plain: Mapping[str, Any]
 
 
@@ -85,7 +87,7 @@ def _read(
     places = _Places(source, members, folder, files)
     reading.remarks += places.absent(reading, main)
     found = entries_of(reading, places.find, files, source.name, main.start)
-    return _Part(found.entries, found.findings, reading.plain)
+    return _Part(found.entries, found.findings, found.capped, reading.plain)
 
 
 def _members(source: Source) -> tuple[Mapping[str, zips.Member], str]:

@@ -28,9 +28,10 @@ class ConvertOptions:
     `rms_eps` and `context_length`: what a file from before GGUF doesn't say of its model.
     `q_*`: the quantization of an MLX folder, as mlx_lm.convert calls it. `inexact`: what becomes of a quantized tensor
     that no type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded
-    scales, or a refusal. `arch_file`: a table of the caller's own for the model's family. `max_shard_size` in bytes,
-    `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an interrupted run has done stays
-    beside the target, and is gone on with.
+    scales, or a refusal. `allow_expand`: write a pickle's expanded views (stride 0) also where together they are more
+    than a GiB larger than the bytes they are of. `arch_file`: a table of the caller's own for the model's family.
+    `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an
+    interrupted run has done stays beside the target, and is gone on with.
     """
 
     dtype: str | None = None
@@ -49,6 +50,7 @@ class ConvertOptions:
     q_recipe: str | None = None
     inexact: Literal["float", "near", "refuse"] = "float"
     max_memory: int | None = None
+    allow_expand: bool = False
     overwrite: bool = False
     resume: bool = False
     jobs: int | None = None

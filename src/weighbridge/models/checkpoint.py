@@ -33,15 +33,18 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 
-def open_checkpoint(path: str | Path, *, arch_file: str | os.PathLike[str] | None = None) -> Checkpoint:
+def open_checkpoint(
+    path: str | Path, *, arch_file: str | os.PathLike[str] | None = None, allow_expand: bool = False
+) -> Checkpoint:
     """The model at `path`: a file, a folder, an index, one of a numbered set. `arch_file`: a table of a family that is
-    looked at before the known ones."""
+    looked at before the known ones. `allow_expand`: also the views whose values are far more than the bytes they are
+    of (a pickle's stride 0), which can be terabytes."""
     place = locate(path)
     sources: list[Source] = []
     try:
         for weight in place.weights:
             sources.append(_shard(place, weight))
-        return Checkpoint(place, _index(place, sources), arch_file)
+        return Checkpoint(place, _index(place, sources, allow_expand), arch_file)
     except BaseException:
         for source in sources:
             source.close()
@@ -62,8 +65,8 @@ def _shard(place: Place, weight: Path) -> FileSource:
         ) from None  # fmt: skip
 
 
-def _index(place: Place, sources: list[Source]) -> Index:
-    indexes = [parse(source) for source in sources]
+def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
+    indexes = [i.whole() if allow_expand and i.capped else i for i in map(parse, sources)]
     formats = {i.format for i in indexes}
     if len(formats) > 1:
         raise FormatError(f"the shards are of different formats: {', '.join(sorted(formats))}", path=str(place.path))

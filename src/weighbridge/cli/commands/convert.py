@@ -51,6 +51,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--lossless", "inexact", flag_value="refuse", help="The same as --inexact refuse."),
     click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already (loses more)."),
+    click.option("--allow-expand", is_flag=True, help="Write expanded views of a pickle, however large they become."),
     click.option(
         "--rms-eps", type=float, metavar="X", help="Epsilon of a llama from before GGUF, which doesn't say it."
     ),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--ema-as-weights", is_flag=True, help="Write averaged (EMA) weights in the others' place.")
 @click.option("--dtype", metavar="TYPE", help="Number type of the weights: f32, f16, bf16.")
 @size_option("--max-shard-size", help="Largest size of one file, such as 5GB.")
+@click.option("--allow-expand", is_flag=True, help="Write expanded views of a pickle, however large they become.")
 @click.option("--overwrite", is_flag=True, help="Replace DST where it exists.")
 @click.option("--dry-run", is_flag=True, help="Say what would be left out and write nothing.")
 @jobs_option
