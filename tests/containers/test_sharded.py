@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.base.dtypes import dtype
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers import safetensors, sharded
 from weighbridge.containers.base import Index, Severity
@@ -231,34 +231,6 @@ def test_merge_never_lacks_a_tensor_silently(weight_map: dict[str, str]) -> None
 def test_merge_keeps_all_metadata() -> None:
     one, two = shard(A, "a", metadata={"k": "1", "l": "1"}), shard(B, "b", metadata={"k": "2", "m": "2"})
     assert dict(sharded.merge([one, two]).metadata) == {"k": "1", "l": "1", "m": "2"}
-
-
-def test_read_set_opens_each_shard_once_and_closes_on_error() -> None:
-    opened: list[BytesSource] = []
-    closed: list[str] = []
-
-    class Watched(BytesSource):
-        def close(self) -> None:
-            closed.append(self.name)
-
-    def open_source(name: str) -> Source:
-        data = PAIR[name].files[0].read(0, PAIR[name].files[0].size)
-        opened.append(Watched(data if name == A else data[:-1], name))
-        return opened[-1]
-
-    index = sharded.parse_index(index_file(GOOD))
-    with pytest.raises(FormatError, match="cut off"):
-        sharded.read_set(index, open_source)
-    assert [s.name for s in opened] == closed == [A, B]
-    assert [e.name for e in sharded.read_set(index, lambda name: PAIR[name].files[0], [A, B])] == ["a", "b"]
-    with pytest.raises(FormatError, match="1 of 2 shards are missing"):
-        sharded.read_set(index, open_source, [A])
-
-
-def test_pickled_shards_are_not_read_yet() -> None:
-    index = sharded.parse_index(index_file({"a": "pytorch_model-00001-of-00001.bin"}, "pytorch_model.bin.index.json"))
-    with pytest.raises(UnsupportedError, match=r"\.bin"):
-        sharded.read_set(index, lambda name: BytesSource(b""))
 
 
 # ---- writing, against huggingface_hub

@@ -79,8 +79,6 @@ def checks() -> Iterator[Check]:
     yield from (
         test_sharded.test_a_tensor_listed_twice_is_told,
         test_sharded.test_merge_takes_the_tensor_that_the_index_names,
-        test_sharded.test_read_set_opens_each_shard_once_and_closes_on_error,
-        test_sharded.test_pickled_shards_are_not_read_yet,
         test_sharded.test_bounds_that_make_no_sense,
         test_sharded.test_severities,
     )

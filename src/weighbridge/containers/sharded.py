@@ -2,10 +2,9 @@
 
     {"metadata": {"total_size": 16060522496}, "weight_map": {"lm_head.weight": "model-00004-of-00004.safetensors", ...}}
 
-Nothing is opened here: callers give sources, or a function that opens a name, and the names that lie in the folder. A
-shard's name comes from an untrusted file and becomes a path, so it must be a plain file name. `check` gives everything
-that is wrong with a set at once; `merge` makes one index of several and raises where a tensor would be missing or
-ambiguous. Index files are written as huggingface_hub writes them, and shards are cut by its greedy rule.
+Nothing is opened here: callers give the shards' indexes, and the names that lie in the folder. A shard's name comes
+from an untrusted file and becomes a path, so it must be a plain file name. `check` gives everything that is wrong with
+a set at once; `merge` makes one index of several and raises where a tensor would be missing or ambiguous. Index files are written as huggingface_hub writes them, and shards are cut by its greedy rule.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.base.spec import Spec
 from weighbridge.containers import safetensors
@@ -144,32 +143,6 @@ def shard_name(value: object, tensor: str, path: str) -> str:
 # ---- several files as one -------------------------------------------------------------------------------------
 
 
-def read_set(index: ShardIndex, open_source: Callable[[str], Source], names: Collection[str] | None = None) -> Index:
-    """The set that `index` speaks of as one index; its files are opened with `open_source` and closed on any error.
-    `names`: what lies in the folder, to say what is missing."""
-    pickles = [name for name in index.files if not name.endswith(safetensors.SUFFIX)]
-    if pickles:
-        raise UnsupportedError(
-            f"{index.path}: {pickles[0]!r} is not a safetensors file, and this version reads no other shards",
-            hint="convert the model to safetensors with transformers first",
-        )
-    missing = [name for name in index.files if names is not None and name not in names]
-    if missing:
-        raise FormatError(
-            f"{len(missing)} of {len(index.files)} shards are missing", path=index.path, found=", ".join(missing[:4]),
-            hint="download them, or run wb verify to see everything that is wrong",
-        )  # fmt: skip
-    sources: list[Source] = []
-    try:
-        for name in index.files:
-            sources.append(open_source(name))
-        return merge([safetensors.parse(source) for source in sources], index)
-    except BaseException:
-        for source in sources:
-            source.close()
-        raise
-
-
 def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
     """Several files' indexes as one: entries in file order with their file's number, and all their metadata (the first
     file that has a key wins). FormatError where the set lacks a tensor that `index` lists, or where several files hold
@@ -246,7 +219,7 @@ def check(index: ShardIndex, shards: Mapping[str, Index], names: Collection[str]
 
 def _check_listed(index: ShardIndex, shards: Mapping[str, Index], finder: _Finder) -> None:
     holders = _holders(shards)
-    aliases = {name: kept for shard in shards.values() for name, kept in shard.metadata.items()}
+    aliases = _aliases(shards.values())
     for tensor, file in index.weight_map.items():
         if file not in shards or tensor in shards[file]:
             continue
@@ -255,10 +228,16 @@ def _check_listed(index: ShardIndex, shards: Mapping[str, Index], finder: _Finde
             words = f"the index says {file!r}, but it is in {', '.join(map(repr, elsewhere))}"
             finder.add("misplaced-tensor", words, tensor)
         elif aliases.get(tensor) in holders:
-            # safetensors' save_model leaves shared tensors out and notes `name: kept name` in the metadata.
             finder.add("alias", f"stored once, as {aliases[tensor]!r}", tensor)
         else:
             finder.add("missing-tensor", f"the index says it is in {file!r}, but no shard has it", tensor)
+
+
+def _aliases(shards: Iterable[Index]) -> dict[str, str]:
+    """safetensors' save_model leaves shared tensors out and notes `name: kept name` in the metadata. (A pickle's plain
+    values are no notes of that kind.)"""
+    noted = (shard.metadata for shard in shards if shard.format == safetensors.NAME)
+    return {name: kept for metadata in noted for name, kept in metadata.items()}
 
 
 def _holders(shards: Mapping[str, Index]) -> dict[str, list[str]]:
