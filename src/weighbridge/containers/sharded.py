@@ -4,7 +4,8 @@
 
 Nothing is opened here: callers give the shards' indexes, and the names that lie in the folder. A shard's name comes
 from an untrusted file and becomes a path, so it must be a plain file name. `check` gives everything that is wrong with
-a set at once; `merge` makes one index of several and raises where a tensor would be missing or ambiguous. Index files are written as huggingface_hub writes them, and shards are cut by its greedy rule.
+a set at once; `merge` makes one index of several and raises where a tensor would be missing or ambiguous. Index
+files are written as huggingface_hub writes them, and shards are cut by its greedy rule.
 """
 
 from __future__ import annotations

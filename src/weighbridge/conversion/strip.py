@@ -7,7 +7,7 @@ called), by the last word of a tensor's name (`exp_avg`). The rest are weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from weighbridge.conversion.plan import Plan
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import is_training
-from weighbridge.unpickle.tree import Leaf
+from weighbridge.unpickle.tree import Gap, Leaf
 
 
 class Part(StrEnum):
@@ -132,21 +132,31 @@ def judge(index: Index) -> Judged:
     whole = _by_shape("", parts)
     if whole is not None:  # optimizer.pt
         return Judged({e.name: whole for e in index}, "")
-    nested = any(not isinstance(v, Leaf) and any(leaves(v)) for v in parts.values())
+    names = {str(key): _names(str(key), inside, index) for key, inside in parts.items()}
+    nested = any(names[str(key)] and not isinstance(inside, Leaf) for key, inside in parts.items())
     verdicts: dict[str, Verdict] = {}
     for key, inside in parts.items():
-        verdicts |= _of_part(str(key), inside, nested)
-    heads = {str(k) for k, v in parts.items() if any(verdicts[n].part is Part.WEIGHTS for n in leaves(v))}
+        verdicts |= _of_part(str(key), inside, names[str(key)], nested)
+    heads = {key for key, found in names.items() if any(verdicts[n].part is Part.WEIGHTS for n in found)}
     wrapper = heads.pop() if len(heads) == 1 and nested else ""
     return Judged({e.name: verdicts.get(e.name, _KEPT) for e in index}, wrapper)
 
 
-def _of_part(key: str, inside: Any, nested: bool) -> dict[str, Verdict]:
-    """The verdicts on one entry of the dict at the top. Where that is flat, a key is a tensor's name and no more."""
+def _names(key: str, inside: Any, index: Index) -> list[str]:
+    """The names of the tensors in one entry of the dict at the top; of an object that was saved whole (a module) those
+    that its parts have in the index."""
+    if isinstance(inside, Gap):
+        return [e.name for e in index if e.name.startswith(f"{key}.")]
+    return list(leaves(inside))
+
+
+def _of_part(key: str, inside: Any, names: Iterable[str], nested: bool) -> dict[str, Verdict]:
+    """The verdicts on the tensors `names` of one entry of the dict at the top. Where that is flat, a key is a tensor's
+    name and no more."""
     by_key = KEYS.get(key.lower()) if nested else None
     found = _by_shape(key, inside) if by_key is None else Verdict(by_key, key, f"the key {key!r}")
     alone = isinstance(inside, Leaf)
-    return {name: found or _by_name(name, flat=alone, inside=key) for name in leaves(inside)}
+    return {name: found or _by_name(name, flat=alone, inside=key) for name in names}
 
 
 def leaves(value: Any) -> Iterator[str]:

@@ -34,6 +34,8 @@ _NONE: Final[Mapping[int | str, Tensor]] = MappingProxyType({})
 _SCALARS: Final = (bool, int, float, str)
 # Parts of a module's state that its state_dict does not name; their children are named as the module's own.
 _MODULE: Final = ("_parameters", "_buffers", "_modules")
+# No part of what a module is: versions; a list of its own parameters that torch's recurrent ones keep.
+_KEPT_BESIDE: Final = ("_metadata", "_flat_weights")
 _LONG_LIST: Final = 4096
 # A name costs a step more for each so many characters.
 _WORD: Final = 64
@@ -227,7 +229,7 @@ def _attributes(name: str, state: Any) -> Iterator[tuple[str, Any]]:
                 inner = _contents(value)
             if isinstance(inner, Dict):
                 yield from _named(name, _last_of(inner))
-        elif key != "_metadata":
+        elif key not in _KEPT_BESIDE:
             yield (f"{name}.{key}" if name else key), value
 
 
