@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tests.reports import makers as m
 
+from weighbridge.cli.main import main
 from weighbridge.cli.render import plain
 from weighbridge.containers.base import Finding
-from weighbridge.conversion import importance_report
-from weighbridge.reports import anatomy, facts, get, identify, inspect, verify
+from weighbridge.conversion import importance_report, strip
+from weighbridge.reports import anatomy, facts, get, hashing, identify, inspect, manifests, verify
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
 
@@ -45,6 +46,14 @@ CLASSES: dict[tuple[str, str], type] = {
     ("scan", "scanned file"): scan.FileReport,
     ("scan", "scan finding"): scan.Finding,
     ("scan", "not looked into"): scan.NotLookedInto,
+    ("strip", ""): strip.StripReport,
+    ("strip", "dropped part"): strip.Dropped,
+    ("hash", ""): hashing.HashReport,
+    ("hash", "hashed file"): hashing.FileDigest,
+    ("hash", "hashed model"): hashing.ModelDigest,
+    ("hash", "hashed tensor"): hashing.TensorDigest,
+    ("hash-check", ""): manifests.CheckReport,
+    ("hash-check", "compared digest"): manifests.Compared,
 }
 Tables = dict[tuple[str, str], dict[str, str]]
 
@@ -54,7 +63,7 @@ def tables() -> Tables:
     out: Tables = {}
     place = ("", "")
     for line in PAGE.read_text().splitlines():
-        if found := re.fullmatch(r"## weighbridge/(\w+)/1", line):
+        if found := re.fullmatch(r"## weighbridge/([\w-]+)/1", line):
             place = (found[1], "")
         elif line.startswith("### "):
             place = (place[0], line[4:])
@@ -137,3 +146,30 @@ def test_a_real_scan_has_the_documented_types(tmp_path: Path) -> None:
     for one, part in ((found, "scanned file"), (found["findings"][0], "scan finding"),
                       (missed["not_looked_into"][0], "not looked into")):  # fmt: skip
         check(one, ("scan", part))
+
+
+def documented(capsys: pytest.CaptureFixture[str], name: str, parts: dict[str, str], *arguments: object) -> Any:
+    """What a command prints, each of its parts as documented."""
+    assert main([*map(str, arguments), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == f"weighbridge/{name}/1"
+    check(value, (name, ""))
+    for key, part in parts.items():
+        assert value[key], (name, key)
+        for one in value[key]:
+            check(one, (name, part))
+    return value
+
+
+def test_what_strip_and_hash_print_has_the_documented_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    source, target, manifest = tmp_path / "x.pt", tmp_path / "x.safetensors", tmp_path / "manifest.json"
+    torch.save({"model": {"a": torch.ones(2, 3)}, "ema": {"a": torch.ones(2, 3)}}, source)
+    documented(capsys, "strip", {"dropped": "dropped part"}, "strip", source, target)
+    documented(capsys, "hash", {"files": "hashed file"}, "hash", source, target)
+    asked = ("hash", target, "--tensors")
+    value = documented(capsys, "hash", {"models": "hashed model"}, *asked)
+    for one in value["models"][0]["tensors"]:
+        check(one, ("hash", "hashed tensor"))
+    assert main([*map(str, asked), "--manifest", str(manifest)]) == 0
+    documented(capsys, "hash-check", {"results": "compared digest"}, "hash", "--check", manifest)
