@@ -24,15 +24,17 @@ WB_INLINE F32 inverse(F32 d) { return select(d != splat(0.0f), splat(1.0f) / d, 
 
 // f16 scales, and what was lost in them.
 WB_INLINE I32 narrow_scales(F32 d, Counts& counts) {
-  I32 out = splat(i32(0));
+  u32 scales[W], overflow = 0, underflow = 0;
+  store(reinterpret_cast<u8*>(scales), 0, d);
   for (int i = 0; i < W; ++i) {
-    const float scale = d[i];
-    const u32 bits = bit_cast<u32>(scale), a = bits & F32_ABS, h = narrow_f16_ggml(bits);
-    out[i] = i32(h);
-    counts.overflow += u32(a < F32_INF) & u32((h & 0x7FFF) > 0x7BFF);
-    counts.underflow += u32(a != 0) & u32((h & 0x7FFF) == 0);
+    const u32 a = scales[i] & F32_ABS, h = narrow_f16_ggml(scales[i]);
+    scales[i] = h;
+    overflow += u32(a < F32_INF) & u32((h & 0x7FFF) > 0x7BFF);
+    underflow += u32(a != 0) & u32((h & 0x7FFF) == 0);
   }
-  return out;
+  counts.overflow += overflow;
+  counts.underflow += underflow;
+  return load<I32>(reinterpret_cast<const u8*>(scales));
 }
 
 // The low halves of words to W blocks `size` bytes apart.
@@ -49,11 +51,14 @@ WB_INLINE void store_scales(F32 d, u8* dst, size_t size, Counts& counts) {
 template <size_t count>
 WB_INLINE void store_bytes(const I32 (&codes)[count], u8* dst, size_t size) {
   static_assert(count % 4 == 0);
+  u8 words[count / 4 * W * 4];
   for (size_t j = 0; j < count; j += 4) {
     I32 word = splat(i32(0));
     for (size_t k = 0; k < 4; ++k) word = word | ((codes[j + k] & splat(i32(255))) << int(8 * k));
-    for (int i = 0; i < W; ++i) store(dst + size_t(i) * size + j, 0, i32(word[i]));
+    store(words, j / 4, word);
   }
+  for (size_t i = 0; i < size_t(W); ++i)
+    for (size_t j = 0; j < count / 4; ++j) store(dst + i * size, j, load<u32>(words, j * W + i));
 }
 
 // Nibbles of W blocks of 32 at dst, `size` bytes apart.

@@ -28,18 +28,17 @@ constexpr int SIDE = 2, STEPS_SIDE = 4;
 
 // What became of the scales in f16.
 WB_INLINE F32 through_half(F32 x) {
-  for (int i = 0; i < W; ++i) {
-    const float scale = x[i];
-    x[i] = bit_cast<float>(widen_f16(narrow_f16_ggml(bit_cast<u32>(scale))));
-  }
-  return x;
+  u32 scales[W];
+  store(reinterpret_cast<u8*>(scales), 0, x);
+  for (int i = 0; i < W; ++i) scales[i] = widen_f16(narrow_f16_ggml(scales[i]));
+  return load<F32>(reinterpret_cast<const u8*>(scales));
 }
 
 // Parts of W blocks, one block a lane. NaN lose sign and payload: ggml lets payloads into the codes, by an order of
 // operands that is the compiler's choice (llama-quantize refuses NaN).
 template <int size>
-WB_INLINE void load_part(const u8* src, F32 (&x)[size]) {
-  load_columns(src, N * 4, x);
+WB_INLINE void load_part(const u8* src, F32 (&x)[size], size_t stride = N * 4) {
+  load_columns(src, stride, x);
   for (int i = 0; i < size; ++i) x[i] = select(x[i] == x[i], x[i], as_f32(splat(i32(F32_INF | F32_QUIET))));
 }
 
@@ -267,6 +266,34 @@ WB_INLINE F32 extreme_scale(const F32 (&scales)[16], F32& magnitude) {
 
 WB_INLINE I32 int8(I32 x) { return (x << 24) >> 24; }
 
+// Q3_K's parts, code by code: llama.cpp leaves a part when a round changed none of its codes, and four of five parts in
+// the first. What is left of all W blocks' parts is gathered, so that lanes don't wait for one another.
+WB_INLINE void search_q3_steps(const u8* src, F32 (&scales)[16], I32 (&codes)[16][16]) {
+  constexpr int together = STEPS_SIDE * W;
+  i32 left[16 * W], count = 0;
+  for (int part = 0; part < 16; ++part) {
+    F32 x[16];
+    load_part(src + size_t(part) * 64, x);
+    const I32 open = try_steps<Q3_SEARCH>(x, scales[part], codes[part]);
+    for (u32 bits = lane_bits(open); bits; bits &= bits - 1) left[count++] = part * W + lowest_bit(bits);
+  }
+  for (int at = 0; at < count; at += together) {
+    const int some = count - at < together ? count - at : together;
+    u8 rows[together * 64] = {};
+    F32 x[STEPS_SIDE][16], scale[STEPS_SIDE];
+    I32 found[STEPS_SIDE][16];
+    for (int k = 0; k < some; ++k)
+      memcpy(rows + k * 64, src + size_t(left[at + k] % W) * N * 4 + size_t(left[at + k] / W) * 64, 64);
+    for (int p = 0; p < STEPS_SIDE; ++p) load_part(rows + p * W * 64, x[p], 64);
+    search_steps<Q3_SEARCH, STEPS_SIDE>(x, scale, found);
+    for (int k = 0; k < some; ++k) {
+      const int part = left[at + k] / W, lane = left[at + k] % W;
+      scales[part][lane] = scale[k / W][k % W];
+      for (int i = 0; i < 16; ++i) codes[part][i][lane] = found[k / W][i][k % W];
+    }
+  }
+}
+
 // W blocks to W * 110 bytes.
 template <bool weighted>
 WB_INLINE void encode_q3_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
@@ -283,11 +310,7 @@ WB_INLINE void encode_q3_k(const u8* src, const u8* weights, u8* dst, Counts& co
     search_parts<Q3_SEARCH>(src, weigh, scales[0], codes);
     search_signed<SCALE_SEARCH, 1>(scales, sums, d, scale);
   } else {
-    for (int part = 0; part < 16; part += STEPS_SIDE) {
-      F32 x[STEPS_SIDE][16];
-      for (int p = 0; p < STEPS_SIDE; ++p) load_part(src + size_t(part + p) * 64, x[p]);
-      search_steps<Q3_SEARCH, STEPS_SIDE>(x, scales[0] + part, codes + part);
-    }
+    search_q3_steps(src, scales[0], codes);
     F32 magnitude;
     const F32 top = extreme_scale(scales[0], magnitude), inverse = splat(-32.0f) / top;
     const I32 some = top != splat(0.0f);

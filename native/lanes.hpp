@@ -4,7 +4,7 @@
 
 #include "level.hpp"
 
-#if WB_LANES > 4
+#if WB_LANES > 4 || defined(__SSE2__)
 #include <immintrin.h>
 #endif
 #if defined(_MSC_VER)
@@ -85,7 +85,15 @@ WB_INLINE F32 negative(F32 x) { return as_f32(as_i32(x) ^ splat(i32(0x80000000))
 // float -> int as x86's cvttss2si does it, on every machine: towards zero, and INT_MIN for NaN and what doesn't fit.
 // (C leaves those cases undefined; ggml's x86-64 build has these results.)
 WB_INLINE I32 truncate(F32 x) {
+#if WB_LANES == 16
+  return bit_cast<I32>(_mm512_cvttps_epi32(bit_cast<__m512>(x)));
+#elif WB_LANES == 8
+  return bit_cast<I32>(_mm256_cvttps_epi32(bit_cast<__m256>(x)));
+#elif defined(__SSE2__)
+  return bit_cast<I32>(_mm_cvttps_epi32(bit_cast<__m128>(x)));
+#else
   return convert(select(absolute(x) < splat(2147483648.0f), x, splat(-2147483648.0f)));
+#endif
 }
 
 // roundf: nearest, halves away from zero. The largest float below a half, with x's sign, then truncation: exact.
@@ -147,6 +155,8 @@ WB_INLINE u32 lane_bits(I32 mask) {
   return u32(_mm512_movepi32_mask(bit_cast<__m512i>(mask)));
 #elif WB_LANES == 8
   return u32(_mm256_movemask_ps(bit_cast<__m256>(mask)));
+#elif defined(__SSE2__)
+  return u32(_mm_movemask_ps(bit_cast<__m128>(mask)));
 #else
   u32 bits = 0;
   for (int i = 0; i < W; ++i) bits |= (u32(mask[i]) & 1) << i;

@@ -26,13 +26,7 @@ constexpr float TAME = 2097152.0f;
 
 WB_INLINE I32 no_lanes() { return splat(i32(0)); }
 
-// True where any lane is set.
-WB_INLINE bool any(I32 mask) {
-  i32 out = 0;
-  for (int i = 0; i < W; ++i) out |= mask[i];
-  return out != 0;
-}
-
+WB_INLINE bool any(I32 mask) { return lane_bits(mask) != 0; }
 // Round to nearest even by the bits of a float that is too large for fractions (nearest_int). Beyond 2^22 it is
 // nonsense, and the same nonsense.
 WB_INLINE I32 nearest(F32 x) {
@@ -348,30 +342,68 @@ F32 search_ladder(i32 top, const F32 (&x)[size], const F32 (&w)[size], I32 (&cod
   return select(nothing, splat(0.0f), scale);
 }
 
-// Parts of `size`, weighted by their squares: the scale, and codes with `zero` added.
+// A part weighted by its squares: sums of its elements' codes for a scale of `extreme`, and those codes.
+template <const Signed& S>
+WB_INLINE Sums plain_steps(const F32 (&x)[S.size], F32 (&kept)[S.size], I32& nothing) {
+  F32 amax = splat(0.0f), extreme = splat(0.0f);
+  for (int i = 0; i < S.size; ++i) {
+    const F32 a = absolute(x[i]);
+    const I32 larger = a > amax;
+    amax = select(larger, a, amax);
+    extreme = select(larger, x[i], extreme);
+  }
+  nothing = amax < splat(NOTHING);
+  const F32 step = splat(float(-S.zero)) / extreme;
+  Sums sums{splat(0.0f), splat(0.0f)};
+  for (int i = 0; i < S.size; ++i) {
+    const F32 l = to_float(limit(nearest(step * x[i]), -S.zero, S.zero - 1)), w = x[i] * x[i];
+    kept[i] = l;
+    sums.lx = sums.lx + w * x[i] * l;
+    sums.l2 = sums.l2 + w * l * l;
+  }
+  return sums;
+}
+
+// The scale from sums, and codes with `zero` added.
+template <const Signed& S>
+WB_INLINE F32 finish_steps(const F32 (&kept)[S.size], Sums sums, I32 nothing, I32 (&codes)[S.size]) {
+  for (int i = 0; i < S.size; ++i) codes[i] = select(nothing, splat(i32(0)), convert(kept[i]) + splat(S.zero));
+  const F32 scale = select(sums.l2 > splat(0.0f), sums.lx / sums.l2, splat(0.0f));
+  return select(nothing, splat(0.0f), scale);
+}
+
+// The plain codes of parts, and in which lanes a step may be better: few. Nothing steps where `lx` isn't positive: half
+// of all parts, those whose extreme is. For the others it shows without dividing: what would be rounded is so near to the code
+// that no rounding of these products leads elsewhere, or beyond the last code. (Denormal products could.)
+template <const Signed& S>
+WB_INLINE I32 try_steps(const F32 (&x)[S.size], F32& scale, I32 (&codes)[S.size]) {
+  constexpr float SURE = 0.4999f, NORMAL = 1e-36f;
+  F32 kept[S.size];
+  I32 nothing, open = no_lanes();
+  const Sums sums = plain_steps<S>(x, kept, nothing);
+  for (int i = 0; i < S.size; ++i) {
+    const F32 l = kept[i], w = x[i] * x[i];
+    const F32 lx = sums.lx - w * x[i] * l, product = x[i] * (sums.l2 - w * l * l);
+    const F32 low = select(l > splat(float(-S.zero)), l - splat(SURE), splat(-TAME));
+    const F32 high = select(l < splat(float(S.zero - 1)), l + splat(SURE), splat(TAME));
+    const I32 sure = (lx > splat(NORMAL)) & (product > low * lx) & (product < high * lx);
+    open = open | select(sure, no_lanes(), lx > splat(0.0f));
+  }
+  scale = finish_steps<S>(kept, sums, nothing, codes);
+  return select(nothing, no_lanes(), open);
+}
+
+// Code by code, up to five rounds.
 template <const Signed& S, int P>
-void search_steps(const F32 (&x)[P][S.size], F32* scale, I32 (*codes)[S.size]) {
+void search_steps(const F32 (&x)[P][S.size], F32 (&scale)[P], I32 (&codes)[P][S.size]) {
   I32 nothing[P];
   Sums sums[P];
   F32 w[P][S.size], wx[P][S.size], kept[P][S.size];
   for (int p = 0; p < P; ++p) {
-    F32 amax = splat(0.0f), extreme = splat(0.0f);
+    sums[p] = plain_steps<S>(x[p], kept[p], nothing[p]);
     for (int i = 0; i < S.size; ++i) {
-      const F32 a = absolute(x[p][i]);
-      const I32 larger = a > amax;
-      amax = select(larger, a, amax);
-      extreme = select(larger, x[p][i], extreme);
-    }
-    nothing[p] = amax < splat(NOTHING);
-    const F32 step = splat(float(-S.zero)) / extreme;
-    sums[p] = {splat(0.0f), splat(0.0f)};
-    for (int i = 0; i < S.size; ++i) {
-      const F32 l = to_float(limit(nearest(step * x[p][i]), -S.zero, S.zero - 1));
       w[p][i] = x[p][i] * x[p][i];
       wx[p][i] = w[p][i] * x[p][i];
-      kept[p][i] = l;
-      sums[p].lx = sums[p].lx + wx[p][i] * l;
-      sums[p].l2 = sums[p].l2 + w[p][i] * l * l;
     }
   }
   for (int round = 0; round < 5; ++round) {
@@ -392,12 +424,7 @@ void search_steps(const F32 (&x)[P][S.size], F32* scale, I32 (*codes)[S.size]) {
       }
     if (!any(changed)) break;
   }
-  for (int p = 0; p < P; ++p) {
-    for (int i = 0; i < S.size; ++i)
-      codes[p][i] = select(nothing[p], splat(i32(0)), convert(kept[p][i]) + splat(S.zero));
-    scale[p] = select(sums[p].l2 > splat(0.0f), sums[p].lx / sums[p].l2, splat(0.0f));
-    scale[p] = select(nothing[p], splat(0.0f), scale[p]);
-  }
+  for (int p = 0; p < P; ++p) scale[p] = finish_steps<S>(kept[p], sums[p], nothing[p], codes[p]);
 }
 
 }  // namespace
