@@ -268,9 +268,6 @@ def judge_presence(family: Family) -> None:
         sizes = family.sizes_from_hf(config_of(model))
         names = family.names("hf", sizes)
         optional = {n for n in names if _may_be_absent(model, n)}
-        if family.name == "bert":  # a buffer of old versions
-            buffer = f"{family.architectures[sizes.architecture].prefix}embeddings.token_type_ids"
-            assert family.check("hf", sizes, {**names, buffer: (1, 48)}).dropped == (buffer,)
         report = family.check("hf", sizes, {n: s for n, s in names.items() if n not in optional})
         assert report.ok, f"{model}: {report}"
         for name in names:

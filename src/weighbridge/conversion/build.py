@@ -155,8 +155,11 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     family = model.family
     draft = Draft({})
     sizes = model.sizes
-    lost = family.holding(model.dialect, sizes, model.logical, family.lost("gguf", sizes, model.roles))
-    draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for it", name) for name in lost]
+    lost = family.lost("gguf", sizes, model.roles)
+    spare = [i for i in lost if family.rows[i[0]].zeros]
+    for part, which in (("it", [i for i in lost if i not in spare]), ("the rows that no token takes", spare)):
+        names = family.holding(model.dialect, sizes, model.logical, which)
+        draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name) for name in names]
     named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     for name, node in named.items():
