@@ -245,7 +245,27 @@ def hollow(path: Path, gigabytes: float) -> Path:
     return path
 
 
-_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, pickles, checkpoints, hollow)
+def torch_large(path: Path, gigabytes: float) -> Path:
+    """A checkpoint of F32 matrices of 64 MiB, as torch saves it."""
+    import torch
+
+    count = max(1, round(gigabytes * 1e9 / (1 << 26)))
+    one = torch.randn(4096, 4096)
+    torch.save({f"layers.{i}.weight": one + i for i in range(count)}, path)
+    return path
+
+
+def torch_many(path: Path, count: float) -> Path:
+    """A checkpoint of `count` tensors with little data, as torch saves it."""
+    import torch
+
+    names = (f"layers.{i // 640}.experts.{i // 5 % 128}.proj_{i % 5}.weight" for i in range(int(count)))
+    torch.save({name: torch.ones(4, 4) for name in names}, path)
+    return path
+
+
+_TORCH = (checkpoints, hollow, torch_large, torch_many)
+_MAKERS = (large, many, experts, small, gguf_vocabulary, llama, pickles, *_TORCH)
 MAKERS: dict[str, Callable[..., Path]] = {m.__name__: m for m in _MAKERS}
 
 if __name__ == "__main__":

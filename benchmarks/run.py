@@ -317,6 +317,38 @@ def _in_two_steps(work: Path, folder: Path, target: Path) -> str | None:
     return " && ".join(steps) + f" < {shlex.quote(str(jobs))}"
 
 
+def torch_section(work: Path, gigabytes: float) -> Section:
+    source = make("torch_large", work / "model.pt", gigabytes)
+    plain = make("large", work / "model.safetensors", gigabytes)
+    ours, back, copy = (work / n for n in ("ours.safetensors", "back.pt", "copy"))
+    wb = [sys.executable, "-m", "weighbridge", "-q", "convert"]
+    names = "wb: torch to safetensors", "wb: safetensors to torch"
+    return Section(
+        "torch",
+        f"A checkpoint of torch's of {source.stat().st_size / 1e9:.1f} GB in f32 to Safetensors, and as much back; its "
+        "pages in memory, every output flushed to the disk.",
+        {
+            names[0]: process([*wb, source, ours], fresh=ours),
+            names[1]: process([*wb, plain, back], fresh=back),
+            "cp + fsync": process(["cp", *_NO_REFLINK, source, copy], fresh=copy, after=sync(copy)),
+        },
+        [
+            Target("torch to safetensors: at least 70 % of cp + fsync", _of_cp(names[0])),
+            under_memory(300, names),
+        ],
+    )
+
+
+def torch_open_section(work: Path) -> Section:
+    path, warm = make("torch_many", work / "many.pt", 100_000), make("torch_many", work / "warm.pt", 20)
+    return Section(
+        "torch-open",
+        "Open a checkpoint of torch's with 100,000 tensors and list them; torch maps it and makes its tensors.",
+        {"weighbridge": task("wb-open", path, warm), "torch.load": task("torch-load", path, warm)},
+        [faster("torch.load", 1), under_memory(500)],
+    )
+
+
 def scan_section(work: Path, kind: str, picklescan: str | None) -> Section:
     path, warm = make(kind, work / kind, 1000), make(kind, work / "warm", 1)
     contenders = {"weighbridge": task("wb-scan", path, warm)}
@@ -428,6 +460,8 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
     "quantize": lambda work, args: quantize_section(work, args.quantized),
+    "torch": lambda work, args: torch_section(work, args.gigabytes),
+    "torch-open": lambda work, args: torch_open_section(work),
     "scan-pickles": lambda work, args: scan_section(work, "pickles", args.picklescan),
     "scan-checkpoints": lambda work, args: scan_section(work, "checkpoints", args.picklescan),
     "scan-large": lambda work, args: scan_large_section(work, args.picklescan),

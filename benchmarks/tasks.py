@@ -73,6 +73,12 @@ def load_file(path: str) -> Callable[[], Any]:
     return lambda: touched(reference(path).values())
 
 
+def torch_load(path: str) -> Callable[[], Any]:
+    from torch import load
+
+    return lambda: len(load(path, map_location="cpu", weights_only=True, mmap=True))
+
+
 def wb_plan(path: str) -> Callable[[], Any]:
     from weighbridge.api import plan
 
@@ -99,6 +105,7 @@ TASKS: dict[str, Task] = {
     "wb-numpy": wb_numpy,
     "wb-plan": wb_plan,
     "load-file": load_file,
+    "torch-load": torch_load,
     "wb-scan": wb_scan,
     "picklescan": picklescan,
 }
