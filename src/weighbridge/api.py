@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path as PathOf
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from weighbridge.base.closing import Closing
@@ -66,8 +67,7 @@ def open(path: Path, *, names: Names = "logical", allow_expand: bool = False) ->
 
     `names`: "logical" keeps the file's names, several stored tensors that are one being one (MLX's weight, scales,
     biases); "stored" keeps those apart; "canonical" gives the same names whatever the file; "hf", "gguf", "mlx" another
-    dialect's. `allow_expand`: also the expanded views (stride 0) of a pickle that together are more than a GiB larger
-    than the bytes they are of. Errors: FormatError, UnsupportedError, OSError.
+    dialect's. `allow_expand`: see `ConvertOptions`. Errors: FormatError, UnsupportedError, OSError.
     """
     from weighbridge.models.checkpoint import open_checkpoint
 
@@ -180,8 +180,6 @@ def save_checkpoint(path: Path, *, overwrite: bool = False, rng: Any = None, **p
     epoch=3, loss=0.1, rng=True, ...`. What has a `state_dict()` is asked for it; nested dicts, lists, tuples, numbers,
     texts, bytes, tensors and arrays are kept as they are, shared storages shared. `rng=True` saves the random states of
     Python, numpy and torch. UsageError names what is no data."""
-    from pathlib import Path as PathOf
-
     from weighbridge.adapters.state import capture, random_states
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import run
@@ -198,8 +196,6 @@ def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **int
     """The parts that `save_checkpoint` saved, tensors as torch's (`numpy=True`: as arrays). Parts named here are loaded
     into the objects given (`model=model, optimizer=opt` calls their `load_state_dict`); `rng=True` sets the random
     states. Nothing is unpickled. FormatError where the folder is not as it was written."""
-    from pathlib import Path as PathOf
-
     from weighbridge.adapters.state import restore, set_random_states
     from weighbridge.models.training import read_state
 

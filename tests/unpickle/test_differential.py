@@ -65,7 +65,7 @@ def disassembled(data: bytes) -> tuple[str, set[int]]:
 def loads(data: bytes) -> bool:
     """Whether CPython's unpickler takes it."""
     try:
-        pickle._Unpickler(io.BytesIO(data)).load()  # type: ignore[attr-defined]
+        pickle._Unpickler(io.BytesIO(data)).load()
     except Exception:  # whatever it is, it does not take it
         return False
     return True

@@ -64,7 +64,7 @@ CASES = {
 
 def make(folder: Path, case: Case) -> Path:
     for file, names in case.files.items():
-        state = dict(n if isinstance(n, tuple) else (n, TENSORS[n].clone()) for n in names)
+        state: dict[str, Any] = dict(n if isinstance(n, tuple) else (n, TENSORS[n].clone()) for n in names)
         torch.save(state, folder / file)
     total = sum(TENSORS[n].nbytes for names in case.files.values() for n in names if isinstance(n, str))
     (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": dict(case.map)}))

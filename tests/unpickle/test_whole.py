@@ -52,7 +52,7 @@ def saved(value: Any, new: bool) -> bytes:
     return out.getvalue()
 
 
-class Conv(nn.Module):  # type: ignore[misc]
+class Conv(nn.Module):  # type: ignore[misc, name-defined]
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inner, outer, 3, bias=False)
@@ -60,7 +60,7 @@ class Conv(nn.Module):  # type: ignore[misc]
         self.act = nn.SiLU()
 
 
-class Detect(nn.Module):  # type: ignore[misc]
+class Detect(nn.Module):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.nc, self.stride = 3, torch.tensor([8.0, 16.0])
@@ -68,7 +68,7 @@ class Detect(nn.Module):  # type: ignore[misc]
         self.register_buffer("grid", torch.randn(3), persistent=False)
 
 
-class DetectionModel(nn.Module):  # type: ignore[misc]
+class DetectionModel(nn.Module):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.model = nn.Sequential(Conv(3, 4), nn.Identity(), Detect())
@@ -76,7 +76,7 @@ class DetectionModel(nn.Module):  # type: ignore[misc]
         self.names, self.yaml = {0: "person"}, {"nc": 3}
 
 
-class Net(nn.Module):  # type: ignore[misc]
+class Net(nn.Module):  # type: ignore[misc, name-defined]
     """Tied weights, a hook, parameters of its own beside those of its parts."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Net(nn.Module):  # type: ignore[misc]
         self.register_buffer("empty", None)
 
 
-class Hyper(dict):  # type: ignore[type-arg]
+class Hyper(dict):
     """Lightning's AttributeDict: a dict with a state."""
 
 

@@ -55,9 +55,12 @@ def test_links_outward_are_told_and_not_followed(case: str, root: Path, monkeypa
     (root / name).symlink_to(target)
     opened: list[str] = []
     real: Callable[..., int] = os.open
-    monkeypatch.setattr(
-        os, "open", lambda path, *rest, **more: (opened.append(str(path)), real(path, *rest, **more))[1]
-    )
+
+    def watched(path: object, *rest: object, **more: object) -> int:
+        opened.append(str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", watched)
     report = weighbridge.scan(root)
     found = by_name(report, root)
     link = found.pop(os.path.join(*name.split("/")))
