@@ -108,8 +108,7 @@ class FileSource(Source):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
-        self._fd = _open_regular(self.name)
-        self.size = os.fstat(self._fd).st_size
+        self._fd, self.size = _open_regular(self.name)
         self._maps: dict[bool, memoryview] = {}
         self._lock = threading.Lock()
 
@@ -160,15 +159,17 @@ class FileSource(Source):
 _READING: Final = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
 
 
-def _open_regular(name: str) -> int:
+def _open_regular(name: str) -> tuple[int, int]:
+    """(descriptor, size) of a regular file."""
     fd = os.open(name, _READING)
-    mode = os.fstat(fd).st_mode
+    found = os.fstat(fd)
+    mode = found.st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(f"{name} is a folder, not a file")
         raise UnsupportedError(f"{name} is not a regular file", hint="copy it to a file first")
-    return fd
+    return fd, found.st_size
 
 
 if hasattr(os, "preadv"):

@@ -190,7 +190,8 @@ class Counting(Source):
 def test_of_a_large_checkpoint_only_the_pickle_is_read(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "model.pt"
-    torch.save({f"w{i}": torch.empty(1 << 20) for i in range(16)}, path)
+    generator = torch.Generator().manual_seed(1)
+    torch.save({f"w{i}": torch.randn(1 << 20, generator=generator) for i in range(16)}, path)
     source = Counting(BytesSource(path.read_bytes()))
     assert scan_source(source, "x").verdict is Verdict.DATA_ONLY
     assert source.count < MIB < source.size / 16

@@ -164,20 +164,27 @@ def _order(f: Finding) -> tuple[int, tuple[str, ...], int, str, str]:
     return -f.verdict.rank, f.members, -1 if f.offset is None else f.offset, f.rule, f.message
 
 
+_PREAD: Final = hasattr(os, "pread")
+
+
 class _Held(Source):
     """A small file, read once: archives have many places to look at, and what was looked at is what it was."""
 
     def __init__(self, file: FileSource) -> None:
         self.name, self.size, self.file = file.name, file.size, file
-        self.data = file.read(0, file.size)
+        self.data = os.pread(file.fileno(), file.size, 0) if _PREAD else file.read(0, file.size)
+        if len(self.data) != file.size:  # it shrinks while it is read: said as of any file
+            file.read(0, file.size)
 
     def _readinto(self, offset: int, out: memoryview) -> int:
         out[:] = self.data[offset : offset + len(out)]
         return len(out)
 
     def read(self, offset: int, length: int) -> bytes:
-        self.check(offset, length)
-        return self.data[offset : offset + length]
+        data = self.data[offset : offset + length] if offset >= 0 else b""
+        if len(data) != length:
+            self.check(offset, length)
+        return data
 
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return self.file, offset

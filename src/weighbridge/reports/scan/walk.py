@@ -56,7 +56,8 @@ def _below(root: str) -> Iterator[Met]:
                 folders.remove(folder)
                 yield Met(path, "the folder may not be read")
         names.sort()
-        yield from (_file(os.path.join(base, name), own) for name in names)
+        links = _links(base)
+        yield from (_file(os.path.join(base, name), name in links, own) for name in names)
 
 
 def _own(root: str) -> tuple[str, ...]:
@@ -65,8 +66,14 @@ def _own(root: str) -> tuple[str, ...]:
     return (root, os.path.join(cached[1], "blobs")) if cached else (root,)
 
 
-def _file(path: str, own: tuple[str, ...]) -> Met:
-    return _outside(path) if os.path.islink(path) and not _inside(path, own) else Met(path)
+def _links(folder: str) -> set[str]:
+    """The names in a folder that are links: one look at the folder, none at each file."""
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in entries if entry.is_symlink()}
+
+
+def _file(path: str, link: bool, own: tuple[str, ...]) -> Met:
+    return _outside(path) if link and not _inside(path, own) else Met(path)
 
 
 def _linked_folder(path: str, own: tuple[str, ...]) -> Iterator[Met]:
