@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.packings.stored import nodes, of_numpy, of_torch, values
 
-from weighbridge.packings import unpack
+from weighbridge.packings import regrid, unpack
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node
 
@@ -149,7 +149,26 @@ def test_compressed_tensors_pack_quantized(bits: int, group: int, symmetric: boo
     scale = _scales(128 // group)
     stored, want = compressed("pack-quantized", weights, scale, None if symmetric else zero)
     config = {"quantization_config": {"config_groups": {"group_0": {"weights": weights}}}}
-    equal(only(nodes("m", stored), config), want)
+    node = only(nodes("m", stored), config)
+    equal(node, want)
+    assert regrid.as_affine(node) is None  # type: ignore[arg-type]  # products of such scales are no F32 numbers
+    stored, want = compressed("pack-quantized", weights, scale.bfloat16().float(), None if symmetric else zero)
+    bits_, group_, parts = regrid.as_affine(only(nodes("m", stored), config))  # type: ignore[arg-type, misc]
+    told = {"quantization": {"bits": bits_, "group_size": group_}}
+    equal(only({f"m.{name}": part for name, part in parts.items()}, told), want)  # as MLX, every value
+
+
+@pytest.mark.parametrize(("bits", "symmetric", "block"), [(4, True, "Q4_0"), (4, False, "Q5_0"), (8, True, "Q8_0")])
+def test_compressed_tensors_in_blocks(bits: int, symmetric: bool, block: str) -> None:
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": 32}
+    half = 1 << (bits - 1)
+    zero = torch.randint(-half, half, (96, 4), dtype=torch.int8, generator=torch.Generator().manual_seed(2))
+    stored, want = compressed("pack-quantized", weights, _scales(4).half().float(), None if symmetric else zero)
+    config = {"quantization_config": {"config_groups": {"group_0": {"weights": weights}}}}
+    node: Any = only(nodes("m", stored), config)
+    assert str(node.packing.blocks[0]) == block
+    assert not node.packing.inexact(node.members, node.packing.blocks[0])
+    equal(n.transcode(node, node.packing.blocks[0]), want)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

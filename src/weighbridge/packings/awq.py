@@ -18,7 +18,7 @@ from typing import Final
 from weighbridge.base.dtypes import BF16, F16, F32, I32
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, described, members, need, one_of, settings, stored
+from weighbridge.packings.base import Config, Found, Nodes, described, members, need, settings, stored
 from weighbridge.packings.grid import Grid
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, Packed
@@ -51,7 +51,7 @@ def _packed(module: str, parts: dict[str, Node]) -> Packed:
     words, scales = parts["qweight"].spec, parts["scales"].spec
     inner, (groups, outer) = words.shape[0], scales.shape
     fits = (
-        words.dtype is I32 and one_of(scales.dtype, (F16, BF16, F32)) and groups and inner % groups == 0
+        words.dtype is I32 and scales.dtype in (F16, BF16, F32) and groups and inner % groups == 0
         and words.shape[1] * 32 == outer * _BITS
         and ("qzeros" not in parts or (parts["qzeros"].spec.dtype, parts["qzeros"].spec.shape)
              == (I32, (groups, words.shape[1])))

@@ -7,7 +7,7 @@ A packing never sees a container: names and nodes come in, names and nodes go ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from weighbridge.base.dtypes import DType
@@ -116,7 +116,3 @@ def settings(config: Config) -> Mapping[str, Any]:
     """What a config says of quantization; {} where it says nothing."""
     found = config.get("quantization_config") or config.get("quantization") or {}
     return found if isinstance(found, Mapping) else {}
-
-
-def one_of(dtype: DType, dtypes: Sequence[DType]) -> bool:
-    return any(dtype is d for d in dtypes)

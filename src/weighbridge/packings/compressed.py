@@ -26,7 +26,7 @@ import numpy as np
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, I32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, described, members, need, one_of, settings, stored
+from weighbridge.packings.base import Config, Found, Nodes, described, members, need, settings, stored
 from weighbridge.packings.grid import Grid
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, Packed
@@ -121,7 +121,7 @@ def _scales(module: str, parts: Mapping[str, Node], outer: int, inner: int) -> N
     node = parts["scale"]
     shape = node.spec.shape
     fits = shape == (outer, shape[-1]) if len(shape) == 2 else node.spec.elements in (1, outer)
-    need(fits and one_of(node.spec.dtype, _FLOATS) and node.spec.elements > 0 and inner % _groups(shape, outer) == 0,
+    need(fits and node.spec.dtype in _FLOATS and node.spec.elements > 0 and inner % _groups(shape, outer) == 0,
          module, "weight_scale doesn't belong to the weight", f"floats [{outer}, groups]", node.spec)  # fmt: skip
     return _spread(node, outer)
 

@@ -26,7 +26,7 @@ import numpy as np
 from weighbridge.base.dtypes import BF16, F16, F32, I32
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, described, members, need, one_of, settings, stored
+from weighbridge.packings.base import Config, Found, Nodes, described, members, need, settings, stored
 from weighbridge.packings.grid import Grid
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, Packed
@@ -84,7 +84,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 def _packed(module: str, parts: dict[str, Node], told: Mapping[str, Any], form: str) -> Packed:
     words, scales = parts["qweight"].spec, parts["scales"].spec
-    fits = words.dtype is I32 and one_of(scales.dtype, (F16, BF16, F32)) and len(scales.shape) == 2 and scales.shape[0]
+    fits = words.dtype is I32 and scales.dtype in (F16, BF16, F32) and len(scales.shape) == 2 and scales.shape[0]
     need(bool(fits), module, "qweight and scales don't belong together", "I32 [words, out], floats [groups, out]",
          described(parts))  # fmt: skip
     groups, outer = scales.shape

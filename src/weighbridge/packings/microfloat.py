@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, described, members, need, one_of, stored
+from weighbridge.packings.base import Config, Found, Nodes, described, members, need, stored
 from weighbridge.packings.scaled import E8M0
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
@@ -176,7 +176,7 @@ def _with_global(module: str, tensors: Nodes, parts: Mapping[str, str], *, divid
         return None
     need("scales" in nodes, module, "packed weights without scales", parts["scales"], described(nodes))
     scale = E8M0 if nodes["scales"].spec.dtype is U8 else nodes["scales"].spec.dtype
-    need(one_of(scale, tuple(_GROUPS)), module, "scales of a type that FP4 has not", "U8 or F8_E4M3", scale)
+    need(scale in _GROUPS, module, "scales of a type that FP4 has not", "U8 or F8_E4M3", scale)
     if "global" in nodes:
         spec = nodes["global"].spec
         need(spec.dtype is F32 and spec.elements == 1, module, "the global scale is misshapen", "one F32", spec)

@@ -34,7 +34,6 @@ from weighbridge.packings.base import (
     described,
     members,
     need,
-    one_of,
     settings,
     stored,
 )
@@ -118,7 +117,7 @@ def _parts_joined(module: str, nodes: Mapping[str, Node], bits: int, axis: int, 
     elements = math.prod(shape)
     count = nodes["scale"].spec.elements  # of groups
     scale, zero = nodes["scale"].spec, nodes["zero"].spec
-    fits = count > 0 and elements % count == 0 and zero.elements == count and one_of(scale.dtype, _FLOATS)
+    fits = count > 0 and elements % count == 0 and zero.elements == count and scale.dtype in _FLOATS
     need(fits and zero.dtype is scale.dtype, module, "scale and zero don't belong to the weight",
          f"a divisor of {elements} floats each", described(nodes))  # fmt: skip
     rows, columns = (count, elements // count) if axis == 1 else (elements // count, count)
@@ -156,7 +155,7 @@ def _bitnet(module: str, tensors: Nodes, config: Config) -> Found | None:
     weight, scale = tensors.get(f"{module}.weight"), tensors[f"{module}.weight_scale"]
     if told.get("quant_method") != "bitnet" or weight is None or weight.spec.dtype is not U8:
         return None
-    need(len(weight.spec.shape) == 2 and scale.spec.elements == 1 and one_of(scale.spec.dtype, _FLOATS), module,
+    need(len(weight.spec.shape) == 2 and scale.spec.elements == 1 and scale.spec.dtype in _FLOATS, module,
          "weight and weight_scale don't belong together", "U8 [out / 4, in], one float",
          f"{weight.spec}, {scale.spec}")  # fmt: skip
     value = np.float32(kernels.widened(scale.spec.dtype, scale.read_all())[0])

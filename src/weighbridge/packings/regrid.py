@@ -1,8 +1,9 @@
 """Integer codes with zero points (GPTQ, AWQ, compressed-tensors) as MLX affine with the same values: the codes are
 copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale.
 
-A product of an f16 or bf16 scale and at most 8 bits of zero point is exact in F32, so the values always are; where the
-scale's own type holds every bias too (zero points that are powers of two: all symmetric schemes), it is kept.
+A product of an f16 or bf16 scale and at most 8 bits is exact in F32, so the values are; of an F32 scale that must be
+looked at. Where the scale's own type holds every bias too (zero points that are powers of two: all symmetric schemes),
+it is kept.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class _Codes:
 
     def make(self, part: str, source: Bytes, out: Bytes) -> None:
         codes = self.grid.codes({"codes": source})
+        if self.grid.bits != 8:  # 7 bits: MLX has none, so a byte each
+            codes = kernels.unpack_codes(self.grid.bits, codes)
         out[:] = codes if self.bits == 8 else kernels.pack_codes(self.bits, codes)
 
 
@@ -67,7 +70,7 @@ def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:
     if not isinstance(grid, Grid) or grid.ordered:
         return None
     group = next((g for g in reversed(affine.GROUPS) if grid.group % g == 0), None)
-    if group is None:
+    if group is None or not _short(node.members["scales"], grid.width):
         return None
     bits = grid.width if grid.width in affine.BITS[1:] else 8
     lead = node.spec.shape[:-1]
@@ -79,6 +82,15 @@ def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:
     for name, part in (("scales", scales), ("biases", biases)):
         parts[name] = _repeated(n.cast(part, kept), grid.group // group)
     return bits, group, parts
+
+
+def _short(scales: Node, width: int) -> bool:
+    """True where every product of a scale and a code of `width` bits is an F32 number: of f16 or bf16 always, of F32
+    where as many low bits are zero."""
+    if scales.spec.dtype is not F32:
+        return True
+    mask = np.uint32((1 << width) - 1)
+    return not (scales.read_all().view(np.uint32) & mask).any()
 
 
 def _words(codes: Node, grid: Grid, bits: int) -> Node:

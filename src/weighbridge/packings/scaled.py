@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, U8, U32, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Blockless, Config, Found, Nodes, need, one_of, stored
+from weighbridge.packings.base import Blockless, Config, Found, Nodes, need, stored
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
@@ -84,11 +84,11 @@ def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None
     """See `packings.base.Unpacker`."""
     name = module if key == "_scale_inv" else f"{module}.weight"
     weight, scales = tensors.get(name), tensors[module + key]
-    if weight is None or not one_of(scales.spec.dtype, _SCALES):
+    if weight is None or scales.spec.dtype not in _SCALES:
         return None
     if weight.spec.dtype is U32 and key == ".scales" and scales.spec.dtype is U8:
         weight = _mlx(weight, scales)
-    if weight is None or not one_of(weight.spec.dtype, _SMALL):
+    if weight is None or weight.spec.dtype not in _SMALL:
         return None
     return Found(name, _packed(module, weight, scales), stored(module, tensors, (*_BESIDE, key)) | {name})
 

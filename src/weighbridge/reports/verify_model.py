@@ -135,7 +135,9 @@ def _mapped(repo: Repo) -> Any:
         return None
     try:
         sizes = family.sizes_from_hf(repo.config)
-        shapes = _logical(repo.model, repo.config)
+        shapes = _unpacked(repo)
+        if shapes is None or isinstance(shapes, WeighbridgeError):
+            return None  # said by the rules of packed weights
         return family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     except WeighbridgeError:
         return None  # said by config_size, or by the container's own findings
@@ -153,26 +155,26 @@ def _logical(index: Index, config: Mapping[str, Any]) -> dict[str, tuple[int, ..
 
 def packing(repo: Repo) -> Iterator[Found]:
     """What packs weights fits together: words, scales, zero points, group indexes."""
-    if repo.model is not None:
-        error = _unpacking(repo.model, repo.config)
-        if isinstance(error, FormatError):
-            yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
+    error = _unpacked(repo)
+    if isinstance(error, FormatError):
+        yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
 
 
 def unread_packing(repo: Repo) -> Iterator[Found]:
-    if repo.model is not None:
-        error = _unpacking(repo.model, repo.config)
-        if isinstance(error, UnsupportedError):
-            yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
+    error = _unpacked(repo)
+    if isinstance(error, UnsupportedError):
+        yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
 
 
-def _unpacking(index: Index, config: Mapping[str, Any]) -> WeighbridgeError | None:
-    """What keeps the packed weights from being read."""
-    try:
-        _logical(index, config)
-    except WeighbridgeError as error:
-        return error
-    return None
+def _unpacked(repo: Repo) -> dict[str, tuple[int, ...]] | WeighbridgeError | None:
+    """Shapes of the logical tensors, or what keeps the packed ones from being read; found out once."""
+    if "unpacked" not in repo.memo and repo.model is not None:
+        try:
+            repo.memo["unpacked"] = _logical(repo.model, repo.config)
+        except WeighbridgeError as error:
+            repo.memo["unpacked"] = error
+    found: dict[str, tuple[int, ...]] | WeighbridgeError | None = repo.memo.get("unpacked")
+    return found
 
 
 def quantization_config(repo: Repo) -> Iterator[Found]:
