@@ -19,20 +19,15 @@ wb.quantize(src, "out.gguf", "Q4_K_M", imatrix=file)      llama-quantize's bytes
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path as PathOf
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from weighbridge.base.closing import Closing
-from weighbridge.base.dtypes import dtype as _dtype
+from weighbridge.api.objects import Model, Names, Tensor
 from weighbridge.base.errors import UsageError
 
 if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
-    from weighbridge.containers.base import Entry
     from weighbridge.conversion.importance_report import Report as ImportanceReport
     from weighbridge.conversion.plan import Plan
     from weighbridge.conversion.prepare import QuantizeOptions
@@ -48,18 +43,13 @@ if TYPE_CHECKING:
     from weighbridge.reports.quality import Report as QualityReport
     from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.verify import Report as VerifyReport
-    from weighbridge.tensors.nodes import Node
 
 Path = str | os.PathLike[str]
-Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
 __all__ = [
     "Model", "Tensor", "convert", "diff", "hash", "identify", "importance", "inspect", "load_checkpoint", "open",
     "plan", "plan_quantize", "quality", "quantize", "save_checkpoint", "scan", "strip", "verify",
 ]  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------ functions
 
 
 def open(path: Path, *, names: Names = "logical", allow_expand: bool = False) -> Model:
@@ -298,203 +288,3 @@ def _settings(options: Any, settings: Mapping[str, Any]) -> Any:
     if unknown := settings.keys() - known:
         raise UsageError(f"no such option: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(sorted(known))}")
     return replace(options, **settings)
-
-
-# ------------------------------------------------------------------------------------------------ objects
-
-
-class Tensor:
-    """One tensor that is read when it is asked for: `numpy()`, `torch()`, `[rows]`."""
-
-    __slots__ = ("_cache", "_entry", "_nodes", "name")
-
-    def __init__(
-        self,
-        name: str,
-        nodes: Mapping[str, Node],
-        cache: dict[Any, Any] | None = None,
-        entry: Entry | None = None,
-    ) -> None:
-        self.name, self._nodes, self._cache = name, nodes, cache
-        self._entry = entry  # a tensor of the file itself is listed from its header entry, without a node
-
-    @property
-    def node(self) -> Node:
-        """How it is read."""
-        return self._nodes[self.name]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._entry.shape if self._entry is not None else self.node.spec.shape
-
-    @property
-    def dtype(self) -> str:
-        """Its number type by name; the packing's for a tensor stored in several parts."""
-        if self._entry is not None:
-            return self._entry.dtype.name
-        packing = getattr(self.node, "packing", None)
-        return f"{packing.name}-{packing.bits}" if packing is not None else self.node.spec.dtype.name
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes as stored."""
-        members = getattr(self.node, "members", None)
-        return sum(m.spec.nbytes for m in members.values()) if members else self.node.spec.nbytes
-
-    def numpy(self, dtype: str | None = None) -> NDArray[Any]:
-        """The values: a read-only view of the file where its bytes are numpy's, else a new array. Quantized tensors
-        come as F32, or as the `dtype` asked for."""
-        from weighbridge.adapters.numpy import to_numpy
-
-        return cast("NDArray[Any]", self._kept(("numpy", dtype), lambda: to_numpy(self.node, _named(dtype))))
-
-    def torch(self, dtype: str | None = None, device: str | None = None) -> torch.Tensor:
-        """The values as a torch tensor; on the CPU it shares the file's pages where that is possible."""
-        from weighbridge.adapters.torch import to_torch
-
-        make = lambda: to_torch(self.node, _named(dtype), device)  # noqa: E731
-        return cast("torch.Tensor", self._kept(("torch", dtype, device), make))
-
-    def parts(self) -> dict[str, Tensor]:
-        """The stored tensors this one consists of (MLX: weight, scales, biases); itself alone where it is one."""
-        members: Mapping[str, Node] = getattr(self.node, "members", {self.name: self.node})
-        return {part: Tensor(part, members) for part in members}
-
-    def raw(self) -> bytes:
-        """The bytes as they would be written: ggml blocks stay blocks."""
-        return self.node.read_all().tobytes()
-
-    def __getitem__(self, key: Any) -> NDArray[Any]:
-        """Numpy indexing with integers, slices and `...`; only the rows that the leading indices name are read."""
-        from weighbridge.adapters.numpy import to_numpy
-        from weighbridge.tensors.slicing import narrow
-
-        node, rest = narrow(self.node, key)
-        return to_numpy(node)[rest]
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Entries start..stop of the first axis as a tensor of its own: read when asked for, in the form asked for
-        (`rows(0, 2).torch()`). Quantized parts stay quantized where the cut lies between their blocks."""
-        from weighbridge.tensors.slicing import part
-
-        name = f"{self.name}[{start}:{stop}]"
-        return Tensor(name, {name: part(self.node, start, stop)}, self._cache)
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("a scalar has no length")
-        return self.shape[0]
-
-    def _kept(self, key: tuple[Any, ...], make: Any) -> Any:
-        if self._cache is None:
-            return make()
-        full = (self.name, *key)
-        if full not in self._cache:
-            self._cache[full] = make()
-        return self._cache[full]
-
-    def __repr__(self) -> str:
-        return f"<Tensor {self.name} {self.dtype}{list(self.shape)}>"
-
-    def _repr_html_(self) -> str:
-        from weighbridge.reports.notebook import tensor_html
-
-        return tensor_html(self.name, self.dtype, self.shape, self.nbytes)
-
-
-class Model(Closing, Mapping[str, Tensor]):
-    """A lazy checkpoint: names to tensors, config and metadata. `cache()` keeps what was read until `drop()`."""
-
-    def __init__(self, checkpoint: Checkpoint, names: Names = "logical") -> None:
-        self.checkpoint, self.names = checkpoint, names
-        self._nodes = _view(checkpoint, names)
-        self._entries = checkpoint.index.by_name if self._nodes is checkpoint.stored else {}
-        self._cache: dict[Any, Any] | None = None
-
-    def __getitem__(self, name: str) -> Tensor:
-        entry = self._entries.get(name)
-        if entry is None and name not in self._nodes:
-            raise KeyError(name)
-        return Tensor(name, self._nodes, self._cache, entry)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def has(self, name: str) -> bool:
-        return name in self._nodes
-
-    def dtype(self, name: str) -> str:
-        return self[name].dtype
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """config.json; for a GGUF the config its keys stand for."""
-        return self.checkpoint.config
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The file's own metadata: GGUF's key-values, safetensors' `__metadata__`."""
-        return self.checkpoint.metadata
-
-    @property
-    def format(self) -> str:
-        return self.checkpoint.format
-
-    def fuse(self, names: Sequence[str], axis: int = 0) -> Tensor:
-        """Several tensors as one buffer (q|k|v, gate|up), read straight into it. Quantized ones stay quantized where
-        their parameters agree: then `parts()` of the result are the fused parts."""
-        from weighbridge.tensors.nodes import concat
-
-        if not names:
-            raise UsageError("nothing to fuse")
-        name = "|".join(names)
-        return Tensor(name, {name: concat([self._nodes[n] for n in names], axis)}, self._cache)
-
-    def cache(self) -> Model:
-        """Keep arrays once made, so that a second `numpy()` gives the same one."""
-        self._cache = self._cache if self._cache is not None else {}
-        return self
-
-    def drop(self) -> None:
-        """Let go of every array that was kept."""
-        if self._cache is not None:
-            self._cache.clear()
-
-    def numpy(self) -> dict[str, NDArray[Any]]:
-        """All tensors as numpy arrays."""
-        return {name: self[name].numpy() for name in self}
-
-    def torch(self, device: str | None = None) -> dict[str, torch.Tensor]:
-        """All tensors as torch tensors: a state dict."""
-        return {name: self[name].torch(device=device) for name in self}
-
-    def close(self) -> None:
-        """Close the files. Arrays that are views of them stay valid."""
-        self.checkpoint.close()
-
-    def __repr__(self) -> str:
-        return f"<Model {self.checkpoint.place.path} {self.format}, {len(self)} tensors>"
-
-    def _repr_html_(self) -> str:
-        from weighbridge.reports.notebook import model_html
-
-        rows = [(t.name, t.dtype, t.shape, t.nbytes) for t in self.values()]
-        return model_html(str(self.checkpoint.place.path), self.format, rows)
-
-
-def _view(checkpoint: Checkpoint, names: Names) -> Mapping[str, Node]:
-    if names == "stored":
-        return checkpoint.stored
-    if names == "logical":
-        return checkpoint.logical
-    family = checkpoint.family
-    if names not in family.dialects:
-        raise UsageError(f"no names are called {names!r}", hint=f"stored, logical, {', '.join(family.dialects)}")
-    return family.save(names, checkpoint.sizes, checkpoint.roles)
-
-
-def _named(dtype: str | None) -> Any:
-    return None if dtype is None else _dtype(dtype)
