@@ -6,18 +6,16 @@ are those that transformers, mlx-lm and the reference converter made. Every judg
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
-from tests.models.record_families import GOLDEN, digest, values
-from tests.oracles.family_cases import CASES
-from tests.oracles.unsaid import UNSAID
+from tests.models.record_families import GOLDEN, digest, read, values, write
+from tests.oracles.families import CASES, UNSAID
 
 from weighbridge.base.dtypes import F32
 from weighbridge.models.arch.order import as_read
@@ -26,7 +24,7 @@ from weighbridge.models.meta.table import config_losses, config_to_gguf, facts_l
 from weighbridge.tensors.nodes import Node, const
 
 FORCED_F32 = {"norm", "bias", "router", "position", "types", "factors", "sinks"}  # what the reference stores as F32
-PINNED = Path(__file__).parent / "golden" / "canonical_families.json"
+PINNED = Path(__file__).parent / "golden" / "canonical"
 # Settings that change no number and that a GGUF doesn't hold, or that transformers says twice.
 UNHELD = {
     "initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path", "dtype", "label2id",
@@ -39,12 +37,12 @@ UNHELD = {
 
 @cache
 def golden() -> dict[str, dict[str, Any]]:
-    return json.loads(GOLDEN.read_text())
+    return read(GOLDEN)
 
 
 @cache
 def pinned() -> dict[str, dict[str, list[int]]]:
-    return json.loads(PINNED.read_text())
+    return read(PINNED)
 
 
 def models_of(family: Family) -> Iterator[str]:
@@ -293,13 +291,12 @@ def judge_recorded(family: Family) -> None:
 
 def pin() -> None:
     """`python -m tests.models.family_judges`: pins the canonical names of models that have none yet."""
-    found: Mapping[str, Any] = json.loads(PINNED.read_text()) if PINNED.exists() else {}
-    out = {}
+    found = pinned()
     for family in families().values():
         for model in models_of(family):
             names = family.names("canonical", sizes_of(family, model))
-            out[model] = found.get(model) or {n: list(s) for n, s in names.items()}
-    PINNED.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in out.items()) + "\n}\n")
+            if model not in found:
+                write(PINNED, model, {n: list(s) for n, s in names.items()})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Records what others make of the models in tests/oracles/family_cases.py:
+"""Records what others make of the models in tests/oracles/families:
 `python -m tests.models.record_families [NAME ...]`.
 
 Of each: config.json, names and shapes as transformers writes them, the reference converter's tensors and keys, and
@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-GOLDEN = Path(__file__).parent / "golden" / "families.json"
+GOLDEN = Path(__file__).parent / "golden" / "families"
 Recorded = dict[str, dict[str, Any]]
 
 
@@ -33,18 +33,30 @@ def digest(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array, "<f4").tobytes()).hexdigest()[:12]
 
 
+def read(folder: Path) -> Recorded:
+    """What a folder has recorded, a file a case, in the order of the cases."""
+    from tests.oracles.families import CASES
+
+    paths = {name: folder / f"{name}.json" for name in CASES}
+    return {name: json.loads(path.read_text("utf-8")) for name, path in paths.items() if path.exists()}
+
+
+def write(folder: Path, name: str, recorded: dict[str, Any]) -> None:
+    """A line for each key: small changes show as such."""
+    folder.mkdir(exist_ok=True)
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in recorded.items())
+    (folder / f"{name}.json").write_text("{\n" + lines + "\n}\n", "utf-8")
+
+
 def main(names: list[str]) -> None:
     from tests.oracles import tree
-    from tests.oracles.family_cases import CASES
+    from tests.oracles.families import CASES
 
     root = str(tree.require())
     sys.path[:0] = [root, f"{root}/gguf-py"]
-    out: Recorded = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     for name in names or CASES:
         with tempfile.TemporaryDirectory() as parent:
-            out[name] = _record(CASES[name], Path(parent))
-    kept = {name: out[name] for name in CASES if name in out}
-    GOLDEN.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in kept.items()) + "\n}\n")
+            write(GOLDEN, name, _record(CASES[name], Path(parent)))
 
 
 def _record(case: Any, parent: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracles import family_cases, vocabularies
+from tests.oracles import families, vocabularies
 from tests.oracles.case import Case
 
 F32 = NDArray[np.float32]
@@ -188,7 +188,7 @@ CASES = {
             },
         ),
     )
-} | {name: case for name, case in family_cases.CASES.items() if case.whole}
+} | {name: case for name, case in families.CASES.items() if case.whole}
 DECODERS = [name for name, case in CASES.items() if not case.bert and case.runs]
 
 # (case, type) that our conversion is compared with the reference converter's in. `@`: the type that the folder is in.
@@ -224,7 +224,7 @@ REFERENCES = [
     ("qwen3moe", "q8_0"),
     ("qwen3moe-fused", "f32"),
     ("qwen3moe@bfloat16", "bf16"),
-    *family_cases.REFERENCES,
+    *families.REFERENCES,
 ]
 
 Spreads = tuple[tuple[tuple[str, ...], tuple[float, float]], ...]

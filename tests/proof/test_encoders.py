@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.oracles import encoder_cases, llamacpp, models
+from tests.oracles import llamacpp, models
+from tests.oracles.families import encoders
 
 from weighbridge import api
 
@@ -19,7 +20,7 @@ TOLERANCE = 5e-3  # as in test_llama_logits
 
 @pytest.mark.parametrize("name", ["xlm-roberta", "distilbert", "roberta"])
 def test_embeddings_equal_without_a_tokenizer(name: str, tmp_path: Path) -> None:
-    folder = models.build(encoder_cases.CASES[name], tmp_path / name)
+    folder = models.build(encoders.CASES[name], tmp_path / name)
     api.convert(folder, tmp_path / "out.gguf", to="gguf", dtype="f32", tokenizer=False)
     ids = models.probe(600)
     with llamacpp.Model(tmp_path / "out.gguf") as model:

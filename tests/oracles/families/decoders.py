@@ -1,45 +1,19 @@
-"""The small models of the families, one or a few each, so chosen that every row of a family's table is in one of them.
-
-Each is converted for the proofs (tests/proof) with a tokenizer of its own, and recorded without one in
-tests/models/golden/families.json: transformers', mlx-lm's and the reference converter's names, bytes and keys.
-"""
+"""The small decoders. See __init__.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.oracles import encoder_cases, vocabularies
+from tests.oracles import vocabularies
 from tests.oracles.case import Case
+from tests.oracles.families.common import BPE, GLM, GQA, LN, SMALL, SPM, WINDOW, theta
 
-_SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 256,
-}
-_GQA: dict[str, Any] = _SMALL | {"num_key_value_heads": 2, "rms_norm_eps": 3e-3}
-_LN: dict[str, Any] = _SMALL | {"num_key_value_heads": 2}
-_BPE: dict[str, Any] = {
-    "bos_token_id": vocabularies.BPE_SIZE - 3,
-    "eos_token_id": vocabularies.BPE_SIZE - 2,
-    "pad_token_id": None,
-}
-_GLM = {"bos_token_id": None, "eos_token_id": vocabularies.BPE_SIZE - 4, "pad_token_id": vocabularies.BPE_SIZE - 4}
-_SPM: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
-WINDOW = 24
-
-
-_DEEPSEEK: dict[str, Any] = _GQA | _BPE | {
+_DEEPSEEK: dict[str, Any] = GQA | BPE | {
     "num_key_value_heads": 4, "num_hidden_layers": 3, "moe_intermediate_size": 32, "n_routed_experts": 6,
     "num_experts_per_tok": 2,
     "n_shared_experts": 3, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 16, "v_head_dim": 24,
 }  # fmt: skip
-
-
-def _theta(theta: float, **more: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, **more}}
 
 
 CASES: dict[str, Case] = {
@@ -49,16 +23,16 @@ CASES: dict[str, Case] = {
             "smollm3",
             "SmolLM3Config",
             "bpe",
-            _GQA | _BPE | _theta(5000.0) | {"num_hidden_layers": 4},
+            GQA | BPE | theta(5000.0) | {"num_hidden_layers": 4},
             recorded=("mlx",),
         ),
         Case(
             "smollm3-bias",
             "SmolLM3Config",
             "bpe",
-            _GQA
-            | _BPE
-            | _theta(5000.0)
+            GQA
+            | BPE
+            | theta(5000.0)
             | {"num_hidden_layers": 4, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
             runs=False,  # llama.cpp's graph knows no biases
         ),
@@ -67,7 +41,7 @@ CASES: dict[str, Case] = {
             "gemma",
             "GemmaConfig",
             "gemma",
-            _GQA | _SPM | _theta(10000.0) | {"head_dim": 32, "pad_token_id": 0},
+            GQA | SPM | theta(10000.0) | {"head_dim": 32, "pad_token_id": 0},
             recorded=("mlx",),
             gelu=True,
             older=("lm_head.weight",),
@@ -77,9 +51,9 @@ CASES: dict[str, Case] = {
             "gemma2",
             "Gemma2Config",
             "gemma",
-            _GQA
-            | _SPM
-            | _theta(10000.0)
+            GQA
+            | SPM
+            | theta(10000.0)
             | {
                 "head_dim": 32,
                 "pad_token_id": 0,
@@ -96,8 +70,8 @@ CASES: dict[str, Case] = {
             "gemma3",
             "Gemma3TextConfig",
             "gemma",
-            _GQA
-            | _SPM
+            GQA
+            | SPM
             | {
                 "num_hidden_layers": 6,
                 "head_dim": 32,
@@ -118,7 +92,7 @@ CASES: dict[str, Case] = {
             "phi-mini",
             "Phi3Config",
             "spm",
-            _GQA | _SPM | _theta(5000.0) | {"sliding_window": WINDOW, "original_max_position_embeddings": 256},
+            GQA | SPM | theta(5000.0) | {"sliding_window": WINDOW, "original_max_position_embeddings": 256},
             recorded=("mlx",),
             settings={"sliding_window": None},
         ),
@@ -126,8 +100,8 @@ CASES: dict[str, Case] = {
             "phi-mini-long",
             "Phi3Config",
             "spm",
-            _GQA
-            | _SPM
+            GQA
+            | SPM
             | {
                 "original_max_position_embeddings": 64,
                 "sliding_window": None,
@@ -143,9 +117,9 @@ CASES: dict[str, Case] = {
             "phi2",
             "PhiConfig",
             "bpe",
-            _SMALL
-            | _BPE
-            | _theta(10000.0, partial_rotary_factor=0.5)
+            SMALL
+            | BPE
+            | theta(10000.0, partial_rotary_factor=0.5)
             | {"layer_norm_eps": 5e-2, "intermediate_size": 256},
             recorded=("mlx",),
             gelu=True,
@@ -154,7 +128,7 @@ CASES: dict[str, Case] = {
             "gpt2",
             "GPT2Config",
             "bpe",
-            _BPE
+            BPE
             | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "n_ctx": 256, "layer_norm_epsilon": 5e-2},
             older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
             unheld=frozenset({"n_ctx", "n_inner"}),
@@ -164,7 +138,7 @@ CASES: dict[str, Case] = {
             "gpt2-untied",
             "GPT2Config",
             "bpe",
-            _BPE
+            BPE
             | {
                 "n_embd": 64,
                 "n_layer": 2,
@@ -183,8 +157,8 @@ CASES: dict[str, Case] = {
             "gptneox",
             "GPTNeoXConfig",
             "bpe",
-            _SMALL
-            | _BPE
+            SMALL
+            | BPE
             | {
                 "intermediate_size": 256,
                 "layer_norm_eps": 5e-2,
@@ -205,7 +179,7 @@ CASES: dict[str, Case] = {
             "starcoder2",
             "Starcoder2Config",
             "bpe",
-            _LN | _BPE | _theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "tie_word_embeddings": False},
+            LN | BPE | theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "tie_word_embeddings": False},
             recorded=("mlx",),
             gelu=True,
         ),
@@ -213,14 +187,14 @@ CASES: dict[str, Case] = {
             "starcoder2-plain",
             "Starcoder2Config",
             "bpe",
-            _LN | _BPE | _theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "use_bias": False},
+            LN | BPE | theta(5000.0) | {"norm_epsilon": 5e-2, "sliding_window": None, "use_bias": False},
             runs=False,
         ),
         Case(
             "falcon",
             "FalconConfig",
             "bpe",
-            _BPE
+            BPE
             | {
                 "hidden_size": 64,
                 "num_hidden_layers": 2,
@@ -238,7 +212,7 @@ CASES: dict[str, Case] = {
             "falcon-new",
             "FalconConfig",
             "bpe",
-            _BPE
+            BPE
             | {
                 "hidden_size": 64,
                 "num_hidden_layers": 2,
@@ -256,26 +230,26 @@ CASES: dict[str, Case] = {
             "stablelm",
             "StableLmConfig",
             "bpe",
-            _LN | _BPE | _theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "use_qkv_bias": True},
+            LN | BPE | theta(10000.0, partial_rotary_factor=0.5) | {"layer_norm_eps": 5e-2, "use_qkv_bias": True},
             recorded=("mlx",),
         ),
         Case(
             "stablelm-parallel",
             "StableLmConfig",
             "bpe",
-            _LN
-            | _BPE
-            | _theta(10000.0, partial_rotary_factor=0.5)
+            LN
+            | BPE
+            | theta(10000.0, partial_rotary_factor=0.5)
             | {"layer_norm_eps": 5e-2, "use_parallel_residual": True},
         ),
-        Case("olmo2", "Olmo2Config", "bpe", _GQA | _BPE | _theta(5000.0), recorded=("mlx",)),
+        Case("olmo2", "Olmo2Config", "bpe", GQA | BPE | theta(5000.0), recorded=("mlx",)),
         Case(
             "olmoe",
             "OlmoeConfig",
             "bpe",
-            _GQA
-            | _BPE
-            | _theta(5000.0)
+            GQA
+            | BPE
+            | theta(5000.0)
             | {"rms_norm_eps": 1e-5, "num_key_value_heads": 4, "num_experts": 6, "num_experts_per_tok": 2},
             recorded=("mlx", "hf5"),
         ),
@@ -283,9 +257,9 @@ CASES: dict[str, Case] = {
             "granite",
             "GraniteConfig",
             "bpe",
-            _GQA
-            | _BPE
-            | _theta(5000.0)
+            GQA
+            | BPE
+            | theta(5000.0)
             | {
                 "attention_multiplier": 0.2,
                 "embedding_multiplier": 3.0,
@@ -298,9 +272,9 @@ CASES: dict[str, Case] = {
             "granite-bias",
             "GraniteConfig",
             "bpe",
-            _GQA
-            | _BPE
-            | _theta(5000.0)
+            GQA
+            | BPE
+            | theta(5000.0)
             | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16},
             unheld=frozenset({"head_dim"}),
         ),
@@ -308,7 +282,7 @@ CASES: dict[str, Case] = {
             "command-r",
             "CohereConfig",
             "bpe",
-            _LN | _BPE | _theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25},
+            LN | BPE | theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25},
             recorded=("mlx",),
             older=("lm_head.weight",),
         ),
@@ -316,16 +290,16 @@ CASES: dict[str, Case] = {
             "command-r-plus",
             "CohereConfig",
             "bpe",
-            _LN | _BPE | _theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25, "use_qk_norm": True},
+            LN | BPE | theta(5000.0) | {"layer_norm_eps": 5e-2, "logit_scale": 0.25, "use_qk_norm": True},
             runs=False,
         ),
         Case(
             "cohere2",
             "Cohere2Config",
             "bpe",
-            _LN
-            | _BPE
-            | _theta(5000.0)
+            LN
+            | BPE
+            | theta(5000.0)
             | {
                 "layer_norm_eps": 5e-2,
                 "logit_scale": 0.25,
@@ -341,7 +315,7 @@ CASES: dict[str, Case] = {
             "glm4",
             "Glm4Config",
             "glm",
-            _GQA | _GLM | _theta(5000.0, partial_rotary_factor=0.5) | {"head_dim": 32, "attention_bias": True},
+            GQA | GLM | theta(5000.0, partial_rotary_factor=0.5) | {"head_dim": 32, "attention_bias": True},
             recorded=("mlx",),
             unheld=frozenset({"bos_token_id"}),
         ),
@@ -349,9 +323,9 @@ CASES: dict[str, Case] = {
             "glm4-plain",
             "Glm4Config",
             "glm",
-            _GQA
-            | _GLM
-            | _theta(5000.0, partial_rotary_factor=0.5)
+            GQA
+            | GLM
+            | theta(5000.0, partial_rotary_factor=0.5)
             | {"head_dim": 32, "attention_bias": False, "tie_word_embeddings": True},
             unheld=frozenset({"bos_token_id"}),
         ),
@@ -359,18 +333,18 @@ CASES: dict[str, Case] = {
             "nemotron",
             "NemotronConfig",
             "spm",
-            _LN | _SPM | _theta(5000.0, partial_rotary_factor=0.5) | {"norm_eps": 5e-2, "head_dim": 16},
+            LN | SPM | theta(5000.0, partial_rotary_factor=0.5) | {"norm_eps": 5e-2, "head_dim": 16},
             recorded=("mlx",),
             unheld=frozenset({"pad_token_id"}),
         ),
-        Case("seed-oss", "SeedOssConfig", "bpe", _GQA | _BPE | _theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
+        Case("seed-oss", "SeedOssConfig", "bpe", GQA | BPE | theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
         Case(
             "seed-oss-out",
             "SeedOssConfig",
             "bpe",
-            _GQA
-            | _BPE
-            | _theta(5000.0)
+            GQA
+            | BPE
+            | theta(5000.0)
             | {"head_dim": 32, "attention_bias": False, "attention_out_bias": True, "tie_word_embeddings": True},
             runs=False,
         ),
@@ -380,7 +354,7 @@ CASES: dict[str, Case] = {
             "DeepseekV3Config",
             "bpe",
             _DEEPSEEK
-            | _theta(5000.0)
+            | theta(5000.0)
             | {
                 "q_lora_rank": 32,
                 "num_experts_per_tok": 3,
@@ -422,16 +396,16 @@ CASES: dict[str, Case] = {
             "deepseek-v2-lite",
             "DeepseekV2Config",
             "bpe",
-            _DEEPSEEK | _theta(10000.0) | {"q_lora_rank": None, "first_k_dense_replace": 0, "num_hidden_layers": 2},
+            _DEEPSEEK | theta(10000.0) | {"q_lora_rank": None, "first_k_dense_replace": 0, "num_hidden_layers": 2},
             runs=False,
         ),
         Case(
             "granite-moe",
             "GraniteMoeConfig",
             "bpe",
-            _GQA
-            | _BPE
-            | _theta(5000.0)
+            GQA
+            | BPE
+            | theta(5000.0)
             | {
                 "num_local_experts": 4,
                 "num_experts_per_tok": 2,
@@ -448,24 +422,58 @@ CASES: dict[str, Case] = {
             "hunyuan-dense",
             "HunYuanDenseV1Config",
             "bpe",
-            _GQA | _BPE | _theta(5000.0) | {"head_dim": 32, "eod_token_id": vocabularies.BPE_SIZE - 2},
+            GQA | BPE | theta(5000.0) | {"head_dim": 32, "eod_token_id": vocabularies.BPE_SIZE - 2},
             recorded=("mlx",),
             unheld=frozenset({"eod_token_id"}),
         ),
-        Case("ernie4.5", "Ernie4_5Config", "spm", _GQA | _SPM | _theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
-        Case("arcee", "ArceeConfig", "bpe", _GQA | _BPE | _theta(5000.0)),
+        Case("ernie4.5", "Ernie4_5Config", "spm", GQA | SPM | theta(5000.0) | {"head_dim": 32}, recorded=("mlx",)),
+        Case("arcee", "ArceeConfig", "bpe", GQA | BPE | theta(5000.0)),
         Case(
             "bloom",
             "BloomConfig",
             "bpe",
-            _BPE
+            BPE
             | {"hidden_size": 64, "n_layer": 2, "n_head": 4, "layer_norm_epsilon": 5e-2, "tie_word_embeddings": False},
             gelu=True,
         ),
     )
 }
 
-CASES |= encoder_cases.CASES
-
-# (case, type) that ours is compared with the reference converter's in.
-REFERENCES = [(name, "f32") for name, case in CASES.items() if case.whole]
+# What a config of a family may not say without a loss: what llama.cpp's graph has built in and no key tells.
+_ACT = {"hidden_act": "relu"}
+_GELU = {"hidden_activation": "relu"}
+_ROPE = {"rope.rope_type": "dynamic"}
+_BASE = {"rope.rope_theta": 5000.0}
+UNSAID: dict[str, dict[str, Any]] = {
+    "smollm3": _ACT | _ROPE | {"use_sliding_window": True, "unrotated_every": 0},
+    "gemma": _GELU | _ROPE | _BASE | {"attention_bias": True},
+    "gemma2": _GELU | _ROPE | _BASE | {"attention_bias": True, "full_attention_every": 3, "query_pre_attn_scalar": 16},
+    "gemma3": _GELU
+    | _ROPE
+    | {"attention_bias": True, "attn_logit_softcapping": 2.0, "full_attention_every": 5, "query_pre_attn_scalar": 16},
+    "phi3": _ACT | _ROPE,
+    "phi2": _ACT | _ROPE | _BASE | {"qk_layernorm": True},
+    "gpt2": {"activation_function": "relu", "scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
+    "gptneox": _ACT | _ROPE | _BASE | {"attention_bias": False, "tie_word_embeddings": True},
+    "starcoder2": _ACT | _ROPE | {"sliding_window": 16},
+    "falcon": _ROPE | _BASE | {"activation": "relu", "bias": True, "alibi": True, "parallel_attn": False},
+    "deepseek2": _ACT
+    | {"rope.rope_type": "linear"}
+    | {"attention_bias": True, "rope_interleave": False, "num_key_value_heads": 2},
+    "granitemoe": _ACT | _ROPE | {"attention_bias": True},
+    "hunyuan-dense": _ACT | _ROPE | {"attention_bias": True},
+    "ernie4_5": _ACT | _ROPE | {"use_bias": True},
+    "arcee": {"hidden_act": "silu"} | _ROPE | {"attention_bias": True, "mlp_bias": True},
+    "bloom": {"apply_residual_connection_post_layernorm": True},
+    "olmo2": _ACT | _ROPE | {"attention_bias": True},
+    "olmoe": _ACT | _ROPE | {"attention_bias": True, "clip_qkv": 1.0, "norm_topk_prob": True},
+    "granite": _ACT | _ROPE,
+    "command-r": _ACT | _ROPE | {"attention_bias": True},
+    "cohere2": _ACT | _ROPE | {"attention_bias": True, "full_attention_every": 2, "rotary_pct": 0.5},
+    "glm4": _ACT | _ROPE,
+    "nemotron": {"hidden_act": "silu"} | _ROPE | {"attention_bias": True, "mlp_bias": True},
+    "distilbert": {"activation": "relu"},
+    "roberta": _ACT | {"is_decoder": True},
+    "seed-oss": _ACT | _ROPE | {"mlp_bias": True},
+    "stablelm": _ACT | _ROPE | _BASE | {"qk_layernorm": True},
+}

@@ -1,4 +1,4 @@
-"""The small encoders: models that give embeddings. See family_cases.py."""
+"""The small encoders: models that give embeddings. See __init__.py."""
 
 from __future__ import annotations
 
