@@ -94,6 +94,8 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
             yield f"{name}: default {key}", _set(("architecture", name, "defaults", key), _other(value))
         for key in architecture.get("null", {}):
             yield f"{name}: null {key}", _set(("architecture", name, "null", key), ...)
+        for i in range(len(architecture.get("full_layers", ()))):
+            yield f"{name}: full layers, {i}", _set(("architecture", name, "full_layers", i), "1::2")
         if "gguf" in architecture:
             yield f"{name}: gguf", _set(("architecture", name, "gguf"), ["general.nothing"])
     yield from _meta_faults(document.get("meta", {}))

@@ -272,6 +272,14 @@ KEYS: dict[str, dict[str, Fault]] = {
     | _head_keys("qwen3moe")
     | _expert_keys("qwen3moe")
     | {"expert-width": set_key("qwen3moe.expert_feed_forward_length", 32)},
+    "olmo3": _yarn_keys("olmo2")
+    | {  # olmo2.rope.freq_base_swa isn't here: llama.cpp's graph turns all layers by the same base
+        "window": set_key("olmo2.attention.sliding_window", 12),
+        "window-dropped": drop_key("olmo2.attention.sliding_window"),
+        "layers-turned": set_key("olmo2.attention.sliding_window_pattern", lambda v: [not slides for slides in v]),
+        "layers-dropped": drop_key("olmo2.attention.sliding_window_pattern"),
+    },
+    "exaone4": _decoder_keys("exaone4"),
     "bert": {  # bert.attention.causal isn't here: llama.cpp encodes without a mask whatever it says
         "eps": set_key("bert.attention.layer_norm_epsilon", 1e-12),
         "heads": set_key("bert.attention.head_count", 2),

@@ -243,6 +243,61 @@ CASES: dict[str, Case] = {
             | {"layer_norm_eps": 5e-2, "use_parallel_residual": True},
         ),
         Case("olmo2", "Olmo2Config", "bpe", GQA | BPE | theta(5000.0), recorded=("mlx",)),
+        # three of four layers with a window, here two in an order of their own; yarn turns the others alone
+        Case(
+            "olmo3",
+            "Olmo3Config",
+            "bpe",
+            GQA
+            | BPE
+            | {
+                "num_hidden_layers": 3,
+                "sliding_window": WINDOW,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                "rope_parameters": {
+                    "full_attention": {
+                        "rope_type": "yarn",
+                        "factor": 4.0,
+                        "rope_theta": 5000.0,
+                        "original_max_position_embeddings": 64,
+                    },
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                },
+            },
+            recorded=("mlx",),
+        ),
+        Case(
+            "exaone4",
+            "Exaone4Config",
+            "bpe",
+            GQA
+            | BPE
+            | {
+                "sliding_window": None,
+                "layer_types": ["full_attention"] * 2,
+                "tie_word_embeddings": True,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 2000.0,
+                    "factor": 4.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                },
+            },
+            unheld=frozenset({"sliding_window_pattern"}),
+        ),
+        # the large one's layers; llama.cpp gives them a window where there are 64 (test_exaone4 in tests/proof)
+        Case(
+            "exaone4-window",
+            "Exaone4Config",
+            "bpe",
+            GQA | BPE | theta(5000.0) | {"num_hidden_layers": 4, "sliding_window": WINDOW},
+            said={"sliding_window_pattern": "LLLG", "head_dim": 16},
+            recorded=("mlx",),
+            runs=False,
+            unheld=frozenset({"sliding_window_pattern"}),
+        ),
         Case(
             "olmoe",
             "OlmoeConfig",
@@ -465,6 +520,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "ernie4_5": _ACT | _ROPE | {"use_bias": True},
     "arcee": {"hidden_act": "silu"} | _ROPE | {"attention_bias": True, "mlp_bias": True},
     "bloom": {"apply_residual_connection_post_layernorm": True},
+    "exaone4": _ACT | _ROPE,
     "olmo2": _ACT | _ROPE | {"attention_bias": True},
     "olmoe": _ACT | _ROPE | {"attention_bias": True, "clip_qkv": 1.0, "norm_topk_prob": True},
     "granite": _ACT | _ROPE,

@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 
 Config = Mapping[str, Any]
 _INT_MAX = (1 << 31) - 1
 _OPERATORS = {"": operator.mul, "*": operator.mul, "/": operator.floordiv, "+": operator.add, "-": operator.sub}
+#: what classes call the base frequency of their rotation, and that of layers with a sliding window
+THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
+LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
 _TERM = re.compile(r"([-+*/]?)([^-+*/]+)")
 
 
@@ -76,7 +79,7 @@ def rope(config: Config, theta: float, share: str = "partial_rotary_factor") -> 
         raise FormatError("is not an object", field="rope_scaling", found=type(given).__name__)
     full = given.get("full_attention")
     out = dict(full if isinstance(full, Mapping) else given)
-    top = next((v for key in ("rope_theta", "rotary_emb_base") if (v := config.get(key)) is not None), None)
+    top = next((v for key in THETA if (v := config.get(key)) is not None), None)
     out.setdefault("rope_theta", theta if top is None else top)
     if config.get(share) is not None:
         out.setdefault("partial_rotary_factor", config[share])
@@ -108,23 +111,42 @@ def labels(config: Config) -> tuple[str, ...] | None:
     return tuple(value for _, value in pairs)
 
 
-def effective(config: Config, defaults: Config, null: Mapping[str, str]) -> dict[str, Any]:
-    """The config as its class would hold it, with `rope` and `labels` in one form. Keys of the file are kept."""
+def effective(
+    config: Config, defaults: Config, null: Mapping[str, str], full_layers: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The config as its class would hold it, with `rope`, `labels` and `layer_types` in one form. Keys of the file are
+    kept. `full_layers`: see `layer_types`."""
     out = {**defaults, **config}
     for key, expression in null.items():
         if out.get(key) is None:
             out[key] = evaluate(expression, out)
-    if "rope_theta" in defaults:
+    if full_layers and out.get("layer_types") is None:
+        out["layer_types"] = layer_types(full_layers, out)
+    if (word := next((w for w in THETA if w in defaults), None)) is not None:
         out["rope_sliding"] = sliding_rope(out)
         share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"  # GPT-NeoX has its own word
-        said = out if "rope_theta" in config else {**out, "rope_theta": None}
-        out["rope"] = rope(said, defaults["rope_theta"], share)
+        out["rope"] = rope({**out, **{w: config.get(w) for w in THETA}}, defaults[word], share)
         out["rope_dim"] = _rope_dim(out)
         out["longrope_attention_factor"] = _longrope_attention_factor(out)
     out["unrotated_every"] = every(out.get("no_rope_layers"), 0)
     out["full_attention_every"] = every(out.get("layer_types"), "full_attention")
     out["labels"] = labels(config)
     return out
+
+
+def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:
+    """How each layer attends where a config has no list of it. `full_layers`: which attend to all tokens, as slices
+    `3::4` whose parts may be keys of the config; the first whose keys are there. Without a window all do."""
+    layers = range(evaluate("num_hidden_layers", config) or 0)
+    if config.get("sliding_window", 0) is None:
+        return ["full_attention"] * len(layers)
+    for text in full_layers:
+        first, _, every_nth = text.partition("::")
+        start, step = evaluate(first, config), evaluate(every_nth, config)
+        if start is not None and step is not None:
+            full = layers[start :: integer(step, every_nth, 1)]
+            return ["full_attention" if i in full else "sliding_attention" for i in layers]
+    return None
 
 
 def every(layers: Any, wanted: Any) -> int | None:
@@ -162,5 +184,5 @@ def sliding_rope(config: Config) -> dict[str, Any] | None:
     own = given.get("sliding_attention") if isinstance(given, Mapping) else None
     if isinstance(own, Mapping):
         return dict(own)
-    local = config.get("rope_local_base_freq")
+    local = next((v for key in LOCAL_THETA if (v := config.get(key)) is not None), None)
     return None if local is None else {"rope_theta": local, "rope_type": "default"}

@@ -97,7 +97,7 @@ class Size:
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """A class of transformers that belongs to the family. `gguf`: keys and tensors by which a GGUF of it is known
-    (empty: any, None: never). `like`: classes that a GGUF doesn't tell from it."""
+    (empty: any, None: never). `like`: classes that a GGUF doesn't tell from it. `full_layers`: see config.py."""
 
     name: str
     model_type: str
@@ -107,6 +107,7 @@ class Architecture:
     defaults: Mapping[str, Any]
     null: Mapping[str, str]
     like: tuple[str, ...]
+    full_layers: tuple[str, ...] = ()
 
 
 def placeholders(template: str) -> list[str]:
@@ -138,7 +139,7 @@ def parse_architecture(name: str, doc: Mapping[str, Any], shared: Mapping[str, A
         name, doc["model_type"], tuple(doc.get("aliases", ())), doc.get("prefix", ""),
         None if known is None else tuple(known),
         MappingProxyType({**shared, **doc.get("defaults", {})}), MappingProxyType(doc.get("null", {})),
-        tuple(doc.get("like", ())),
+        tuple(doc.get("like", ())), tuple(doc.get("full_layers", ())),
     )  # fmt: skip
 
 

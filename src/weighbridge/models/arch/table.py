@@ -119,7 +119,7 @@ class Family:
     def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The config with its class's defaults filled in (see config.py)."""
         architecture = self._known(config)
-        return effective(config, architecture.defaults, architecture.null)
+        return effective(config, architecture.defaults, architecture.null, architecture.full_layers)
 
     def _known(self, config: Mapping[str, Any]) -> Architecture:
         if (architecture := self.architecture(config)) is None:

@@ -202,12 +202,17 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
     path, value = next(((p, v) for p in row.config if (v := lookup(config, p)) is not None), ("", None))
     if value is None:
         return None if row.absent is None else KV(row.type, row.absent)
-    if row.map and isinstance(value, str | int | bool):
-        value = row.map.get(str(value).lower() if isinstance(value, bool) else str(value), value)
+    if row.map:
+        value = [_mapped(row, v) for v in value] if isinstance(value, list | tuple) else _mapped(row, value)
     value = number(value, path) * row.times if row.times != 1.0 else value
     value = number(value, path) - (evaluate(row.less, config) or 0) if row.less else value
     typed = coerce(value, row.type, path)
     return None if typed in ("", []) else KV(row.type, typed)  # the reference's writer skips what is empty
+
+
+def _mapped(row: KeyRow, value: Any) -> Any:
+    said = str(value).lower() if isinstance(value, bool) else str(value)
+    return row.map.get(said, value) if isinstance(value, str | int | bool) else value
 
 
 def _holds(value: Any, wanted: Sequence[Any]) -> bool:
@@ -244,12 +249,28 @@ def from_value(row: KeyRow, value: Any) -> Any:
     if row.absent is not None and value == row.absent:
         return None
     if row.map:
-        return next((said for said, written in row.map.items() if written == value), value)
+        return [_said(row, item) for item in value] if is_list(value) else _said(row, value)
     if row.type == "f32":
         return shortest(
             number(value, row.name) if row.times == 1.0 else f32(shortest(number(value, row.name)) / row.times)
         )
     return list(value) if row.type.startswith("arr") else value
+
+
+def understood(row: KeyRow, value: Any) -> bool:
+    """Whether the row can give back this value: a list where its type is one, and what its map has."""
+    if row.type.startswith("arr") != is_list(value):
+        return False
+    return not row.map or all(v in row.map.values() for v in (value if is_list(value) else [value]))
+
+
+def is_list(value: Any) -> bool:
+    """A list, and no text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _said(row: KeyRow, value: Any) -> Any:
+    return next((said for said, written in row.map.items() if written == value), value)
 
 
 def shortest(value: float) -> float:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.config import evaluate, integer, number
+from weighbridge.models.arch.config import LOCAL_THETA, THETA, evaluate, integer, layer_types, number
 from weighbridge.models.arch.make import llama3_parameters
 from weighbridge.models.arch.table import Architecture, Family
-from weighbridge.models.meta.keys import from_value, implied, lookup, shortest, store, table, to_kv
+from weighbridge.models.meta.keys import from_value, implied, is_list, lookup, shortest, store, table, to_kv, understood
 
 Vectors = Callable[[str], Sequence[float] | None]
 
@@ -118,11 +118,12 @@ def gguf_to_config(
     architecture = family.architecture_of_gguf(metadata, tensors)
     config = {k: v for k, v in architecture.defaults.items() if k != "rope_theta"}
     known = _restore(config, metadata, family)
-    losses = [
-        f"{key} is not carried over" for key in metadata if key.startswith(f"{family.gguf}.") and key not in known
-    ]
+    own = (key for key in metadata if key.startswith(f"{family.gguf}."))
+    losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
     _by_presence(config, family, tensors)
+    if architecture.full_layers and config.get("layer_types") is None:
+        config["layer_types"] = layer_types(architecture.full_layers, config)
     _implied(config, family)
     _vocabulary(config, metadata, family)
     _lessened(config, architecture, family)
@@ -140,10 +141,11 @@ def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family
     known = set()
     for row in table().rules(family).keys:
         key = row.key(family.gguf)
-        known.add(key)
+        if key not in metadata or row.type.startswith("arr") == is_list(metadata[key]):
+            known.add(key)
         if row.null and key not in metadata:
             store(config, row.back[0], None)
-        if row.back and key in metadata and (not row.map or metadata[key] in row.map.values()):
+        if row.back and key in metadata and understood(row, metadata[key]):
             own = next(((c,) for c in row.config if row.known_back and c in config), row.back)
             for place in own:
                 store(config, place, from_value(row, metadata[key]))
@@ -154,14 +156,14 @@ def _rotary(
     config: dict[str, Any], metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str],
     vectors: Vectors,
 ) -> list[str]:  # fmt: skip
-    """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too."""
-    rope = config.pop("rope", {})
-    if (sliding := config.pop("rope_sliding", None)) is not None:
-        config["rope_local_base_freq"] = sliding["rope_theta"]
-    if "rope_theta" not in _plain_defaults(family):
+    """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too. Where layers with a
+    window rotate in another way, 5's spelling stands beside: 4 has words for them in few classes alone."""
+    rope, sliding = config.pop("rope", {}), config.pop("rope_sliding", None)
+    word = next((w for w in THETA if w in _plain_defaults(family)), None)
+    if word is None:
         return []
     theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default where the key is absent
-    config["rope_theta"] = theta
+    config[word] = theta
     if "rope_freqs.weight" in tensors:
         freqs = vectors("rope_freqs.weight")
         found = None if freqs is None else llama3_parameters(freqs, number(theta, "rope.freq_base"))
@@ -172,6 +174,10 @@ def _rotary(
     if rope:
         rope.setdefault("rope_type", "default")
         config["rope_scaling"] = rope
+    if sliding is not None:
+        config[next((w for w in LOCAL_THETA if w in config), LOCAL_THETA[0])] = sliding["rope_theta"]
+        full = {"rope_type": "default", **rope, "rope_theta": theta}
+        config["rope_parameters"] = {"full_attention": full, "sliding_attention": {"rope_type": "default", **sliding}}
     return lost + _partial(metadata, family, config)
 
 
