@@ -47,7 +47,7 @@ def test_a_large_transposed_view_streams_in_passes() -> None:
     node = strided(stored, 0, (side, side), (1, side))
     assert node.stripes
     assert not strided(stored, 0, (side, side // 2), (side, 2)).stripes
-    rows = slab_rows(node, 4 << 20)
+    rows = slab_rows([node], 4 << 20)
     assert 1 < rows < side
     out = np.empty(rows * node.spec.row_bytes, np.uint8)
     tracemalloc.start()
@@ -57,5 +57,5 @@ def test_a_large_transposed_view_streams_in_passes() -> None:
     finally:
         tracemalloc.stop()
     assert used < node.scratch(0, rows) + (64 << 10)
-    assert slab_cost(node, rows) <= 4 << 20
+    assert slab_cost([node], rows) <= 4 << 20
     np.testing.assert_array_equal(out.view(np.float32).reshape(rows, side), flat.reshape(side, side).T[:rows])

@@ -5,7 +5,7 @@ tensor, peak memory, passes, losses. It is a pure function of headers, probes an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from weighbridge.tensors.nodes import Cast, CastReport, Decode, Encode, Made, No
 
 # Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
 _COMPUTED_SLAB = MIB
+_COMPUTED_COST = 4 * MIB
 # Slabs looked at to find a node's peak: its cost repeats along the rows, so a few dozen tell it.
 _SAMPLES = 32
 
@@ -34,6 +35,17 @@ class PlannedFile:
     @property
     def slots(self) -> Iterator[tuple[Slot, Node]]:
         return zip(self.layout.slots, self.nodes, strict=True)
+
+    @property
+    def units(self) -> list[tuple[tuple[Slot, Node], ...]]:
+        """The slots that are filled together: those that are made of one tensor, which is then read once."""
+        units: dict[tuple[int, int], list[tuple[Slot, Node]]] = {}
+        for slot, node in self.slots:
+            key = (id(slot), 0)
+            if isinstance(node, Made) and self.layout.fixups is None:
+                key = (id(node.source), id(node.maker))
+            units.setdefault(key, []).append((slot, node))
+        return [tuple(unit) for unit in units.values()]
 
 
 @dataclass(frozen=True)
@@ -90,12 +102,17 @@ class Plan:
     @cached_property
     def slabs(self) -> Mapping[int, int]:
         """Rows a slab for every node, by the node's id. RefusedError where one row needs more than the budget."""
-        return {id(n): slab_rows(n, self.slab_budget, s.name) for f in self.files for s, n in f.slots}
+        found: dict[int, int] = {}
+        for unit in (unit for file in self.files for unit in file.units):
+            nodes = tuple(node for _, node in unit)
+            found |= dict.fromkeys(map(id, nodes), slab_rows(nodes, self.slab_budget, unit[0][0].name))
+        return found
 
     @cached_property
     def memory(self) -> int:
         """Most bytes that slabs hold at one time, over all workers."""
-        return self.jobs * max((slab_cost(n, self.slabs[id(n)]) for f in self.files for n in f.nodes), default=0)
+        units = ([node for _, node in unit] for file in self.files for unit in file.units)
+        return self.jobs * max((slab_cost(nodes, self.slabs[id(nodes[0])]) for nodes in units), default=0)
 
     @cached_property
     def passes(self) -> int:
@@ -151,30 +168,34 @@ _WORDS: Mapping[type[Node], str] = {
 }
 
 
-def slab_cost(node: Node, rows: int) -> int:
-    """Most bytes that reading any slab of `rows` rows takes, its result included."""
-    total = node.spec.rows
+def slab_cost(nodes: Sequence[Node], rows: int) -> int:
+    """Most bytes that reading any slab of `rows` rows of a unit takes, its results included."""
+    total = nodes[0].spec.rows
     count = -(-total // rows) if rows else 0
     picks = range(count) if count <= _SAMPLES else {round(i * (count - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)}
+    width = sum(node.spec.row_bytes for node in nodes)
     costs = (
-        (hi - lo) * node.spec.row_bytes + node.scratch(lo, hi)
+        (hi - lo) * width + max(node.scratch(lo, hi) for node in nodes)
         for lo, hi in ((i * rows, min((i + 1) * rows, total)) for i in picks)
     )
     return max(costs, default=0)
 
 
-def slab_rows(node: Node, budget: int, name: str = "a tensor") -> int:
-    """Rows to read at a time: a slab's worth, or as many as the budget holds where every slab costs a whole pass."""
-    total, width = node.spec.rows, node.spec.row_bytes
+def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int:
+    """Rows of a unit to read at a time: a slab's worth, or as many as the budget holds where every slab costs a whole
+    pass."""
+    total, width = nodes[0].spec.rows, sum(node.spec.row_bytes for node in nodes)
     if total == 0 or width == 0:
         return max(total, 1)
-    if any(below.stripes for below in walk(node)):
-        rows = total
+    if any(below.stripes for node in nodes for below in walk(node)):
+        rows, bound = total, budget
+    elif nodes[0].sources:
+        rows, bound = min(total, max(1, _COMPUTED_SLAB // width)), min(budget, _COMPUTED_COST)
     else:
-        rows = min(total, max(1, (SLAB if not node.sources else _COMPUTED_SLAB) // width))
-    while rows > 1 and slab_cost(node, rows) > budget:
+        rows, bound = min(total, max(1, SLAB // width)), budget
+    while rows > 1 and slab_cost(nodes, rows) > bound:
         rows = -(-rows // 2)
-    cost = slab_cost(node, rows)
+    cost = slab_cost(nodes, rows)
     if cost > budget:
         raise RefusedError(
             f"{name}: one row needs {cost} bytes of memory at a time, the budget of a worker is {budget}",

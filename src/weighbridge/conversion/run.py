@@ -4,24 +4,24 @@ queue is bounded, so memory is what the plan says; kernels and file calls drop t
 
 from __future__ import annotations
 
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
+from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.fingerprint import key_of
 from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile
 from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
-from weighbridge.tensors.kinds import Bytes, Node, Stored
+from weighbridge.tensors.compute import Made, make
+from weighbridge.tensors.kinds import Node, Run, Stored, held
+from weighbridge.tensors.scratch import lent
 
 #: (bytes done, bytes in all, what is being done)
 Progress = Callable[[int, int, str], None]
@@ -30,9 +30,9 @@ _COPY = 64 << 20
 
 
 class Task(NamedTuple):
-    """Work that knows nothing of the others': it writes a piece, and gives its crc32 where the file wants one."""
+    """Work that knows nothing of the others': it writes its pieces, and gives the crc32 of what the file wants one."""
 
-    piece: Piece
+    pieces: tuple[Piece, ...]
     work: Callable[[], int]
 
 
@@ -91,20 +91,21 @@ def _result(plan: Plan, seconds: float, before: int) -> Result:
 
 def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, int]) -> Iterator[Task]:
     """The work of one file."""
-    for slot, node in file.slots:
-        rows, whole = slabs[id(node)], Piece(number, slot.offset, slot.spec.nbytes)
+    for unit in file.units:
+        slot, node = unit[0]
+        rows = slabs[id(node)]
         if file.layout.fixups is not None:  # a checksum runs over the bytes in their order: one task a tensor
-            yield Task(whole, partial(_digested, out, slot, node, rows))
+            whole = Piece(number, slot.offset, slot.spec.nbytes)
+            yield Task((whole,), partial(_digested, out, slot, node, rows))
         elif (origin := _origin(node)) is not None:
-            for at in range(0, whole.size, _COPY):
-                size = min(_COPY, whole.size - at)
-                yield Task(Piece(number, slot.offset + at, size), partial(_copy, out, slot, *origin, at, size))
+            for at in range(0, slot.spec.nbytes, _COPY):
+                size = min(_COPY, slot.spec.nbytes - at)
+                yield Task((Piece(number, slot.offset + at, size),), partial(_copy, out, slot, *origin, at, size))
         else:
-            width = node.spec.row_bytes
             for lo in range(0, node.spec.rows, rows):
                 hi = min(lo + rows, node.spec.rows)
-                piece = Piece(number, slot.offset + lo * width, (hi - lo) * width)
-                yield Task(piece, partial(_slab, out, slot, node, lo, hi))
+                places = [(s.offset + lo * s.spec.row_bytes, (hi - lo) * s.spec.row_bytes) for s, _ in unit]
+                yield Task(tuple(Piece(number, *place) for place in places), partial(_slab, out, unit, lo, hi))
 
 
 def _origin(node: Node) -> tuple[FileSource, int] | None:
@@ -116,30 +117,23 @@ def _origin(node: Node) -> tuple[FileSource, int] | None:
 
 def _copy(out: OutFile, slot: Slot, source: FileSource, start: int, at: int, size: int) -> int:
     if not out.copy(source, start + at, slot.offset + at, size):
-        step = _buffer(1 << 20)
-        for done in range(at, at + size, len(step)):
-            part = step[: min(len(step), at + size - done)]
-            source.readinto(start + done, part.data)
-            out.write(slot.offset + done, part.data)
+        with lent(MIB) as (step,):
+            for done in range(at, at + size, len(step)):
+                part = step[: min(len(step), at + size - done)]
+                source.readinto(start + done, part.data)
+                out.write(slot.offset + done, part.data)
     return 0
 
 
-_warm = threading.local()
-
-
-def _buffer(size: int) -> Bytes:
-    """This thread's buffer, at least `size` long and warm: fresh pages cost more than reading into them."""
-    buffer: Bytes | None = getattr(_warm, "buffer", None)
-    if buffer is None or len(buffer) < size:
-        buffer = _warm.buffer = np.empty(size, np.uint8)
-    return buffer[:size]
-
-
-def _slab(out: OutFile, slot: Slot, node: Node, lo: int, hi: int) -> int:
-    width = node.spec.row_bytes
-    buffer = _buffer((hi - lo) * width)
-    node.read(lo, hi, buffer)
-    out.write(slot.offset + lo * width, buffer.data)
+def _slab(out: OutFile, unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> int:
+    """Rows lo..hi of slots that are filled together."""
+    with lent(*((hi - lo) * slot.spec.row_bytes for slot, _ in unit)) as buffers:
+        if len(unit) == 1:
+            unit[0][1].read(lo, hi, buffers[0])
+        else:
+            make([node for _, node in unit if isinstance(node, Made)], lo, hi, buffers)
+        for (slot, _), buffer in zip(unit, buffers, strict=True):
+            out.write(slot.offset + lo * slot.spec.row_bytes, buffer.data)
     return 0
 
 
@@ -147,10 +141,9 @@ def _digested(out: OutFile, slot: Slot, node: Node, rows: int) -> int:
     crc, width = 0, node.spec.row_bytes
     for lo in range(0, node.spec.rows, rows):
         hi = min(lo + rows, node.spec.rows)
-        buffer = _buffer((hi - lo) * width)
-        node.read(lo, hi, buffer)
-        crc = zlib.crc32(buffer.data, crc)
-        out.write(slot.offset + lo * width, buffer.data)
+        with held(Run(node, lo, hi)) as (buffer,):
+            crc = zlib.crc32(buffer.data, crc)
+            out.write(slot.offset + lo * width, buffer.data)
     return crc
 
 
@@ -162,25 +155,28 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
     known, before, done = frozenset(sink.done), 0, 0
     total = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots)
     pool = ThreadPoolExecutor(plan.jobs, thread_name_prefix="weighbridge")
-    pending: dict[Future[int], Piece] = {}
+    pending: dict[Future[int], tuple[Piece, ...]] = {}
 
     def collect() -> None:
         nonlocal done
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
-            piece, crc = pending.pop(future), future.result()
-            sink.finished(piece, crc)
-            done += piece.size
-            if piece.file in wanted:
-                digests[piece] = crc
+            pieces, crc = pending.pop(future), future.result()
+            done += sum(piece.size for piece in pieces)
+            for piece in pieces:
+                if piece in known:  # noted by an interrupted run that didn't come to note all that go together
+                    continue
+                sink.finished(piece, crc)
+                if piece.file in wanted:
+                    digests[piece] = crc
         if progress is not None:
             progress(before + done, total, "writing" if before + done < total else "syncing")
 
     try:
         for task in tasks:
-            if task.piece in known:
-                before += task.piece.size
+            if known.issuperset(task.pieces):
+                before += sum(piece.size for piece in task.pieces)
                 continue
-            pending[pool.submit(task.work)] = task.piece
+            pending[pool.submit(task.work)] = task.pieces
             if len(pending) > 2 * plan.jobs:
                 collect()
         while pending:

@@ -1,5 +1,5 @@
-"""The stored tensors that a packing makes of a logical one: the way out. A maker gives one part at a time, because each
-part is a slot of its own in the file; a part costs only what it needs.
+"""The stored tensors that a packing makes of a logical one: the way out. A maker gives those parts that are asked for:
+all of them where they go to one file, and a part alone costs only what it needs.
 
     AffineOf    F32 values -> MLX affine, quantized by the rule of its CPU kernel
     FloatOf     F32 values -> MLX mxfp4, mxfp8, nvfp4, by the rule of its CPU kernel
@@ -55,10 +55,12 @@ class AffineOf:
             "biases": parameters,
         }
 
-    def make(self, part: str, source: Bytes, out: Bytes) -> None:
-        codes_too = part == "weight"
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        codes_too = "weight" in outs
         found = kernels.affine_encode(self.bits, self.group, self.scale_dtype, source.view(np.float32), codes_too)
-        out[:] = found[("weight", "scales", "biases").index(part)]
+        for part, data in zip(("weight", "scales", "biases"), found, strict=True):
+            if part in outs:
+                outs[part][:] = data
 
 
 class _Mode(NamedTuple):
@@ -102,17 +104,20 @@ class FloatOf:
             "scales": Spec(_rows(source, columns // how.group), U8),
         }
 
-    def make(self, part: str, source: Bytes, out: Bytes) -> None:
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         how = MODES[self.mode]
         groups = source.view(np.float32).reshape(-1, how.group)
         scales = self._scales(groups, how)
-        if part == "scales":
-            out[:] = scales
-            return
+        if "scales" in outs:
+            outs["scales"][:] = scales
+        if "weight" in outs:
+            outs["weight"][:] = self._codes(groups, scales, how)
+
+    def _codes(self, groups: Floats, scales: Bytes, how: _Mode) -> Bytes:
         wide = kernels.widened(BY_NAME[how.scale], scales)[:, None]
         with np.errstate(all="ignore"):
             values = np.where(wide == 0, np.float32(0), groups / wide)  # a scale of zero: codes of zero
-        out[:] = _fp8(values) if how.bits == 8 else _fp4(values)
+        return _fp8(values) if how.bits == 8 else _fp4(values)
 
     def _scales(self, groups: Floats, how: _Mode) -> Bytes:
         ratio = self._rounded(np.abs(groups).max(axis=1) / np.float32(how.largest))
@@ -256,11 +261,14 @@ class BlocksOf:
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return AffineOf(self.bits, self.group, self.form.parameters).specs(source)
 
-    def make(self, part: str, source: Bytes, out: Bytes) -> None:
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         found = self.form.split(source.reshape(-1, self.dtype.size))
+        for part, out in outs.items():
+            out[:] = self._part(part, found)
+
+    def _part(self, part: str, found: _Split) -> Bytes:
         if part == "weight":
-            out[:] = kernels.pack_codes(self.bits, found.codes.reshape(-1))
-            return
+            return kernels.pack_codes(self.bits, found.codes.reshape(-1))
         values = found.scales if part == "scales" else found.biases
         with np.errstate(over="ignore"):
             kept = values.astype(np.float16 if self.form.parameters is F16 else np.float32)
@@ -268,4 +276,4 @@ class BlocksOf:
             raise UnsupportedError(
                 f"a scale of {self.dtype} has no {self.form.parameters} for its bias", hint="convert with --dtype f32"
             )
-        out[:] = kept.view(np.uint8)
+        return kept.view(np.uint8)

@@ -57,11 +57,11 @@ class _Codes:
         columns = source.row_bytes * 8 // self.grid.bits
         return {"weight": Spec((*source.shape[:-1], columns * self.bits // 32), U32)}
 
-    def make(self, part: str, source: Bytes, out: Bytes) -> None:
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         codes = self.grid.codes({"codes": source})
         if self.grid.bits != 8:  # 7 bits: MLX has none, so a byte each
             codes = kernels.unpack_codes(self.grid.bits, codes)
-        out[:] = codes if self.bits == 8 else kernels.pack_codes(self.bits, codes)
+        outs["weight"][:] = codes if self.bits == 8 else kernels.pack_codes(self.bits, codes)
 
 
 def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:

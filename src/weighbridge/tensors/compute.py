@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from weighbridge.base.dtypes import F16, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import bits, kernels, old_blocks
-from weighbridge.tensors.kinds import BAND, Bytes, Node, Over, Run
+from weighbridge.tensors.kinds import BAND, Bytes, Node, Over, Run, held
 
 
 class Packing(Protocol):
@@ -69,6 +70,13 @@ class Packed(Node):
     def _needs(self, lo: int, hi: int) -> list[Run]:
         return list(self.runs(lo, hi).values())
 
+    @contextmanager
+    def held(self, lo: int, hi: int) -> Iterator[dict[str, Bytes]]:
+        """The members' bytes of rows lo..hi, for as long as the block lasts."""
+        runs = self.runs(lo, hi)
+        with held(*runs.values()) as parts:
+            yield dict(zip(runs, parts, strict=True))
+
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         raise UsageError(f"a {self.packing.name} tensor has no plain bytes; decode it first")
 
@@ -85,9 +93,10 @@ class Codes(Over):
     bits: int
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        rows = self.source.read(lo, hi).reshape(hi - lo, -1)
         columns = self.spec.row_bytes
-        out.reshape(hi - lo, columns)[:] = bits.unpack(self.layout, self.bits, rows, columns)
+        with held(Run(self.source, lo, hi)) as (words,):
+            rows = words.reshape(hi - lo, -1)
+            out.reshape(hi - lo, columns)[:] = bits.unpack(self.layout, self.bits, rows, columns)
 
     def _scratch(self, lo: int, hi: int) -> int:
         return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes
@@ -103,12 +112,12 @@ class Decode(Over):
         aligned = out.ctypes.data % 4 == 0
         values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
         if isinstance(self.source, Packed):
-            parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
-            self.source.packing.decode(self.spec, parts, lo, hi, values)
-        elif self.source.spec.dtype in old_blocks.DECODED:
-            old_blocks.decode(self.source.spec.dtype, self.source.read(lo, hi), values)
+            with self.source.held(lo, hi) as parts:
+                self.source.packing.decode(self.spec, parts, lo, hi, values)
         else:
-            kernels.decode(self.source.spec.dtype, self.source.read(lo, hi), values)
+            decode = old_blocks.decode if self.source.spec.dtype in old_blocks.DECODED else kernels.decode
+            with held(Run(self.source, lo, hi)) as (blocks,):
+                decode(self.source.spec.dtype, blocks, values)
         if not aligned:
             out[:] = values.view(np.uint8)
 
@@ -123,8 +132,8 @@ class Transcode(Over):
     source: Packed
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        parts = {name: r.node.read(r.lo, r.hi) for name, r in self.source.runs(lo, hi).items()}
-        self.source.packing.transcode(self.source.spec, self.spec.dtype, parts, out)
+        with self.source.held(lo, hi) as parts:
+            self.source.packing.transcode(self.source.spec, self.spec.dtype, parts, out)
 
     def _needs(self, lo: int, hi: int) -> list[Run]:
         return self.source.needs(lo, hi)
@@ -140,8 +149,9 @@ class Maker(Protocol):
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         """The stored tensors by their names behind the module's, of a logical one of `source`."""
 
-    def make(self, part: str, source: Bytes, out: Bytes) -> None:
-        """Some rows of one of them from the same rows of the logical tensor (F32, or a block type)."""
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """Some rows of those of them that are asked for, from the same rows of the logical tensor (F32, or a block
+        type)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +162,16 @@ class Made(Over):
     part: str
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        self.maker.make(self.part, self.source.read(lo, hi), out)
+        make([self], lo, hi, [out])
 
     def _scratch(self, lo: int, hi: int) -> int:
         return super()._scratch(lo, hi) + 2 * (hi - lo) * self.source.spec.row_bytes
+
+
+def make(parts: Sequence[Made], lo: int, hi: int, outs: Sequence[Bytes]) -> None:
+    """Rows lo..hi of several parts of one tensor, which is read once for all of them."""
+    with held(Run(parts[0].source, lo, hi)) as (source,):
+        parts[0].maker.make(source, {p.part: out for p, out in zip(parts, outs, strict=True)})
 
 
 @dataclass
@@ -178,7 +194,8 @@ class Repack(Over):
     """Blocks of before GGUF as today's of the same numbers; scales of 32 bits are rounded to 16."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        old_blocks.repack(self.source.spec.dtype, self.source.read(lo, hi), out)
+        with held(Run(self.source, lo, hi)) as (blocks,):
+            old_blocks.repack(self.source.spec.dtype, blocks, out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +205,8 @@ class Cast(Over):
     report: CastReport = field(default_factory=CastReport)
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, self.source.read(lo, hi), out)
+        with held(Run(self.source, lo, hi)) as (values,):
+            counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, values, out)
         self.report.add(counts.overflow, counts.underflow)
 
 
@@ -210,7 +228,11 @@ class Encode(Over):
                 raise UsageError(f"the importance matrix of {self._name} has weights that aren't finite")
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        values, width = self.source.read(lo, hi).view(np.float32).reshape(hi - lo, -1), self.spec.row_bytes
+        with held(Run(self.source, lo, hi)) as (data,):
+            self._encode(lo, hi, data.view(np.float32).reshape(hi - lo, -1), out)
+
+    def _encode(self, lo: int, hi: int, values: NDArray[np.float32], out: Bytes) -> None:
+        width = self.spec.row_bytes
         if kernels.nonfinite(values.reshape(-1)):
             raise self._refusal(lo, values, "has values that aren't finite (NaN or Inf)", _not_finite)
         for a, b, weights in self._groups(lo, hi):
@@ -265,8 +287,8 @@ class Shift(Over):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
-        values = self.source.read(lo, hi).view(kind)
-        out[:] = np.add(values, kind.type(self.by), dtype=kind).view(np.uint8)
+        with held(Run(self.source, lo, hi)) as (values,):
+            out[:] = np.add(values.view(kind), kind.type(self.by), dtype=kind).view(np.uint8)
 
     def _scratch(self, lo: int, hi: int) -> int:
         return 2 * (hi - lo) * self.spec.row_bytes + self.source.scratch(lo, hi)
@@ -290,8 +312,9 @@ class Transpose(Over):
             matrix, column = divmod(at, width)
             count = min(width - column, hi - at)
             for a, b in self._bands(height, width * size):
-                band = self.source.read(matrix * height + a, matrix * height + b).view(f"V{size}").reshape(b - a, width)
-                stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
+                with held(Run(self.source, matrix * height + a, matrix * height + b)) as (data,):
+                    band = data.view(f"V{size}").reshape(b - a, width)
+                    stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
             at += count
 
     @staticmethod

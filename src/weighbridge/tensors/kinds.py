@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -28,6 +29,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import Source
 from weighbridge.tensors import kernels
+from weighbridge.tensors.scratch import lent
 
 Bytes = NDArray[np.uint8]
 
@@ -111,6 +113,15 @@ class Over(Node):
     @property
     def sources(self) -> tuple[Node, ...]:
         return (self.source,)
+
+
+@contextmanager
+def held(*runs: Run) -> Iterator[tuple[Bytes, ...]]:
+    """The bytes of each run, in memory that is used again: they mean nothing after the block."""
+    with lent(*((run.hi - run.lo) * run.node.spec.row_bytes for run in runs)) as buffers:
+        for (node, lo, hi), buffer in zip(runs, buffers, strict=True):
+            node.read(lo, hi, buffer)
+        yield buffers
 
 
 def walk(node: Node) -> Iterator[Node]:

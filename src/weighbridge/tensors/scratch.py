@@ -1,0 +1,56 @@
+"""Memory that a thread uses again and again: fresh pages from the system cost more than reading into them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.limits import MIB
+
+Bytes = NDArray[np.uint8]
+
+#: What a thread keeps at most; beyond it memory is asked for and given back as usual.
+_KEPT: Final = 16 * MIB
+_LINE: Final = 64  # bytes: buffers begin with a cache line
+
+
+class _Stack(threading.local):
+    """Of `data` the first `used` bytes are lent; `wanted` is the most that ever was."""
+
+    def __init__(self) -> None:
+        self.data: Bytes = np.empty(0, np.uint8)
+        self.used = self.wanted = 0
+
+
+_stack = _Stack()
+
+
+@contextmanager
+def lent(*sizes: int) -> Iterator[tuple[Bytes, ...]]:
+    """A buffer of each of `sizes` bytes, with whatever stood there. They, and views of them, mean nothing after the
+    block."""
+    before = _stack.used
+    try:
+        yield tuple(map(_take, sizes))
+    finally:
+        _stack.used = before
+
+
+def _take(size: int) -> Bytes:
+    if not _stack.used and len(_stack.data) < min(_stack.wanted, _KEPT):
+        _stack.data = _aligned(min(_stack.wanted, _KEPT))
+    at = _stack.used
+    _stack.used += -(-size // _LINE) * _LINE
+    _stack.wanted = max(_stack.wanted, _stack.used)
+    return _stack.data[at : at + size] if at + size <= len(_stack.data) else np.empty(size, np.uint8)
+
+
+def _aligned(size: int) -> Bytes:
+    data = np.empty(size + _LINE, np.uint8)
+    skip = -data.__array_interface__["data"][0] % _LINE
+    return data[skip : skip + size]

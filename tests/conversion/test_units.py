@@ -1,0 +1,132 @@
+"""Stored tensors that are made of one logical tensor are filled together: it is read once for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kernels.data import numbers
+
+from weighbridge.base.dtypes import BF16, F32
+from weighbridge.containers.base import Layout, Slot
+from weighbridge.conversion import plan as planning
+from weighbridge.conversion.plan import Plan, PlannedFile
+from weighbridge.conversion.run import run
+from weighbridge.io.journal import Journal
+from weighbridge.packings.makers import AffineOf
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.kinds import Const, Node
+
+ROWS, COLUMNS = 96, 256
+PARTS = ("weight", "scales", "biases")
+
+
+class _Counted(Const):
+    """A tensor that adds up how many rows were read of it."""
+
+    def _read(self, lo: int, hi: int, out: Any) -> None:
+        seen.append(hi - lo)
+        super()._read(lo, hi, out)
+
+
+seen: list[int] = []
+
+
+def parts_of(seed: int = 1) -> dict[str, Node]:
+    values = numbers("normal", ROWS * COLUMNS, seed=seed)
+    made = n.made(_Counted(n.const(values.reshape(ROWS, COLUMNS), F32).spec, values.tobytes()), AffineOf(4, 64, BF16))
+    return {part: made[part] for part in PARTS}
+
+
+def plan_of(target: Path, files: list[dict[str, Node]], *, budget: int = 1 << 20, **more: Any) -> Plan:
+    planned = []
+    for number, nodes in enumerate(files):
+        slots, at = [], 0
+        for name, node in nodes.items():
+            slots.append(Slot(name, node.spec, at))
+            at += node.spec.nbytes
+        layout = replace(Layout("raw", (), tuple(slots), at), **more)
+        planned.append(PlannedFile(f"{number}", layout, tuple(nodes.values())))
+    return Plan("test", target, "raw", True, tuple(planned), jobs=1, budget=budget)
+
+
+def written(target: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(target.iterdir()))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_COMPUTED_SLAB", 4096)
+    seen.clear()
+
+
+def test_parts_in_one_file_read_their_tensor_once(tmp_path: Path) -> None:
+    parts = parts_of()
+    run(plan_of(tmp_path / "o", [parts]))
+    assert sum(seen) == ROWS
+    assert len(seen) > 2
+    assert written(tmp_path / "o") == b"".join(node.read_all().tobytes() for node in parts.values())
+
+
+def test_parts_of_two_tensors_are_two_units(tmp_path: Path) -> None:
+    both = {**parts_of(), **{f"{k}2": v for k, v in parts_of(2).items()}}
+    plan = plan_of(tmp_path / "o", [both])
+    assert [[slot.name for slot, _ in unit] for unit in plan.files[0].units] == [list(both)[:3], list(both)[3:]]
+    run(plan)
+    assert sum(seen) == 2 * ROWS
+
+
+def test_parts_in_different_files_are_filled_apart(tmp_path: Path) -> None:
+    parts = parts_of()
+    run(plan_of(tmp_path / "o", [{"weight": parts["weight"]}, {p: parts[p] for p in PARTS[1:]}]))
+    assert sum(seen) == 2 * ROWS
+    assert written(tmp_path / "o") == b"".join(node.read_all().tobytes() for node in parts.values())
+
+
+def test_where_checksums_are_kept_every_tensor_goes_alone(tmp_path: Path) -> None:
+    run(plan_of(tmp_path / "o", [parts_of()], fixups=lambda digests: []))
+    assert sum(seen) == 3 * ROWS
+
+
+def test_the_memory_of_a_unit_is_that_of_its_results_and_of_one_source(tmp_path: Path) -> None:
+    parts = list(parts_of().values())
+    rows = planning.slab_rows(parts, 64 << 10)
+    results = rows * sum(node.spec.row_bytes for node in parts)
+    assert planning.slab_cost(parts, rows) == results + parts[0].scratch(0, rows) <= 64 << 10
+    assert plan_of(tmp_path / "o", [dict(zip(PARTS, parts, strict=True))], budget=64 << 10).memory <= 64 << 10
+
+
+def test_a_unit_that_was_noted_in_part_is_done_again_and_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is written between the pieces of a unit, and then the run is interrupted."""
+    expected = plan_of(tmp_path / "whole", [parts_of()])
+    run(expected)
+    noted: list[Any] = []
+    add = Journal.add
+
+    def stop(self: Journal, piece: Any, crc: int) -> bool:
+        if len(noted) == 4:
+            raise KeyboardInterrupt
+        noted.append(piece)
+        add(self, piece, crc)
+        return True
+
+    with monkeypatch.context() as during:
+        during.setattr(Journal, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(plan_of(tmp_path / "o", [parts_of()]), resume=True)
+    seen.clear()
+    again: list[Any] = []
+
+    def watch(self: Journal, piece: Any, crc: int) -> bool:
+        again.append(piece)
+        return add(self, piece, crc)
+
+    monkeypatch.setattr(Journal, "add", watch)
+    run(plan_of(tmp_path / "o", [parts_of()]), resume=True)
+    assert not set(noted) & set(again)
+    assert 0 < sum(seen) < ROWS
+    assert written(tmp_path / "o") == written(tmp_path / "whole")
