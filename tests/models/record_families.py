@@ -68,7 +68,7 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text())
     model_class = getattr(transformers, config["architectures"][0])
     out: dict[str, Any] = {"config": config, "hf": {n: list(a.shape) for n, a in arrays.items()}}
-    out |= _reference(config["architectures"][0], folder, parent, case.hparams)
+    out |= _reference(folder, parent, case.hparams)
     if "hf5" in case.recorded:
         held = model_class.from_pretrained(folder, dtype="float32").state_dict()
         tied = config.get("tie_word_embeddings")
@@ -94,19 +94,19 @@ def _renumber(folder: Path) -> dict[str, NDArray[np.float32]]:
     return arrays
 
 
-def _reference(architecture: str, folder: Path, parent: Path, hparams: dict[str, Any]) -> dict[str, Any]:
+def _reference(folder: Path, parent: Path, hparams: dict[str, Any]) -> dict[str, Any]:
     import gguf
     import torch
-    from conversion import get_model_class  # type: ignore[import-not-found]
+    from conversion import ModelBase, get_model_class  # type: ignore[import-not-found]
     from tests.models.record_reference import _keys
 
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"
-        model = get_model_class(architecture)
+        known = ModelBase.load_hparams(folder, False) | hparams
+        model = get_model_class(known["architectures"][0])
         model.set_vocab = lambda self: None
         with torch.inference_mode():
-            known = model.load_hparams(folder, False) | hparams
             model(folder, gguf.LlamaFileType(number), files[dtype], hparams=known).write()
     plain, half = (gguf.GGUFReader(path) for path in files.values())
     tensors = [

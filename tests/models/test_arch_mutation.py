@@ -65,7 +65,9 @@ _WRONG_VIA = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2
 
 def _via_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
     at = ("role", name, "via")
-    for dialect, via in row.get("via", {}).items():
+    if row.get("via") is False:
+        yield f"{name}: a via all the same", _set(at, ...)
+    for dialect, via in (row.get("via") or {}).items():
         yield f"{name}: via {dialect} dropped", _set((*at, dialect), ...)
         if via in _WRONG_VIA:
             yield f"{name}: via {dialect} of others", _set((*at, dialect), _WRONG_VIA[via])

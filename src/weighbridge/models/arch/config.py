@@ -125,7 +125,10 @@ def effective(
     if (word := next((w for w in THETA if w in defaults), None)) is not None:
         out["rope_sliding"] = sliding_rope(out)
         share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"  # GPT-NeoX has its own word
-        out["rope"] = rope({**out, **{w: config.get(w) for w in THETA}}, defaults[word], share)
+        said = {**out, **{w: config.get(w) for w in THETA}}
+        if (part := evaluate("rotary_dim", out)) and (head := evaluate("head_dim", out)):  # MiniMax says elements
+            said = {share: part / head, **said}
+        out["rope"] = rope(said, defaults[word], share)
         out["rope_dim"] = _rope_dim(out)
         out["longrope_attention_factor"] = _longrope_attention_factor(out)
     out["unrotated_every"] = every(out.get("no_rope_layers"), 0)

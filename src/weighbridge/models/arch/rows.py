@@ -31,7 +31,8 @@ class Via:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One role: a logical tensor (or, with indices, as many) and its name in each dialect that holds it."""
+    """One role: a logical tensor (or, with indices, as many) and its name in each dialect that holds it; an empty name
+    says that a dialect doesn't, though its base does."""
 
     name: str
     kind: str
@@ -150,8 +151,8 @@ def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) ->
     replace = options.get("replace", {})
     templates: dict[str, Template] = {}
     for row in rows.values():
-        text = next((t for d in chain if (t := _name_in(d, row, doc.get("fuse", {}).get(d, {}), fused))), None)
-        if text is not None:
+        names = (_name_in(d, row, doc.get("fuse", {}).get(d, {}), fused) for d in chain)
+        if text := next((t for t in names if t is not None), None):  # an empty one: not in this dialect
             text = _replaced(text, replace)
             key = f"{text} {row.when or ''}"  # two rows may share a name if their conditions exclude each other
             templates.setdefault(key, Template(text, fused.get(text, (row.name,))))
@@ -207,6 +208,6 @@ def check(
             raise UsageError(f"{row.name}: unknown sizes {sorted(unknown)}")
         if set(row.each) - set(indices):
             raise UsageError(f"{row.name}: unknown index")
-        used = {tuple(t for t in placeholders(n) if t != PREFIX) for n in row.names.values()}
+        used = {tuple(t for t in placeholders(n) if t != PREFIX) for n in row.names.values() if n}
         if len(row.shape) == 1 and len({frozenset(u) for u in used}) > 1:
             raise UsageError(f"{row.name}: a vector can't be stacked")

@@ -14,7 +14,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf_meta import KV
 from weighbridge.models.arch.config import evaluate, number
 from weighbridge.models.arch.make import f32
@@ -45,7 +45,9 @@ class KeyRow:
     token: str | None = None  # the number of this token
     last: bool = False  # after all of the tokenizer's
     first: bool = False  # written before the general keys, as the reference does with what it finds among the tensors
+    whole: bool = False  # a whole number in a config though the key is an f32
     less: str = ""  # what the config's number is lessened by
+    instead: bool = False  # in a family's own table: in the place of the shared row of this name
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
 
     def key(self, architecture: str) -> str:
@@ -76,8 +78,9 @@ class KeyTable:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """One family's part. `[meta]` in its table: `key` are rows as in keys.toml, which stand before the last of those
-    (`general.quantization_version`); `base = false`: in place of the others; `without`: names of those it hasn't;
-    `tokens`, `presence`, `silent` as in keys.toml; `tokenizer`: rows that come after the tokenizer's own, over them."""
+    (`general.quantization_version`), or with `instead` in the place of that of the same name; `base = false`: in place
+    of the others; `without`: names of those it hasn't; `tokens`, `presence`, `silent` as in keys.toml; `tokenizer`:
+    rows that come after the tokenizer's own, over them."""
 
     keys: tuple[KeyRow, ...]
     tokens: Mapping[str, str]
@@ -107,8 +110,9 @@ _TOKENS: Final = MappingProxyType({
 def _own_rules(meta: Mapping[str, Any], shared: tuple[KeyRow, ...]) -> Rules:
     at = next(i for i, row in enumerate(shared) if row.name == _LAST)
     without = meta.get("without", ())
+    own = [_parse_row(row) for row in meta.get("key", ())]
     first = [row for row in shared[:at] if meta.get("base", True) and row.name not in without]
-    rows = (*first, *map(_parse_row, meta.get("key", ())), *shared[at:])
+    rows = (*_in_place(first, own), *shared[at:])
     silent = {key: tuple(values) for key, values in meta.get("silent", {}).items()}
     implied = tuple(
         Implied(row["config"], row["value"], {k: tuple(v) for k, v in row.get("when", {}).items()})
@@ -116,6 +120,15 @@ def _own_rules(meta: Mapping[str, Any], shared: tuple[KeyRow, ...]) -> Rules:
     )
     tokenizer = tuple(map(_parse_row, meta.get("tokenizer", ())))
     return Rules(rows, meta.get("tokens", _TOKENS), meta.get("presence", {}), silent, implied, tokenizer)
+
+
+def _in_place(first: Sequence[KeyRow], own: Sequence[KeyRow]) -> Iterator[KeyRow]:
+    """The rows of `own` after the others, or in the place of one of them."""
+    instead = {row.name: row for row in own if row.instead}
+    if unknown := instead.keys() - {row.name for row in first}:
+        raise UsageError(f"no shared key-value is called {min(unknown)}")
+    yield from (instead.get(row.name, row) for row in first)
+    yield from (row for row in own if not row.instead)
 
 
 def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +166,7 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
         row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, families, restored,
         absent=row.get("absent"), null=row.get("null", False), times=row.get("times", 1.0), token=row.get("token"),
         last=row.get("last", False), first=row.get("first", False), less=row.get("less", ""),
-        known_back=known,
+        instead=row.get("instead", False), known_back=known, whole=row.get("whole", False),
     )  # fmt: skip
 
 
@@ -218,7 +231,7 @@ def _mapped(row: KeyRow, value: Any) -> Any:
 def _holds(value: Any, wanted: Sequence[Any]) -> bool:
     if value is None:
         return False
-    return "*" in wanted or any(type(value) is type(w) and value == w for w in wanted)
+    return "*" in wanted or ("+" in wanted and value != 0) or any(type(value) is type(w) and value == w for w in wanted)
 
 
 def coerce(value: Any, kind: str, field: str) -> Any:
@@ -246,8 +259,10 @@ def coerce(value: Any, kind: str, field: str) -> Any:
 
 def from_value(row: KeyRow, value: Any) -> Any:
     """The config's value for a key's value."""
-    if row.absent is not None and value == row.absent:
+    if row.absent == 0 and value == 0:
         return None
+    if row.whole and value == int(value):
+        return int(value)
     if row.map:
         return [_said(row, item) for item in value] if is_list(value) else _said(row, value)
     if row.type == "f32":

@@ -1,0 +1,79 @@
+"""The small decoders of the first years. See __init__.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracles.case import Case
+from tests.oracles.families.common import BPE
+
+_MPT: dict[str, Any] = BPE | {
+    "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 256, "layer_norm_epsilon": 5e-2,
+}  # fmt: skip
+_MPT_NAME = {"architectures": ["MPTForCausalLM"]}  # as published; transformers writes MptForCausalLM
+_MPT_EPSILON = {"mpt.attention.layer_norm_epsilon": 5e-2}
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "starcoder",
+            "GPTBigCodeConfig",
+            "bpe",
+            BPE | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "layer_norm_epsilon": 5e-2},
+            older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
+            unheld=frozenset({"n_inner"}),
+            gelu=True,
+        ),
+        Case(
+            "starcoder-untied",
+            "GPTBigCodeConfig",
+            "bpe",
+            BPE
+            | {
+                "n_embd": 64,
+                "n_layer": 2,
+                "n_head": 4,
+                "n_positions": 256,
+                "n_inner": 96,
+                "layer_norm_epsilon": 5e-2,
+                "tie_word_embeddings": False,
+            },
+            recorded=("mlx",),
+            ours={"starcoder.feed_forward_length": 96},
+            gelu=True,
+        ),
+        Case(
+            "mpt",
+            "MptConfig",
+            "bpe",
+            _MPT | {"attn_config": {"clip_qkv": 1.5}},
+            hparams=_MPT_NAME,
+            ours=_MPT_EPSILON,
+            gelu=True,
+        ),
+        Case(
+            "mpt-untied",
+            "MptConfig",
+            "bpe",
+            _MPT | {"attn_config": {"alibi_bias_max": 4}, "tie_word_embeddings": False},
+            hparams=_MPT_NAME,
+            ours=_MPT_EPSILON,
+            runs=False,  # transformers' ALiBi goes up to 8 whatever the config says
+        ),
+    )
+}
+
+UNSAID: dict[str, dict[str, Any]] = {
+    "starcoder": {"activation_function": "relu", "scale_attn_weights": False, "multi_query": False},
+    "mpt": {
+        "expansion_ratio": 2,
+        "no_bias": False,
+        "logit_scale": 0.5,
+        "attn_config.alibi": False,
+        "attn_config.kv_n_heads": 2,
+        "attn_config.qk_ln": True,
+        "attn_config.prefix_lm": True,
+        "attn_config.softmax_scale": 0.1,
+    },
+}
