@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mutation
 Document = dict[str, Any]
 Fault = Callable[[Document], None]
 
-_F32_KINDS = ("norm", "bias", "router", "position", "types", "factors", "sinks")
+_F32_KINDS = ("norm", "bias", "router", "position", "types", "factors", "sinks", "conv", "state")
 
 
 def _set(path: tuple[Any, ...], value: Any) -> Fault:
@@ -49,7 +49,7 @@ def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator
     if "kind" in row:
         yield f"{name}: kind", _set((*at, "kind"), "linear" if row["kind"] in _F32_KINDS else "norm")
     yield from _via_faults(name, row)
-    for attribute in ("group", "tied", "make", "when", "span", "flat", "each"):
+    for attribute in ("group", "tied", "make", "when", "span", "flat", "each", "shaped", "layers"):
         if attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)
     if "when" in row:
@@ -87,6 +87,9 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
         for side in ("hf", "gguf"):
             if size is not False and side in size:
                 yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), size[side][0] + "_")
+    for name in document.get("layers", {}):
+        for side in ("hf", "gguf"):
+            yield f"layers {name}: none by {side}", _set(("layers", name, side), ["[0:0]"])
     yield from _joined_faults(document)
     for key, value in document.get("defaults", {}).items():
         yield f"default {key}", _set(("defaults", key), _other(value))
@@ -110,6 +113,8 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
             if fuse is not False:
                 yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
                 yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
+                if "dealt" in fuse:
+                    yield f"{name}: not dealt", _set(("fuse", dialect, name, "dealt"), ...)
     for dialect, names in document.get("drop", {}).items():
         for i in range(len(names or ())):
             yield f"drop {dialect}, {i}", _set(("drop", dialect), [*names[:i], *names[i + 1 :]])
@@ -131,6 +136,8 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
             yield f"{label}: config", _set((*at, "config"), [c + "_" for c in row["config"]])
         if "value" in row:
             yield f"{label}: value", _set((*at, "value"), _other(row["value"]))
+        if "layers" in row:
+            yield f"{label}: layers", _set((*at, "layers"), ...)
         if "map" in row:
             yield f"{label}: map", _set((*at, "map"), {k: _other(v) for k, v in row["map"].items()})
         if "when" in row:

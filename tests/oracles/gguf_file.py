@@ -97,7 +97,8 @@ def mutate(source: File, path: Path, fault: Callable[[File], None]) -> Path:
 
 
 def differences(found: File, expected: File, *, allowed: Callable[[str], bool] = lambda _: False) -> list[str]:
-    """What differs, in words: keys and their order, types, values; tensors and their order, types, shapes, bytes."""
+    """What differs, in words: keys and their order, types, values; tensors and their order, types, shapes, bytes (of
+    `ROUNDED` ones: more than the last bit of an element)."""
     keys = [k for k in found.fields if not allowed(k)], [k for k in expected.fields if not allowed(k)]
     out = _order("key", *keys)
     for key in keys[1]:
@@ -106,7 +107,8 @@ def differences(found: File, expected: File, *, allowed: Callable[[str], bool] =
     out += _order("tensor", list(found.tensors), list(expected.tensors))
     for name, want in expected.tensors.items():
         if name in found.tensors:
-            out += [f"{name}: {what}" for what in _tensor_differences(found.tensors[name], want)]
+            near = name.endswith(ROUNDED)
+            out += [f"{name}: {what}" for what in _tensor_differences(found.tensors[name], want, near)]
     return out
 
 
@@ -131,10 +133,20 @@ def _order(what: str, found: list[str], expected: list[str]) -> list[str]:
     return out
 
 
-def _tensor_differences(found: Tensor, want: Tensor) -> list[str]:
+# A = -exp(A_log) of state-space layers: ours is the nearest F32, torch's mostly (see docs/reference-differences.md).
+ROUNDED = (".ssm_a",)
+
+
+def _one_step(a: Tensor, b: Tensor) -> bool:
+    """Whether two F32 tensors differ by no more than neighbouring numbers do."""
+    steps = a.data.view(np.int32).astype(np.int64) - b.data.view(np.int32)
+    return bool(np.abs(steps).max() <= 1)
+
+
+def _tensor_differences(found: Tensor, want: Tensor, near: bool = False) -> list[str]:
     if (found.type, found.shape) != (want.type, want.shape):
         return [f"{found.type}{found.shape}, the reference has {want.type}{want.shape}"]
-    if found.data.tobytes() == want.data.tobytes():
+    if found.data.tobytes() == want.data.tobytes() or (near and _one_step(found, want)):
         return []
     wrong = np.flatnonzero(found.data.reshape(-1).view(np.uint8) != want.data.reshape(-1).view(np.uint8))
     return [f"{wrong.size} of {want.data.nbytes} bytes differ, the first at {wrong[0]}"]

@@ -83,7 +83,10 @@ KEPT_FTYPES: Final = MappingProxyType({"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 
 
 # Tensors that ggml's graphs take in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549): everything of
 # one dimension, norms, whatever isn't a `.weight`, and these.
-_F32_ALWAYS: Final = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight")
+_F32_ALWAYS: Final = (
+    "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
+    "ssm_conv1d.weight", "shortconv.conv.weight",
+)  # fmt: skip
 
 
 def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
-from weighbridge.tensors.nodes import Node, gather, shift, transpose
+from weighbridge.tensors.nodes import Node, applied, gather, shift, transpose
 
 
 class Layout(Protocol):
@@ -125,9 +125,84 @@ class Shifted:
         return shift(node, -self.by)
 
 
+@dataclass(frozen=True, slots=True)
+class NegExp:
+    """A_log (Hugging Face) <-> A = -exp(A_log) (ggml), in F32. Back come all bits of a number that was BF16 or F16 or
+    is at least 1 in size, and of any other within 2^-22 (`log_neg` of tensors/functions.py)."""
+
+    exact: bool = False
+
+    def apply(self, node: Node) -> Node:
+        return applied(node, "neg_exp")
+
+    def undo(self, node: Node) -> Node:
+        return applied(node, "log_neg")
+
+
+@lru_cache(maxsize=64)
+def tiled_order(rows: int, groups: int, heads: int) -> NDArray[np.int64]:
+    """Where the rows of all first heads of the groups, then all second ones ... come from, if a group's heads lie side
+    by side. llama.cpp `_reorder_v_heads`: value heads, some of which share a key, in the order ggml repeats keys in."""
+    if groups <= 0 or heads <= 0 or heads % groups or rows % heads:
+        raise FormatError("heads don't divide the rows", expected=f"a multiple of {heads}", found=rows)
+    order = np.arange(rows, dtype=np.int64).reshape(groups, heads // groups, rows // heads).swapaxes(0, 1).ravel()
+    order.setflags(write=False)
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """Heads of each group side by side (Hugging Face) <-> the first of every group, then the second ... (ggml)."""
+
+    groups: int
+    heads: int
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        return gather(node, tiled_order(node.spec.rows, self.groups, self.heads))
+
+    def undo(self, node: Node) -> Node:
+        return gather(node, inverse(tiled_order, node.spec.rows, self.groups, self.heads))
+
+
+@lru_cache(maxsize=64)
+def dealt_order(groups: int, *heights: int) -> NDArray[np.int64]:
+    """Where the rows come from when parts of these heights, one under the other, are dealt out: each group gets its
+    share of every part."""
+    if groups <= 0 or any(h % groups for h in heights):
+        raise FormatError("groups don't divide the rows", expected=f"multiples of {groups}", found=heights)
+    starts = np.concatenate([[0], np.cumsum(heights)[:-1]])
+    parts = [start + np.arange(h, dtype=np.int64).reshape(groups, -1) for start, h in zip(starts, heights, strict=True)]
+    order = np.concatenate(parts, axis=1).ravel()
+    order.setflags(write=False)
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """Parts one under the other <-> group by group (Qwen3-Next: each key head has its query, key, values and gates)."""
+
+    groups: int
+    heights: tuple[int, ...]
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        return gather(node, dealt_order(self.groups, *self.heights))
+
+    def undo(self, node: Node) -> Node:
+        return gather(node, inverse(dealt_order, self.groups, *self.heights))
+
+
 # name -> its constructor, which takes the sizes (or numbers) named in brackets
 LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
-    {"rope": Rope, "parted": Parted, "transpose": Transposed, "shift": Shifted}
+    {
+        "rope": Rope,
+        "parted": Parted,
+        "transpose": Transposed,
+        "shift": Shifted,
+        "neg_exp": NegExp,
+        "tiled": Tiled,
+    }
 )
 
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F16, F32, U8, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import kernels, old_blocks
+from weighbridge.tensors import functions, kernels, old_blocks
 from weighbridge.tensors.compute import (
+    Applied,
     Cast,
     CastReport,
     Codes,
@@ -38,6 +39,7 @@ from weighbridge.tensors.compute import (
 from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Retyped, Run, Slice, Stored, Strided, walk
 
 __all__ = [
+    "Applied",
     "Cast",
     "CastReport",
     "Codes",
@@ -60,6 +62,7 @@ __all__ = [
     "Strided",
     "Transcode",
     "Transpose",
+    "applied",
     "as_bytes",
     "cast",
     "codes",
@@ -364,3 +367,12 @@ def shift(node: Node, by: float) -> Node:
     if isinstance(node, Shift) and node.by == -by:
         return node.source
     return Shift(node.spec, node, by) if node.spec.dtype in (F16, F32) else shift(cast(node, F32, CastReport()), by)
+
+
+def applied(node: Node, function: str) -> Node:
+    """A function of `tensors/functions.py` of every element, in F32; a function and its inverse are none."""
+    if isinstance(node, Applied) and functions.FUNCTIONS[function][1] == node.function:
+        return node.source
+    if node.spec.dtype is F32 and not isinstance(node, Packed):
+        return Applied(node.spec, node, function)
+    return applied(cast(node, F32, CastReport()), function)

@@ -44,7 +44,9 @@ def number(value: Any, key: str) -> float:
 
 def evaluate(expression: str, values: Config) -> int | None:
     """`a/b/2`, `a*4`, `a-b` over sizes, strictly left to right (a division is floored, as transformers does), `#a` the
-    length of a list; None where one is absent or null."""
+    length of a list, `each a` what every layer has that has any; None where one is absent or null."""
+    if expression.startswith("each "):
+        return by_layer(values.get(expression[5:]), expression[5:])
     if expression.startswith("#"):
         listed = values.get(expression[1:])
         return len(listed) or None if listed is not None else None
@@ -58,6 +60,14 @@ def evaluate(expression: str, values: Config) -> int | None:
             raise FormatError("is zero, but sizes are divided by it", field=name)
         result = _OPERATORS[sign](result, value)
     return result
+
+
+def by_layer(value: Any, name: str) -> int | None:
+    """The one number in a list with an entry for each layer, zeros aside; a number is that of all layers."""
+    if value is None or not hasattr(value, "__len__"):
+        return None if value is None else integer(value, name)
+    found = {integer(v, name) for v in value} - {0}
+    return _scalar(sorted(found), name) if len(found) > 1 else max(found, default=0)
 
 
 def _scalar(value: Any, name: str) -> int:
@@ -118,7 +128,7 @@ def effective(
     kept. `full_layers`: see `layer_types`."""
     out = {**defaults, **config}
     for key, expression in null.items():
-        if out.get(key) is None:
+        if out.get(key) in (None, "auto"):  # transformers' word for the same
             out[key] = evaluate(expression, out)
     if full_layers and out.get("layer_types") is None:
         out["layer_types"] = layer_types(full_layers, out)

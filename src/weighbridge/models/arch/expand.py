@@ -7,7 +7,7 @@ name. Pure arithmetic over shapes, no numpy, so that inspecting a file costs not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 from typing import Any, NamedTuple
@@ -22,12 +22,13 @@ Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical te
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of one model by symbol, its architecture, and the effective config they come from (`facts`; empty where
-    they come from a GGUF)."""
+    """The sizes of one model by symbol, its architecture, the effective config they come from (`facts`; empty where
+    they come from a GGUF), and which layers are of which kind."""
 
     values: tuple[tuple[str, int], ...]
     architecture: str
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False, repr=False)
+    layers: tuple[tuple[str, frozenset[int]], ...] = ()
 
     @property
     def known(self) -> frozenset[str]:
@@ -65,7 +66,8 @@ class Plan:
     parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
     shape: Shape
     need: str | None
-    layers: range | None = None  # which of the lead index exist; None: all
+    layers: Collection[int] | None = None  # which of the lead index exist; None: all
+    dealt: int = 0  # in how many groups the parts are dealt out; 0: one under the other
 
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
@@ -102,6 +104,15 @@ class Place:
         return tuple(role for role, _ in self._plan.parts)
 
     @property
+    def dealt(self) -> int:
+        return self._plan.dealt
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """Rows of each part, as they would lie one under the other."""
+        return tuple(height(shape) for _, shape in self._plan.parts)
+
+    @property
     def cells(self) -> tuple[Cell, ...]:
         if self._cells is None:
             self._cells = self._plan.cells(self.named)
@@ -116,8 +127,10 @@ class Expansion:
     dropped: frozenset[str]
 
 
-def shape_of(row: Row, sizes: Sizes) -> Shape:
-    return tuple(sum(_product(term, sizes) for term in dim.split("+")) for dim in row.shape)
+def shape_of(row: Row, sizes: Sizes, dialect: str = "") -> Shape:
+    """A role's own shape, or that in a dialect which cuts its rows otherwise."""
+    dims = row.shaped.get(dialect, row.shape)
+    return tuple(sum(_product(term, sizes) for term in dim.split("+")) for dim in dims)
 
 
 def _product(term: str, sizes: Sizes) -> int:
@@ -189,24 +202,30 @@ def _plan(
     all_indices = role_indices[members[0].name]
     stacked = tuple(i for i in all_indices if i not in named)
     order = tuple((*named, *stacked).index(i) for i in all_indices)
-    parts = tuple((row.name, _turned(shape_of(row, sizes), row.turned(dialect))) for row in members)
+    parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.turned(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:])
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
     whole = (*runs, *joined)
     if dialect in members[0].flat:
         whole = (math.prod(runs) * joined[0], *joined[1:])
-    layers = _layers(members[0], sizes, counts[named[0]]) if named and members[0].span else None
-    return Plan(text, named[:1], named[1:], runs, order, parts, whole, need, layers)
+    layers = _layers(members[0], sizes, counts[named[0]]) if named else None
+    dealt = sizes[template.dealt] if template.dealt else 0
+    return Plan(text, named[:1], named[1:], runs, order, parts, whole, need, layers, dealt)
 
 
 def _turned(shape: Shape, swap: bool) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
 
 
-def _layers(row: Row, sizes: Sizes, count: int) -> range:
-    """`lo:hi:step` of a row's span; what is left out is as in a slice, a size that isn't known is 0."""
-    bounds = [int(s) if s.isdigit() else (sizes.get(s) or 0) if s else None for s in (*(row.span or ()), "", "")[:3]]
+def _layers(row: Row, sizes: Sizes, count: int) -> Collection[int] | None:
+    """The layers of a row's set, or the `lo:hi:step` of its span; what is left out is as in a slice, a size that isn't
+    known is 0. None: all."""
+    if row.layers is not None:
+        return dict(sizes.layers)[row.layers]
+    if not row.span:
+        return None
+    bounds = [int(s) if s.isdigit() else (sizes.get(s) or 0) if s else None for s in (*row.span, "", "")[:3]]
     return range(*slice(*bounds).indices(count))
 
 

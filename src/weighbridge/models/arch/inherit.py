@@ -1,8 +1,8 @@
 """`like`: an architecture's table that begins as another's and says only what differs.
 
-Tables of names (roles, sizes, fused tensors, dialects, indices, drops) are laid over the other's, entry by entry and
-key by key; `false` takes an entry or a key away. Classes, defaults and metadata belong to one family and aren't
-inherited.
+Tables of names (roles, sizes, kinds of layers, fused tensors, dialects, indices, drops) are laid over the other's,
+entry by entry and key by key; `false` takes an entry or a key away. Classes, defaults and metadata belong to one family
+and aren't inherited.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 
-_INHERITED: Final = ("dialect", "size", "index", "role", "fuse", "drop")
+_INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop")
 _DEEPEST: Final = 8
 
 Document = Mapping[str, Any]

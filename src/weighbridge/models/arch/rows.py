@@ -6,8 +6,8 @@ A table is ours, not input: a mistake in it is a UsageError that names the row, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,9 @@ from weighbridge.base.errors import UsageError
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _CALL = re.compile(r"(\w+)\(([\w, ]*)\)")
 _OPERATORS = re.compile(r"[*+]")
-_ATTRIBUTES = frozenset({"kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each", "zeros"})
+_ATTRIBUTES = frozenset({
+    "kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each", "zeros", "shaped", "layers",
+})  # fmt: skip
 _TURNING = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
 
@@ -47,6 +49,8 @@ class Row:
     flat: tuple[str, ...] = ()
     each: tuple[str, ...] = ()  # indices that no dialect's name has
     zeros: bool = False  # where it comes from a dialect without it, zeros stand for it: nothing computes with it
+    shaped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # its shape where a dialect has another one
+    layers: str | None = None  # only in the layers of this set
 
     @property
     def optional(self) -> bool:
@@ -55,7 +59,8 @@ class Row:
     @property
     def symbols(self) -> frozenset[str]:
         """The sizes in its shape, `a*b+2*c`."""
-        return frozenset(s for dim in self.shape for s in _OPERATORS.split(dim) if not s.isdigit())
+        dims = (*self.shape, *(dim for shape in self.shaped.values() for dim in shape))
+        return frozenset(s for dim in dims for s in _OPERATORS.split(dim) if not s.isdigit())
 
     def turned(self, dialect: str) -> bool:
         """Whether the dialect holds it with its last two axes swapped."""
@@ -64,10 +69,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One physical name of a dialect with its placeholders, and the roles it holds in joining order."""
+    """One physical name of a dialect with its placeholders, and the roles it holds in joining order. `dealt`: in how
+    many groups (a size), each with its share of every role; None: one role under the other."""
 
     name: str
     roles: tuple[str, ...]
+    dealt: str | None = None
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -117,13 +124,14 @@ def placeholders(template: str) -> list[str]:
 
 def parse_row(name: str, row: Mapping[str, Any]) -> Row:
     names = {key: value for key, value in row.items() if key not in _ATTRIBUTES}
-    plain = {key: row.get(key) for key in ("when", "group", "tied", "make")}
+    plain = {key: row.get(key) for key in ("when", "group", "tied", "make", "layers")}
     via = {dialect: _parse_via(text) for dialect, text in row.get("via", {}).items()}
     span = tuple(row["span"].split(":")) if "span" in row else None
     return Row(
         name, row["kind"], tuple(row["shape"].split(",")), MappingProxyType(names), MappingProxyType(via), **plain,
         span=span, flat=tuple(row.get("flat", ())), each=tuple(row.get("each", ())),
         zeros=row.get("zeros", False),
+        shaped=MappingProxyType({d: tuple(shape.split(",")) for d, shape in row.get("shaped", {}).items()}),
     )  # fmt: skip
 
 
@@ -147,15 +155,16 @@ def parse_architecture(name: str, doc: Mapping[str, Any], shared: Mapping[str, A
 def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) -> Dialect:
     """A dialect with all that it takes from its base: names, prefixes, drops, fused tensors."""
     chain, options = _bases(name, doc["dialect"])
-    fused: dict[str, tuple[str, ...]] = {}
+    fused: dict[str, Template] = {}
     replace = options.get("replace", {})
     templates: dict[str, Template] = {}
     for row in rows.values():
         names = (_name_in(d, row, doc.get("fuse", {}).get(d, {}), fused) for d in chain)
         if text := next((t for t in names if t is not None), None):  # an empty one: not in this dialect
+            whole = fused.get(text, Template(text, (row.name,)))
             text = _replaced(text, replace)
-            key = f"{text} {row.when or ''}"  # two rows may share a name if their conditions exclude each other
-            templates.setdefault(key, Template(text, fused.get(text, (row.name,))))
+            key = f"{text} {row.when or ''}{row.layers or ''}"  # rows may share a name if they exclude each other
+            templates.setdefault(key, Template(text, whole.roles, whole.dealt))
     return Dialect(
         name, tuple(templates.values()), tuple(options.get("prefixes", ("",))),
         tuple(t for d in chain for t in doc.get("drop", {}).get(d, ())),
@@ -164,11 +173,11 @@ def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) ->
     )  # fmt: skip
 
 
-def _name_in(dialect: str, row: Row, fuses: Mapping[str, Any], fused: dict[str, tuple[str, ...]]) -> str | None:
+def _name_in(dialect: str, row: Row, fuses: Mapping[str, Any], fused: dict[str, Template]) -> str | None:
     """The row's name in one dialect, its own or that of the tensor it is joined in, which is noted in `fused`."""
     for fuse in fuses.values():
         if row.name in fuse["roles"]:
-            fused[fuse["name"]] = tuple(fuse["roles"])
+            fused[fuse["name"]] = Template(str(fuse["name"]), tuple(fuse["roles"]), fuse.get("dealt"))
             return str(fuse["name"])
     return row.names.get(dialect)
 
@@ -191,7 +200,11 @@ def _replaced(text: str, pairs: Mapping[str, str]) -> str:
 
 
 def check(
-    rows: Mapping[str, Row], dialects: Iterable[Dialect], indices: Mapping[str, str], sizes: Mapping[str, Size]
+    rows: Mapping[str, Row],
+    dialects: Iterable[Dialect],
+    indices: Mapping[str, str],
+    sizes: Mapping[str, Size],
+    layers: Container[str] = (),
 ) -> None:
     """What a table must hold to: known indices, known sizes, joined roles alike in all but their first axis, no vector
     stacked (its elements are its rows: an expert's would not be a run of them)."""
@@ -200,6 +213,8 @@ def check(
             first = rows[template.roles[0]]
             if any(r.shape[1:] != first.shape[1:] or r.group != first.group for r in (rows[n] for n in template.roles)):
                 raise UsageError(f"{template.name}: joined roles differ in shape or group")
+            if template.dealt is not None and template.dealt not in sizes:
+                raise UsageError(f"{template.name}: dealt in an unknown size")
             if set(template.indices) - set(indices):
                 raise UsageError(f"{template.name}: unknown index")
     for row in rows.values():
@@ -208,6 +223,8 @@ def check(
             raise UsageError(f"{row.name}: unknown sizes {sorted(unknown)}")
         if set(row.each) - set(indices):
             raise UsageError(f"{row.name}: unknown index")
+        if row.layers is not None and row.layers not in layers:
+            raise UsageError(f"{row.name}: unknown layers {row.layers!r}")
         used = {tuple(t for t in placeholders(n) if t != PREFIX) for n in row.names.values() if n}
         if len(row.shape) == 1 and len({frozenset(u) for u in used}) > 1:
             raise UsageError(f"{row.name}: a vector can't be stacked")

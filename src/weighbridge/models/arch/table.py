@@ -42,8 +42,10 @@ from weighbridge.models.arch.expand import (
     shape_of,
 )
 from weighbridge.models.arch.inherit import resolve
+from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size, Via
+from weighbridge.models.arch.view import ArchView
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import Layout
@@ -103,6 +105,7 @@ class Family:
     index: Mapping[str, str]
     like: str | None = None  # the table that it begins as
     meta: Mapping[str, Any] | None = None  # its own key-values (models/meta/keys.py)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # sets of layers
     _expansions: dict[tuple[str, str, Sizes], Expansion] = field(default_factory=dict, init=False, repr=False)
 
     # ------------------------------------------------------------------ sizes
@@ -119,7 +122,14 @@ class Family:
     def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The config with its class's defaults filled in (see config.py)."""
         architecture = self._known(config)
-        return effective(config, architecture.defaults, architecture.null, architecture.full_layers)
+        facts = effective(config, architecture.defaults, architecture.null, architecture.full_layers)
+        count = self._layer_count("hf", facts) if self.kinds else 0
+        return {**facts, "layer_count": count, "layer_sets": layer_sets(self.kinds, "hf", facts, count)}
+
+    def _layer_count(self, side: str, values: Mapping[str, Any]) -> int:
+        """How far the first index of names runs."""
+        symbol = next(iter(self.index.values()))
+        return self._first(getattr(self.sizes[symbol], side), values, symbol, self.sizes[symbol]) or 0
 
     def _known(self, config: Mapping[str, Any]) -> Architecture:
         if (architecture := self.architecture(config)) is None:
@@ -130,13 +140,17 @@ class Family:
         """The sizes that a config.json states. FormatError for one that is missing or no size."""
         facts = self.effective(config)
         values = {s: self._first(size.hf, facts, s, size) for s, size in self.sizes.items()}
-        return Sizes(_known_only(values), self._known(config).name, facts)
+        return Sizes(_known_only(values), self._known(config).name, facts, tuple(facts["layer_sets"].items()))
 
     def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
         """The sizes that a GGUF's key-values state. `names`: its tensors, which may tell the class."""
-        view = _ArchView(metadata, self.gguf, names)
+        view = ArchView(metadata, self.gguf, names)
         values = {s: self._first(size.gguf, view, s, size) for s, size in self.sizes.items()}
-        return Sizes(_known_only(values), self.architecture_of_gguf(metadata, names).name)
+        architecture = self.architecture_of_gguf(metadata, names).name
+        if not self.kinds:
+            return Sizes(_known_only(values), architecture)
+        layers = layer_sets(self.kinds, "gguf", view, self._layer_count("gguf", view))
+        return Sizes(_known_only(values), architecture, layers=tuple(layers.items()))
 
     def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: Size) -> int | None:
         for source in sources:
@@ -164,7 +178,7 @@ class Family:
         return any(a.gguf and self._shows(a, metadata, names) for a in self.architectures.values())
 
     def _shows(self, a: Architecture, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
-        view = _ArchView(metadata, self.gguf)
+        view = ArchView(metadata, self.gguf)
         return any(
             bool(names) and mark[1:] not in names if mark[0] == "!" else mark in names or _filled(view.get(mark))
             for mark in a.gguf or ()
@@ -268,14 +282,17 @@ class Family:
         return roles
 
     def _cut(self, dialect: str, sizes: Sizes, place: Place, node: Node) -> dict[Instance, Node]:
-        from weighbridge.tensors.nodes import slice_rows
+        from weighbridge.tensors.layouts import Dealt
+        from weighbridge.tensors.nodes import reshape, slice_rows
 
         out = {}
-        layouts = {role: self._layout(dialect, role, sizes) for role in place.roles}
+        known = {r: (self._layout(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
+        if place.dealt:
+            node = Dealt(place.dealt, place.heights).undo(node)
         for instance, start, shape in place.cells:
             part = node if node.spec.shape == shape else slice_rows(node, start, shape)
-            layout = layouts[instance[0]]
-            out[instance] = layout.undo(part) if layout else part
+            layout, own = known[instance[0]]
+            out[instance] = reshape(layout.undo(part) if layout else part, own)
         return out
 
     def save(
@@ -314,17 +331,19 @@ class Family:
             raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
 
     def _join(self, dialect: str, sizes: Sizes, place: Place, roles: Mapping[Instance, Node]) -> Node:
+        from weighbridge.tensors.layouts import Dealt
         from weighbridge.tensors.nodes import concat, reshape
 
         parts = []
         known = {r: (self._layout(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
-        for instance, _, _ in place.cells:
+        for instance, _, lies in place.cells:
             node, (layout, shape) = roles[instance], known[instance[0]]
             if node.spec.shape != shape:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
                 raise MappingError(self.name, dialect, report)
-            parts.append(layout.apply(node) if layout else node)
-        return reshape(concat(parts), place.shape)
+            parts.append(reshape(layout.apply(node) if layout else node, lies))
+        whole = concat(parts)
+        return reshape(Dealt(place.dealt, place.heights).apply(whole) if place.dealt else whole, place.shape)
 
     def _made(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node]) -> dict[Instance, Node]:
         """Tensors that follow from the config and that this dialect has a name for."""
@@ -374,25 +393,6 @@ def _filled(value: Any) -> bool:
     return value is not None and (value if isinstance(value, int | float) else True) not in (0, False)
 
 
-class _ArchView(Mapping[str, Any]):
-    """A GGUF's key-values by their names inside the architecture (`block_count` for `llama.block_count`); `@name`:
-    whether it has that tensor."""
-
-    def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
-        self._metadata, self._architecture, self._names = metadata, architecture, names
-
-    def __getitem__(self, key: str) -> Any:
-        if key.startswith("@"):
-            return key[1:] in self._names
-        return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]
-
-    def __iter__(self) -> Any:
-        return iter(self._metadata)
-
-    def __len__(self) -> int:
-        return len(self._metadata)
-
-
 # ---------------------------------------------------------------------- the registry: one TOML a family
 
 
@@ -404,10 +404,12 @@ def build_family(doc: Mapping[str, Any]) -> Family:
     architectures = {
         n: grammar.parse_architecture(n, a, doc.get("defaults", {})) for n, a in doc["architecture"].items()
     }
-    grammar.check(rows, dialects.values(), doc["index"], sizes)
+    kinds = parse_kinds(doc.get("layers", {}))
+    grammar.check(rows, dialects.values(), doc["index"], sizes, kinds)
     return Family(
         doc["name"], doc["gguf"], MappingProxyType(rows), MappingProxyType(dialects), MappingProxyType(architectures),
         MappingProxyType(sizes), MappingProxyType(doc["index"]), doc.get("like"), doc.get("meta"),
+        MappingProxyType(kinds),
     )  # fmt: skip
 
 

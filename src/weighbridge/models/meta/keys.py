@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.config import evaluate, number
+from weighbridge.models.arch.config import by_layer, evaluate, number
 from weighbridge.models.arch.make import f32
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class KeyRow:
     less: str = ""  # what the config's number is lessened by
     instead: bool = False  # in a family's own table: in the place of the shared row of this name
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
+    layers: str | None = None  # a list by layer: the value in the layers of this set, zero in the others; or whether
 
     def key(self, architecture: str) -> str:
         return self.name.replace("{a}", architecture)
@@ -167,6 +168,7 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
         absent=row.get("absent"), null=row.get("null", False), times=row.get("times", 1.0), token=row.get("token"),
         last=row.get("last", False), first=row.get("first", False), less=row.get("less", ""),
         instead=row.get("instead", False), known_back=known, whole=row.get("whole", False),
+        layers=row.get("layers"),
     )  # fmt: skip
 
 
@@ -210,6 +212,8 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
     """The row's key-value for an effective config, None where the row doesn't count or the config says nothing."""
     if not all(_holds(lookup(config, path), wanted) for path, wanted in row.when.items()):
         return None
+    if row.layers is not None and not row.config:
+        return KV(row.type, _by_layer(row, config, True))
     if row.value is not None:
         return KV(row.type, row.value)
     path, value = next(((p, v) for p in row.config if (v := lookup(config, p)) is not None), ("", None))
@@ -219,6 +223,7 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
         value = [_mapped(row, v) for v in value] if isinstance(value, list | tuple) else _mapped(row, value)
     value = number(value, path) * row.times if row.times != 1.0 else value
     value = number(value, path) - (evaluate(row.less, config) or 0) if row.less else value
+    value = value if row.layers is None else _by_layer(row, config, value)
     typed = coerce(value, row.type, path)
     return None if typed in ("", []) else KV(row.type, typed)  # the reference's writer skips what is empty
 
@@ -226,6 +231,12 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
 def _mapped(row: KeyRow, value: Any) -> Any:
     said = str(value).lower() if isinstance(value, bool) else str(value)
     return row.map.get(said, value) if isinstance(value, str | int | bool) else value
+
+
+def _by_layer(row: KeyRow, config: Mapping[str, Any], value: Any) -> list[Any]:
+    """The value in the layers of the row's set, nothing of its kind in the others."""
+    layers, count = config["layer_sets"][row.layers], config["layer_count"]
+    return [value if i in layers else type(value)() for i in range(count)]
 
 
 def _holds(value: Any, wanted: Sequence[Any]) -> bool:
@@ -269,6 +280,8 @@ def from_value(row: KeyRow, value: Any) -> Any:
         return shortest(
             number(value, row.name) if row.times == 1.0 else f32(shortest(number(value, row.name)) / row.times)
         )
+    if row.layers is not None:
+        return by_layer(value, row.name)
     return list(value) if row.type.startswith("arr") else value
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf_meta import KV
 from weighbridge.models.arch.config import LOCAL_THETA, THETA, evaluate, integer, layer_types, number
+from weighbridge.models.arch.layers import as_config
 from weighbridge.models.arch.make import llama3_parameters
 from weighbridge.models.arch.table import Architecture, Family
 from weighbridge.models.meta.keys import from_value, implied, is_list, lookup, shortest, store, table, to_kv, understood
@@ -121,6 +122,7 @@ def gguf_to_config(
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
+    config |= _kinds(metadata, family, tensors)
     _by_presence(config, family, tensors)
     if architecture.full_layers and config.get("layer_types") is None:
         config["layer_types"] = layer_types(architecture.full_layers, config)
@@ -217,6 +219,14 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
     return [
         f"{family.gguf}.rope.dimension_count is {rotated}, but a head has {head}: no class of the family rotates a part"
     ]
+
+
+def _kinds(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Which layers are of which kind."""
+    if not family.kinds:
+        return {}
+    sizes = family.sizes_from_gguf(metadata, tensors)
+    return as_config(family.kinds, dict(sizes.layers), sizes[next(iter(family.index.values()))])
 
 
 def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> None:

@@ -1,0 +1,61 @@
+"""Functions of single elements that layouts apply, each with the one that undoes it. Pure, over F32 arrays.
+
+A state-space layer decays by A = -exp(A_log): Hugging Face stores A_log, ggml A. Both directions are computed in F64
+and rounded once. (torch's exp, with which the reference converter computes A, isn't the nearest F32 for about 1 of 100
+values, and which function it calls depends on the machine: it has no bits of its own to follow.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32s = NDArray[np.float32]
+
+#: Elements at a time, and the bytes that a function allocates for each of them at most.
+PIECE: Final = 4096
+SCRATCH: Final = 128
+_STEPS: Final = range(7, -30, -1)  # powers of two: above any logarithm of an F32, below the finest interval's width
+
+
+def neg_exp(values: F32s) -> F32s:
+    """-exp(x). FloatingPointError where that is no F32."""
+    with np.errstate(over="raise", under="ignore"):
+        return _neg_exp(values)
+
+
+def _neg_exp(values: F32s) -> F32s:
+    return -np.exp(values.astype(np.float64)).astype(np.float32)
+
+
+def log_neg(values: F32s) -> F32s:
+    """log(-a): of all numbers whose `neg_exp` is `a` the roundest in binary, and the nearest where there is none.
+
+    So what came through `neg_exp` comes back bit by bit if it was a BF16 number (from 2^-16 up in size, or 0) or an F16
+    one (from 2^-13 up), and as a neighbour that means the same A if it wasn't. FloatingPointError where `a` isn't
+    negative or finite.
+    """
+    size = -values
+    if not ((size > 0) & np.isfinite(size)).all():
+        raise FloatingPointError("no number has this as its negative exponential")
+    exact = size.astype(np.float64)
+    low, high = (np.log((exact + np.nextafter(size, np.float32(end))) / 2) for end in (0, np.finfo(np.float32).max))
+    round_, found = np.zeros_like(exact), (low < 0) & (high > 0)
+    for step in (2.0**k for k in _STEPS):
+        first = (np.floor(low / step) + 1) * step
+        fits = ~found & (first < high)
+        round_[fits] = first[fits]
+        found |= fits
+    chosen, nearest = round_.astype(np.float32), np.log(exact).astype(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.where(found & (_neg_exp(chosen) == values), chosen, nearest)
+
+
+# name -> the function and the name of its inverse
+FUNCTIONS: Final[Mapping[str, tuple[Callable[[F32s], F32s], str]]] = MappingProxyType(
+    {"neg_exp": (neg_exp, "log_neg"), "log_neg": (log_neg, "neg_exp")}
+)

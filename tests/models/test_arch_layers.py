@@ -1,0 +1,102 @@
+"""Which layers are of which kind, in each way that a table can say it; contradictions are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weighbridge.base.errors import FormatError
+from weighbridge.models.arch.layers import Kind, as_config, layer_sets
+
+SEEN: dict[str, Any] = {
+    "types": ["a", "b", "c", "a"],
+    "pattern": "M*M-",
+    "heads": [0, 8, 8, 0],
+    "flags": [True, False, False, True],
+    "few": [1, 3],
+    "lo": 1,
+    "step": 2,
+    "all": 4,
+    "none": 0,
+    "@blk.2.x": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "layers"),
+    [
+        ("types: a", {0, 3}),
+        ("types: a, c", {0, 2, 3}),
+        ("types: z", set()),
+        ("pattern: M", {0, 2}),
+        ("pattern: *", {1}),
+        ("heads", {1, 2}),
+        ("flags", {0, 3}),
+        ("in few", {1, 3}),
+        ("[lo::step]", {1, 3}),
+        ("[step-1:3]", {1, 2}),
+        ("[0:0]", set()),
+        ("all", {0, 1, 2, 3}),
+        ("none", set()),
+        ("@blk.{l}.x", {2}),
+        ("!known", {0, 2}),
+    ],
+)
+def test_a_set_is_read(source: str, layers: set[int]) -> None:
+    kinds = {
+        "known": Kind(("in few",), ()),
+        "it": Kind(("absent", "absent: a", "in absent", "[absent::2]", source), ()),
+    }
+    assert layer_sets(kinds, "hf", SEEN, 4)["it"] == layers
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nothing: a", "which layers are which"),
+        ("short: a", "entry for each layer"),
+        ("in wrong", "list of layers"),
+        ("in far", "list of layers"),
+        ("in words", "list of layers"),
+        ("[lo::none]", "step from layer"),
+    ],
+)
+def test_a_contradiction_is_told(source: str, words: str) -> None:
+    seen = SEEN | {"short": ["a"], "wrong": 3, "far": [1, 4], "words": ["1"]}
+    with pytest.raises(FormatError, match=words):
+        layer_sets({"it": Kind((source,), ())}, "hf", seen, 4)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
+def test_lists_come_back(listed: list[str]) -> None:
+    kinds = {
+        "a": Kind(("types: a, old",), ()),
+        "b": Kind(("types: b",), ()),
+        "c": Kind(("types: c",), ()),
+        "bs": Kind(("in numbers", "types: b"), ()),
+        "rest": Kind(("!b",), ()),
+    }
+    sets = layer_sets(kinds, "hf", {"types": listed}, len(listed))
+    said = as_config(kinds, sets, len(listed))
+    assert said == {"types": listed, "numbers": [i for i, kind in enumerate(listed) if kind == "b"]}
+    assert layer_sets(kinds, "hf", said, len(listed)) == sets
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.data())
+def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None:
+    kinds = {"it": Kind(("[offset::period]",), ())}
+    sets = layer_sets(kinds, "hf", {"offset": data.draw(st.integers(0, period - 1)), "period": period}, count)
+    said = as_config(kinds, sets, count)
+    assert layer_sets(kinds, "hf", said, count) == sets
+    assert said["offset"] < said["period"]  # transformers asks for it
+
+
+def test_what_a_config_has_no_word_for_is_told() -> None:
+    with pytest.raises(FormatError, match="no kind"):
+        as_config({"a": Kind(("types: a",), ())}, {"a": frozenset({0})}, 2)
+    for layers in ({0, 1, 3}, {3, 4}):
+        with pytest.raises(FormatError, match="no period"):
+            as_config({"it": Kind(("[lo::step]",), ())}, {"it": frozenset(layers)}, 6)

@@ -1,0 +1,113 @@
+"""Functions of elements: against Python's own exact arithmetic, their inverses, and as nodes that stream."""
+
+from __future__ import annotations
+
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weighbridge.base.dtypes import BF16, F16, F32
+from weighbridge.base.errors import FormatError
+from weighbridge.tensors import functions
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.functions import log_neg, neg_exp
+
+FLOATS = st.floats(-80, 80, width=32)
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def _distance(x: float, a: float) -> Decimal:
+    """How far -a is from exp(x), in units of exp(x)."""
+    with localcontext(prec=60):
+        exact = Decimal(x).exp()
+        return abs(Decimal(-a) - exact) / exact
+
+
+@given(FLOATS)
+def test_neg_exp_is_the_nearest_f32(x: float) -> None:
+    (a,) = neg_exp(f32(x))
+    for neighbour in (np.nextafter(a, np.float32(0)), np.nextafter(a, np.float32(-np.inf))):
+        assert _distance(x, float(a)) <= _distance(x, float(neighbour)) * (1 + Decimal("1e-6"))
+
+
+def _rounded(x: np.ndarray, bits: int) -> np.ndarray:
+    """The values cut to so many bits of mantissa."""
+    mask = np.uint32(0xFFFFFFFF << (24 - bits) & 0xFFFFFFFF)
+    return (x.view(np.uint32) & mask).view(np.float32)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=40))
+def test_what_was_bf16_or_f16_or_is_large_comes_back_bit_by_bit(values: list[float]) -> None:
+    x = f32(*values)
+    for bits, least in ((8, 2.0**-16), (11, 2.0**-13), (24, 1.0)):
+        kept = _rounded(x, bits)
+        kept = kept[(np.abs(kept) >= least) | (kept == 0)]
+        assert np.array_equal(log_neg(neg_exp(kept)), kept), bits
+    back = log_neg(neg_exp(x))
+    assert np.abs(back - x).max() <= 2.0**-23
+    assert np.array_equal(neg_exp(back), neg_exp(x))
+
+
+@given(st.floats(-(2.0**100), -(2.0**-100), width=32))
+def test_log_neg_of_any_other_number_is_the_nearest(a: float) -> None:
+    """Not every number is a negative exponential: the logarithm of one that isn't means a neighbour within its step."""
+    (x,) = log_neg(f32(a))
+    back = neg_exp(f32(float(x)))[0]
+    step = max(np.spacing(abs(x)), np.float32(2.0**-24))  # of the logarithm, which is that much of the number
+    assert abs(float(back) - a) <= abs(a) * float(step)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([F32, F16, BF16]), st.data())
+@settings(max_examples=60, deadline=None)
+def test_an_applied_node_streams(seed: int, dtype, data: st.DataObject) -> None:
+    """Any run of rows equals those rows of the whole, whatever the pieces are; the source may be of any float type."""
+    rng = np.random.default_rng(seed)
+    values = _rounded(rng.standard_normal((7, 5), np.float32), 8)
+    raw = {F32: values, F16: values.astype(np.float16), BF16: (values.view(np.uint32) >> 16).astype(np.uint16)}[dtype]
+    node = n.applied(n.const(raw, dtype), "neg_exp")
+    want = neg_exp((raw if dtype is not BF16 else values).astype(np.float32))
+    assert node.spec.dtype is F32
+    lo = data.draw(st.integers(0, 7))
+    hi = data.draw(st.integers(lo, 7))
+    assert node.read(lo, hi).tobytes() == want[lo:hi].tobytes()
+
+
+def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.linspace(-3, 3, 60, dtype=np.float32).reshape(12, 5)
+    for piece in (1, 7, 4096):
+        monkeypatch.setattr(functions, "PIECE", piece)
+        assert n.applied(n.const(values, F32), "neg_exp").read_all().tobytes() == neg_exp(values).tobytes()
+
+
+def test_a_function_and_its_inverse_are_none() -> None:
+    node = n.const(f32(1, 2), F32)
+    for name, (_, inverse) in functions.FUNCTIONS.items():
+        assert n.applied(n.applied(node, name), inverse) is node
+
+
+def test_scratch_bounds_what_is_allocated() -> None:
+    import tracemalloc
+
+    for rows in (3, 5000):
+        node = n.applied(n.const(-np.ones((rows, 8), np.float32), F32), "log_neg")
+        out = np.empty(rows * 32, np.uint8)
+        tracemalloc.start()
+        node.read(0, rows, out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= node.scratch(0, rows) + 64_000
+
+
+@pytest.mark.parametrize(("function", "bad"), [("neg_exp", 100.0), ("log_neg", 0.0), ("log_neg", 2.0),
+                                               ("log_neg", -np.inf), ("log_neg", np.nan)])  # fmt: skip
+def test_an_element_without_a_value_is_told_with_its_row(function: str, bad: float) -> None:
+    values = -np.ones((6, 2), np.float32)
+    values[4, 1] = bad
+    with pytest.raises(FormatError, match=rf"rows 0 to 5 an element has no {function}"):
+        n.applied(n.const(values, F32), function).read_all()
