@@ -12,7 +12,7 @@ import sys
 import harness
 
 from weighbridge.models.meta.tokenizer import from_gguf, from_hf, to_gguf, to_hf
-from weighbridge.models.meta.tokenizer.sentencepiece import BPE, Spm, dump
+from weighbridge.models.meta.tokenizer.sentencepiece import BPE, UNIGRAM, Spm, dump
 
 SETTINGS = json.dumps(
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": "{{ x }}"}
@@ -46,8 +46,10 @@ def seeds() -> list[bytes]:
     level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     special = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     template = {"type": "TemplateProcessing", "single": special, "pair": special, "special_tokens": {}}
-    words = ["<unk>", "<s>", "</s>", "##a", "b"]
-    pieces = {"type": "WordPiece", "vocab": {w: i for i, w in enumerate(words)}, "continuing_subword_prefix": "##"}
+    likely = {"type": "Unigram", "unk_id": 0, "vocab": [[w, -1.0] for w in words], "byte_fallback": True}
+    precompiled = {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAAA"}
+    continued = ["<unk>", "<s>", "</s>", "##a", "b"]
+    pieces = {"type": "WordPiece", "vocab": {w: i for i, w in enumerate(continued)}, "continuing_subword_prefix": "##"}
     files = [
         {"model": bpe, "added_tokens": ADDED, "pre_tokenizer": level, "decoder": level, "post_processor": template},
         {
@@ -56,8 +58,10 @@ def seeds() -> list[bytes]:
             "decoder": {"type": "Sequence", "decoders": []},
         },
         {"model": pieces, "added_tokens": ADDED, "normalizer": {"type": "BertNormalizer", "lowercase": True}},
+        {"model": likely, "added_tokens": ADDED, "normalizer": precompiled, "post_processor": template},
     ]
-    out = [dump(model), *(json.dumps(f).encode() for f in files)]
+    unigram = Spm(words, [0.0] * len(words), types, model_type=UNIGRAM, charsmap=b"\4\0\0\0\0\0\0\0\0")
+    out = [dump(model), dump(unigram), *(json.dumps(f).encode() for f in files)]
     for data in out:  # they must get all the way through: an error here is one
         target(data)
     return out

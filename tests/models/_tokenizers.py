@@ -105,14 +105,25 @@ def write_folder(files: Mapping[str, bytes], folder: Path, vocab: Vocab | None =
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
     if vocab is not None:
-        bert = vocab.kind == Kind.WORDPIECE
-        config = {
-            "architectures": ["BertModel" if bert else "LlamaForCausalLM"],
-            "model_type": "bert" if bert else "llama",
-            "vocab_size": len(vocab),
-        }
-        (folder / "config.json").write_text(json.dumps(config | ({"type_vocab_size": 2} if bert else {})))
+        model, types = model_of(vocab)
+        config = {"architectures": [ARCHITECTURES[model]], "model_type": model, "vocab_size": len(vocab), **types}
+        (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+ARCHITECTURES = {
+    "bert": "BertModel", "llama": "LlamaForCausalLM", "t5": "T5ForConditionalGeneration",
+    "xlm-roberta": "XLMRobertaModel",
+}  # fmt: skip
+
+
+def model_of(vocab: Vocab) -> tuple[str, dict[str, int]]:
+    """A model type that has such a vocabulary, and what its config says of token types."""
+    if vocab.kind == Kind.WORDPIECE:
+        return "bert", {"type_vocab_size": 2}
+    if vocab.kind == Kind.UNIGRAM:
+        return ("xlm-roberta", {"type_vocab_size": 1}) if "bos" in vocab.special else ("t5", {})
+    return "llama", {}
 
 
 def auto_ids(folder: Path, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:

@@ -230,10 +230,10 @@ def test_a_bad_folder_is_a_format_error(files: Callable[[], dict[str, Any]], why
 
 UNSUPPORTED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "nothing": (lambda: {}, "no tokenizer file"),
-    "unigram": (lambda: {"tokenizer.json": {"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}}, "Unigram"),
-    "unigram of old": (lambda: {"tokenizer.json": {"model": {"vocab": [["a", 0.0]]}}}, "Unigram"),
     "word level": (lambda: {"tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}}}}, "WordLevel"),
-    "unigram model": (lambda: {"tokenizer.model": dump(Spm(["<unk>", "a"], [0, 0], [2, 1]))}, "isn't BPE"),
+    "word model": (
+        lambda: {"tokenizer.model": dump(Spm(["<unk>", "a"], [0, 0], [2, 1], model_type=3))}, "neither BPE nor Unigram",
+    ),
     "suffix": (lambda: bpe(put("model", "end_of_word_suffix", value="</w>")), "suffix"),
     "prefix": (
         lambda: {"tokenizer.json": {"model": {
@@ -259,7 +259,7 @@ def test_a_rank_file_named_tokenizer_model_is_passed_over() -> None:
 
 
 def test_old_files_without_a_type_are_recognised() -> None:
-    for kind, want in (("bpe", Kind.BPE), ("wordpiece", Kind.WORDPIECE)):
+    for kind, want in (("bpe", Kind.BPE), ("wordpiece", Kind.WORDPIECE), ("t5", Kind.UNIGRAM)):
         tokenizer = json.loads(folder_files(kind)["tokenizer.json"])
         del tokenizer["model"]["type"]
         assert from_hf(reading({**folder_files(kind), "tokenizer.json": tokenizer})).kind == want
@@ -307,8 +307,6 @@ def test_other_models_are_unsupported() -> None:
     for name in ("rwkv", "gemma4", "none"):
         with pytest.raises(UnsupportedError, match=name):
             from_gguf({**GGUF, "tokenizer.ggml.model": name})
-    with pytest.raises(UnsupportedError, match="unigram"):
-        to_hf(from_gguf({**GGUF, "tokenizer.ggml.model": "t5"}))
 
 
 @pytest.mark.parametrize(

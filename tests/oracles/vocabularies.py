@@ -26,6 +26,8 @@ LLAMA3_PRE = "llama-bpe"
 # Qwen 2's: digits one by one.
 QWEN_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 QWEN_PRE = "qwen2"
+UNIGRAM_PIECES, SENTINELS = 600, 4
+T5_SIZE, XLMR_SIZE = 608, 602  # T5's embedding has more rows than its tokenizer has tokens
 BERT_PRE = "jina-v2-en"  # what the reference finds for the vocabulary of bert-base-uncased
 
 # What tokenizers get wrong: spaces at the edges, runs, digits, marks, case, byte fallback, newlines, names of tokens.
@@ -260,6 +262,74 @@ def write_roberta(folder: Path) -> None:
     _json(folder / "tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer", **common, **tokens})
 
 
+@cache
+def unigram_model(name: str) -> bytes:
+    """A SentencePiece Unigram model, with the ids and the normalizer of T5's or of XLM-R's."""
+    import sentencepiece
+
+    out = io.BytesIO()
+    ids = {"t5": dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1), "xlmr": dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1)}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text()),
+        model_writer=out,
+        model_type="unigram",
+        vocab_size=UNIGRAM_PIECES,
+        normalization_rule_name="nmt_nfkc",
+        character_coverage=0.9999,
+        num_threads=1,
+        minloglevel=3,
+        **ids[name],
+    )
+    return out.getvalue()
+
+
+T5_CONFIG = {
+    "tokenizer_class": "T5Tokenizer",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "extra_ids": SENTINELS,
+    "additional_special_tokens": [f"<extra_id_{i}>" for i in range(SENTINELS)],
+    "clean_up_tokenization_spaces": True,
+    "model_max_length": 512,
+}
+XLMR_CONFIG = {
+    "tokenizer_class": "XLMRobertaTokenizer",
+    **{f"{role}_token": token for role, token in zip(("bos", "eos", "sep"), ("<s>", "</s>", "</s>"), strict=True)},
+    **{f"{role}_token": f"<{role}>" for role in ("pad", "unk", "mask")},
+    "cls_token": "<s>",
+    "clean_up_tokenization_spaces": True,
+    "model_max_length": 512,
+}
+
+
+def _published(folder: Path, name: str, model: bytes, config: dict[str, Any], model_type: str) -> None:
+    """The SentencePiece model, and the tokenizer.json that transformers makes of it."""
+    from transformers import AutoTokenizer
+
+    slow = folder / "slow"
+    slow.mkdir()
+    (slow / name).write_bytes(model)
+    _json(slow / "tokenizer_config.json", config)
+    _json(slow / "config.json", {"model_type": model_type})
+    AutoTokenizer.from_pretrained(slow).save_pretrained(folder)
+    for file in slow.iterdir():
+        file.unlink()
+    slow.rmdir()
+    (folder / name).write_bytes(model)
+    _json(folder / "tokenizer_config.json", config)
+
+
+def write_t5(folder: Path) -> None:
+    """spiece.model and tokenizer.json as T5 has them: sentinels behind the pieces, </s> behind a text."""
+    _published(folder, "spiece.model", unigram_model("t5"), T5_CONFIG, "t5")
+
+
+def write_xlmr(folder: Path) -> None:
+    """sentencepiece.bpe.model and tokenizer.json as XLM-R has them: fairseq's four tokens first, <mask> last."""
+    _published(folder, "sentencepiece.bpe.model", unigram_model("xlmr"), XLMR_CONFIG, "xlm-roberta")
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "none": lambda folder: None,
     "roberta": write_roberta,
@@ -270,6 +340,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "bpe": write_byte_level,
     "qwen": write_qwen,
     "wordpiece": write_wordpiece,
+    "t5": write_t5,
+    "xlmr": write_xlmr,
 }
 SIZES = {
     "none": BPE_SIZE,
@@ -281,6 +353,8 @@ SIZES = {
     "bpe": BPE_SIZE,
     "qwen": QWEN_SIZE,
     "wordpiece": WORDPIECE_SIZE,
+    "t5": T5_SIZE,
+    "xlmr": XLMR_SIZE,
 }
 PRE = {
     "none": None,
@@ -292,4 +366,6 @@ PRE = {
     "bpe": LLAMA3_PRE,
     "qwen": QWEN_PRE,
     "wordpiece": BERT_PRE,
+    "t5": None,
+    "xlmr": None,
 }

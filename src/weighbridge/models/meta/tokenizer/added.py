@@ -14,20 +14,39 @@ from weighbridge.models.meta.tokenizer.pretokenizer import flat
 from weighbridge.models.meta.tokenizer.vocab import check_size
 
 NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+FAIRSEQ: Final[Mapping[str, str]] = {
+    "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
+}  # fmt: skip
 # What a class of transformers takes where tokenizer_config.json has no entry for the role.
 DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "BertTokenizer": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "GPT2Tokenizer": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
     "Qwen2Tokenizer": {"eos": "<|endoftext|>", "unk": "<|endoftext|>", "pad": "<|endoftext|>"},
     "LlamaTokenizer": {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
-    "RobertaTokenizer": {
-        "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
-    },
+    "RobertaTokenizer": FAIRSEQ,
+    "XLMRobertaTokenizer": FAIRSEQ,
+    "T5Tokenizer": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+}  # fmt: skip
+# The class where tokenizer_config.json names none: by how config.json's architecture begins.
+CLASSES: Final[Mapping[str, str]] = {
+    "XLMRoberta": "XLMRobertaTokenizer", "T5": "T5Tokenizer", "MT5": "T5Tokenizer", "UMT5": "T5Tokenizer",
 }  # fmt: skip
 CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
     (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
+
+
+def class_name(folder: Folder) -> str:
+    """The class that reads the folder, without its "Fast"; "" where nothing tells."""
+    kind = (folder.settings or {}).get("tokenizer_class")
+    if isinstance(kind, str) and kind:
+        return kind.removesuffix("Fast")
+    if folder.tokenizer is not None:
+        return ""
+    if folder.read("vocab.txt") is not None:
+        return "BertTokenizer"
+    return next((name for start, name in CLASSES.items() if folder.architecture.startswith(start)), "")
 
 
 def specials(folder: Folder) -> Iterator[tuple[str, str]]:
@@ -36,11 +55,7 @@ def specials(folder: Folder) -> Iterator[tuple[str, str]]:
     settings = folder.settings or {}
     # transformers reads special_tokens_map.json unless tokenizer_config.json lists its added tokens itself.
     other = (folder.json("special_tokens_map.json") or {}) if "added_tokens_decoder" not in settings else {}
-    kind = settings.get("tokenizer_class")
-    name = kind.removesuffix("Fast") if isinstance(kind, str) else ""
-    if not name and folder.tokenizer is None:
-        name = "BertTokenizer"  # a folder with vocab.txt alone
-    defaults = DEFAULTS.get(name, {})
+    defaults = DEFAULTS.get(class_name(folder), {})
     for role in NAMED:
         key = f"{role}_token"
         entry = other[key] if key in other else settings[key] if key in settings else defaults.get(role)

@@ -44,6 +44,7 @@ class Model(Struct):
     vocab: dict[str, Id] | list[tuple[str, float]] = {}
     merges: list[str | tuple[str, str]] = []
     unk_token: str | None = None
+    unk_id: Id | None = None
     continuing_subword_prefix: str | None = None
     end_of_word_suffix: str | None = None
     byte_fallback: bool | None = None
@@ -126,6 +127,20 @@ class Folder:
     def text_config(self) -> Json:
         inner = self.root.get("text_config")
         return inner if isinstance(inner, dict) else {}
+
+    @property
+    def type_count(self) -> int:
+        """`type_vocab_size` of config.json."""
+        count = self.config.get("type_vocab_size", 1)
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 32:
+            raise FormatError("not a count", path="config.json", field="type_vocab_size", found=count)
+        return count
+
+    @property
+    def architecture(self) -> str:
+        """The first of config.json's `architectures`."""
+        names = self.root.get("architectures")
+        return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
     @cached_property
     def added_decoder(self) -> dict[int, AddedToken]:

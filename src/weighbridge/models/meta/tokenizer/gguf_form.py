@@ -60,7 +60,7 @@ def to_gguf(vocab: Vocab) -> dict[str, KV]:
 
 
 def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    if vocab.add_space_prefix is not None:
+    if vocab.add_space_prefix is not None and vocab.kind != Kind.UNIGRAM:
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     counted = vocab.token_type_count is not None
     if counted and vocab.kind == Kind.WORDPIECE:
@@ -69,10 +69,10 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
     if vocab.pre:
         yield GGML + "pre", KV("str", vocab.pre)
     yield from arrays(vocab)
-    if vocab.remove_extra_whitespaces is not None:
+    if vocab.kind == Kind.UNIGRAM:
+        yield from normalization(vocab)
+    elif vocab.remove_extra_whitespaces is not None:
         yield SCALARS["remove_extra_whitespaces"], KV("bool", vocab.remove_extra_whitespaces)
-    if vocab.charsmap:
-        yield CHARSMAP, KV("arr[u8]", vocab.charsmap)
     if vocab.merges:
         yield GGML + "merges", KV("arr[str]", vocab.merges)
     for role, index in vocab.special.items():
@@ -86,10 +86,22 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         flag = getattr(vocab, name)
         if flag is not None:
             yield SCALARS[name], KV("bool", flag)
-    if counted and vocab.kind != Kind.WORDPIECE:  # `RobertaModel.set_vocab` writes it last
+    if counted and vocab.kind not in (Kind.WORDPIECE, Kind.UNIGRAM):  # `RobertaModel.set_vocab` writes it last
         yield TYPE_COUNT, KV("u32", vocab.token_type_count)
     if vocab.suppress:
         yield SUPPRESS, KV("arr[i32]", vocab.suppress)
+
+
+def normalization(vocab: Vocab) -> Iterator[tuple[str, KV]]:
+    """Unigram's switches stand after the arrays (`T5Model.set_vocab`, `_xlmroberta_set_vocab`)."""
+    if vocab.add_space_prefix is not None:
+        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
+    if vocab.token_type_count is not None:
+        yield TYPE_COUNT, KV("u32", vocab.token_type_count)
+    if vocab.remove_extra_whitespaces is not None:
+        yield SCALARS["remove_extra_whitespaces"], KV("bool", vocab.remove_extra_whitespaces)
+    if vocab.charsmap:
+        yield CHARSMAP, KV("arr[u8]", vocab.charsmap)
 
 
 def arrays(vocab: Vocab) -> Iterator[tuple[str, KV]]:

@@ -3,6 +3,7 @@ and conversion/llama.py, bert.py). The order of tries is `LlamaModel.set_vocab`'
 reference takes from the architecture:
 
     tokenizer.json of WordPiece, or vocab.txt      wordpiece   `BertModel.set_vocab`
+    Unigram, tokenizer.json or SentencePiece       unigram     `T5Model.set_vocab`, `_xlmroberta_set_vocab`
     tokenizer.model (SentencePiece)                spm         `_set_vocab_sentencepiece`
     tokenizer.json, BPE with byte fallback         spm         `_set_vocab_llama_hf`
     tokenizer.json, byte-level BPE                 bpe         `_set_vocab_gpt2`
@@ -26,15 +27,23 @@ from typing import Any, Final, Literal
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.models.meta.tokenizer import merges as mergelists
-from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece
+from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece, unigram
 from weighbridge.models.meta.tokenizer.added import added_tokens, is_control, named_tokens, spoken
 from weighbridge.models.meta.tokenizer.files import AddedToken, Folder, Id, Json, Read, TokenizerJson
 from weighbridge.models.meta.tokenizer.special import Special, normalizer_flags, special, templates
-from weighbridge.models.meta.tokenizer.vocab import SPACE, Kind, TokenType, Vocab, padding
+from weighbridge.models.meta.tokenizer.vocab import (
+    BYTE_TOKEN,
+    NO_SCORE,
+    PAD_SCORE,
+    SPACE,
+    Kind,
+    TokenType,
+    Vocab,
+    padding,
+)
 
 Scores = Literal["exact", "reference"]
-NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # of added tokens, of padding (conversion/base.py)
-BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+MODELS: Final = (sentencepiece.NAME, "spiece.model", unigram.FAIRSEQ_FILE)  # SentencePiece's files, in order of tries
 # The architectures that `LlamaModel` converts; some of its rules look at nothing but a size in config.json.
 LLAMA: Final = frozenset(
     (
@@ -54,9 +63,11 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
     kind = None if tokenizer is None else model_type(tokenizer)
     if kind == "WordPiece" or (tokenizer is None and read("vocab.txt") is not None):
         return wordpiece(folder, tokenizer, pre)
-    data = read(sentencepiece.NAME)
-    if data is not None and (kind is None or not is_ranks(data)):
-        return llama(folder, spm(folder, sentencepiece.parse(data)))
+    file = model_file(folder, kind)
+    if kind == "Unigram" or (kind is None and file is not None and file.model.model_type == sentencepiece.UNIGRAM):
+        return from_unigram(folder, tokenizer, file, pre)
+    if file is not None:
+        return llama(folder, spm(folder, file.model))
     if tokenizer is None:
         raise UnsupportedError(
             "no tokenizer file that we read",
@@ -65,10 +76,29 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
         )
     if kind != "BPE":
         raise UnsupportedError(
-            f"a tokenizer of type {kind}", hint="WordPiece, SentencePiece BPE and byte-level BPE are read"
+            f"a tokenizer of type {kind}", hint="WordPiece, Unigram, SentencePiece BPE and byte-level BPE are read"
         )
     vocab = llama_hf(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
     return llama(folder, vocab)
+
+
+def model_file(folder: Folder, kind: str | None) -> unigram.File | None:
+    """The folder's SentencePiece model, if it is of the `kind` of its tokenizer.json. A tiktoken rank file is passed
+    over where a tokenizer.json says the same."""
+    for name in MODELS:
+        data = folder.read(name)
+        if data is not None and (kind is None or not is_ranks(data)):
+            model = sentencepiece.parse(data, name)
+            wanted = {"Unigram": sentencepiece.UNIGRAM, "BPE": sentencepiece.BPE}.get(kind or "")
+            return unigram.File(name, model) if wanted in (None, model.model_type) else None
+    return None
+
+
+def from_unigram(folder: Folder, tokenizer: TokenizerJson | None, file: unigram.File | None, pre: str | None) -> Vocab:
+    vocab = unigram.unigram(folder, tokenizer, file, pre)
+    state = special(folder, len(vocab))
+    unigram.mend(folder, tokenizer, file, vocab, state)
+    return finish(folder, vocab, state)
 
 
 def model_type(tokenizer: TokenizerJson) -> str:
@@ -174,8 +204,8 @@ def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None) -> Voc
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
     made = Vocab(Kind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
-    if architecture(folder) in ROBERTA:
-        made = replace(made, token_type_count=token_type_count(folder))
+    if folder.architecture in ROBERTA:
+        made = replace(made, token_type_count=folder.type_count)
     return finish(folder, made, state)
 
 
@@ -208,7 +238,7 @@ def wordpiece(folder: Folder, tokenizer: TokenizerJson | None, pre: str | None) 
         for role, index in named_tokens(folder, vocab).items():
             state.ids.setdefault({"cls": "bos"}.get(role, role), index)
     name = pre if pre is not None else wordpiece_name(len(tokens))
-    made = Vocab(Kind.WORDPIECE, tokens, found.types, pre=name, token_type_count=token_type_count(folder))
+    made = Vocab(Kind.WORDPIECE, tokens, found.types, pre=name, token_type_count=folder.type_count)
     return replace(finish(folder, made, state), **flags)
 
 
@@ -216,13 +246,6 @@ def phantom(text: str, kind: int) -> str:
     if kind == TokenType.CONTROL:
         return text
     return text[2:] if text.startswith("##") else SPACE + text
-
-
-def token_type_count(folder: Folder) -> int:
-    count = folder.config.get("type_vocab_size", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 32:
-        raise FormatError("not a count", path="config.json", field="type_vocab_size", found=count)
-    return count
 
 
 def wordpiece_name(size: int) -> str:
@@ -253,8 +276,7 @@ def spm(folder: Folder, model: sentencepiece.Spm) -> Vocab:
     """`_create_vocab_sentencepiece`: pieces, then added_tokens.json, then `added_tokens_decoder`, in a padded list."""
     if model.model_type != sentencepiece.BPE:
         raise UnsupportedError(
-            "a SentencePiece model that isn't BPE: llama.cpp's `llama` tokenizer would split text otherwise",
-            hint="unigram models (T5, XLM-R) aren't converted yet",
+            "a SentencePiece model that is neither BPE nor Unigram: llama.cpp has no tokenizer for it",
         )
     size = folder.vocab_size("vocab_size_per_layer_input", "vocab_size") or len(model.pieces)
     count = min(size, len(model.pieces))
@@ -341,15 +363,9 @@ def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
     return replace(vocab, special=state.ids, add=state.add, templates=templates(folder), max_length=limit, **flags)
 
 
-def architecture(folder: Folder) -> str:
-    """The first of config.json's `architectures`."""
-    names = folder.root.get("architectures")
-    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-
-
 def llama(folder: Folder, vocab: Vocab) -> Vocab:
     """The end of `LlamaModel.set_vocab`: rules by size, for the architectures it converts."""
-    if architecture(folder) not in LLAMA:
+    if folder.architecture not in LLAMA:
         return vocab
     size = folder.vocab_size("vocab_size") or 32000
     prefix = (folder.settings or {}).get("add_prefix_space")

@@ -5,6 +5,7 @@
     special_tokens_map.json   roles again, for old programs
     chat_template.jinja       the default template, where there is only that
     tokenizer.model           SPM
+    spiece.model              Unigram; with fairseq's ids sentencepiece.bpe.model
     vocab.txt                 WordPiece
 
 The class is `PreTrainedTokenizerFast` (transformers 5 reads it as `TokenizersBackend`), which takes tokenizer.json as
@@ -14,22 +15,25 @@ it is; `LlamaTokenizer` and the like would build their own pre-tokenizer over th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError
 from weighbridge.models.meta.tokenizer import merges as mergelists
-from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece
+from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece, unigram
 from weighbridge.models.meta.tokenizer.files import Json
-from weighbridge.models.meta.tokenizer.hf_read import BYTE_TOKEN, NO_SCORE
-from weighbridge.models.meta.tokenizer.vocab import SPACE, Kind, TokenType, Vocab, padding
+from weighbridge.models.meta.tokenizer.vocab import BYTE_TOKEN, NO_SCORE, SPACE, Kind, TokenType, Vocab, padding
 
 ADDED: Final = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
 SPM_IDS: Final = {"bos": 1, "eos": 2, "unk": 0}  # llama.cpp's ids for keys that a GGUF lacks (llama-vocab.cpp, `load`)
+UNIGRAM_IDS: Final = {"eos": 1, "unk": 2, "pad": 0}
 WORDPIECE_IDS: Final = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
-BPE_ID: Final = 11  # and of bos and eos in byte-level BPE
+BPE_IDS: Final = {"bos": 11, "eos": 11}
+DEFAULT_IDS: Final[Mapping[Kind, Mapping[str, int]]] = {
+    Kind.SPM: SPM_IDS, Kind.UNIGRAM: UNIGRAM_IDS, Kind.WORDPIECE: WORDPIECE_IDS, Kind.BPE: BPE_IDS,
+}  # fmt: skip
 CLASS: Final = "PreTrainedTokenizerFast"
 
 
@@ -44,8 +48,10 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
         files["chat_template.jinja"] = vocab.templates[0].text.encode("utf-8", "replace")
     if vocab.kind == Kind.SPM:
         files[sentencepiece.NAME] = sentencepiece_model(vocab, table)
+    if vocab.kind == Kind.UNIGRAM:
+        files |= unigram.model_file(vocab, table.kept, table.types[: len(table.kept)])
     if vocab.kind == Kind.WORDPIECE:
-        files["vocab.txt"] = "".join(t + "\n" for t in table.lines).encode()
+        files["vocab.txt"] = "".join(t + "\n" for t in table.kept).encode()
     return files
 
 
@@ -77,8 +83,6 @@ class Table:
     """The vocabulary as tokenizer.json wants it: texts of HF's spelling, which of them are added, which are padding."""
 
     def __init__(self, vocab: Vocab) -> None:
-        if vocab.kind == Kind.UNIGRAM:
-            raise UnsupportedError("unigram tokenizers can't be written yet")
         count = len(vocab.tokens)
         self.types = list(vocab.types) if len(vocab.types) else [int(TokenType.NORMAL)] * count
         texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(vocab.tokens)]  # llama.cpp's name for it (`load`)
@@ -94,9 +98,7 @@ class Table:
     def named(self, vocab: Vocab) -> dict[str, int]:
         """The special tokens by role; ids that a GGUF leaves out are llama.cpp's."""
         ids = dict(vocab.special)
-        defaults = {Kind.SPM: SPM_IDS, Kind.WORDPIECE: WORDPIECE_IDS, Kind.BPE: {"bos": BPE_ID, "eos": BPE_ID}}[
-            vocab.kind
-        ]
+        defaults = DEFAULT_IDS[vocab.kind]
         for role, index in defaults.items():
             if vocab.kind != Kind.BPE or (index < len(self.types) and self.types[index] == TokenType.CONTROL):
                 ids.setdefault(role, index)
@@ -104,6 +106,8 @@ class Table:
             ids = {"cls" if r == "bos" else r: i for r, i in ids.items() if r != "cls"}
             if ids.get("eos") == ids.get("sep"):
                 ids.pop("eos", None)
+        elif vocab.kind == Kind.UNIGRAM and {"bos", "sep"} <= ids.keys():
+            ids.setdefault("cls", ids["bos"])  # XLM-R's, which a GGUF has no key for
         return {r: i for r, i in ids.items() if i < len(self.texts) and i not in self.pads}
 
     def model_vocab(self, vocab: Vocab) -> dict[str, int]:
@@ -126,8 +130,8 @@ class Table:
         return self.ids.get("unk", next((i for i, t in enumerate(self.types) if t == TokenType.UNKNOWN), 0))
 
     @property
-    def lines(self) -> Iterable[str]:
-        """vocab.txt: every id has its line; padding at the end is left out."""
+    def kept(self) -> list[str]:
+        """Every id's text; padding at the end is left out."""
         end = len(self.texts)
         while end and end - 1 in self.pads:
             end -= 1
@@ -170,13 +174,13 @@ def encode(value: Any, indent: int = 0) -> bytes:
 
 
 def tokenizer_json(vocab: Vocab, table: Table) -> Json:
-    parts = {Kind.SPM: spm_parts, Kind.BPE: bpe_parts, Kind.WORDPIECE: wordpiece_parts}[vocab.kind](vocab, table)
+    writers = {Kind.SPM: spm_parts, Kind.BPE: bpe_parts, Kind.WORDPIECE: wordpiece_parts, Kind.UNIGRAM: unigram_parts}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [added(table, i) for i in table.added],
-        **parts,
+        **writers[vocab.kind](vocab, table),
     }
 
 
@@ -238,6 +242,12 @@ def bpe_parts(vocab: Vocab, table: Table) -> Json:
     }  # fmt: skip
 
 
+def unigram_parts(vocab: Vocab, table: Table) -> Json:
+    kept = table.kept
+    around = template(vocab, table, bos=False, eos=True)
+    return unigram.parts(vocab, kept, table.types[: len(kept)], table.ids.get("unk"), around)
+
+
 def wordpiece_parts(vocab: Vocab, table: Table) -> Json:
     cls, sep = table.roles.get("cls"), table.roles.get("sep")
     return {
@@ -246,7 +256,7 @@ def wordpiece_parts(vocab: Vocab, table: Table) -> Json:
             "strip_accents": vocab.strip_accents, "lowercase": vocab.lowercase is not False,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": processor(table, cls, sep, again=False) if vocab.add else bert_processor(table),
+        "post_processor": processor(table, cls, sep, None) if vocab.add else bert_processor(table),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece", "unk_token": table.roles.get("unk", "[UNK]"), "continuing_subword_prefix": "##",
@@ -255,35 +265,38 @@ def wordpiece_parts(vocab: Vocab, table: Table) -> Json:
     }  # fmt: skip
 
 
-def template(vocab: Vocab, table: Table, bos: bool) -> Json | None:
+def template(vocab: Vocab, table: Table, bos: bool, eos: bool = False) -> Json | None:
     """What is put around a text: what the keys say, and llama.cpp's default for the kind where they don't."""
     first = table.roles.get("bos") if vocab.add.get("bos", bos) else None
-    last = table.roles.get("eos") if vocab.add.get("eos", False) else None
+    last = table.roles.get("eos") if vocab.add.get("eos", eos) else None
     if first is None and last is None:
         # This one adds nothing, and says so to the reference: "add no bos, add no eos".
         said = vocab.kind == Kind.BPE and vocab.add.get("bos") is False
         return (
             {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True} if said else None
         )
-    return processor(table, first, last, again="sep" in vocab.add)
+    again = first if "sep" in vocab.add else None
+    if vocab.add.get("sep"):
+        again = table.roles.get("sep", last)
+    return processor(table, first, last, again)
 
 
-def processor(table: Table, first: str | None, last: str | None, again: bool) -> Json | None:
-    """A TemplateProcessing: `first A last`, for pairs `first A last B last`, or with `first` before B `again`. What
+def processor(table: Table, first: str | None, last: str | None, again: str | None) -> Json | None:
+    """A TemplateProcessing: `first A last`, for pairs `first A last B last`, or with a token before B `again`. What
     stands between A and B decides whether a conversion back says anything about separators (`special.separator`)."""
     if first is None and last is None:
         return None
-    ids = {t: i for i, t in enumerate(table.texts) if t in (first, last)}
+    ids = {t: i for i, t in enumerate(table.texts) if t in (first, last, again)}
 
-    def around(text: str, side: int, begin: bool = True) -> list[Json]:
-        items: list[Json] = [{"SpecialToken": {"id": first, "type_id": side}}] if first is not None and begin else []
+    def around(text: str, side: int, begin: str | None) -> list[Json]:
+        items: list[Json] = [{"SpecialToken": {"id": begin, "type_id": side}}] if begin is not None else []
         items.append({"Sequence": {"id": text, "type_id": side}})
         return items + ([{"SpecialToken": {"id": last, "type_id": side}}] if last is not None else [])
 
     return {
         "type": "TemplateProcessing",
-        "single": around("A", 0),
-        "pair": around("A", 0) + around("B", 1, again),
+        "single": around("A", 0, first),
+        "pair": around("A", 0, first) + around("B", 1, again),
         "special_tokens": {t: {"id": t, "ids": [i], "tokens": [t]} for t, i in ids.items()},
     }
 

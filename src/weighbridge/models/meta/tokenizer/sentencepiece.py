@@ -109,8 +109,20 @@ def piece(data: bytes, at: int, end: int) -> tuple[bytes, float, int]:
     return text, score, kind
 
 
-def parse(data: bytes) -> Spm:
-    """The model in `data`, with the SentencePiece library's checks: one <unk>, no empty and no double piece."""
+def parse(data: bytes, name: str = NAME) -> Spm:
+    """The model in `data`, the file `name`, with the SentencePiece library's checks: one <unk>, no empty and no double
+    piece."""
+    try:
+        return parsed(data)
+    except FormatError as error:
+        if name == NAME:
+            raise
+        raise FormatError(
+            error.reason, path=name, offset=error.offset, field=error.field, expected=error.expected, found=error.found
+        ) from None
+
+
+def parsed(data: bytes) -> Spm:
     texts: list[bytes] = []
     scores: list[float] = []
     types: list[int] = []

@@ -7,6 +7,7 @@ is never rendered: a chat template is carried as text only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -15,6 +16,8 @@ from typing import Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import VOCABULARY
 
+NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # of added tokens, of padding (conversion/base.py)
+BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 SPACE: Final = "\u2581"  # how SentencePiece writes a space inside a piece ("lower one eighth block")
 
 
