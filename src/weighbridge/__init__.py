@@ -6,6 +6,7 @@
     wb.open(path)       its tensors, lazily       wb.convert(src, dst)   do it
     wb.scan(path)       what would it do when it is loaded?
     wb.strip(src, dst)  weights of a training checkpoint, alone
+    wb.rename(src, dst, strip="module.")          wb.slice(src, dst, layers="0-15")
     wb.quantize(src, dst, "Q4_K_M")   llama-quantize's bytes, from any source
 
 Importing the package loads nothing heavy: the functions above are fetched from `weighbridge.api` on first use.
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
         plan_quantize,
         quality,
         quantize,
+        rename,
         save_checkpoint,
         scan,
+        slice,
         strip,
         verify,
     )
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "__version__", "convert", "diff", "hash", "identify", "importance", "inspect", "load_checkpoint", "open", "plan",
-    "plan_quantize", "quality", "quantize", "save_checkpoint", "scan", "strip", "verify",
+    "plan_quantize", "quality", "quantize", "rename", "save_checkpoint", "scan", "slice", "strip", "verify",
 ]  # fmt: skip
 
 _API = frozenset(__all__) - {"__version__"}

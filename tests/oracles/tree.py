@@ -25,10 +25,12 @@ ROOT = Path(__file__).resolve().parents[2] / ".oracle"
 TREE = ROOT / f"llama.cpp-{VERSION}"
 _PREFIX = f"xllamacpp-{VERSION}/thirdparty/llama.cpp/"
 _WANTED = (
-    "convert_hf_to_gguf.py", "conversion/", "gguf-py/", "include/", "models/", "tests/snapshots/", "LICENSE",
+    "convert_hf_to_gguf.py", "convert_lora_to_gguf.py",
+    "conversion/", "gguf-py/", "include/", "models/", "tests/snapshots/", "LICENSE",
     # what llama_quantize.py compiles
     "tools/quantize/", "src/llama-quant.cpp", "common/imatrix-loader.cpp", "common/imatrix-loader.h", "common/common.h",
     "common/log.h", "common/build-info.h", "ggml/include/", "src/llama-ext.h",
+    "src/models/",  # graphs, whose constants are read
     *(f"src/llama-{part}.h" for part in (
         "adapter", "arch", "batch", "cparams", "graph", "hparams", "impl", "memory", "mmap", "model-loader", "model",
         "vocab",

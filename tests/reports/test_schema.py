@@ -14,7 +14,9 @@ from tests.reports import makers as m
 from weighbridge.cli.main import main
 from weighbridge.cli.render import plain
 from weighbridge.containers.base import Finding
-from weighbridge.conversion import importance_report, strip
+from weighbridge.conversion import importance_report, strip, surgery
+from weighbridge.models.surgery import base as operations
+from weighbridge.models.surgery import rename
 from weighbridge.reports import anatomy, facts, get, hashing, identify, inspect, manifests, verify
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
@@ -48,6 +50,12 @@ CLASSES: dict[tuple[str, str], type] = {
     ("scan", "not looked into"): scan.NotLookedInto,
     ("strip", ""): strip.StripReport,
     ("strip", "dropped part"): strip.Dropped,
+    ("surgery", ""): surgery.SurgeryReport,
+    ("surgery", "renamed tensor"): operations.Renamed,
+    ("surgery", "cut tensor"): operations.Cut,
+    ("surgery", "changed key"): operations.Change,
+    ("suggestions", ""): rename.Suggestions,
+    ("suggestions", "suggestion"): rename.Suggestion,
     ("hash", ""): hashing.HashReport,
     ("hash", "hashed file"): hashing.FileDigest,
     ("hash", "hashed model"): hashing.ModelDigest,
@@ -84,6 +92,7 @@ def test_every_documented_part_is_checked() -> None:
 KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "object": (dict,),
     "null": (type(None),),
+    "any": (object,),
     "array": (list,), "array of string": (list,), "array of integer": (list,), "array of number": (list,),
 }  # fmt: skip
 
@@ -159,6 +168,24 @@ def documented(capsys: pytest.CaptureFixture[str], name: str, parts: dict[str, s
         for one in value[key]:
             check(one, (name, part))
     return value
+
+
+def test_what_rename_and_slice_print_has_the_documented_types(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {
+        "general.architecture": ("str", "llama"), "tokenizer.ggml.tokens": ("arr[str]", ["a"] * 40),
+        "llama.expert_count": ("u32", 4), "llama.block_count": ("u32", 1), "llama.attention.head_count": ("u32", 1),
+        "llama.embedding_length": ("u32", 8), "llama.feed_forward_length": ("u32", 8),
+    }  # fmt: skip
+    shapes = {"blk.0.ffn_gate_inp.weight": ("F32", (4, 8)), "output_norm.weight": ("F32", (8,))}
+    file, target = tmp_path / "x.gguf", tmp_path / "y.gguf"
+    file.write_bytes(m.gguf(keys, shapes))
+    documented(capsys, "suggestions", {}, "rename", file)
+    documented(capsys, "surgery", {"renamed": "renamed tensor"}, "rename", file, target, "--add-prefix", "module.")
+    documented(capsys, "suggestions", {"suggestions": "suggestion"}, "rename", target)
+    parts = {"cut": "cut tensor", "changed": "changed key"}
+    documented(capsys, "surgery", parts, "slice", file, target, "--experts", "0-1", "--overwrite")
 
 
 def test_what_strip_and_hash_print_has_the_documented_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ wb.diff(a, b)                                            two models tensor by te
 wb.scan(path, path ...)                                   what they would do when they are loaded
 wb.plan(src, dst)  wb.convert(src, dst, dtype="q8_0")     the same plan, shown or carried out
 wb.strip(checkpoint, dst)                                 the weights of a training checkpoint
+wb.rename(src, dst, strip="module.")                      other names; another dialect's: names="mlx"
+wb.slice(src, dst, layers="0-15")                         some layers, experts, tensors; the config true to them
 wb.save_checkpoint(folder, model=model, optimizer=opt)    a training run's state, without pickles
 wb.quantize(src, "out.gguf", "Q4_K_M", imatrix=file)      llama-quantize's bytes, from any source
 """
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.recipe import ConvertOptions
     from weighbridge.conversion.run import Progress, Result
     from weighbridge.conversion.strip import StripReport
+    from weighbridge.conversion.surgery import SurgeryReport
     from weighbridge.models.checkpoint import Checkpoint
     from weighbridge.reports.diff import Diff
     from weighbridge.reports.hashing import HashReport
@@ -48,7 +51,7 @@ Path = str | os.PathLike[str]
 
 __all__ = [
     "Model", "Tensor", "convert", "diff", "hash", "identify", "importance", "inspect", "load_checkpoint", "open",
-    "plan", "plan_quantize", "quality", "quantize", "save_checkpoint", "scan", "strip", "verify",
+    "plan", "plan_quantize", "quality", "quantize", "rename", "save_checkpoint", "scan", "slice", "strip", "verify",
 ]  # fmt: skip
 
 
@@ -160,6 +163,68 @@ def strip(
     chosen = _options(options, settings)
     with _opened(src, chosen) as model:
         made, report = plan_strip(model, os.fspath(dst), to, chosen, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
+        if not dry_run:
+            run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
+    return report
+
+
+def rename(
+    src: Path,
+    dst: Path,
+    *,
+    strip: str | Sequence[str] = (),
+    replacing: Sequence[tuple[str, str]] = (),
+    add: str = "",
+    names: str | None = None,
+    to: str | None = None,
+    dry_run: bool = False,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> SurgeryReport:
+    """Write the model `src` to `dst` under other names, in this order: without the prefixes `strip`, with the patterns
+    of `replacing` (pattern of `re`, replacement) replaced, with the prefix `add`, under the `names` of another dialect
+    ("hf", "gguf", "mlx", "canonical"), where tensors also lie as that dialect has them. UsageError where two tensors
+    would have one name. `settings` as in `convert`."""
+    from weighbridge.conversion.run import run
+    from weighbridge.conversion.surgery import plan_rename
+    from weighbridge.models.surgery.rename import Names as NewNames
+
+    chosen = _options(options, settings)
+    stripped = (strip,) if isinstance(strip, str) else tuple(strip)
+    wanted = NewNames(stripped, tuple(replacing), add, names)
+    with _opened(src, chosen) as model:
+        made, report = plan_rename(model, PathOf(dst), wanted, to, chosen)
+        if not dry_run:
+            run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
+    return report
+
+
+def slice(
+    src: Path,
+    dst: Path,
+    *,
+    layers: str | None = None,
+    renumber: bool = False,
+    experts: str | None = None,
+    keep: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    to: str | None = None,
+    dry_run: bool = False,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> SurgeryReport:
+    """Write a part of the model `src` to `dst`: `layers` and `experts` by number ("0-15", "0,2,4-7", "8-"), tensors by
+    globs. config.json, a GGUF's keys and per-layer arrays are cut with them; `renumber` counts layers anew from 0.
+    `settings` as in `convert`."""
+    from weighbridge.conversion.run import run
+    from weighbridge.conversion.surgery import Slice, plan_slice
+
+    chosen = _options(options, settings)
+    wanted = Slice(layers, renumber, experts, tuple(keep), tuple(drop))
+    with _opened(src, chosen) as model:
+        made, report = plan_slice(model, PathOf(dst), wanted, to, chosen)
         if not dry_run:
             run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
     return report

@@ -60,6 +60,8 @@ COMMANDS: Final = (
     Row("split", "Split a model into shards.", _CHANGE, ("shard",)),
     Row("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
     Row("strip", "Take the weights out of a training checkpoint.", _CHANGE, ("prune",)),
+    Row("rename", "Give tensors other names: prefixes, patterns, another dialect's.", _CHANGE, ("mv",)),
+    Row("slice", "Take some layers, experts or tensors of a model.", _CHANGE, ("cut", "trim")),
     Row("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
     Row("completion", "Print the completion script of a shell.", _OTHER),
 )

@@ -127,6 +127,15 @@ def _told_by(path: Path, model: Checkpoint) -> str:
     return "hf" if _folder_of_models(model) else _AGAIN.get(model.format, model.format)
 
 
+def own_form(model: Checkpoint, path: Path) -> str | None:
+    """The format that keeps a model in the form it has; None where the target's extension says one."""
+    if path.suffix in _SUFFIXES:
+        return None
+    if model.place.path.is_dir() and model.format == "safetensors":
+        return "hf"
+    return _AGAIN.get(model.format, model.format)
+
+
 def check_target(path: Path, model: Checkpoint, folder: bool) -> None:
     """RefusedError where writing to `path` would harm the source."""
     here = path.resolve()
@@ -275,6 +284,7 @@ def _to_hf(model: Checkpoint, options: ConvertOptions, container: str = "safeten
     packed = any(isinstance(node, Packed) for node in model.logical.values())
     draft = _unpacked(model, options) if packed and options.dtype else _plain(model, options, container)
     folder = model.place.folder
+    draft.texts |= model.texts
     if options.dtype not in (None, "auto") and model.config:
         draft.texts["config.json"] = meta.retyped(model.config, options.dtype)
     for path in side_files(folder):

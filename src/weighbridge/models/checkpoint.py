@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,11 +91,15 @@ def parse(source: Source) -> Index:
 
 @dataclass(frozen=True)
 class Checkpoint(Closing):
-    """See the module. Close it, or use it as a context manager, to free the files."""
+    """See the module. Close it, or use it as a context manager, to free the files. Of a model that was operated on
+    (`models/surgery`), `nodes` are the tensors in the place of the index's, `texts` the files in the place of those
+    beside the weights."""
 
     place: Place
     index: Index
     arch_file: str | os.PathLike[str] | None = None
+    nodes: Mapping[str, Node] | None = None
+    texts: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def format(self) -> str:
@@ -129,7 +133,7 @@ class Checkpoint(Closing):
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A JSON object beside the weights; None where there is no such file."""
-        data = self.place.read(name, CONFIG_JSON)
+        data = self.texts.get(name) or self.place.read(name, CONFIG_JSON)
         if data is None:
             return None
         found: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])
@@ -167,7 +171,7 @@ class Checkpoint(Closing):
 
     @cached_property
     def stored(self) -> Mapping[str, Node]:
-        return _StoredTensors(self.index, node_of)
+        return _StoredTensors(self.index, node_of) if self.nodes is None else self.nodes
 
     @cached_property
     def logical(self) -> Mapping[str, Node]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
 
-from weighbridge.base.errors import UsageError
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors.kinds import Node
-from weighbridge.tensors.nodes import reshape, slice_rows
+from weighbridge.tensors.nodes import Packed, concat, reshape, slice_rows, strided
 
 Index = int | slice | EllipsisType
 
@@ -83,3 +84,36 @@ def _wrap(at: int, count: int) -> int:
     if not -count <= at < count:
         raise IndexError(f"index {at} is out of bounds for an axis of {count}")
     return at % count
+
+
+def take(node: Node, axis: int, runs: Sequence[tuple[int, int]]) -> Node:
+    """Entries lo..hi of one axis for each of `runs`, one after the other. The first axis is cut in packed tensors and
+    in blocks too, others in plain types alone: UnsupportedError."""
+    joined: list[tuple[int, int]] = []
+    for lo, hi in runs:  # neighbours are one run
+        if joined and joined[-1][1] == lo:
+            joined[-1] = (joined[-1][0], hi)
+        else:
+            joined.append((lo, hi))
+    return concat([_run(node, axis, lo, hi) for lo, hi in joined], axis)
+
+
+def _run(node: Node, axis: int, lo: int, hi: int) -> Node:
+    shape = node.spec.shape
+    if not 0 <= axis < len(shape) or not 0 <= lo <= hi <= shape[axis]:
+        raise UsageError(f"entries {lo}..{hi} of axis {axis} of {node.spec}")
+    if (lo, hi) == (0, shape[axis]):
+        return node
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    block = node.spec.dtype.block
+    if outer == 1 and (axis < len(shape) - 1 or block == 1):
+        lead = shape[:axis]
+        rows = reshape(node, shape[axis:])
+        return reshape(_rows(rows, lo, hi), (*lead, hi - lo, *shape[axis + 1 :]))
+    if not node.spec.dtype.plain or isinstance(node, Packed):
+        raise UnsupportedError(
+            f"{node.spec} is quantized: axis {axis} can't be cut", hint="decode it first: --dtype f16"
+        )
+    line = reshape(node, (node.spec.elements,))
+    cut = strided(line, lo * inner, (outer, (hi - lo) * inner), (shape[axis] * inner, 1))
+    return reshape(cut, (*shape[:axis], hi - lo, *shape[axis + 1 :]))

@@ -68,6 +68,7 @@ class Plan:
     need: str | None
     layers: Collection[int] | None = None  # which of the lead index exist; None: all
     dealt: int = 0  # in how many groups the parts are dealt out; 0: one under the other
+    indices: tuple[str, ...] = ()  # the names of the indices: those of lead and rest, then the stacked ones
 
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
@@ -111,6 +112,16 @@ class Place:
     def heights(self) -> tuple[int, ...]:
         """Rows of each part, as they would lie one under the other."""
         return tuple(height(shape) for _, shape in self._plan.parts)
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """The names of its indices: of those in its name, whose numbers are `named`, then of the stacked ones."""
+        return self._plan.indices
+
+    def renumbered(self, index: str, number: int) -> str:
+        """Its name with another number for one of the indices in it."""
+        at = self.indices.index(index)
+        return self._plan.text % (*self.named[:at], number, *self.named[at + 1 :])
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -211,7 +222,8 @@ def _plan(
         whole = (math.prod(runs) * joined[0], *joined[1:])
     layers = _layers(members[0], sizes, counts[named[0]]) if named else None
     dealt = sizes[template.dealt] if template.dealt else 0
-    return Plan(text, named[:1], named[1:], runs, order, parts, whole, need, layers, dealt)
+    indices = (*named, *stacked)
+    return Plan(text, named[:1], named[1:], runs, order, parts, whole, need, layers, dealt, indices)
 
 
 def _turned(shape: Shape, swap: bool) -> Shape:

@@ -237,13 +237,13 @@ class Family:
             raise UnsupportedError(f"none of the tensors has a name of the {self.name} family")
         return dialect
 
-    def _prefix(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
+    def prefix_of(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
         prefixes = self._dialect(dialect).prefixes
         return prefixes[0] if len(prefixes) == 1 else max(prefixes, key=lambda p: self._hits(dialect, p, names, sizes))
 
     def check(self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape]) -> MappingReport:
         """How tensors of these names and (logical) shapes fit. Needs no data and no numpy."""
-        expansion = self.expansion(dialect, sizes, self._prefix(dialect, shapes, sizes))
+        expansion = self.expansion(dialect, sizes, self.prefix_of(dialect, shapes, sizes))
         places = expansion.places
         begun = {places[name].need for name in shapes if name in places}
         return MappingReport(
@@ -264,7 +264,7 @@ class Family:
 
     def holding(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any], wanted: Container[Instance]) -> list[str]:
         """The names of the tensors that hold any of `wanted`."""
-        places = self.expansion(dialect, sizes, self._prefix(dialect, tensors, sizes)).places
+        places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
         return [n for n, p in places.items() if n in tensors and any(c.instance in wanted for c in p.cells)]
 
     # ------------------------------------------------------------------ tensors
@@ -274,7 +274,7 @@ class Family:
         report = self.check(dialect, sizes, {name: node.spec.shape for name, node in tensors.items()})
         if not report.ok:
             raise MappingError(self.name, dialect, report)
-        places = self.expansion(dialect, sizes, self._prefix(dialect, tensors, sizes)).places
+        places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
         roles: dict[Instance, Node] = {}
         for name, place in places.items():
             if (node := tensors.get(name)) is not None:

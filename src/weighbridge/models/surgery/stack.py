@@ -1,0 +1,96 @@
+"""A model's layers: how its tensors are numbered, and which of them a selection takes.
+
+A stack is a run of names that differ in one number: `model.layers.0.` ... `model.layers.31.`, `blk.0.` ... It is found
+by its numbers and the count that a config states, so that models of families without a table have layers, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.limits import MAPPED_TENSORS
+
+_NUMBERED: Final = re.compile(r"(?P<prefix>(?:.*?\.)??)(?P<number>0|[1-9]\d{0,8})\.(?P<rest>.*)", re.ASCII | re.DOTALL)
+_RANGE: Final = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})?)?\s*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """`prefix`: what stands before a layer's number; `count`: how many there are."""
+
+    prefix: str
+    count: int
+
+    def layer(self, name: str) -> int | None:
+        """The layer that a tensor, or a module, is of."""
+        if not name.startswith(self.prefix):
+            return None
+        number = name[len(self.prefix) :].partition(".")[0]
+        return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
+
+    def moved(self, name: str, to: int) -> str:
+        """The same tensor in another layer."""
+        _, dot, rest = name[len(self.prefix) :].partition(".")
+        return f"{self.prefix}{to}{dot}{rest}"
+
+
+def find(names: Iterable[str], stated: int | None) -> Stack:
+    """The stack of a model whose config states this many layers. UnsupportedError where there is none, or several."""
+    found: dict[str, set[int]] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            found.setdefault(match["prefix"], set()).add(int(match["number"]))
+    whole = {p: len(ns) for p, ns in found.items() if max(ns) == len(ns) - 1 and (stated is None or len(ns) >= stated)}
+    stacks = [Stack(prefix, count) for prefix, count in whole.items() if stated is not None or count > 1]
+    if len(stacks) == 1:
+        return stacks[0]
+    if exact := [s for s in stacks if s.count == stated]:
+        stacks = exact
+        if len(exact) == 1:
+            return exact[0]
+    said = "" if stated is None else f" The config says {stated}."
+    if not stacks:
+        have = ", ".join(f"{p}N ({len(ns)})" for p, ns in list(found.items())[:4]) or "none"
+        raise UnsupportedError(f"no names are numbered from 0 up as layers are.{said}", hint=f"numbered names: {have}")
+    several = ", ".join(f"{s.prefix}N ({s.count})" for s in stacks[:4])
+    raise UnsupportedError(
+        f"the model has several stacks of layers: {several}.{said}", hint="choose tensors by name: --keep, --drop"
+    )
+
+
+def selection(text: str, count: int, what: str = "layer") -> tuple[int, ...]:
+    """`0-15`, `0,2,4-7`, `8-`: numbers below `count` in the order they are written. UsageError for others."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise UsageError(f"{part.strip()!r} says no {what}s", hint="write 0-15, or 0,2,4-7, or 8-")
+        first = int(match[1])
+        last = first if "-" not in part else int(match[2]) if match[2] else count - 1
+        if last < first or last >= count:
+            raise UsageError(f"there are no {what}s {part.strip()}", hint=f"the model has 0 to {count - 1}")
+        numbers += range(first, last + 1)
+        if len(numbers) > MAPPED_TENSORS:
+            raise UsageError(f"more {what}s than any model has")
+    return tuple(numbers)
+
+
+def renumbered(names: Mapping[str, Any] | Sequence[Any], stack: Stack, places: Mapping[int, int]) -> Any:
+    """A config's settings by module (`quantization`, what isn't to be converted) for layers in new places."""
+    if isinstance(names, Mapping):
+        return {n: renumbered(v, stack, places) for key, v in names.items() if (n := _moved(key, stack, places))}
+    if isinstance(names, list | tuple):
+        kept = (renumbered(v, stack, places) for v in names)
+        return [v for v in kept if v is not None]
+    return _moved(names, stack, places) if isinstance(names, str) else names
+
+
+def _moved(name: str, stack: Stack, places: Mapping[int, int]) -> str | None:
+    layer = stack.layer(name)
+    if layer is None:
+        return name
+    return stack.moved(name, places[layer]) if layer in places else None

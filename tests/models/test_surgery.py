@@ -1,0 +1,466 @@
+"""Names, layers and experts of a model changed: what becomes of config.json, of a GGUF's keys, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracles import tree
+
+import weighbridge as wb
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.cli.main import main
+from weighbridge.containers.gguf_meta import KV
+from weighbridge.models.surgery import layers, rename
+from weighbridge.models.surgery.layers import GGUF_RULES, GRAPHS, RULES, SILENT, UNROTATED, Layers, gguf_keys, hf_config
+from weighbridge.models.surgery.rename import WRAPPERS, suggestions
+from weighbridge.models.surgery.stack import Stack, find, selection
+
+COUNT = 8
+KEPT = (1, 2, 4, 5, 6)
+LETTERS = list("abcdefgh")
+
+
+def left(kept: tuple[int, ...] = KEPT, count: int = COUNT, stated: int | None = COUNT) -> Layers:
+    return Layers(Stack("model.layers.", count), kept, stated)
+
+
+# ------------------------------------------------------------------------------------------------ config.json
+
+# key -> what an eight-layer config says, which layers are left, what it says then
+CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
+    **{
+        key: (LETTERS, KEPT, list("bcefg"))
+        for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers",
+                    "block_configs", "attn_type_list", "block_types")
+    },
+    "hybrid_override_pattern": ("M-M*M-ME", KEPT, "-MM-M"),
+    **{
+        key: ([0, 2, 6, 7], KEPT, [1, 4])
+        for key in ("mlp_only_layers", "moe_layers", "attn_layer_indices", "full_attn_idxs", "hybrid_layer_ids",
+                    "global_attn_layers", "cross_attention_layers")
+    },
+    **{key: (3, KEPT, 2) for key in ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")},
+    "max_window_layers": (5, KEPT, 3),
+    **{
+        key: (2, (2, 3, 6, 7), 2)
+        for key in ("decoder_sparse_step", "interleave_moe_layer_step", "attn_layer_period", "expert_layer_period",
+                    "moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers")
+    },
+    "moe_layer_freq": ([0, 1, 1, 1, 1, 1, 1, 0], (0, 1, 7), [0, 1, 0]),
+}  # fmt: skip
+STEPS = [key for key, rule in RULES.items() if rule is layers._step]
+
+
+@pytest.mark.parametrize("key", RULES)
+def test_a_key_of_single_layers_follows_them(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, kept, after = CASES[key]
+    config = {"num_hidden_layers": COUNT, key: before}
+    assert hf_config(config, left(kept))[0] == {"num_hidden_layers": len(kept), key: after}
+    monkeypatch.setattr(layers, "RULES", MappingProxyType({k: r for k, r in RULES.items() if k != key}))
+    if after != before:
+        assert hf_config(config, left(kept))[0][key] != after
+
+
+@pytest.mark.parametrize("key", STEPS)
+def test_layers_that_follow_no_step_any_more_are_refused(key: str) -> None:
+    with pytest.raises(UsageError, match=f"every 2th layer is of another kind .{key}."):
+        hf_config({"num_hidden_layers": COUNT, key: 2}, left((0, 2, 3)))
+    assert hf_config({"num_hidden_layers": COUNT, key: 1}, left((0, 2, 3)))[0][key] == 1
+
+
+def test_what_says_nothing_is_left_alone() -> None:
+    config = {
+        "num_hidden_layers": COUNT, "layer_types": None, "max_window_layers": 5, "use_sliding_window": False,
+        "architectures": ["X"] * COUNT, "layers_block_type": list("abc"),
+    }  # fmt: skip
+    assert hf_config(config, left())[0] == config | {"num_hidden_layers": len(KEPT)}
+    assert hf_config({}, left()) == ({}, ())
+
+
+def test_leading_layers_stay_the_leading_ones() -> None:
+    with pytest.raises(UsageError, match="first 3 layers are of another kind"):
+        hf_config({"num_hidden_layers": COUNT, "first_k_dense_replace": 3}, left((0, 4, 2)))
+
+
+def test_the_text_part_of_a_config() -> None:
+    text = {"num_hidden_layers": COUNT, "layer_types": LETTERS}
+    config = {"vision_config": {"num_hidden_layers": 3}, "text_config": text}
+    found, changes = hf_config(config, left())
+    text = {"num_hidden_layers": len(KEPT), "layer_types": list("bcefg")}
+    assert found == {"vision_config": {"num_hidden_layers": 3}, "text_config": text}
+    assert [c.key for c in changes] == ["num_hidden_layers", "layer_types"]
+
+
+def test_settings_by_module_follow_their_modules() -> None:
+    said = {
+        "bits": 4,
+        "model.layers.4.mlp": {"bits": 8},
+        "model.layers.3.mlp": {"bits": 6},
+        "ignore": ["lm_head", "model.layers.3.mlp", "model.layers.6.mlp"],
+    }
+    config = {"num_hidden_layers": COUNT, "quantization": said}
+    assert hf_config(config, left())[0]["quantization"] == {
+        "bits": 4, "model.layers.2.mlp": {"bits": 8}, "ignore": ["lm_head", "model.layers.4.mlp"],
+    }  # fmt: skip
+
+
+def test_layers_that_predict_further_tokens() -> None:
+    config = {"num_hidden_layers": 7, "num_nextn_predict_layers": 1}
+    after = hf_config(config, left((0, 1, 7), stated=7))[0]
+    assert after == {"num_hidden_layers": 2, "num_nextn_predict_layers": 1}
+    assert hf_config(config, left((0, 1), stated=7))[0] == {"num_hidden_layers": 2, "num_nextn_predict_layers": 0}
+    with pytest.raises(UsageError, match="last"):
+        hf_config(config, left((0, 7, 1), stated=7))
+    keys = {"general.architecture": KV("str", "x"), "x.nextn_predict_layers": KV("u32", 1)}
+    assert gguf_keys(keys, left((0, 7)))["x.nextn_predict_layers"] == KV("u32", 1)
+    assert gguf_keys(keys, left((0, 1)))["x.nextn_predict_layers"] == KV("u32", 0)
+    with pytest.raises(UsageError, match="last"):
+        gguf_keys(keys, left((7, 0)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", SILENT)
+def test_a_silent_pattern_is_that_of_the_class(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    pattern, _ = SILENT[kind]
+    config = transformers.AutoConfig.for_model(kind, num_hidden_layers=12)
+    kept = (0, 1, 2, 4, 5, 6, 9)
+    said = {"num_hidden_layers": 12, "model_type": kind}
+    expected = [getattr(config, pattern.listed)[i] for i in kept]
+    assert hf_config(said, left(kept, 12, 12))[0][pattern.listed] == expected
+    assert pattern.listed not in hf_config(said, left(tuple(range(7)), 12, 12))[0]  # the pattern goes on as it was
+
+
+def test_a_stated_pattern_is_spelled_out() -> None:
+    config = {"num_hidden_layers": COUNT, "model_type": "gemma3_text", "sliding_window_pattern": 2}
+    full, some = "full_attention", "sliding_attention"
+    assert hf_config(config, left((1, 2, 5)))[0]["layer_types"] == [full, some, full]
+    config["layer_types"] = [full] * COUNT
+    assert hf_config(config, left((1, 2, 5)))[0]["layer_types"] == [full] * 3
+
+
+# ------------------------------------------------------------------------------------------------ a GGUF's keys
+
+
+def keys_of(architecture: str, **said: KV) -> Mapping[str, KV]:
+    return {"general.architecture": KV("str", architecture)} | {
+        f"{architecture}.{key.replace('__', '.')}": kv for key, kv in said.items()
+    }
+
+
+def test_arrays_of_a_gguf_with_an_entry_a_layer() -> None:
+    said = keys_of(
+        "x", attention__head_count=KV("arr[i32]", list(range(COUNT))), feed_forward_length=KV("arr[u32]", [1] * 3),
+        rope__dimension_sections=KV("arr[i32]", [4] * COUNT), block_count=KV("u32", COUNT),
+    )  # fmt: skip
+    assert gguf_keys(said, left()) == {
+        "x.block_count": KV("u32", 5), "x.attention.head_count": KV("arr[i32]", [1, 2, 4, 5, 6]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", GGUF_RULES)
+def test_numbers_of_a_gguf_that_speak_of_layers(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if GGUF_RULES[key] is layers._step:
+        with pytest.raises(UsageError, match=key):
+            gguf_keys(keys_of("x", **{key: KV("u32", 2)}), left((0, 2, 3)))
+        monkeypatch.setattr(layers, "GGUF_RULES", {})
+        gguf_keys(keys_of("x", **{key: KV("u32", 2)}), left((0, 2, 3)))
+    else:
+        assert gguf_keys(keys_of("x", **{key: KV("u32", 3)}), left())[f"x.{key}"] == KV("u32", 2)
+
+
+@pytest.mark.oracle
+def test_the_patterns_of_graphs_are_those_of_llama_cpp() -> None:
+    """Read out of its sources: calls of load_swa_pattern, and n_no_rope_layer_step."""
+    folder = tree.require() / "src" / "models"
+    found = {}
+    for path in folder.glob("*.cpp"):
+        if call := re.search(r"load_swa_pattern\(ml, (\d+)(?:, (?:/\*\w+=\*/)?(true))?\)", path.read_text()):
+            found[path.stem.replace("openai-moe", "gpt-oss")] = (int(call[1]), call[2] == "true")
+    ours = {name: tuple(graph) for name, graph in GRAPHS.items()}
+    assert ours.items() <= found.items()
+    assert "n_no_rope_layer_step = 4" in (folder / "smollm3.cpp").read_text()
+    assert UNROTATED.keys() == {"smollm3", "llama4"}
+
+
+@pytest.mark.parametrize("architecture", GRAPHS)
+def test_a_window_is_spelled_out_where_the_graph_would_count_wrong(architecture: str) -> None:
+    step, first = GRAPHS[architecture]
+    key = f"{architecture}.attention.sliding_window_pattern"
+    kept, count = (0, *range(2, 3 * step)), 3 * step
+    if architecture not in UNROTATED:
+        whole = 0 if first else step - 1
+        expected = [old % step != whole for old in kept]
+        assert gguf_keys(keys_of(architecture), left(kept, count, count))[key] == KV("arr[bool]", expected)
+    assert key not in gguf_keys(keys_of(architecture), left(tuple(range(2 * step)), count, count))
+    said = keys_of(architecture, attention__sliding_window_pattern=KV("arr[bool]", [n % 3 == 0 for n in range(count)]))
+    assert gguf_keys(said, left((0, 3), count, count) if step == 3 else left((0,), count, count))[key].value[0]
+
+
+def test_a_graph_that_leaves_a_layer_unrotated_counts_for_itself() -> None:
+    with pytest.raises(UsageError, match="doesn't rotate every 4th layer"):
+        gguf_keys(keys_of("smollm3"), left((0, 2, 3)))
+
+
+# ------------------------------------------------------------------------------------------------ layers by name
+
+
+def names(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{n}.mlp.experts.{e}.w1.weight" for n in range(count) for e in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "stated", "expected"),
+    [
+        ([*names("model.layers.", 4), "lm_head.weight"], 4, Stack("model.layers.", 4)),
+        (names("blk.", 3), None, Stack("blk.", 3)),
+        (names("", 5), None, Stack("", 5)),
+        (names("vision.blocks.", 3) + names("text.layers.", 4), 4, Stack("text.layers.", 4)),
+        (names("model.layers.", 5), 4, Stack("model.layers.", 5)),  # one more, which predicts further tokens
+    ],
+)
+def test_the_layers_are_found(tensors: list[str], stated: int | None, expected: Stack) -> None:
+    assert find(tensors, stated) == expected
+
+
+@pytest.mark.parametrize(
+    ("tensors", "stated", "words"),
+    [
+        (["a.weight"], None, "no names are numbered"),
+        (names("h.", 3), 4, "The config says 4"),
+        ([n for n in names("h.", 4) if ".2." not in n[:5]], 4, "no names are numbered"),
+        (names("encoder.layers.", 4) + names("decoder.layers.", 4), 4, "several stacks"),
+        (names("encoder.layers.", 4) + names("decoder.layers.", 3), None, "several stacks"),
+    ],
+)
+def test_layers_that_are_not_found(tensors: list[str], stated: int | None, words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        find(tensors, stated)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0-2", (0, 1, 2)), ("5-", (5, 6, 7)), ("7, 0 -1,3", (7, 0, 1, 3)), ("0-1,0", (0, 1, 0))]
+)
+def test_a_selection(text: str, expected: tuple[int, ...]) -> None:
+    assert selection(text, COUNT) == expected
+
+
+@pytest.mark.parametrize("text", ["", "8", "3-2", "-3", "a", "1,,2", "0-8", "1-2-3", "0x1", "٣", "1" * 30])
+def test_no_selection(text: str) -> None:
+    with pytest.raises(UsageError):
+        selection(text, COUNT)
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "model.safetensors"
+    held = {f"module.layers.{n}.{part}": np.full((2, 3), n, "f4") for n in range(3) for part in ("w", "v")}
+    save_file(held | {"module.norm": np.ones(3, "f4"), "head": np.zeros((4, 3), "f2")}, path, {"format": "pt"})
+    return path
+
+
+def written(path: Path) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+def test_prefixes_and_patterns(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    patterns = [(r"^layers\.(\d)", r"h.\1"), (r"\.w$", ".weight")]
+    report = wb.rename(model, out, strip="module.", replacing=patterns, add="m.")
+    before, after = written(model), written(out)
+    assert set(after) == {"m.norm", "m.head"} | {f"m.h.{n}.{part}" for n in range(3) for part in ("weight", "v")}
+    assert {r.new: r.old for r in report.renamed}["m.h.1.weight"] == ("module.layers.1.w",)
+    for r in report.renamed:
+        assert np.array_equal(after[r.new], before[r.old[0]])
+    assert wb.verify(out).ok
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npz", ".safetensors"])
+def test_renaming_writes_any_container(model: Path, tmp_path: Path, suffix: str) -> None:
+    there, back = tmp_path / f"there{suffix}", tmp_path / "back.safetensors"
+    wb.rename(model, there, strip="module.")
+    wb.rename(there, back, replacing=[(r"^(layers|norm)", r"module.\1")])
+    assert {n: a.tobytes() for n, a in written(back).items()} == {n: a.tobytes() for n, a in written(model).items()}
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ({"replacing": [(r"\.[wv]$", ".x")]}, r"'module\.layers\.0\.[vw]' and 'module\.layers\.0\.[vw]'"),
+        ({"strip": "model."}, "no tensor's name would change"),
+        ({"strip": ("module.", "model.")}, "no tensor's name has 'model.'"),
+        ({"strip": "head"}, "left without a name"),
+        ({"replacing": [("(", "x")]}, "in a --replace"),
+        ({"replacing": [("(w)$", r"\2")]}, "invalid group reference"),
+        ({}, "what shall be renamed"),
+    ],
+)
+def test_names_that_are_refused(model: Path, tmp_path: Path, what: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        wb.rename(model, tmp_path / "out.safetensors", **what)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda w: w.part)
+def test_a_usual_prefix_is_suggested_with_what_takes_it_away(wrapper: rename.Wrapper, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    inside = [f"a.{wrapper.part}b", f"{wrapper.part}a.{wrapper.part}c"] if wrapper.anywhere else []
+    held = [f"{wrapper.part}a", *inside]
+    (found,) = [s for s in suggestions([*held, "plain"]) if s.part == wrapper.part]
+    assert found.tensors == len(held)
+    save_file({name: np.ones(1, "f4") for name in [*held, "plain"]}, tmp_path / "m.safetensors")
+    option, *values = found.options.replace("'", "").split(" ")
+    assert main(["rename", str(tmp_path / "m.safetensors"), str(tmp_path / "o.safetensors"), option, *values]) == 0
+    assert not any(wrapper.part in name for name in written(tmp_path / "o.safetensors"))
+
+
+def test_torch_wraps_modules_so() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    plain = torch.nn.Linear(2, 2)
+    for wrapped, part in (
+        (torch.nn.DataParallel(plain), "module."),
+        (torch.compile(plain), "_orig_mod."),
+        (torch.nn.Sequential(checkpoint_wrapper(plain)), "_checkpoint_wrapped_module."),
+    ):
+        assert all(part in name for name, _ in wrapped.named_parameters())
+        assert any(w.part == part for w in WRAPPERS)
+
+
+def test_the_command_suggests_and_tells(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rename", str(model), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tensors"] == 8
+    assert [(s["part"], s["tensors"]) for s in found["suggestions"]] == [("module.", 7)]
+    target = tmp_path / "out.safetensors"
+    assert main(["rename", str(model), str(target), "--strip-prefix", "module.", "--dry-run", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["renamed"]) == 7
+    assert not target.exists()
+    assert main(["rename", str(model), str(target), "--strip-prefix", "module."]) == 0
+    assert "8 tensors" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------ slices
+
+
+def test_a_part_keeps_its_numbers(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    report = wb.slice(model, out, layers="1-2")
+    assert set(written(out)) == {"module.norm", "head", *(f"module.layers.{n}.{p}" for n in (1, 2) for p in "wv")}
+    assert report.dropped == ("module.layers.0.v", "module.layers.0.w")
+    assert any("--renumber" in note for note in report.notes)
+    wb.slice(model, tmp_path / "anew.safetensors", layers="2,1", renumber=True)
+    anew = written(tmp_path / "anew.safetensors")
+    assert [float(anew[f"module.layers.{n}.w"][0, 0]) for n in (0, 1)] == [2.0, 1.0]
+    with pytest.raises(UsageError, match="needs a number of its own"):
+        wb.slice(model, tmp_path / "twice.safetensors", layers="1,1")
+
+
+def test_tensors_by_name(model: Path, tmp_path: Path) -> None:
+    wb.slice(model, tmp_path / "a.safetensors", keep=["*.w", "head"], drop=["*.1.*"])
+    assert set(written(tmp_path / "a.safetensors")) == {"head", "module.layers.0.w", "module.layers.2.w"}
+    for what in ({"drop": ["*"]}, {"keep": ["nothing"]}, {}, {"layers": "3"}, {"layers": "0-9"}):
+        with pytest.raises(UsageError):
+            wb.slice(model, tmp_path / "b.safetensors", **what)
+    with pytest.raises(UnsupportedError):
+        wb.slice(model, tmp_path / "b.safetensors", experts="0")
+
+
+def mixture(folder: Path, **said: Any) -> Path:
+    """A Qwen 3 mixture of eight experts, in names and shapes."""
+    from safetensors.numpy import save_file
+
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 2, "num_experts": 8,
+        "num_experts_per_tok": 4, "hidden_size": 64, "moe_intermediate_size": 64, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 32,
+    }  # fmt: skip
+    from weighbridge.models.arch.table import families
+
+    family = families()["qwen3moe"]
+    generator = np.random.default_rng(3)
+    shapes = family.names("hf", family.sizes_from_hf(config))
+    folder.mkdir()
+    save_file({n: generator.normal(size=s).astype("f4") for n, s in shapes.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config | said))
+    return folder
+
+
+def test_cutting_and_quantizing_can_change_places(tmp_path: Path) -> None:
+    """MLX's codes, scales and biases are cut as the weights are: layers, experts, and the router with its own bits."""
+    source = mixture(tmp_path / "model")
+    what: Any = {"layers": "1", "renumber": True, "experts": "6,1-2"}
+    wb.convert(source, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
+    wb.slice(tmp_path / "mlx", tmp_path / "a", **what)
+    wb.slice(source, tmp_path / "cut", **what)
+    wb.convert(tmp_path / "cut", tmp_path / "b", to="mlx", q_bits=4, q_group_size=32)
+    a, b = (written(tmp_path / n / "model.safetensors") for n in "ab")
+    assert {n: (t.shape, t.tobytes()) for n, t in a.items()} == {n: (t.shape, t.tobytes()) for n, t in b.items()}
+    assert len(a) > 30
+    configs = [json.loads((tmp_path / n / "config.json").read_text()) for n in "ab"]
+    assert configs[0] == configs[1]
+    assert configs[0]["num_experts"] == 3 == configs[0]["num_experts_per_tok"]
+
+
+def test_blocks_of_a_gguf_stay_as_they_are(tmp_path: Path) -> None:
+    source = mixture(tmp_path / "model")
+    whole, cut = tmp_path / "whole.gguf", tmp_path / "cut.gguf"
+    wb.convert(source, whole, dtype="q8_0", tokenizer=False)
+    report = wb.slice(whole, cut, experts="2,5-7", layers="1", renumber=True)
+    with wb.open(whole) as before, wb.open(cut) as after:
+        stack = before["blk.1.ffn_up_exps.weight"].raw()
+        each = len(stack) // 8
+        assert after["blk.0.ffn_up_exps.weight"].dtype == "Q8_0"
+        assert after["blk.0.ffn_up_exps.weight"].raw() == b"".join(
+            stack[n * each : (n + 1) * each] for n in (2, 5, 6, 7)
+        )
+        router = before["blk.1.ffn_gate_inp.weight"].numpy()
+        assert np.array_equal(after["blk.0.ffn_gate_inp.weight"].numpy(), router[[2, 5, 6, 7]])
+    wb.slice(source, tmp_path / "model-cut", experts="2,5-7", layers="1", renumber=True)
+    wb.convert(tmp_path / "model-cut", tmp_path / "b.gguf", dtype="q8_0", tokenizer=False)
+    with wb.open(tmp_path / "b.gguf") as other, wb.open(whole) as before:
+        label = "general.size_label"
+        assert {c.key: (c.before, c.after) for c in report.changed} == {
+            "qwen3moe.block_count": (2, 1), "qwen3moe.expert_count": (8, 4),
+            label: (before.metadata[label], other.metadata[label]),
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("experts", "words"),
+    [("0,0", "taken twice"), ("8", "0 to 7"), ("0-2,7", "as many of each"), ("4-7,0-3", "as many")],
+)
+def test_experts_that_are_refused(tmp_path: Path, experts: str, words: str) -> None:
+    source = mixture(tmp_path / "model", n_group=2)
+    with pytest.raises(UsageError, match=words):
+        wb.slice(source, tmp_path / "out", experts=experts)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rename_to_a_dialect_that_is_refused(tmp_path: Path) -> None:
+    source = mixture(tmp_path / "model")
+    for dialect, words in (("hf", "already"), ("nonsense", "no 'nonsense' names")):
+        with pytest.raises(UsageError, match=words):
+            wb.rename(source, tmp_path / "out", names=dialect)
+    wb.convert(source, tmp_path / "m.gguf", dtype="f32", tokenizer=False)
+    with pytest.raises(UsageError, match="nothing loads"):
+        wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", names="hf")
+    wb.convert(source, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
+    with pytest.raises(UnsupportedError, match="stored in parts"):
+        wb.rename(tmp_path / "mlx", tmp_path / "out", names="hf")
