@@ -136,8 +136,9 @@ def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a GGUF of this config means without a key for it."""
     out: dict[str, Any] = {}
     for row in rules.implied:
-        if row.config not in out and all(_holds(lookup(config, path), wanted) for path, wanted in row.when.items()):
-            out[row.config] = lookup(config, row.value)
+        known = {**config, **{key: value for key, value in out.items() if value is not None}}
+        if row.config not in out and all(_holds(lookup(known, path), wanted) for path, wanted in row.when.items()):
+            out[row.config] = lookup(known, row.value)
     return out
 
 
