@@ -17,13 +17,14 @@ import numpy as np
 from tests.models.record_families import GOLDEN, digest, read, values, write
 from tests.oracles.families import CASES, UNSAID
 
-from weighbridge.base.dtypes import F32
+from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.errors import FormatError
+from weighbridge.base.spec import Spec
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, Sizes, families
 from weighbridge.models.meta.keys import table
 from weighbridge.models.meta.table import config_losses, config_to_gguf, facts_losses, gguf_to_config
-from weighbridge.tensors.nodes import Node, const
+from weighbridge.tensors.nodes import Const, Node, const
 
 FORCED_F32 = {
     "norm",
@@ -104,10 +105,12 @@ def judge_fit(family: Family, model: str) -> None:
         assert family.check("hf", sizes, {before + n: s for n, s in shapes.items()}).ok, model
     for name in shapes:
         report = family.check("hf", sizes, {n: s for n, s in shapes.items() if n != name})
-        assert report.missing == (() if name in _ALONE else (name,)), f"{model}: {name}"
+        alone = name in _ALONE and family.name not in _HEADED
+        assert report.missing == (() if alone else (name,)), f"{model}: {name}"
 
 
 _ALONE = {"lm_head.weight", "vocab_projector.weight"}  # may be absent: then it is the embedding
+_HEADED = {"gpt-oss"}  # whose output never is the embedding
 
 
 def judge_keys(family: Family, model: str) -> None:
@@ -140,7 +143,7 @@ def judge_numbers(family: Family, model: str) -> None:
     for name, kind, _, _ in recorded["gguf"]:
         assert (kind == "F32") == (family.kind("gguf", sizes, name) in FORCED_F32), f"{model}: {name} is {kind}"
     held = {"gguf": written, "canonical": family.save("canonical", sizes, roles)}
-    for dialect in ("hf5", "mlx"):
+    for dialect in ("hf5", "mlx", "mxfp4"):
         if dialect in recorded:
             held[dialect] = family.save(dialect, sizes, roles)
             assert {n: _brief(t) for n, t in held[dialect].items()} == recorded[dialect], f"{model}: {dialect}"
@@ -155,6 +158,31 @@ def judge_numbers(family: Family, model: str) -> None:
         again = family.save("hf", sizes, {**roles, **back})
         for name, node in again.items():
             _same(node, _nodes(model)[name], name, model)
+
+
+def judge_codes(family: Family, model: str) -> None:
+    """Experts that come in MXFP4 are written before all others, and go back under the names of codes if all are."""
+    recorded, sizes = golden()[model], sizes_of(family, model)
+    if "mxfp4" not in recorded:
+        return
+    roles = family.load("hf", sizes, _nodes(model))
+    written = [*family.save("gguf", sizes, roles, source_order=as_read(dict.fromkeys(recorded["mxfp4"], "m")))]
+    parts = ("down", "gate", "up")
+    layers = range(sizes["L"])
+    first = [f"blk.{layer}.ffn_{part}_exps.weight" for layer in layers for part in parts]
+    assert written[: len(first)] == first, model
+    plain = family.save("gguf", sizes, roles, source_order=as_read(dict.fromkeys(recorded["hf"], "m")))
+    assert written[len(first) :] == [name for name in plain if name not in first], model
+    coded = {i: _in_codes(n) if family.rows[i[0]].kind == "expert" else n for i, n in roles.items()}
+    assert family.holding_blocks(sizes, coded) == "mxfp4"
+    assert family.holding_blocks(sizes, roles) is None
+    one = next(i for i in coded if family.rows[i[0]].kind == "expert")
+    assert family.holding_blocks(sizes, {**coded, one: roles[one]}) is None
+
+
+def _in_codes(node: Node) -> Node:
+    spec = Spec(node.spec.shape, BY_NAME["MXFP4"])
+    return Const(spec, bytes(spec.nbytes))
 
 
 def judge_shards(family: Family, model: str) -> None:
@@ -227,6 +255,12 @@ def judge_losses(family: Family, model: str) -> None:
         said = {parent: {**facts[parent], key: value}} if parent else {path: value}
         lost = facts_losses({**facts, **said}, family)
         assert [loss.split(" = ")[0] for loss in lost] == [f"config.json: {path}"], f"{model}: {path}: {lost}"
+    if family.name in _BY_LAYERS:  # llama.cpp's graph tells the largest model by its layers
+        large = facts | {"num_hidden_layers": _BY_LAYERS[family.name], "hidden_size": 8 * facts["num_attention_heads"]}
+        assert facts_losses(large | {"query_pre_attn_scalar": 8}, family) == [], model
+
+
+_BY_LAYERS = {"gemma2": 46, "gemma3": 62}  # llama.cpp, models/gemma2.cpp and gemma3.cpp: LLM_TYPE_27B
 
 
 def metadata_of(model: str) -> dict[str, Any]:
@@ -308,6 +342,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_defaults,
     judge_fit,
     judge_numbers,
+    judge_codes,
     judge_shards,
     judge_losses,
     judge_return,

@@ -77,6 +77,8 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
         out["hf5"] = {n: _brief(t.numpy()) for n, t in held.items() if not (tied and n == "lm_head.weight")}
     if "mlx" in case.recorded:
         out["mlx"] = {n: _brief(a) for n, a in _mlx(config, arrays).items()}
+    if "mxfp4" in case.recorded:
+        out["mxfp4"] = {n: _brief(a) for n, a in _as_blocks(arrays).items()}
     defaults = model_class.config_class().to_dict()
     out["defaults"] = {k: v for k, v in defaults.items() if k not in ("transformers_version", "_name_or_path")}
     return out
@@ -133,6 +135,21 @@ def _exact_exp() -> Iterator[None]:
         torch.exp = plain
 
 
+def _as_blocks(arrays: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """The values of a gpt-oss whose experts come in MXFP4, under the names of their codes: each expert lies [out, in]
+    (transformers.integrations.mxfp4.convert_moe_packed_tensors transposes what it has decoded)."""
+    experts = ("experts.gate_up_proj", "experts.down_proj")
+    return {
+        f"{n}_blocks" if n.endswith(experts) else n: a.swapaxes(-1, -2) if n.endswith(experts) else a
+        for n, a in arrays.items()
+    }
+
+
+def _words(array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers as the codes of MXFP4, 16 bytes at a time: mlx-lm's gpt-oss takes these apart, and floats wrongly."""
+    return np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape[:-1], -1, 16)
+
+
 def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
     """The parameters that mlx-lm's model makes of a folder's tensors."""
     import mlx.core as mx
@@ -143,10 +160,14 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
     config = respelled(config)
     model_class, args = utils._get_classes(config)
     model = model_class(args.from_dict(config))
+    if config["model_type"] == "gpt_oss":
+        blocks = _as_blocks(arrays)
+        arrays = {n: _words(a) if n.endswith("_blocks") else a for n, a in blocks.items()}
     weights = {name: mx.array(a) for name, a in arrays.items()}
     weights = model.sanitize(weights) if hasattr(model, "sanitize") else weights
     model.load_weights(list(weights.items()), strict=True)
-    return {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name in weights}
+    held = {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name in weights}
+    return {name: a.view(np.float32) if a.dtype == np.uint32 else a for name, a in held.items()}
 
 
 if __name__ == "__main__":

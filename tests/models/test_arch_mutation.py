@@ -115,6 +115,9 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
                 yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
                 if "dealt" in fuse:
                     yield f"{name}: not dealt", _set(("fuse", dialect, name, "dealt"), ...)
+                for i, via in enumerate(fuse.get("via", ())):
+                    rest = [*fuse["via"][:i], *fuse["via"][i + 1 :]]
+                    yield f"{name}: no {via}", _set(("fuse", dialect, name, "via"), rest)
     for dialect, names in document.get("drop", {}).items():
         for i in range(len(names or ())):
             yield f"drop {dialect}, {i}", _set(("drop", dialect), [*names[:i], *names[i + 1 :]])
@@ -142,6 +145,9 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
             yield f"{label}: map", _set((*at, "map"), {k: _other(v) for k, v in row["map"].items()})
         if "when" in row:
             yield f"{label}: when", _set((*at, "when"), {k: ["never"] for k in row["when"]})
+    for i, row in enumerate(meta.get("implied", ())):
+        rest = [r for r in meta["implied"] if r is not row]
+        yield f"implied: {row['config']}, {i}", _set(("meta", "implied"), rest)
     for key in ("base", "without", "tokens"):
         if key in meta:
             yield f"meta: {key}", _set(("meta", key), ...)

@@ -50,7 +50,18 @@ class Case:
     head: str | None = None  # the class with a head that is built: only recorded, since going back gives the bare one
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
+    mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
+
+    @property
+    def stored(self) -> str:
+        """torch's name of the type that its folder is in."""
+        return "bfloat16" if self.mxfp4 else "float32"
+
+    @property
+    def asked(self) -> str:
+        """The type that is asked for where nothing is to be rounded: what is in codes stays so."""
+        return "auto" if self.mxfp4 else "f32"
 
     @property
     def whole(self) -> bool:

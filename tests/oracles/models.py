@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracles import families, vocabularies
+from tests.oracles import families, mxfp4, vocabularies
 from tests.oracles.case import Case
 
 F32 = NDArray[np.float32]
@@ -261,6 +261,8 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     model = getattr(transformers, case.head)(config) if case.head else auto.from_config(config)
     randomize(model, 20, case.spreads)
     model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
+    if case.mxfp4:
+        mxfp4.pack(folder)
     if case.v4:
         _respell(folder / "config.json")
     if case.said:

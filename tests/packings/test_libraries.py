@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from tests.packings.stored import nodes, of_numpy, of_torch, values
 
-from weighbridge.packings import regrid, unpack
+from weighbridge.base.dtypes import BY_NAME
+from weighbridge.packings import microfloat, regrid, unpack
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes import Node, Packed, made, transcode
 
 for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq"):
     if os.environ.get("CI") != "true" and importlib.util.find_spec(_library) is None:
@@ -239,6 +240,23 @@ def test_mlx_float_modes(mode: str) -> None:
     equal(only(stored), torch.from_numpy(np.array(want)))
 
 
+@pytest.mark.parametrize(("mode", "dtype"), [("mxfp4", "MXFP4"), ("nvfp4", "NVFP4")])
+def test_ggml_blocks_are_mlx_words_again(mode: str, dtype: str) -> None:
+    """What MLX has made, as ggml's blocks, is taken apart to the same bytes, in slabs too."""
+    mx = pytest.importorskip("mlx.core")
+    with mx.stream(mx.cpu):
+        words, scales = mx.quantize(mx.array(weight().numpy()), mode=mode)
+    stored = {"m.weight": of_numpy(np.array(words), "U32"), "m.scales": of_numpy(np.array(scales), "U8")}
+    node = only(stored)
+    assert isinstance(node, Packed)
+    blocks = transcode(node, BY_NAME[dtype])
+    parts = made(blocks, microfloat.BlocksApart(BY_NAME[dtype]))
+    for part, want in (("weight", np.array(words)), ("scales", np.array(scales))):
+        assert parts[part].spec == stored[f"m.{part}"].spec
+        rows = [parts[part].read(lo, lo + 1).tobytes() for lo in range(len(want))]
+        assert b"".join(rows) == want.tobytes() == parts[part].read_all().tobytes()
+
+
 # ------------------------------------------------------------------------------------------------ gpt-oss
 
 
@@ -254,5 +272,5 @@ def test_gpt_oss_experts() -> None:
     for names in (("_blocks", "_scales"), (".blocks", ".scales")):
         stored = {f"mlp.gate_up_proj{names[0]}": of_torch(blocks), f"mlp.gate_up_proj{names[1]}": of_torch(scales)}
         found = unpack(stored, {})
-        assert list(found) == ["mlp.gate_up_proj"]
-        equal(found["mlp.gate_up_proj"], want)
+        assert list(found) == [f"mlp.gate_up_proj{names[0]}"]
+        equal(found[f"mlp.gate_up_proj{names[0]}"], want)

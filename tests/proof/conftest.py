@@ -31,12 +31,12 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def folder_of(workshop: Path) -> Maker:
-    """Case name -> its Hugging Face folder, f32. `NAME@bfloat16` for another storage type."""
+    """Case name -> its Hugging Face folder, f32 unless it says another. `NAME@bfloat16` for another storage type."""
 
     @cache
     def make(name: str) -> Path:
         case, _, dtype = name.partition("@")
-        return models.build(models.CASES[case], workshop / "hf" / name, dtype=dtype or "float32")
+        return models.build(models.CASES[case], workshop / "hf" / name, dtype=dtype or models.CASES[case].stored)
 
     return make
 

@@ -50,7 +50,7 @@ def test_tensors_are_identical(name: str, back_of: Converter, folder_of: Maker) 
     if name in UNUSED:
         table, rows = UNUSED[name]
         original[table][:rows] = 0
-    assert_same(tensors(back_of(name, "f32")), original, LOST.get(name, set()))
+    assert_same(tensors(back_of(name, CASES[name].asked)), original, LOST.get(name, set()))
 
 
 @pytest.mark.parametrize("name", ["llama3@bfloat16", "mixtral@float16", "qwen2@bfloat16"])
@@ -62,8 +62,9 @@ def test_half_precision_is_identical(name: str, back_of: Converter, folder_of: M
 @pytest.mark.parametrize("name", [name for name in sorted(CASES) if name != "mistral"])
 def test_transformers_computes_the_same(name: str, back_of: Converter, folder_of: Maker) -> None:
     run = models.embedding if CASES[name].bert else models.logits
-    settings = CASES[name].settings
-    found, expected = (run(folder, probe_of(name), **settings) for folder in (back_of(name, "f32"), folder_of(name)))
+    case = CASES[name]
+    folders = back_of(name, case.asked), folder_of(name)
+    found, expected = (run(folder, probe_of(name), **case.settings) for folder in folders)
     assert np.array_equal(found, expected)
 
 

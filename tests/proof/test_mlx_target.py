@@ -35,11 +35,16 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "experts": ("mixtral", {"q_bits": 4, "q_group_size": 32}, {"q_bits": 4, "q_group_size": 32}),
     "routers at 8 bits": ("qwen3moe", {"q_bits": 4, "q_group_size": 32}, {"q_bits": 4, "q_group_size": 32}),
     "shared expert": ("qwen2moe", {"q_bits": 8, "q_group_size": 32}, {"q_bits": 8, "q_group_size": 32}),
+    "codes that come": ("gpt-oss-mxfp4", {}, {}),
     "mixed_3_6": ("llama3-v4", {"quant_predicate": "mixed_3_6", "q_group_size": 32},
                   {"q_recipe": "mixed_3_6", "q_group_size": 32}),
     "mixed_4_6": ("qwen3", {"quant_predicate": "mixed_4_6", "q_group_size": 32},
                   {"q_recipe": "mixed_4_6", "q_group_size": 32}),
 }  # fmt: skip
+
+
+# mlx_lm counts the parameters of leaf modules alone, and so misses the sinks: 2 layers of 4 heads.
+UNCOUNTED = {"codes that come": 8}
 
 
 def theirs(source: Path, target: Path, arguments: dict[str, Any]) -> Path:
@@ -73,6 +78,8 @@ def test_the_folder_is_mlx_lms_own(call: str, folder_of: Maker, tmp_path: Path) 
     assert [n for n in expected if found[n] != expected[n]] == []
     for file in ("config.json", "model.safetensors.index.json"):
         found_, wanted_ = (json.loads((folder / file).read_text()) for folder in (tmp_path / "ours", want))
+        if "index" in file:
+            wanted_["metadata"]["total_parameters"] += UNCOUNTED.get(call, 0)
         assert found_ == wanted_, file  # of a recipe the modules may stand in another order
 
 

@@ -22,7 +22,7 @@ from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import probe, recipe, targets, training, upgrade
-from weighbridge.conversion.draft import Draft, retyped, side_files
+from weighbridge.conversion.draft import Draft, apart, retyped, side_files
 from weighbridge.conversion.fingerprint import state_of
 from weighbridge.conversion.mlx import SHARD, to_mlx
 from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
@@ -31,6 +31,7 @@ from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.packings import microfloat
 from weighbridge.tensors.nodes import Node, Packed, transcode
 
 _SUFFIXES: Final = MappingProxyType(
@@ -162,7 +163,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     if model.format == "ggml":
         return _upgraded(model, options)
     family = model.family
-    draft = Draft({})
+    draft = Draft({}, losses=apart(model))
     sizes = model.sizes
     lost = family.lost("gguf", sizes, model.roles)
     spare = [i for i in lost if family.rows[i[0]].zeros]
@@ -275,6 +276,8 @@ def _holdable(wanted: DType, kind: str) -> DType:
 
 # ------------------------------------------------------------------------------------------------ to an HF folder
 
+_CODES, _SCALES = "_blocks", "_scales"  # how gpt-oss calls codes and scales
+
 
 def _to_hf(model: Checkpoint, options: ConvertOptions, container: str = "safetensors") -> Draft:
     if model.format == "gguf":
@@ -297,7 +300,7 @@ def _to_hf(model: Checkpoint, options: ConvertOptions, container: str = "safeten
 def _unpacked(model: Checkpoint, options: ConvertOptions) -> Draft:
     """A quantized MLX folder as an ordinary one: values of the type asked for, under the original's names."""
     named = model.family.save("hf", model.sizes, model.roles)
-    draft = Draft({}, {"format": "pt"})
+    draft = Draft({}, {"format": "pt"}, losses=apart(model))
     for name, node in named.items():
         draft.tensors[name] = retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), draft)
     return draft
@@ -306,16 +309,22 @@ def _unpacked(model: Checkpoint, options: ConvertOptions) -> Draft:
 def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
     if not model.index.by_name:
         raise UsageError(f"{model.place.path} holds no tensors, only keys", hint="name the GGUF with the weights")
-    named = model.family.save("hf", model.sizes, model.roles)
+    own = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
+    named = model.family.save(own or "hf", model.sizes, model.roles)
     draft = Draft({}, {"format": "pt"})
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
+        if own and name.endswith(_CODES):
+            draft.moves.append(Move(name, node.spec.dtype.name, own, "exact"))
+            scales = name.removesuffix(_CODES) + _SCALES
+            draft.tensors[name], draft.tensors[scales] = microfloat.in_parts(node)
+            continue
         wanted = recipe.plain_dtype(options.dtype, node.spec)
         if wanted.kind is Kind.BLOCK:
             draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
             wanted = F16
         draft.tensors[name] = retyped(name, node, narrow.get(name, wanted), draft)
-    draft.texts, lost = meta.for_hf(model, draft.tensors, options)
+    draft.texts, lost = meta.for_hf(model, draft.tensors, options, quantized=own)
     draft.losses += lost
     return draft
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import DType
 from weighbridge.conversion.plan import Loss, Move, PlannedFile
+from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import CastReport, Node, Packed, cast
 
 # What goes with a model folder to its new place, besides the weights and their index.
@@ -39,6 +40,14 @@ def retyped(name: str, node: Node, wanted: DType, draft: Draft) -> Node:
         return node
     report = draft.reports[name] = CastReport(name)
     return cast(node, wanted, report)
+
+
+def apart(model: Checkpoint) -> list[Loss]:
+    """What a family leaves out of a model of several parts: a line for each part."""
+    return [
+        Loss(f"left out: {count:,} tensors of another part of the model, {start}*")
+        for start, count in model.family.parted(model.logical).items()
+    ]
 
 
 def side_files(folder: Path) -> list[Path]:

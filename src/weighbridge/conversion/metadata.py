@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import TOKENIZER_JSON
@@ -23,6 +24,9 @@ from weighbridge.models.meta.table import assemble, config_losses, config_to_ggu
 from weighbridge.models.meta.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
 from weighbridge.tensors.nodes import Node
 
+# What a config says of weights under the names of such a dialect (openai/gpt-oss-20b).
+_WHOLE: Final = ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head")
+_QUANTIZED: Final = MappingProxyType({"mxfp4": {"modules_to_not_convert": [*_WHOLE], "quant_method": "mxfp4"}})
 # Keys that speak of the file and not of the model: a new file says them itself.
 _OF_THE_FILE: Final = ("split.no", "split.count", "split.tensors.count")
 _ALIGNMENT: Final = "general.alignment"
@@ -109,11 +113,13 @@ def with_alignment(metadata: Mapping[str, KV], align: int | None) -> dict[str, K
 
 
 def for_hf(
-    model: Checkpoint, tensors: Mapping[str, Node], options: ConvertOptions
+    model: Checkpoint, tensors: Mapping[str, Node], options: ConvertOptions, *, quantized: str | None = None
 ) -> tuple[dict[str, bytes], list[Loss]]:
-    """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell."""
+    """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell. `quantized`: the dialect of
+    tensors that are written in the codes they came in."""
     found = model.restored(_main_dtype(tensors))
-    texts = {"config.json": _json(found.config)}
+    said = {"quantization_config": _QUANTIZED[quantized]} if quantized else {}
+    texts = {"config.json": _json({**found.config, **said})}
     if found.generation is not None:
         texts["generation_config.json"] = _json(found.generation)
     texts |= sentence.sentence_files(model.metadata, model.family.gguf, model.sizes["N"])
@@ -141,9 +147,9 @@ def retyped(config: Mapping[str, Any], dtype: str) -> bytes:
 
 
 def _main_dtype(tensors: Mapping[str, Node]) -> str | None:
-    """torch's name of the type that most elements are in."""
+    """torch's name of the float type that most elements are in."""
     sizes: dict[DType, int] = {}
-    for node in tensors.values():
+    for node in (n for n in tensors.values() if n.spec.dtype.kind is Kind.FLOAT):
         sizes[node.spec.dtype] = sizes.get(node.spec.dtype, 0) + node.spec.elements
     return max(sizes, key=sizes.__getitem__).torch if sizes else None
 

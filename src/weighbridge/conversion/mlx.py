@@ -18,12 +18,12 @@ from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType, Kind, dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import targets
-from weighbridge.conversion.draft import Draft, retyped, side_files
+from weighbridge.conversion.draft import Draft, apart, retyped, side_files
 from weighbridge.conversion.plan import Move
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.packings import affine, makers, regrid
+from weighbridge.packings import affine, makers, microfloat, regrid
 from weighbridge.packings.affine import Affine
 from weighbridge.packings.microfloat import MicroFloat
 from weighbridge.tensors import nodes as n
@@ -67,7 +67,7 @@ class Quantization(NamedTuple):
 def to_mlx(model: Checkpoint, options: ConvertOptions) -> Draft:
     """The tensors and files of the folder. UsageError where the options contradict each other."""
     named = model.family.save("mlx", model.sizes, model.roles)
-    draft = Draft({}, {"format": "mlx"})
+    draft = Draft({}, {"format": "mlx"}, losses=apart(model))
     wanted = _wanted(model, options)
     overall = _asked(options)
     chosen: dict[str, Quantization] = {}
@@ -187,6 +187,10 @@ def _kept(name: str, node: Node, draft: Draft) -> _Parts | None:
         maker = makers.BlocksOf(node.spec.dtype)
         draft.moves.append(Move(name, node.spec.dtype.name, f"affine {maker.bits} bits", "exact"))
         return Quantization(maker.group, maker.bits, "affine"), n.made(node, maker)
+    if node.spec.dtype in microfloat.APART:
+        mode, apart = node.spec.dtype.name.lower(), microfloat.BlocksApart(node.spec.dtype)
+        draft.moves.append(Move(name, node.spec.dtype.name, mode, "exact"))
+        return Quantization(apart.group, 4, mode), n.made(node, apart)
     return None
 
 

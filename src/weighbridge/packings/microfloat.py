@@ -108,6 +108,47 @@ class MicroFloat:
         blocks[:, count:] = (codes[:, :half] | codes[:, half:] << 4).reshape(len(blocks), -1)
 
 
+@dataclass(frozen=True)
+class BlocksApart:
+    """ggml's MXFP4 or NVFP4 blocks with codes and scales apart, the same ones, as MLX and gpt-oss hold them: U32
+    [.., out, in / 8] and U8 [.., out, in / group]. The way back of `MicroFloat.transcode`."""
+
+    dtype: DType
+
+    @property
+    def group(self) -> int:
+        return next(_GROUPS[scale] for scale, block in _BLOCKS.items() if block is self.dtype)
+
+    @property
+    def quantizes(self) -> bool:
+        return False
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        *lead, columns = source.shape
+        return {"weight": Spec((*lead, columns // 8), U32), "scales": Spec((*lead, columns // self.group), U8)}
+
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        blocks, count = source.reshape(-1, self.dtype.size), self.dtype.block // self.group
+        if "scales" in outs:
+            outs["scales"][:] = blocks[:, :count].reshape(-1)
+        if "weight" in outs:
+            halves = blocks[:, count:].reshape(-1, self.group // 2)
+            codes = np.concatenate([halves & 15, halves >> 4], axis=1)
+            outs["weight"][:] = (codes[:, 0::2] | codes[:, 1::2] << 4).reshape(-1)
+
+
+#: Block types whose codes and scales others hold apart.
+APART: Final = tuple(_BLOCKS.values())
+
+
+def in_parts(node: Node) -> tuple[Node, Node]:
+    """MXFP4 blocks as gpt-oss holds them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
+    made = n.made(node, BlocksApart(node.spec.dtype))
+    *lead, groups = made["scales"].spec.shape
+    codes = n.retyped(made["weight"], U8, groups * 16)
+    return n.reshape(codes, (*lead, groups, 16)), made["scales"]
+
+
 def _seen(node: Node) -> Bytes:
     """The distinct bytes of a tensor, read in runs of rows."""
     step = max(1, (8 << 20) // node.spec.row_bytes)
@@ -121,6 +162,7 @@ def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None
 
 
 def _gpt_oss(module: str, tensors: Nodes) -> Found | None:
+    """Called as its codes are: what transformers calls P lies the other way round, [experts, in, out]."""
     for codes in ("_blocks", ".blocks"):
         scales = codes.replace("blocks", "scales")
         if module + codes in tensors and module + scales in tensors:
@@ -130,7 +172,7 @@ def _gpt_oss(module: str, tensors: Nodes) -> Found | None:
                  "blocks and scales don't belong together", "U8 [.., groups, 16] and U8 [.., groups]",
                  described(nodes))  # fmt: skip
             nodes["codes"] = n.reshape(nodes["codes"], (*lead, groups * size))
-            return _found(module, module, nodes, E8M0, frozenset({module + codes, module + scales}))
+            return _found(module + codes, module, nodes, E8M0, frozenset({module + codes, module + scales}))
     return None
 
 

@@ -105,14 +105,16 @@ def shown(name: str, arch_file: str | os.PathLike[str] | None = None) -> Table:
 
 def _roles(family: Family) -> Iterable[Role]:
     names: dict[str, dict[str, str]] = {role: {} for role in family.rows}
+    layouts = {row.name: {d: str(via) for d, via in row.via.items()} for row in family.rows.values()}
     for dialect in family.dialects.values():
         for template in dialect.templates:
             for role in template.roles:
                 names[role][dialect.name] = template.name
+                if template.via:
+                    layouts[role][dialect.name] = ", ".join(map(str, template.via))
     for row in family.rows.values():
-        layouts = {d: f"{via.layout}({','.join(via.symbols)})" for d, via in row.via.items()}
         span = ":".join(row.span) if row.span else None
-        yield Role(row.name, row.kind, row.shape, row.when, span, row.optional, names[row.name], layouts)
+        yield Role(row.name, row.kind, row.shape, row.when, span, row.optional, names[row.name], layouts[row.name])
 
 
 def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> Check:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MAPPED_TENSORS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.rows import PREFIX, Dialect, Row, Template, placeholders
+from weighbridge.models.arch.rows import PREFIX, Dialect, Row, Template, Via, placeholders
 
 Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical tensor
 
@@ -47,7 +47,8 @@ class Sizes:
 
 
 class Cell(NamedTuple):
-    """One logical tensor inside a physical one: rows [start, start + rows of its shape)."""
+    """One logical tensor inside a physical one: rows [start, start + rows of its shape), before the layout of what is
+    joined there. A vector has one element a row."""
 
     instance: Instance
     start: int
@@ -64,6 +65,9 @@ class Plan:
     stacked: tuple[int, ...]  # how far each stacked index runs
     order: tuple[int, ...]  # where each index of an instance stands among (lead, rest, stacked)
     parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
+    joined: Shape  # what they make, of one stacked index
+    layouts: tuple[tuple[Via, tuple[int, ...]], ...]  # how that lies, with the sizes it takes
+    block: Shape  # its shape then
     shape: Shape
     need: str | None
     layers: Collection[int] | None = None  # which of the lead index exist; None: all
@@ -95,6 +99,10 @@ class Place:
     @property
     def shape(self) -> Shape:
         return self._plan.shape
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
 
     @property
     def need(self) -> str | None:
@@ -215,15 +223,24 @@ def _plan(
     order = tuple((*named, *stacked).index(i) for i in all_indices)
     parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.turned(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:])
+    block = _turned(joined, sum(via.turns for via in template.via) % 2 == 1)
+    layouts = tuple((via, arguments(via, sizes)) for via in template.via)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
-    whole = (*runs, *joined)
+    whole = (*runs, *block)
     if dialect in members[0].flat:
-        whole = (math.prod(runs) * joined[0], *joined[1:])
+        whole = (math.prod(runs) * block[0], *block[1:])
     layers = _layers(members[0], sizes, counts[named[0]]) if named else None
     dealt = sizes[template.dealt] if template.dealt else 0
     indices = (*named, *stacked)
-    return Plan(text, named[:1], named[1:], runs, order, parts, whole, need, layers, dealt, indices)
+    return Plan(
+        text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers, dealt, indices
+    )
+
+
+def arguments(via: Via, sizes: Sizes) -> tuple[int, ...]:
+    """The numbers that a layout takes for a model of these sizes."""
+    return tuple(int(s) if s.isdigit() else sizes[s] for s in via.symbols)
 
 
 def _turned(shape: Shape, swap: bool) -> Shape:

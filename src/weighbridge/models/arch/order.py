@@ -37,13 +37,14 @@ def reference_order(
             came[cell.instance] = position
     rank = {role: (bundle, n) for bundle in family.dialects["gguf"].together for n, role in enumerate(bundle)}
     last = _last_of_bundles(came, rank)
+    early = family.dialects[dialect].first
 
-    def key(name: str) -> tuple[int, int]:
+    def key(name: str) -> tuple[bool, int, int]:
         first = places[name].cells[0].instance
         if first[0] in rank:
             bundle, n = rank[first[0]]
-            return last.get((bundle, first[1][:1]), -1), n
-        return max(came.get(cell.instance, -1) for cell in places[name].cells), 0
+            return first[0] not in early, last.get((bundle, first[1][:1]), -1), n
+        return first[0] not in early, max(came.get(cell.instance, -1) for cell in places[name].cells), 0
 
     return sorted(places, key=key)  # stable: what has no source (made tensors) comes first
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +29,14 @@ class Via:
 
     layout: str
     symbols: tuple[str, ...]
+
+    @property
+    def turns(self) -> bool:
+        """Whether it swaps a tensor's last two axes."""
+        return self.layout in _TURNING
+
+    def __str__(self) -> str:
+        return f"{self.layout}({','.join(self.symbols)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +72,19 @@ class Row:
 
     def turned(self, dialect: str) -> bool:
         """Whether the dialect holds it with its last two axes swapped."""
-        return dialect in self.via and self.via[dialect].layout in _TURNING
+        return dialect in self.via and self.via[dialect].turns
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """One physical name of a dialect with its placeholders, and the roles it holds in joining order. `dealt`: in how
-    many groups (a size), each with its share of every role; None: one role under the other."""
+    many groups (a size), each with its share of every role; None: one role under the other. `via`: how what is joined
+    then lies, one layout after another. Where an index is stacked, that is done for each by itself."""
 
     name: str
     roles: tuple[str, ...]
     dealt: str | None = None
+    via: tuple[Via, ...] = ()
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -83,7 +93,9 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A column: its templates in the order of the rows, the prefixes it is written with, names that are dropped."""
+    """A column: its templates in the order of the rows, the prefixes it is written with, names that are dropped.
+    `first`: roles that the reference writes before all others of a source under these names. `holds`: the block type
+    whose codes it holds as they are; what a GGUF has in that type is written under these names."""
 
     name: str
     templates: tuple[Template, ...]
@@ -91,6 +103,8 @@ class Dialect:
     drop: tuple[str, ...]
     order: str  # "table": layer by layer; "source": as the reference converter writes, see order.py
     together: tuple[tuple[str, ...], ...]
+    first: tuple[str, ...] = ()
+    holds: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +119,8 @@ class Size:
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """A class of transformers that belongs to the family. `gguf`: keys and tensors by which a GGUF of it is known
-    (empty: any, None: never). `like`: classes that a GGUF doesn't tell from it. `full_layers`: see config.py."""
+    (empty: any, None: never). `like`: classes that a GGUF doesn't tell from it. `full_layers`: see config.py. `part`:
+    where its config describes the model of the table, if that is one of several."""
 
     name: str
     model_type: str
@@ -116,6 +131,12 @@ class Architecture:
     null: Mapping[str, str]
     like: tuple[str, ...]
     full_layers: tuple[str, ...] = ()
+    part: str | None = None
+
+    def whole(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config with what it says of this part of the model on top, as the reference converter lays them."""
+        said = config.get(self.part) if self.part else None
+        return {**config, **said} if isinstance(said, Mapping) else config
 
 
 def placeholders(template: str) -> list[str]:
@@ -148,7 +169,7 @@ def parse_architecture(name: str, doc: Mapping[str, Any], shared: Mapping[str, A
         name, doc["model_type"], tuple(doc.get("aliases", ())), doc.get("prefix", ""),
         None if known is None else tuple(known),
         MappingProxyType({**shared, **doc.get("defaults", {})}), MappingProxyType(doc.get("null", {})),
-        tuple(doc.get("like", ())), tuple(doc.get("full_layers", ())),
+        tuple(doc.get("like", ())), tuple(doc.get("full_layers", ())), doc.get("part"),
     )  # fmt: skip
 
 
@@ -156,20 +177,20 @@ def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) ->
     """A dialect with all that it takes from its base: names, prefixes, drops, fused tensors."""
     chain, options = _bases(name, doc["dialect"])
     fused: dict[str, Template] = {}
-    replace = options.get("replace", {})
+    renamed = options.get("replace", {})
     templates: dict[str, Template] = {}
     for row in rows.values():
         names = (_name_in(d, row, doc.get("fuse", {}).get(d, {}), fused) for d in chain)
         if text := next((t for t in names if t is not None), None):  # an empty one: not in this dialect
             whole = fused.get(text, Template(text, (row.name,)))
-            text = _replaced(text, replace)
             key = f"{text} {row.when or ''}{row.layers or ''}"  # rows may share a name if they exclude each other
-            templates.setdefault(key, Template(text, whole.roles, whole.dealt))
+            templates.setdefault(key, replace(whole, name=_replaced(text, renamed)))
     return Dialect(
         name, tuple(templates.values()), tuple(options.get("prefixes", ("",))),
         tuple(t for d in chain for t in doc.get("drop", {}).get(d, ())),
         options.get("order", "table"),
         tuple(tuple(group) for group in options.get("together", ())),
+        tuple(options.get("first", ())), options.get("holds"),
     )  # fmt: skip
 
 
@@ -177,7 +198,8 @@ def _name_in(dialect: str, row: Row, fuses: Mapping[str, Any], fused: dict[str, 
     """The row's name in one dialect, its own or that of the tensor it is joined in, which is noted in `fused`."""
     for fuse in fuses.values():
         if row.name in fuse["roles"]:
-            fused[fuse["name"]] = Template(str(fuse["name"]), tuple(fuse["roles"]), fuse.get("dealt"))
+            via = tuple(map(_parse_via, fuse.get("via", ())))
+            fused[fuse["name"]] = Template(str(fuse["name"]), tuple(fuse["roles"]), fuse.get("dealt"), via)
             return str(fuse["name"])
     return row.names.get(dialect)
 
@@ -206,8 +228,7 @@ def check(
     sizes: Mapping[str, Size],
     layers: Container[str] = (),
 ) -> None:
-    """What a table must hold to: known indices, known sizes, joined roles alike in all but their first axis, no vector
-    stacked (its elements are its rows: an expert's would not be a run of them)."""
+    """What a table must hold to: known indices, known sizes, joined roles alike in all but their first axis."""
     for dialect in dialects:
         for template in dialect.templates:
             first = rows[template.roles[0]]
@@ -217,6 +238,8 @@ def check(
                 raise UsageError(f"{template.name}: dealt in an unknown size")
             if set(template.indices) - set(indices):
                 raise UsageError(f"{template.name}: unknown index")
+            if unknown := {s for via in template.via for s in via.symbols if not s.isdigit()} - set(sizes):
+                raise UsageError(f"{template.name}: unknown sizes {sorted(unknown)}")
     for row in rows.values():
         symbols = {*row.symbols, *(s for via in row.via.values() for s in via.symbols), *(row.span or ())} - {""}
         if unknown := {s for s in symbols if not s.isdigit()} - set(sizes):
@@ -225,6 +248,3 @@ def check(
             raise UsageError(f"{row.name}: unknown index")
         if row.layers is not None and row.layers not in layers:
             raise UsageError(f"{row.name}: unknown layers {row.layers!r}")
-        used = {tuple(t for t in placeholders(n) if t != PREFIX) for n in row.names.values() if n}
-        if len(row.shape) == 1 and len({frozenset(u) for u in used}) > 1:
-            raise UsageError(f"{row.name}: a vector can't be stacked")

@@ -17,9 +17,10 @@ loads numpy but `load` and `save`, which build nodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -36,15 +37,18 @@ from weighbridge.models.arch.expand import (
     Place,
     Sizes,
     applies,
+    arguments,
     expand,
     index_counts,
     run,
     shape_of,
 )
 from weighbridge.models.arch.inherit import resolve
+from weighbridge.models.arch.joins import cut, join, layout_of
 from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds
 from weighbridge.models.arch.order import reference_order
-from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size, Via
+from weighbridge.models.arch.report import MappingError, MappingReport
+from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size
 from weighbridge.models.arch.view import ArchView
 
 if TYPE_CHECKING:
@@ -55,41 +59,6 @@ __all__ = [
     "Architecture", "Expansion", "Family", "Instance", "MappingError", "MappingReport", "Place", "Row", "Sizes",
     "families", "family_of_gguf", "family_of_hf",
 ]  # fmt: skip
-
-_SHOWN = 5  # names in a message; the report has them all
-
-
-@dataclass(frozen=True, slots=True)
-class MappingReport:
-    """How a file's tensors fit a family: all names, in the order of the table (`missing`) or of the file (the others).
-    `misshapen`: name, expected shape, found shape. `dropped`: constants that carry nothing."""
-
-    missing: tuple[str, ...] = ()
-    unmapped: tuple[str, ...] = ()
-    misshapen: tuple[tuple[str, Shape, Shape], ...] = ()
-    dropped: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not (self.missing or self.unmapped or self.misshapen)
-
-    def __str__(self) -> str:
-        shapes = [f"{name} is {list(found)}, expected {list(want)}" for name, want, found in self.misshapen]
-        lists = (("missing", self.missing), ("without a rule", self.unmapped), ("of the wrong shape", shapes))
-        return "; ".join(f"{len(names)} {word}: {_some(names)}" for word, names in lists if names) or "all fit"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-class MappingError(FormatError):
-    """A file's tensors don't fit the family; `report` has every name."""
-
-    def __init__(self, family: str, dialect: str, report: MappingReport) -> None:
-        super().__init__(f"the tensors don't fit a {family} model under its {dialect} names: {report}")
-        self.report = report
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +75,7 @@ class Family:
     like: str | None = None  # the table that it begins as
     meta: Mapping[str, Any] | None = None  # its own key-values (models/meta/keys.py)
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # sets of layers
+    apart: tuple[str, ...] = ()  # how names of other parts of the model begin
     _expansions: dict[tuple[str, str, Sizes], Expansion] = field(default_factory=dict, init=False, repr=False)
 
     # ------------------------------------------------------------------ sizes
@@ -122,7 +92,8 @@ class Family:
     def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The config with its class's defaults filled in (see config.py)."""
         architecture = self._known(config)
-        facts = effective(config, architecture.defaults, architecture.null, architecture.full_layers)
+        whole = architecture.whole(config)
+        facts = effective(whole, architecture.defaults, architecture.null, architecture.full_layers)
         count = self._layer_count("hf", facts) if self.kinds else 0
         return {**facts, "layer_count": count, "layer_sets": layer_sets(self.kinds, "hf", facts, count)}
 
@@ -246,12 +217,21 @@ class Family:
         expansion = self.expansion(dialect, sizes, self.prefix_of(dialect, shapes, sizes))
         places = expansion.places
         begun = {places[name].need for name in shapes if name in places}
+        others = [n for n in shapes if n not in places]
         return MappingReport(
             tuple(n for n, p in places.items() if n not in shapes and (p.need is None or p.need in begun)),
-            tuple(n for n in shapes if n not in places and n not in expansion.dropped),
+            tuple(n for n in others if n not in expansion.dropped and not self._is_apart(n)),
             tuple((n, places[n].shape, s) for n, s in shapes.items() if n in places and tuple(s) != places[n].shape),
-            tuple(n for n in shapes if n in expansion.dropped and n not in places),
+            tuple(n for n in others if n in expansion.dropped),
+            tuple(n for n in others if self._is_apart(n)),
         )
+
+    def _is_apart(self, name: str) -> bool:
+        return bool(self.apart) and name.startswith(self.apart)
+
+    def parted(self, names: Iterable[str]) -> dict[str, int]:
+        """How many tensors belong to other parts of the model, by how their names begin."""
+        return dict(Counter(start for name in names for start in self.apart if name.startswith(start)))
 
     def kind(self, dialect: str, sizes: Sizes, name: str) -> str:
         """The kind of the roles that a physical tensor holds (norm, linear, embedding ...), for a recipe."""
@@ -267,6 +247,16 @@ class Family:
         places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
         return [n for n, p in places.items() if n in tensors and any(c.instance in wanted for c in p.cells)]
 
+    def holding_blocks(self, sizes: Sizes, roles: Mapping[Instance, Node]) -> str | None:
+        """The dialect that holds the codes of these roles' blocks as they are; None where there is none."""
+        for dialect in self.dialects.values():
+            if dialect.holds is not None:
+                kept = {t for t in dialect.templates if t not in self.dialects["hf"].templates}
+                held = [n.spec.dtype.name for (role, _), n in roles.items() if any(role in t.roles for t in kept)]
+                if held and set(held) == {dialect.holds}:
+                    return dialect.name
+        return None
+
     # ------------------------------------------------------------------ tensors
 
     def load(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Node]) -> dict[Instance, Node]:
@@ -278,22 +268,8 @@ class Family:
         roles: dict[Instance, Node] = {}
         for name, place in places.items():
             if (node := tensors.get(name)) is not None:
-                roles |= self._cut(dialect, sizes, place, node)
+                roles |= cut(place, node, self._lie(dialect, sizes, place))
         return roles
-
-    def _cut(self, dialect: str, sizes: Sizes, place: Place, node: Node) -> dict[Instance, Node]:
-        from weighbridge.tensors.layouts import Dealt
-        from weighbridge.tensors.nodes import reshape, slice_rows
-
-        out = {}
-        known = {r: (self._layout(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
-        if place.dealt:
-            node = Dealt(place.dealt, place.heights).undo(node)
-        for instance, start, shape in place.cells:
-            part = node if node.spec.shape == shape else slice_rows(node, start, shape)
-            layout, own = known[instance[0]]
-            out[instance] = reshape(layout.undo(part) if layout else part, own)
-        return out
 
     def save(
         self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], *, source_order: Sequence[str] | None = None,
@@ -331,19 +307,18 @@ class Family:
             raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
 
     def _join(self, dialect: str, sizes: Sizes, place: Place, roles: Mapping[Instance, Node]) -> Node:
-        from weighbridge.tensors.layouts import Dealt
-        from weighbridge.tensors.nodes import concat, reshape
-
-        parts = []
-        known = {r: (self._layout(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
-        for instance, _, lies in place.cells:
+        parts, known = [], self._lie(dialect, sizes, place)
+        for instance, _, _ in place.cells:
             node, (layout, shape) = roles[instance], known[instance[0]]
             if node.spec.shape != shape:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
                 raise MappingError(self.name, dialect, report)
-            parts.append(reshape(layout.apply(node) if layout else node, lies))
-        whole = concat(parts)
-        return reshape(Dealt(place.dealt, place.heights).apply(whole) if place.dealt else whole, place.shape)
+            parts.append(layout.apply(node) if layout else node)
+        return join(place, parts)
+
+    def _lie(self, dialect: str, sizes: Sizes, place: Place) -> dict[str, tuple[Layout | None, Shape]]:
+        """How each role of a place lies there, and its own shape."""
+        return {r: (self._layout(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
 
     def _made(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node]) -> dict[Instance, Node]:
         """Tensors that follow from the config and that this dialect has a name for."""
@@ -355,15 +330,8 @@ class Family:
         return out
 
     def _layout(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
-        via: Via | None = self.rows[role].via.get(dialect)
-        return None if via is None else _layout(via, tuple(int(s) if s.isdigit() else sizes[s] for s in via.symbols))
-
-
-@lru_cache(maxsize=256)
-def _layout(via: Via, arguments: tuple[int, ...]) -> Layout:
-    from weighbridge.tensors.layouts import layout
-
-    return layout(via.layout, *arguments)
+        via = self.rows[role].via.get(dialect)
+        return None if via is None else layout_of(via, arguments(via, sizes))
 
 
 def _make(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
@@ -410,6 +378,7 @@ def build_family(doc: Mapping[str, Any]) -> Family:
         doc["name"], doc["gguf"], MappingProxyType(rows), MappingProxyType(dialects), MappingProxyType(architectures),
         MappingProxyType(sizes), MappingProxyType(doc["index"]), doc.get("like"), doc.get("meta"),
         MappingProxyType(kinds),
+        tuple(doc.get("apart", ())),
     )  # fmt: skip
 
 

@@ -93,11 +93,11 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Implied:
-    """A config's value that llama.cpp's graph takes to be this expression: coming back it is that, and a config that
-    says otherwise loses it. The first of several for one key that counts."""
+    """A config's value that llama.cpp's graph takes to be this expression, or that all of the family have: coming back
+    it is that, and a config that says otherwise loses it. The first of several for one key that counts."""
 
     config: str
-    value: str
+    value: str | bool
     when: Mapping[str, tuple[Any, ...]]
 
 
@@ -138,7 +138,7 @@ def implied(rules: Rules, config: Mapping[str, Any]) -> dict[str, Any]:
     for row in rules.implied:
         known = {**config, **{key: value for key, value in out.items() if value is not None}}
         if row.config not in out and all(_holds(lookup(known, path), wanted) for path, wanted in row.when.items()):
-            out[row.config] = lookup(known, row.value)
+            out[row.config] = lookup(known, row.value) if isinstance(row.value, str) else row.value
     return out
 
 

@@ -75,8 +75,9 @@ def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
         if value is not None and value not in harmless:
             out.append(f"config.json: {path} = {value!r} has no key in a {family.gguf} GGUF")
     for key, value in implied(table().rules(family), facts).items():
-        if value is not None and facts.get(key) not in (None, value):
-            out.append(f"config.json: {key} = {facts[key]!r} has no key in a {family.gguf} GGUF, which means {value!r}")
+        said = lookup(facts, key)
+        if value is not None and said not in (None, value):
+            out.append(f"config.json: {key} = {said!r} has no key in a {family.gguf} GGUF, which means {value!r}")
     return out
 
 
@@ -129,7 +130,7 @@ def gguf_to_config(
     _implied(config, family)
     _vocabulary(config, metadata, family)
     _lessened(config, architecture, family)
-    config |= {k: v for k, v in implied(table().rules(family), config).items() if v is not None}
+    config |= {k: v for k, v in implied(table().rules(family), config).items() if v is not None and "." not in k}
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:
         config["torch_dtype"] = torch_dtype
@@ -160,7 +161,8 @@ def _rotary(
 ) -> list[str]:  # fmt: skip
     """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too. Where layers with a
     window rotate in another way, 5's spelling stands beside: 4 has words for them in few classes alone."""
-    rope, sliding = config.pop("rope", {}), config.pop("rope_sliding", None)
+    own = {k.removeprefix("rope."): v for k, v in implied(table().rules(family), config).items() if k[:5] == "rope."}
+    rope, sliding = {**config.pop("rope", {}), **own}, config.pop("rope_sliding", None)
     word = next((w for w in THETA if w in _plain_defaults(family)), None)
     if word is None:
         return []
