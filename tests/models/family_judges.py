@@ -41,6 +41,7 @@ PINNED = Path(__file__).parent / "golden" / "canonical"
 # Settings that change no number and that a GGUF doesn't hold, or that transformers says twice.
 UNHELD = {
     "initializer_range", "transformers_version", "use_cache", "attention_dropout", "_name_or_path", "dtype", "label2id",
+    "torch_dtype",
     "return_dict", "output_hidden_states", "architectures", "rope_parameters", "rope_theta", "partial_rotary_factor",
     "rope_local_base_freq", "rope_scaling",
     # follow from the rest (tests/proof asks transformers itself)
@@ -115,9 +116,11 @@ _HEADED = {"gpt-oss"}  # whose output never is the embedding
 
 def judge_keys(family: Family, model: str) -> None:
     """The architecture's key-values are the reference's: names, types, values, order."""
-    ours = CASES[model].ours
+    ours, named = CASES[model].ours, CASES[model].named
     recorded = golden()[model]["keys"]
-    want = [[key, kind, _coded(kind, ours[key]) if key in ours else value] for key, kind, value in recorded]
+    want = [
+        [named.get(key, key), kind, _coded(kind, ours[key]) if key in ours else value] for key, kind, value in recorded
+    ]
     assert [["general.architecture", "str", family.gguf], *keys_of(family, model)] == want, model
 
 
@@ -266,7 +269,8 @@ _BY_LAYERS = {"gemma2": 46, "gemma3": 62}  # llama.cpp, models/gemma2.cpp and ge
 def metadata_of(model: str) -> dict[str, Any]:
     """The recorded keys as a reader gives them, with a vocabulary of the right size and its special tokens."""
     recorded = golden()[model]
-    keys = {k: CASES[model].ours.get(k, _value(kind, value)) for k, kind, value in recorded["keys"]}
+    ours, named = CASES[model].ours, CASES[model].named
+    keys = {named.get(k, k): ours.get(k, _value(kind, value)) for k, kind, value in recorded["keys"]}
     config = recorded["config"]
     if f"{keys['general.architecture']}.vocab_size" not in keys:
         keys["tokenizer.ggml.tokens"] = ["x"] * config["vocab_size"]
@@ -311,7 +315,7 @@ def judge_defaults(family: Family, model: str) -> None:
     assert said in (None, _sizes_or_none(family, {"architectures": [name]})), name
     filled = family.effective({"architectures": [name]})
     assert not architecture.full_layers or filled["layer_types"] == theirs["layer_types"]
-    for key in (*architecture.null, *({"num_key_value_heads"} & theirs.keys())):
+    for key in (*architecture.null, *({"num_key_value_heads", "intermediate_size"} & theirs.keys())):
         assert filled.get(key) == theirs[key], f"{name}: {key}"
 
 

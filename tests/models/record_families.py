@@ -1,10 +1,10 @@
 """Records what others make of the models in tests/oracles/families:
 `python -m tests.models.record_families [NAME ...]`.
 
-Of each: config.json, names and shapes as transformers writes them, the reference converter's tensors and keys, and
-where a case says so what transformers 5 holds in memory ("hf5") and what mlx-lm holds ("mlx"). The numbers of a tensor
-follow from its name (`values`), so a digest tells whether another's tensor is made of the same numbers in the same
-order.
+Of each: config.json, names and shapes as transformers writes them (or, where it has no class, as they are published),
+the reference converter's tensors and keys, and where a case says so what transformers 5 holds in memory ("hf5") and
+what mlx-lm holds ("mlx"). The numbers of a tensor follow from its name (`values`), so a digest tells whether another's
+tensor is made of the same numbers in the same order.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     folder = models.build(case, parent / case.name)
     arrays = _renumber(folder)
     config = json.loads((folder / "config.json").read_text())
-    model_class = getattr(transformers, config["architectures"][0])
     out: dict[str, Any] = {"config": config, "hf": {n: list(a.shape) for n, a in arrays.items()}}
     out |= _reference(folder, parent, case.hparams)
+    model_class = getattr(transformers, config["architectures"][0], None)
     if "hf5" in case.recorded:
         held = model_class.from_pretrained(folder, dtype="float32").state_dict()
         tied = config.get("tie_word_embeddings")
@@ -79,7 +79,7 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
         out["mlx"] = {n: _brief(a) for n, a in _mlx(config, arrays).items()}
     if "mxfp4" in case.recorded:
         out["mxfp4"] = {n: _brief(a) for n, a in _as_blocks(arrays).items()}
-    defaults = model_class.config_class().to_dict()
+    defaults = model_class.config_class().to_dict() if model_class else case.defaults
     out["defaults"] = {k: v for k, v in defaults.items() if k not in ("transformers_version", "_name_or_path")}
     return out
 

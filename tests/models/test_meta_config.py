@@ -18,7 +18,7 @@ from tests.models.arch_judges import golden
 from tests.models.family_judges import judge_keys, models_of
 from tests.models.reference_cases import CASES, GQA, LLAMA, SMALL, Case
 
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.gguf_meta import KV
 from weighbridge.models.arch.make import f32, llama3, llama3_parameters
 from weighbridge.models.arch.table import families, family_of_hf
@@ -139,7 +139,7 @@ def test_a_fault_in_a_row_is_seen(document, monkeypatch) -> None:
     wrong = keys.build_table(document)
     for module in ("keys", "general", "table"):
         monkeypatch.setattr(f"weighbridge.models.meta.{module}.table", lambda: wrong)
-    with pytest.raises((AssertionError, FormatError)):
+    with pytest.raises((AssertionError, FormatError, UsageError)):
         judge_all()
 
 

@@ -19,7 +19,12 @@ ENCODERS = (
 
 @dataclass(frozen=True)
 class Case:
-    """One model: its transformers config class, what differs from the defaults, and its tokenizer."""
+    """One model: its transformers config class, what differs from the defaults, and its tokenizer.
+
+    Where transformers has no class, since the model's own code came with its weights, `config` is the name of the class
+    in that code, `shapes` are the tensors as they are published, `defaults` those of that code's config; what the model
+    computes is asked of its twin (twins.py).
+    """
 
     name: str
     config: str
@@ -32,12 +37,16 @@ class Case:
     def pre(self) -> str | None:
         return vocabularies.PRE[self.tokenizer]
 
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    judged: bool = True  # whether the reference converts its tokenizer
     said: dict[str, Any] = field(default_factory=dict)  # what config.json says beside
     # what the reference asks of a config and transformers 5 keeps no more: given to it, else it converts none of these
     hparams: dict[str, Any] = field(default_factory=dict)
     ours: dict[str, Any] = field(
         default_factory=dict
     )  # keys that the reference gets wrong (docs/reference-differences.md)
+    named: dict[str, str] = field(default_factory=dict)  # ... or gives a wrong name: its name, ours
     settings: dict[str, Any] = field(default_factory=dict)  # under which transformers computes what llama.cpp does
     runs: bool = True  # whether llama.cpp runs it
     tolerance: float | None = None  # of llama.cpp's logits, where its graph rounds to f16 (latent attention)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracles import families, mxfp4, vocabularies
+from tests.oracles import families, mxfp4, twins, vocabularies
 from tests.oracles.case import Case
 
 F32 = NDArray[np.float32]
@@ -245,8 +245,15 @@ def randomize(model: Any, seed: int, spreads: Spreads = ()) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            mean, std = next((s for ends, s in (*spreads, *_SPREADS) if name.endswith(ends)), (0.0, 0.15))
-            parameter.copy_((torch.randn(parameter.shape, generator=generator) * std + mean).bfloat16())
+            parameter.copy_(drawn(name, parameter.shape, generator, spreads))
+
+
+def drawn(name: str, shape: Sequence[int], generator: Any, spreads: Spreads) -> Any:
+    """A parameter's random numbers, in bf16."""
+    import torch
+
+    mean, std = next((s for ends, s in (*spreads, *_SPREADS) if name.endswith(ends)), (0.0, 0.15))
+    return (torch.randn(tuple(shape), generator=generator) * std + mean).bfloat16()
 
 
 def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
@@ -255,6 +262,8 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     import transformers
 
     folder.mkdir(parents=True)
+    if case.shapes:
+        return _published(case, folder, dtype)
     config = getattr(transformers, case.config)(vocab_size=vocabularies.SIZES[case.tokenizer], **case.options)
     auto = transformers.AutoModel if case.bert else transformers.AutoModelForCausalLM
     torch.manual_seed(0)
@@ -274,6 +283,20 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     return folder
 
 
+def _published(case: Case, folder: Path, dtype: str) -> Path:
+    """A model of a class that transformers hasn't, as its publisher lays it out."""
+    import torch
+    from safetensors.torch import save_file
+
+    size, generator = vocabularies.SIZES[case.tokenizer], torch.Generator().manual_seed(20)
+    tensors = {n: drawn(n, s, generator, case.spreads).to(getattr(torch, dtype)) for n, s in case.shapes.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = {"architectures": [case.config], "vocab_size": size, "torch_dtype": dtype, **case.options, **case.said}
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    vocabularies.WRITERS[case.tokenizer](folder)
+    return folder
+
+
 def _respell(path: Path) -> None:
     path.write_text(json.dumps(respelled(json.loads(path.read_text())), indent=2))
 
@@ -290,7 +313,8 @@ def respelled(config: dict[str, Any]) -> dict[str, Any]:
         if (share := full.pop("partial_rotary_factor", None)) is not None:
             config["partial_rotary_factor"] = share
         config["rope_scaling"] = None if full["rope_type"] == "default" else full
-    config["torch_dtype"] = config.pop("dtype")
+    if "dtype" in config:
+        config["torch_dtype"] = config.pop("dtype")
     if config["model_type"] == "qwen3_moe":
         config["num_experts"] = config.pop("num_local_experts")
     return config
@@ -326,12 +350,26 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
     import transformers
 
     torch.set_num_threads(2)
+    if (twin := twins.of(folder)) is not None:
+        return twin.load(folder)
     auto = transformers.AutoModel if embedding else transformers.AutoModelForCausalLM
     settings = transformers.AutoConfig.from_pretrained(folder)
     for key, value in config.items():
         setattr(settings, key, value)
     model = auto.from_pretrained(folder, config=settings, dtype=torch.float32, attn_implementation="eager")
     return model.eval()
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """A folder's config as transformers understands it; where it has no class, as it is written."""
+    from transformers import AutoConfig
+
+    if twins.of(folder) is not None:
+        config = dict(json.loads((folder / "config.json").read_text()))
+        if (scaling := config.get("rope_scaling")) and "long_factor" in scaling:
+            scaling.setdefault("original_max_position_embeddings", config["max_position_embeddings"])
+        return config
+    return dict(AutoConfig.from_pretrained(folder).to_dict())
 
 
 def logits(folder: Path, ids: Sequence[int], **config: Any) -> F32:

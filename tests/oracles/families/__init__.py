@@ -21,4 +21,4 @@ UNSAID: dict[str, dict[str, Any]] = {
 }
 
 # (case, type) that ours is compared with the reference converter's in.
-REFERENCES = [(name, case.asked) for name, case in CASES.items() if case.whole]
+REFERENCES = [(name, case.asked) for name, case in CASES.items() if case.whole and case.judged]

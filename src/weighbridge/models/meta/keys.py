@@ -46,6 +46,8 @@ class KeyRow:
     last: bool = False  # after all of the tokenizer's
     first: bool = False  # written before the general keys, as the reference does with what it finds among the tensors
     whole: bool = False  # a whole number in a config though the key is an f32
+    over: str = ""  # what the config's number is divided by, another of its numbers, which alone comes back
+    root: str = ""  # the square root of this number of the config divides it
     less: str = ""  # what the config's number is lessened by
     instead: bool = False  # in a family's own table: in the place of the shared row of this name
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
@@ -170,6 +172,7 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
         last=row.get("last", False), first=row.get("first", False), less=row.get("less", ""),
         instead=row.get("instead", False), known_back=known, whole=row.get("whole", False),
         layers=row.get("layers"),
+        over=row.get("over", ""), root=row.get("root", ""),
     )  # fmt: skip
 
 
@@ -225,8 +228,15 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
     value = number(value, path) * row.times if row.times != 1.0 else value
     value = number(value, path) - (evaluate(row.less, config) or 0) if row.less else value
     value = value if row.layers is None else _by_layer(row, config, value)
+    value = number(value, path) / _divisor(row, config) if row.over or row.root else value
     typed = coerce(value, row.type, path)
     return None if typed in ("", []) else KV(row.type, typed)  # the reference's writer skips what is empty
+
+
+def _divisor(row: KeyRow, config: Mapping[str, Any]) -> float:
+    if (divisor := number(config.get(row.over or row.root), row.over or row.root)) <= 0:
+        raise FormatError("is not positive, but a number is divided by it", field=row.over or row.root)
+    return math.sqrt(divisor) if row.root else divisor
 
 
 def _mapped(row: KeyRow, value: Any) -> Any:
@@ -269,14 +279,16 @@ def coerce(value: Any, kind: str, field: str) -> Any:
 # ---------------------------------------------------------------------- GGUF -> config
 
 
-def from_value(row: KeyRow, value: Any) -> Any:
-    """The config's value for a key's value."""
+def from_value(row: KeyRow, value: Any, config: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """The config's value for a key's value. `config`: what is restored already."""
     if row.absent == 0 and value == 0:
         return None
     if row.whole and value == int(value):
         return int(value)
     if row.map:
         return [_said(row, item) for item in value] if is_list(value) else _said(row, value)
+    if row.over or row.root:
+        return _multiplied(row, number(value, row.name), config)
     if row.type == "f32":
         return shortest(
             number(value, row.name) if row.times == 1.0 else f32(shortest(number(value, row.name)) / row.times)
@@ -284,6 +296,19 @@ def from_value(row: KeyRow, value: Any) -> Any:
     if row.layers is not None:
         return by_layer(value, row.name)
     return list(value) if row.type.startswith("arr") else value
+
+
+def _multiplied(row: KeyRow, value: float, config: Mapping[str, Any]) -> float | int:
+    """The divided number, or what it was divided by: the shortest that gives this f32 again."""
+    said = next((v for path in row.config if (v := lookup(config, path)) is not None), None)
+    if row.root:
+        divisor = _divisor(row, config)
+        return next((d for d in _decimals(value * divisor) if f32(d / divisor) == value), value * divisor)
+    if value <= 0:
+        raise FormatError("is not positive", field=row.name, found=value)
+    whole = number(said, row.config[0])
+    found = next((d for d in _decimals(whole / value) if f32(whole / d) == value), whole / value)
+    return int(found) if found == int(found) else found
 
 
 def understood(row: KeyRow, value: Any) -> bool:
@@ -304,10 +329,12 @@ def _said(row: KeyRow, value: Any) -> Any:
 
 def shortest(value: float) -> float:
     """The shortest decimal that is the same f32: 1e-06, not 9.999999974752427e-07."""
-    for digits in range(1, 10):
-        if f32(candidate := float(f"{value:.{digits}g}")) == f32(value):
-            return candidate
-    return value
+    return next((d for d in _decimals(value) if f32(d) == f32(value)), value)
+
+
+def _decimals(value: float) -> Iterator[float]:
+    """The number in one digit, in two, and so on."""
+    return (float(f"{value:.{digits}g}") for digits in range(1, 10))
 
 
 def store(config: dict[str, Any], path: str, value: Any) -> None:

@@ -151,7 +151,7 @@ def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family
         if row.back and key in metadata and understood(row, metadata[key]):
             own = next(((c,) for c in row.config if row.known_back and c in config), row.back)
             for place in own:
-                store(config, place, from_value(row, metadata[key]))
+                store(config, place, from_value(row, metadata[key], config))
     return known
 
 

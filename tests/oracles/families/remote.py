@@ -1,0 +1,253 @@
+"""The small models of families that transformers has no class for: names, shapes and defaults as their publishers' own
+code has them. See __init__.py, and twins.py for what they compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.oracles import vocabularies
+from tests.oracles.case import Case
+from tests.oracles.families.common import BPE, GQA, SPM
+
+Shapes = dict[str, tuple[int, ...]]
+_SPM, _BPE = vocabularies.SPM_SIZE, vocabularies.BPE_SIZE
+
+# The settings that most of them share, and their defaults in the publishers' config classes.
+_LLAMA: dict[str, Any] = {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, "rope_theta": 10000.0, "rope_scaling": None,
+    "initializer_range": 0.02, "use_cache": True,
+}  # fmt: skip
+_SMALL = GQA | SPM | {"hidden_act": "silu", "rope_theta": 5000.0}
+
+
+def _layers(count: int, one: Shapes) -> Shapes:
+    return {name.replace("{l}", str(i)): shape for i in range(count) for name, shape in one.items()}
+
+
+_INTERNLM2: Shapes = {
+    "model.tok_embeddings.weight": (_SPM, 64),
+    **_layers(
+        2,
+        {
+            "model.layers.{l}.attention.wqkv.weight": (128, 64),
+            "model.layers.{l}.attention.wo.weight": (64, 64),
+            "model.layers.{l}.attention_norm.weight": (64,),
+            "model.layers.{l}.feed_forward.w1.weight": (96, 64),
+            "model.layers.{l}.feed_forward.w2.weight": (64, 96),
+            "model.layers.{l}.feed_forward.w3.weight": (96, 64),
+            "model.layers.{l}.ffn_norm.weight": (64,),
+        },
+    ),
+    "model.norm.weight": (64,),
+    "output.weight": (_SPM, 64),
+}
+_MINICPM: Shapes = {
+    "model.embed_tokens.weight": (_SPM, 64),
+    **_layers(
+        2,
+        {
+            "model.layers.{l}.self_attn.q_proj.weight": (64, 64),
+            "model.layers.{l}.self_attn.k_proj.weight": (32, 64),
+            "model.layers.{l}.self_attn.v_proj.weight": (32, 64),
+            "model.layers.{l}.self_attn.o_proj.weight": (64, 64),
+            "model.layers.{l}.input_layernorm.weight": (64,),
+            "model.layers.{l}.mlp.gate_proj.weight": (96, 64),
+            "model.layers.{l}.mlp.up_proj.weight": (96, 64),
+            "model.layers.{l}.mlp.down_proj.weight": (64, 96),
+            "model.layers.{l}.post_attention_layernorm.weight": (64,),
+        },
+    ),
+    "model.norm.weight": (64,),
+}
+_MINICPM_SAID: dict[str, Any] = _SMALL | {
+    "model_type": "minicpm", "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 32,
+}  # fmt: skip
+_MINICPM_DEFAULTS = _LLAMA | {
+    "vocab_size": 32000, "tie_word_embeddings": True, "attention_bias": False, "attention_dropout": 0.0,
+    "scale_emb": 1, "dim_model_base": 1, "scale_depth": 1,
+}  # fmt: skip
+_LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + i / 16 for i in range(8)],
+    "long_factor": [1.5 + i / 4 for i in range(8)],
+    "original_max_position_embeddings": 256,
+}
+_EXAONE: Shapes = {
+    "transformer.wte.weight": (_BPE, 64),
+    **_layers(
+        2,
+        {
+            "transformer.h.{l}.ln_1.weight": (64,),
+            "transformer.h.{l}.attn.attention.q_proj.weight": (64, 64),
+            "transformer.h.{l}.attn.attention.k_proj.weight": (32, 64),
+            "transformer.h.{l}.attn.attention.v_proj.weight": (32, 64),
+            "transformer.h.{l}.attn.attention.out_proj.weight": (64, 64),
+            "transformer.h.{l}.ln_2.weight": (64,),
+            "transformer.h.{l}.mlp.c_fc_0.weight": (96, 64),
+            "transformer.h.{l}.mlp.c_fc_1.weight": (96, 64),
+            "transformer.h.{l}.mlp.c_proj.weight": (64, 96),
+        },
+    ),
+    "transformer.ln_f.weight": (64,),
+}
+_ELSEHOW = ("num_hidden_layers", "rms_norm_eps")
+_EXAONE_SAID: dict[str, Any] = {k: v for k, v in GQA.items() if k not in _ELSEHOW} | BPE | {
+    "model_type": "exaone", "num_layers": 2, "activation_function": "silu", "layer_norm_epsilon": 3e-3,
+}  # fmt: skip
+_EXAONE_EPSILON = {"exaone.attention.layer_norm_epsilon": "exaone.attention.layer_norm_rms_epsilon"}
+_EXAONE_DEFAULTS = {
+    "vocab_size": 102400, "max_position_embeddings": 2048, "hidden_size": 2048, "num_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 8192, "activation_function": "silu",
+    "rope_theta": 10000.0, "rope_scaling": None, "layer_norm_epsilon": 1e-5, "bos_token_id": 0, "eos_token_id": 2,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+_BAILING: Shapes = {
+    "model.word_embeddings.weight": (_BPE, 64),
+    **_layers(
+        3,
+        {
+            "model.layers.{l}.attention.query_key_value.weight": (128, 64),
+            "model.layers.{l}.attention.dense.weight": (64, 64),
+            "model.layers.{l}.attention.query_layernorm.weight": (16,),
+            "model.layers.{l}.attention.key_layernorm.weight": (16,),
+            "model.layers.{l}.input_layernorm.weight": (64,),
+            "model.layers.{l}.post_attention_layernorm.weight": (64,),
+        },
+    ),
+    "model.layers.0.mlp.gate_proj.weight": (192, 64),
+    "model.layers.0.mlp.up_proj.weight": (192, 64),
+    "model.layers.0.mlp.down_proj.weight": (64, 192),
+    **{
+        f"model.layers.{layer}.mlp.{name}": shape
+        for layer in (1, 2)
+        for name, shape in {
+            "gate.weight": (8, 64),
+            "gate.expert_bias": (8,),
+            **{f"experts.{e}.{part}_proj.weight": (32, 64) for e in range(8) for part in ("gate", "up")},
+            **{f"experts.{e}.down_proj.weight": (64, 32) for e in range(8)},
+            "shared_experts.gate_proj.weight": (64, 64),
+            "shared_experts.up_proj.weight": (64, 64),
+            "shared_experts.down_proj.weight": (64, 64),
+        }.items()
+    },
+    "model.norm.weight": (64,),
+    "lm_head.weight": (_BPE, 64),
+}
+_BAILING_SAID: dict[str, Any] = GQA | BPE | {
+    "model_type": "bailing_moe", "intermediate_size": 192, "num_hidden_layers": 3, "rope_theta": 5000.0,
+    "rope_scaling": None, "hidden_act": "silu", "head_dim": 16, "partial_rotary_factor": 0.5, "num_experts": 8,
+    "num_shared_experts": 1, "num_experts_per_tok": 3, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 64, "first_k_dense_replace": 1, "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5, "score_function": "sigmoid", "moe_router_enable_expert_bias": True,
+    "use_qk_norm": True, "use_bias": False, "use_qkv_bias": False, "tie_word_embeddings": False,
+    "num_nextn_predict_layers": 0,
+}  # fmt: skip
+_BAILING_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 157184, "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 20,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "hidden_act": "silu", "use_qkv_bias": False,
+    "use_bias": False, "rms_norm_eps": 1e-06, "tie_word_embeddings": False, "max_position_embeddings": 32768,
+    "rope_theta": 600000.0, "pad_token_id": 156892, "eos_token_id": 156892, "num_experts": 256,
+    "num_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "moe_intermediate_size": 512,
+    "first_k_dense_replace": 1, "head_dim": 128, "use_qk_norm": True, "num_nextn_predict_layers": 0,
+    "moe_router_enable_expert_bias": True, "routed_scaling_factor": 1.0,
+    "norm_topk_prob": True, "partial_rotary_factor": 1.0,  # where the config is silent the code takes these
+}  # fmt: skip
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "internlm2",
+            "InternLM2ForCausalLM",
+            "spm",
+            _SMALL | {"model_type": "internlm2", "bias": False, "tie_word_embeddings": False},
+            shapes=_INTERNLM2,
+            defaults=_LLAMA | {"vocab_size": 103168, "pad_token_id": 0, "bias": True, "tie_word_embeddings": False},
+            recorded=("mlx",),
+            older=("model.layers.0.attention.rotary_emb.inv_freq",),
+        ),
+        Case(
+            "minicpm",
+            "MiniCPMForCausalLM",
+            "spm",
+            _MINICPM_SAID | {"tie_word_embeddings": False},
+            shapes=_MINICPM | {"lm_head.weight": (_SPM, 64)},
+            defaults=_MINICPM_DEFAULTS,
+            recorded=("mlx",),
+        ),
+        # as MiniCPM 4
+        Case(
+            "minicpm-long",
+            "MiniCPMForCausalLM",
+            "spm",
+            _MINICPM_SAID | {"rope_scaling": _LONGROPE},
+            shapes=_MINICPM,
+            defaults=_MINICPM_DEFAULTS,
+        ),
+        Case(
+            "exaone",
+            "ExaoneForCausalLM",
+            "bpe",
+            _EXAONE_SAID
+            | {
+                "rope_theta": 2000.0,
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 4.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                },
+                "tie_word_embeddings": True,
+            },
+            shapes=_EXAONE,
+            defaults=_EXAONE_DEFAULTS,
+            named=_EXAONE_EPSILON,
+            recorded=("mlx",),
+            older=("transformer.rotary.inv_freq",),
+            judged=False,  # transformers 5 reads no tokenizer beside a config with such a rope_scaling
+        ),
+        Case(
+            "exaone-untied",
+            "ExaoneForCausalLM",
+            "bpe",
+            _EXAONE_SAID | {"rope_theta": 5000.0, "tie_word_embeddings": False},
+            shapes=_EXAONE | {"lm_head.weight": (_BPE, 64)},
+            defaults=_EXAONE_DEFAULTS,
+            named=_EXAONE_EPSILON,
+        ),
+        Case(
+            "ling2",
+            "BailingMoeV2ForCausalLM",
+            "bpe",
+            _BAILING_SAID,
+            shapes=_BAILING,
+            defaults=_BAILING_DEFAULTS,
+            recorded=("mlx",),
+            spreads=((("gate.weight",), (0.0, 0.1)),),
+            unheld=frozenset({"score_function"}),
+        ),
+    )
+}
+
+_ACT = {"hidden_act": "relu"}
+_ROPE = {"rope.rope_type": "dynamic"}
+UNSAID: dict[str, dict[str, Any]] = {
+    "internlm2": _ACT | _ROPE | {"bias": True, "tie_word_embeddings": True},
+    "minicpm": _ACT | _ROPE | {"attention_bias": True, "num_experts": 8},
+    "bailingmoe2": _ACT
+    | _ROPE
+    | {
+        "score_function": "softmax",
+        "use_bias": True,
+        "use_qkv_bias": True,
+        "use_qk_norm": False,
+        "moe_router_enable_expert_bias": False,
+        "num_shared_experts": 2,
+        "num_nextn_predict_layers": 1,
+    },
+    "exaone": {"activation_function": "relu"} | _ROPE,
+}

@@ -1,0 +1,178 @@
+"""Models that transformers has no class for, since their code came with the weights: what they compute.
+
+Each has a twin: a class of transformers that computes the same with the same weights under its own names. How the
+weights lie is said here plainly, apart from the tables under test.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Config = dict[str, Any]
+Tensors = dict[str, Any]
+Pairs = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Twin:
+    """`cls`: transformers' config class. `config`: its arguments for a config. `names`: parts of names and what they
+    are in the twin. `parts`: cuts a tensor that the twin has in several."""
+
+    cls: str
+    config: Callable[[Config], dict[str, Any]]
+    names: Pairs
+    parts: Callable[[Config, str, Any], Tensors] = lambda config, name, tensor: {name: tensor}
+
+    def load(self, folder: Path) -> Any:
+        """The twin with the folder's weights, in f32, eager attention."""
+        import torch
+        import transformers
+        from safetensors.torch import load_file, save_file
+
+        config = json.loads((folder / "config.json").read_text())
+        held: Tensors = {}
+        for name, tensor in load_file(folder / "model.safetensors").items():
+            held |= self.parts(config, name, tensor.float())
+        state = {_renamed(name, self.names): tensor.contiguous() for name, tensor in held.items()}
+        tied = config.get("tie_word_embeddings", "lm_head.weight" not in state)
+        settings = getattr(transformers, self.cls)(**_common(config), **self.config(config), tie_word_embeddings=tied)
+        with tempfile.TemporaryDirectory() as twin:
+            settings.save_pretrained(twin)
+            save_file(state, Path(twin, "model.safetensors"), {"format": "pt"})
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                twin, config=settings, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+            )
+        assert not found["unexpected_keys"], found
+        assert not found["missing_keys"], found
+        return model.eval()
+
+
+def of(folder: Path) -> Twin | None:
+    """The twin of a folder's class, where that is none of transformers'."""
+    said = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
+    return TWINS.get(said[0])
+
+
+def _renamed(name: str, pairs: Pairs) -> str:
+    for theirs, ours in pairs.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+def _common(config: Config) -> dict[str, Any]:
+    """What all say, each in its own words."""
+    heads = config["num_attention_heads"]
+    layers = config.get("num_hidden_layers", config.get("num_layers"))
+    return {
+        "vocab_size": config["vocab_size"],
+        "hidden_size": config["hidden_size"],
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": config.get("num_key_value_heads") or heads,
+        "max_position_embeddings": config["max_position_embeddings"],
+    }
+
+
+def _rope(config: Config, **more: Any) -> dict[str, Any]:
+    scaling = config.get("rope_scaling") or {"rope_type": "default"}
+    return {"rope_parameters": {"rope_theta": config.get("rope_theta", 10000.0), **scaling, **more}}
+
+
+def _llama(config: Config) -> dict[str, Any]:
+    epsilon = config.get("rms_norm_eps", config.get("layer_norm_epsilon"))
+    return {"intermediate_size": config["intermediate_size"], "rms_norm_eps": epsilon, **_rope(config)}
+
+
+def _grouped(config: Config, name: str, tensor: Any) -> Tensors:
+    """InternLM 2: for each head of keys its queries, its key, its value."""
+    if "wqkv" not in name:
+        return {name: tensor}
+    groups, width = config["num_key_value_heads"], config["hidden_size"]
+    heads = tensor.reshape(groups, -1, width // config["num_attention_heads"], width)
+    parts = {"q": heads[:, :-2], "k": heads[:, -2], "v": heads[:, -1]}
+    return {name.replace("wqkv", f"{part}_proj"): t.reshape(-1, width) for part, t in parts.items()}
+
+
+_INTERNLM2 = {
+    "tok_embeddings": "embed_tokens",
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attention.wo": "self_attn.o_proj",
+    ".attention.": ".self_attn.",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "output.weight": "lm_head.weight",
+}
+_EXAONE = {
+    "transformer.wte": "model.embed_tokens",
+    "transformer.ln_f": "model.norm",
+    "transformer.h.": "model.layers.",
+    "ln_1": "input_layernorm",
+    "ln_2": "post_attention_layernorm",
+    "attn.attention.out_proj": "self_attn.o_proj",
+    "attn.attention": "self_attn",
+    "c_fc_0": "gate_proj",
+    "c_fc_1": "up_proj",
+    "c_proj": "down_proj",
+}
+
+
+def _minicpm(config: Config) -> dict[str, Any]:
+    """MiniCPM is a Granite 3 that divides where that multiplies."""
+    return _llama(config) | {
+        "embedding_multiplier": float(config["scale_emb"]),
+        "residual_multiplier": config["scale_depth"] / math.sqrt(config["num_hidden_layers"]),
+        "logits_scaling": config["hidden_size"] / config["dim_model_base"],
+        "attention_multiplier": (config["hidden_size"] / config["num_attention_heads"]) ** -0.5,
+    }
+
+
+_BAILING = {
+    "word_embeddings": "embed_tokens",
+    "attention.dense": "self_attn.o_proj",
+    "query_layernorm": "q_norm",
+    "key_layernorm": "k_norm",
+    "gate.expert_bias": "gate.e_score_correction_bias",
+    ".attention.": ".self_attn.",
+}
+
+
+def _bailing(config: Config) -> dict[str, Any]:
+    """Ling 2 is a GLM 4.5."""
+    same = (
+        "moe_intermediate_size", "first_k_dense_replace", "num_experts_per_tok", "n_group", "topk_group", "head_dim",
+        "norm_topk_prob", "routed_scaling_factor",
+    )  # fmt: skip
+    return {
+        **_llama(config),
+        **_rope(config, partial_rotary_factor=config["partial_rotary_factor"]),
+        **{key: config[key] for key in same},
+        "n_routed_experts": config["num_experts"],
+        "n_shared_experts": config["moe_shared_expert_intermediate_size"] // config["moe_intermediate_size"],
+        "use_qk_norm": True,
+        "attention_bias": False,
+    }
+
+
+def _joined(config: Config, name: str, tensor: Any) -> Tensors:
+    """q, k and v one under the other."""
+    if "query_key_value" not in name:
+        return {name: tensor}
+    heads, pairs, width = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    cut = tensor.split([heads * width, pairs * width, pairs * width])
+    return {name.replace("query_key_value", f"{part}_proj"): t for part, t in zip("qkv", cut, strict=True)}
+
+
+TWINS: dict[str, Twin] = {
+    "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
+    "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),
+    "ExaoneForCausalLM": Twin("LlamaConfig", _llama, _EXAONE),
+    "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _joined),
+}
