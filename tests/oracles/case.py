@@ -59,6 +59,7 @@ class Case:
     head: str | None = None  # the class with a head that is built: only recorded, since going back gives the bare one
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
+    mtp: bool = False  # a layer that predicts further tokens behind the others
     mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
 

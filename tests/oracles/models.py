@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.oracles import families, mxfp4, twins, vocabularies
+from tests.oracles import families, mtp, mxfp4, twins, vocabularies
 from tests.oracles.case import Case
 
 F32 = NDArray[np.float32]
@@ -272,6 +272,8 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
     if case.mxfp4:
         mxfp4.pack(folder)
+    if case.mtp:
+        mtp.add(folder)
     if case.v4:
         _respell(folder / "config.json")
     if case.said:

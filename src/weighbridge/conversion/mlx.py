@@ -19,7 +19,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import targets
 from weighbridge.conversion.draft import Draft, apart, retyped, side_files
-from weighbridge.conversion.plan import Move
+from weighbridge.conversion.plan import Loss, Move
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
@@ -68,6 +68,9 @@ def to_mlx(model: Checkpoint, options: ConvertOptions) -> Draft:
     """The tensors and files of the folder. UsageError where the options contradict each other."""
     named = model.family.save("mlx", model.sizes, model.roles)
     draft = Draft({}, {"format": "mlx"}, losses=apart(model))
+    lost = model.family.lost("mlx", model.sizes, model.roles)
+    names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
+    draft.losses += [Loss("left out: mlx-lm has no place for it", name) for name in names]
     wanted = _wanted(model, options)
     overall = _asked(options)
     chosen: dict[str, Quantization] = {}

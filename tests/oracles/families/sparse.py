@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, WINDOW
+from tests.oracles.families.common import BPE, GLM, GQA, WINDOW, theta
 
 # llama.cpp rounds the bounds of yarn's ramp (`truncate`), the model's own code doesn't.
 _YARN = {
@@ -23,6 +23,13 @@ _GPT_OSS: dict[str, Any] = GQA | BPE | {
 }  # fmt: skip
 _ROUNDED = {"rope_parameters": _YARN | {"truncate": True}}
 
+_GLM: dict[str, Any] = GQA | GLM | theta(5000.0, partial_rotary_factor=0.5) | {
+    "num_hidden_layers": 3, "head_dim": 24, "moe_intermediate_size": 32, "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "n_shared_experts": 3, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+    "num_nextn_predict_layers": 1,
+}  # fmt: skip
+_ROUTER = ((("mlp.gate.weight",), (0.0, 0.1)),)  # a sigmoid in front of the experts must not saturate
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -30,11 +37,32 @@ CASES: dict[str, Case] = {
         Case("gpt-oss", "GptOssConfig", "bpe", _GPT_OSS, recorded=("mlx", "mxfp4"), settings=_ROUNDED),
         # ... and as it is published: llama.cpp rounds what it multiplies with MXFP4 to 8 bits
         Case("gpt-oss-mxfp4", "GptOssConfig", "bpe", _GPT_OSS, mxfp4=True, v4=True, settings=_ROUNDED, runs=False),
+        # GLM-4.5: dots.llm1 with biases, half of a head rotating, and a layer behind the others
+        Case(
+            "glm4.5",
+            "Glm4MoeConfig",
+            "glm",
+            _GLM | {"use_qk_norm": True, "attention_bias": True},
+            mtp=True,
+            recorded=("hf5", "mlx"),
+            spreads=_ROUTER,
+            unheld=frozenset({"bos_token_id"}),
+        ),
+        # GLM-4.5-Air, from whose folder transformers has left that layer away
+        Case(
+            "glm4.5-air",
+            "Glm4MoeConfig",
+            "glm",
+            _GLM | {"tie_word_embeddings": True},
+            spreads=_ROUTER,
+            unheld=frozenset({"bos_token_id"}),
+        ),
     )
 }
 
 _ACT = {"hidden_act": "relu"}
 UNSAID: dict[str, dict[str, Any]] = {
+    "glm4moe": _ACT | {"rope.rope_type": "dynamic", "scoring_func": "softmax", "n_group": 2},
     "gpt-oss": _ACT
     | {"rope.rope_type": "dynamic", "rope.truncate": True, "attention_bias": False, "full_attention_every": 3}
     | {"swiglu_alpha": 1.0, "swiglu_limit": 5.0, "tie_word_embeddings": True},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 from typing import Any, NamedTuple
 
@@ -73,6 +73,7 @@ class Plan:
     layers: Collection[int] | None = None  # which of the lead index exist; None: all
     dealt: int = 0  # in how many groups the parts are dealt out; 0: one under the other
     indices: tuple[str, ...] = ()  # the names of the indices: those of lead and rest, then the stacked ones
+    spare: Collection[int] = ()  # layers whose tensors may all be absent
 
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
@@ -106,7 +107,8 @@ class Place:
 
     @property
     def need(self) -> str | None:
-        return self._plan.need
+        spare = self.named and self.named[0] in self._plan.spare
+        return f"{self._plan.need or 'all'} of spare layers" if spare else self._plan.need
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -170,19 +172,33 @@ def applies(row: Row, sizes: Sizes) -> bool:
 
 def expand(
     dialect: Dialect, rows: Mapping[str, Row], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
-    sizes: Sizes, prefix: str,
+    sizes: Sizes, prefix: str, spare: Collection[int] = (),
 ) -> Expansion:  # fmt: skip
-    """Every place of a dialect, layer by layer in the order of the table, and every name it drops."""
-    counts = index_counts(index, sizes)
+    """Every place of a dialect, layer by layer in the order of the table, and every name it drops. `spare`: layers
+    whose tensors may all be absent."""
+    counts, gone = index_counts(index, sizes), absent(dialect, sizes)
     plans = [
         _plan(dialect.name, t, rows, role_indices, counts, sizes, prefix)
         for t in dialect.templates
         if applies(rows[t.roles[0]], sizes)
     ]
+    if spare or gone:
+        layer = next(iter(index))
+        plans = [_held(p, range(counts[layer]), spare, gone) if p.lead == (layer,) else p for p in plans]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
     places = {place.name: place for place in _places(plans, counts)}
     dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
     return Expansion(places, dropped)
+
+
+def absent(dialect: Dialect, sizes: Sizes) -> frozenset[int]:
+    """The layers that a dialect hasn't."""
+    return frozenset[int]().union(*(dict(sizes.layers)[name] for name in dialect.without))
+
+
+def _held(plan: Plan, layers: range, spare: Collection[int], gone: Collection[int]) -> Plan:
+    kept = layers if plan.layers is None else plan.layers
+    return replace(plan, spare=spare, layers=[n for n in kept if n not in gone])
 
 
 def index_counts(index: Mapping[str, str], sizes: Sizes) -> dict[str, int]:

@@ -27,14 +27,16 @@ Layers = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where a config and a GGUF say which layers are in a set."""
+    """Where a config and a GGUF say which layers are in a set. `spare`: the tensors of these layers may all be absent,
+    though the config counts them."""
 
     hf: tuple[str, ...]
     gguf: tuple[str, ...]
+    spare: bool = False
 
 
 def parse_kinds(doc: Mapping[str, Any]) -> dict[str, Kind]:
-    return {name: Kind(tuple(row["hf"]), tuple(row["gguf"])) for name, row in doc.items()}
+    return {name: Kind(tuple(row["hf"]), tuple(row["gguf"]), row.get("spare", False)) for name, row in doc.items()}
 
 
 def layer_sets(kinds: Mapping[str, Kind], side: str, values: Mapping[str, Any], count: int) -> dict[str, Layers]:
@@ -89,9 +91,9 @@ def _slice(source: str, values: Mapping[str, Any], count: int) -> Layers | None:
 
 
 def as_config(kinds: Mapping[str, Kind], sets: Mapping[str, Layers], count: int) -> dict[str, Any]:
-    """The sets as a config says them, each in the first of its ways."""
+    """The sets as a config says them, each in the first of its ways; spare layers it counts."""
     out: dict[str, Any] = {}
-    for name, kind in kinds.items():
+    for name, kind in ((n, k) for n, k in kinds.items() if not k.spare):
         source, layers = kind.hf[0], sets[name]
         if source.startswith("["):
             out |= _periodic(source, layers, count)

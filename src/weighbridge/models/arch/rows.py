@@ -6,7 +6,7 @@ A table is ours, not input: a mistake in it is a UsageError that names the row, 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -95,7 +95,8 @@ class Template:
 class Dialect:
     """A column: its templates in the order of the rows, the prefixes it is written with, names that are dropped.
     `first`: roles that the reference writes before all others of a source under these names. `holds`: the block type
-    whose codes it holds as they are; what a GGUF has in that type is written under these names."""
+    whose codes it holds as they are; what a GGUF has in that type is written under these names.
+    `without`: sets of layers that it hasn't."""
 
     name: str
     templates: tuple[Template, ...]
@@ -105,6 +106,7 @@ class Dialect:
     together: tuple[tuple[str, ...], ...]
     first: tuple[str, ...] = ()
     holds: str | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,7 @@ def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) ->
         tuple(t for d in chain for t in doc.get("drop", {}).get(d, ())),
         options.get("order", "table"),
         tuple(tuple(group) for group in options.get("together", ())),
-        tuple(options.get("first", ())), options.get("holds"),
+        tuple(options.get("first", ())), options.get("holds"), tuple(options.get("without", ())),
     )  # fmt: skip
 
 
@@ -226,7 +228,7 @@ def check(
     dialects: Iterable[Dialect],
     indices: Mapping[str, str],
     sizes: Mapping[str, Size],
-    layers: Container[str] = (),
+    layers: Collection[str] = (),
 ) -> None:
     """What a table must hold to: known indices, known sizes, joined roles alike in all but their first axis."""
     for dialect in dialects:
@@ -240,6 +242,8 @@ def check(
                 raise UsageError(f"{template.name}: unknown index")
             if unknown := {s for via in template.via for s in via.symbols if not s.isdigit()} - set(sizes):
                 raise UsageError(f"{template.name}: unknown sizes {sorted(unknown)}")
+        if unknown := set(dialect.without).difference(layers):
+            raise UsageError(f"{dialect.name}: unknown layers {sorted(unknown)}")
     for row in rows.values():
         symbols = {*row.symbols, *(s for via in row.via.values() for s in via.symbols), *(row.span or ())} - {""}
         if unknown := {s for s in symbols if not s.isdigit()} - set(sizes):

@@ -36,6 +36,7 @@ from weighbridge.models.arch.expand import (
     Instance,
     Place,
     Sizes,
+    absent,
     applies,
     arguments,
     expand,
@@ -177,8 +178,14 @@ class Family:
         if key not in self._expansions:
             while len(self._expansions) >= 8:  # a few models at a time, not all there ever were
                 self._expansions.pop(next(iter(self._expansions)))
-            self._expansions[key] = expand(column, self.rows, self.role_indices, self.index, sizes, prefix)
+            named = self.rows, self.role_indices, self.index
+            self._expansions[key] = expand(column, *named, sizes, prefix, self._spare(sizes))
         return self._expansions[key]
+
+    def _spare(self, sizes: Sizes) -> frozenset[int]:
+        """The layers whose tensors may all be absent."""
+        known = dict(sizes.layers)
+        return frozenset[int]().union(*(known[name] for name, kind in self.kinds.items() if kind.spare))
 
     def _dialect(self, name: str) -> Dialect:
         if name not in self.dialects:
@@ -240,7 +247,13 @@ class Family:
     def lost(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Any]) -> list[Instance]:
         """Roles that the dialect can't hold, though they are weights: what a plan must list as losses."""
         held = {r for t in self._dialect(dialect).templates for r in t.roles if applies(self.rows[r], sizes)}
-        return [i for i in roles if i[0] not in held and not self.rows[i[0]].make]
+        gone, layer = absent(self._dialect(dialect), sizes), next(iter(self.index))
+        layered = {role for role, indices in self.role_indices.items() if indices[:1] == (layer,)} if gone else ()
+        return [
+            (role, index)
+            for role, index in roles
+            if (role not in held or (role in layered and index[0] in gone)) and not self.rows[role].make
+        ]
 
     def holding(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any], wanted: Container[Instance]) -> list[str]:
         """The names of the tensors that hold any of `wanted`."""

@@ -251,7 +251,7 @@ def _lessened(config: dict[str, Any], architecture: Architecture, family: Family
         if row.less:
             if evaluate(row.less, config) is None:
                 config |= {k: v for k, v in architecture.defaults.items() if k in row.less and config[k] is None}
-            config[row.back[0]] += evaluate(row.less, config)
+            config[row.back[0]] += evaluate(row.less, config) or 0
 
 
 def _vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> None:
