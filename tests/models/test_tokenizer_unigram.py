@@ -248,15 +248,21 @@ ADDED = {
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 # The normalization of published files: what it switches on (prefix, merge).
 SPELLINGS: dict[str, tuple[Any, Any, tuple[bool, bool]]] = {
-    "xlm-roberta-base": (None, {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}, (1, 1)),
-    "before 0.15": (None, {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True, "str_rep": "▁"}, (1, 0)),
-    "no prefix": (None, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}, (0, 0)),
+    "xlm-roberta-base": (
+        None, {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}, (True, True),
+    ),
+    "before 0.15": (
+        None, {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True, "str_rep": "▁"}, (True, False),
+    ),
+    "no prefix": (
+        None, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}, (False, False),
+    ),
     "converted": (
         {"type": "Sequence", "normalizers": [
             {"type": "Strip", "strip_left": False, "strip_right": True},
             {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
         ]},
-        METASPACE, (1, 1),
+        METASPACE, (True, True),
     ),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ the same with Qwen 2's, WordPiece as BERT has it.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Callable
@@ -28,6 +29,20 @@ QWEN_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 QWEN_PRE = "qwen2"
 UNIGRAM_PIECES, SENTINELS = 600, 4
 T5_SIZE, XLMR_SIZE = 608, 602  # T5's embedding has more rows than its tokenizer has tokens
+RANKS = 700
+TEKKEN_SPECIAL, TEKKEN_SIZE, KIMI_SIZE = 20, 704, 720
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+TEKKEN_PATTERN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}]*{_LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}]+{_LOWER}]*"
+    rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}"
+)
+_SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI_PATTERN = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}&&[^\p{{Han}}]]*{_LOWER}&&[^\p{{Han}}]]+{_SUFFIX}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}&&[^\p{{Han}}]]+{_LOWER}&&[^\p{{Han}}]]*{_SUFFIX}"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}"
+)
 BERT_PRE = "jina-v2-en"  # what the reference finds for the vocabulary of bert-base-uncased
 
 # What tokenizers get wrong: spaces at the edges, runs, digits, marks, case, byte fallback, newlines, names of tokens.
@@ -268,7 +283,10 @@ def unigram_model(name: str) -> bytes:
     import sentencepiece
 
     out = io.BytesIO()
-    ids = {"t5": dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1), "xlmr": dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1)}
+    ids: dict[str, Any] = {
+        "t5": dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+        "xlmr": dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1),
+    }
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text()),
         model_writer=out,
@@ -330,6 +348,61 @@ def write_xlmr(folder: Path) -> None:
     _published(folder, "sentencepiece.bpe.model", unigram_model("xlmr"), XLMR_CONFIG, "xlm-roberta")
 
 
+@cache
+def ranks(pattern: str) -> dict[bytes, int]:
+    """A rank table as tiktoken has it: the 256 bytes, then what training over `pattern` merged, in its order."""
+    from tokenizers import models, pre_tokenizers
+
+    tokenizer = _byte_level(models.BPE(), pattern, RANKS, [])
+    model = json.loads(tokenizer.to_str())["model"]
+    printable = [b for b in range(256) if chr(b).isprintable() and b not in (0x20, 0xAD) and not 0x80 <= b <= 0xA0]
+    rest = [b for b in range(256) if b not in printable]
+    byte = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
+    assert set(byte) == set(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [bytes(byte[c] for c in t) for t in sorted(model["vocab"], key=model["vocab"].get)]
+    table = {bytes([b]): b for b in range(256)}
+    for token in tokens:
+        table.setdefault(token, len(table))
+    return table
+
+
+def tiktoken_file(table: dict[bytes, int]) -> bytes:
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in table.items())
+
+
+MISTRAL_SPECIAL = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<pad>", "[SYSTEM_PROMPT]")
+
+
+def write_tekken(folder: Path) -> None:
+    """tekken.json as Mistral has it: special tokens and fillers first; more ranks than the vocabulary takes."""
+    table = ranks(TEKKEN_PATTERN)
+    special = [{"rank": i, "token_str": t, "is_control": True} for i, t in enumerate(MISTRAL_SPECIAL)]
+    rows = [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode("utf-8", "replace")}
+        for token, rank in table.items()
+    ]
+    config = {
+        "pattern": TEKKEN_PATTERN, "num_vocab_tokens": len(rows), "default_vocab_size": TEKKEN_SIZE,
+        "default_num_special_tokens": TEKKEN_SPECIAL, "version": "v7",
+    }  # fmt: skip
+    _json(folder / "tekken.json", {"config": config, "vocab": rows, "special_tokens": special})
+
+
+KIMI_SPECIAL = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 5: "[EOT]", 10: "[UNK]", 11: "[PAD]"}
+
+
+def write_kimi(folder: Path) -> None:
+    """tiktoken.model as Kimi K2 has it: special tokens by id in tokenizer_config.json."""
+    table = ranks(KIMI_PATTERN)
+    (folder / "tiktoken.model").write_bytes(tiktoken_file(table))
+    rows = {str(len(table) + i): {"content": t, "special": True} for i, t in KIMI_SPECIAL.items()}
+    named = {f"{r}_token": f"[{r.upper()}]" for r in ("bos", "eos", "unk", "pad")}
+    _json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": rows, "chat_template": "{{ x }}", **named},
+    )
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "none": lambda folder: None,
     "roberta": write_roberta,
@@ -342,6 +415,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "wordpiece": write_wordpiece,
     "t5": write_t5,
     "xlmr": write_xlmr,
+    "tekken": write_tekken,
+    "kimi": write_kimi,
 }
 SIZES = {
     "none": BPE_SIZE,
@@ -355,6 +430,8 @@ SIZES = {
     "wordpiece": WORDPIECE_SIZE,
     "t5": T5_SIZE,
     "xlmr": XLMR_SIZE,
+    "tekken": TEKKEN_SIZE,
+    "kimi": KIMI_SIZE,
 }
 PRE = {
     "none": None,
@@ -368,4 +445,6 @@ PRE = {
     "wordpiece": BERT_PRE,
     "t5": None,
     "xlmr": None,
+    "tekken": "tekken",
+    "kimi": "kimi-k2",
 }

@@ -39,6 +39,7 @@ MEMORY: Final = 192 * MIB
 # The largest vocabulary seen in public has 901,629 tokens (XLM-V). Files pad a vocabulary by a bare number, so the
 # number itself needs a bound.
 VOCABULARY: Final = 1 << 21
+RANK_BYTES: Final = 1024  # of one token in a rank file: the longest published ones are rows of 512 spaces
 # Tensor names generated from a config's sizes. The largest models known (384 experts, 61 layers) need some 200,000.
 MAPPED_TENSORS: Final = 2_000_000
 # The front matter of a model card (README.md). Real ones stay below 100 kB; YAML is parsed at some 100 kB/s.

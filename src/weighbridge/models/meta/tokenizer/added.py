@@ -30,6 +30,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
 # The class where tokenizer_config.json names none: by how config.json's architecture begins.
 CLASSES: Final[Mapping[str, str]] = {
     "XLMRoberta": "XLMRobertaTokenizer", "T5": "T5Tokenizer", "MT5": "T5Tokenizer", "UMT5": "T5Tokenizer",
+    "GPT2": "GPT2Tokenizer", "Roberta": "RobertaTokenizer", "Qwen2": "Qwen2Tokenizer",
 }  # fmt: skip
 CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),

@@ -7,6 +7,9 @@ reference takes from the architecture:
     tokenizer.model (SentencePiece)                spm         `_set_vocab_sentencepiece`
     tokenizer.json, BPE with byte fallback         spm         `_set_vocab_llama_hf`
     tokenizer.json, byte-level BPE                 bpe         `_set_vocab_gpt2`
+    tekken.json, tokenizer.model.v3                bpe, spm    `_set_vocab_mistral`
+    tiktoken ranks (tiktoken.model ...)            bpe         `_set_vocab_qwen`, `DeepseekV2Model.set_vocab`
+    vocab.json and merges.txt                      bpe         `_set_vocab_gpt2`
 
 Where the reference is wrong we differ, on purpose and only there:
   * scores of an SPM-like tokenizer.json come from its merges; the reference writes -1000 for every token, and llama.cpp
@@ -19,7 +22,6 @@ Where the reference is wrong we differ, on purpose and only there:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -27,7 +29,7 @@ from typing import Any, Final, Literal
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.models.meta.tokenizer import merges as mergelists
-from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece, unigram
+from weighbridge.models.meta.tokenizer import pretokenizer, ranks, sentencepiece, slow, tekken, tiktoken, unigram
 from weighbridge.models.meta.tokenizer.added import added_tokens, is_control, named_tokens, spoken
 from weighbridge.models.meta.tokenizer.files import AddedToken, Folder, Id, Json, Read, TokenizerJson
 from weighbridge.models.meta.tokenizer.special import Special, normalizer_flags, special, templates
@@ -43,6 +45,10 @@ from weighbridge.models.meta.tokenizer.vocab import (
 )
 
 Scores = Literal["exact", "reference"]
+READ: Final = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
+    "tiktoken.model",
+)  # fmt: skip
 MODELS: Final = (sentencepiece.NAME, "spiece.model", unigram.FAIRSEQ_FILE)  # SentencePiece's files, in order of tries
 # The architectures that `LlamaModel` converts; some of its rules look at nothing but a size in config.json.
 LLAMA: Final = frozenset(
@@ -63,17 +69,15 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
     kind = None if tokenizer is None else model_type(tokenizer)
     if kind == "WordPiece" or (tokenizer is None and read("vocab.txt") is not None):
         return wordpiece(folder, tokenizer, pre)
+    if tokenizer is None and read(tekken.NAME) is not None:
+        return from_tekken(folder, pre)
     file = model_file(folder, kind)
     if kind == "Unigram" or (kind is None and file is not None and file.model.model_type == sentencepiece.UNIGRAM):
         return from_unigram(folder, tokenizer, file, pre)
     if file is not None:
         return llama(folder, spm(folder, file.model))
     if tokenizer is None:
-        raise UnsupportedError(
-            "no tokenizer file that we read",
-            hint="tokenizer.json, tokenizer.model and vocab.txt are; other files become a tokenizer.json by "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
-        )
+        return llama(folder, without_json(folder, pre))
     if kind != "BPE":
         raise UnsupportedError(
             f"a tokenizer of type {kind}", hint="WordPiece, Unigram, SentencePiece BPE and byte-level BPE are read"
@@ -83,11 +87,11 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
 
 
 def model_file(folder: Folder, kind: str | None) -> unigram.File | None:
-    """The folder's SentencePiece model, if it is of the `kind` of its tokenizer.json. A tiktoken rank file is passed
-    over where a tokenizer.json says the same."""
+    """The folder's SentencePiece model, if it is of the `kind` of its tokenizer.json. Meta's Llama 3 has tiktoken ranks
+    under the same name."""
     for name in MODELS:
         data = folder.read(name)
-        if data is not None and (kind is None or not is_ranks(data)):
+        if data is not None and not ranks.is_ranks(data):
             model = sentencepiece.parse(data, name)
             wanted = {"Unigram": sentencepiece.UNIGRAM, "BPE": sentencepiece.BPE}.get(kind or "")
             return unigram.File(name, model) if wanted in (None, model.model_type) else None
@@ -101,6 +105,38 @@ def from_unigram(folder: Folder, tokenizer: TokenizerJson | None, file: unigram.
     return finish(folder, vocab, state)
 
 
+def from_tekken(folder: Folder, pre: str | None) -> Vocab:
+    vocab, version = tekken.vocabulary(folder, pre)
+    state = special(folder, None)
+    tekken.mend(vocab, state)
+    found, lost = tekken.template(folder, version, True)
+    return replace(finish(folder, vocab, state), templates=found, losses=lost)
+
+
+def without_json(folder: Folder, pre: str | None) -> Vocab:
+    """The files of those that have neither tokenizer.json nor a SentencePiece model under a usual name."""
+    name = tiktoken.find(folder)
+    if name is not None:
+        vocab = tiktoken.vocabulary(folder, name, pre, LLAMA)
+        state = special(folder, None)
+        tiktoken.mend(folder, name, vocab, state)
+        return finish(folder, vocab, state)
+    if slow.present(folder):
+        return slow.mend(folder, byte_level(folder, slow.tokenizer(folder, pre), pre, slow.MERGES))
+    old = tekken.versioned(folder)
+    if old is None:
+        raise UnsupportedError(
+            "no tokenizer file that we read",
+            hint=f"{', '.join(READ)} are; other files become a tokenizer.json by "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+        )
+    model = sentencepiece.parse(folder.read(old[0]) or b"", old[0])
+    vocab, state = spm(folder, model), special(folder, None)
+    tekken.mend(vocab, state, model.ids)
+    found, lost = tekken.template(folder, old[1], False)
+    return replace(vocab, special=state.ids, add=state.add, templates=found, losses=(*vocab.losses, *lost))
+
+
 def model_type(tokenizer: TokenizerJson) -> str:
     """`model.type`, told from the content in old files that lack it."""
     model = tokenizer.model
@@ -109,11 +145,6 @@ def model_type(tokenizer: TokenizerJson) -> str:
     if isinstance(model.vocab, list):
         return "Unigram"
     return "BPE" if model.merges else "WordPiece"
-
-
-def is_ranks(data: bytes) -> bool:
-    """Is this `tokenizer.model` a tiktoken rank file (lines of base64 and a number), as Meta's Llama 3 has it?"""
-    return re.match(rb"[A-Za-z0-9+/]+=* \d+\n", data[:200]) is not None
 
 
 def is_spm_like(tokenizer: TokenizerJson) -> bool:
@@ -154,8 +185,8 @@ def base(folder: Folder, vocab: dict[str, int], tokenizer: TokenizerJson | None)
     """conversion/base.py, `get_vocab_base`: ids without a token are padding, added tokens control or user-defined."""
     added = added_tokens(folder, vocab, tokenizer)
     known = vocab | {t.content: i for i, t in added.items()}
-    size = folder.vocab_size("vocab_size") or len(known)
     top = max(known.values())
+    size = folder.vocab_size("vocab_size") or top + 1
     if top >= size:
         raise FormatError(
             "a token's id is outside of the vocabulary", field="vocab_size", expected=f"> {top}", found=size
@@ -180,13 +211,13 @@ def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str,
     return text.replace(SPACE, " "), int(TokenType.USER_DEFINED)
 
 
-def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None) -> Vocab:
-    """`_set_vocab_gpt2`."""
+def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: str = "tokenizer.json") -> Vocab:
+    """`_set_vocab_gpt2`. `path`: the file that the merges are from."""
     vocab, model = table_of(tokenizer), tokenizer.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         raise UnsupportedError("BPE with a subword prefix or suffix: llama.cpp has none")
-    pairs = mergelists.split(model.merges, "tokenizer.json")
-    mergelists.check(pairs, vocab, "tokenizer.json")
+    pairs = mergelists.split(model.merges, path)
+    mergelists.check(pairs, vocab, path)
     found = base(folder, vocab, tokenizer)
     normalizers = normalizer_names(tokenizer)
     losses: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ it is; `LlamaTokenizer` and the like would build their own pre-tokenizer over th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,7 +25,16 @@ from weighbridge.base.errors import FormatError
 from weighbridge.models.meta.tokenizer import merges as mergelists
 from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece, unigram
 from weighbridge.models.meta.tokenizer.files import Json
-from weighbridge.models.meta.tokenizer.vocab import BYTE_TOKEN, NO_SCORE, SPACE, Kind, TokenType, Vocab, padding
+from weighbridge.models.meta.tokenizer.vocab import (
+    BYTE_TOKEN,
+    NO_SCORE,
+    SPACE,
+    Kind,
+    Template,
+    TokenType,
+    Vocab,
+    padding,
+)
 
 ADDED: Final = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
 SPM_IDS: Final = {"bos": 1, "eos": 2, "unk": 0}  # llama.cpp's ids for keys that a GGUF lacks (llama-vocab.cpp, `load`)
@@ -44,8 +54,9 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
     roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
     files["tokenizer_config.json"] = encode(settings(vocab, table, roles), indent=2)
     files["special_tokens_map.json"] = encode({f"{r}_token": t for r, t in roles.items()}, indent=2)
-    if [t.name for t in vocab.templates] == ["default"]:
-        files["chat_template.jinja"] = vocab.templates[0].text.encode("utf-8", "replace")
+    kept = [t for t in vocab.templates if not is_name(t)]
+    if [t.name for t in kept] == ["default"]:
+        files["chat_template.jinja"] = kept[0].text.encode("utf-8", "replace")
     if vocab.kind == Kind.SPM:
         files[sentencepiece.NAME] = sentencepiece_model(vocab, table)
     if vocab.kind == Kind.UNIGRAM:
@@ -55,9 +66,15 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
     return files
 
 
+def is_name(template: Template) -> bool:
+    """Is this the name of a template that llama.cpp has built in ("mistral-v3"), which nobody else could render?"""
+    return re.fullmatch(r"[A-Za-z0-9._-]+", template.text) is not None
+
+
 def losses(vocab: Vocab) -> tuple[str, ...]:
     """What a GGUF doesn't carry and these files therefore guess, and what they can't express."""
     out = list(vocab.losses)
+    out += [f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t)]
     if any(t == TokenType.USER_DEFINED for t in vocab.types):
         out.append("whether added tokens swallow the spaces around them (lstrip, rstrip): written as no")
     if vocab.kind == Kind.SPM:
@@ -329,8 +346,9 @@ def settings(vocab: Vocab, table: Table, roles: dict[str, str]) -> Json:
     if vocab.max_length is not None:
         out["model_max_length"] = vocab.max_length
     out["tokenizer_class"] = "BertTokenizer" if vocab.kind == Kind.WORDPIECE else CLASS
-    if vocab.templates and [t.name for t in vocab.templates] != ["default"]:
-        out["chat_template"] = [{"name": t.name, "template": t.text} for t in vocab.templates]
+    kept = [t for t in vocab.templates if not is_name(t)]
+    if kept and [t.name for t in kept] != ["default"]:
+        out["chat_template"] = [{"name": t.name, "template": t.text} for t in kept]
     return out
 
 
