@@ -102,6 +102,8 @@ def judge_fit(family: Family, model: str) -> None:
     assert family.dialect_of(shapes, sizes) == "hf"
     older = dict.fromkeys(CASES[model].older, (1,))
     assert set(family.check("hf", sizes, {**shapes, **older}).dropped) == older.keys()
+    beside = CASES[model].beside
+    assert family.check("hf", sizes, {**shapes, **dict.fromkeys(beside, (1,))}).apart == beside
     if before := CASES[model].prefixed:
         assert family.check("hf", sizes, {before + n: s for n, s in shapes.items()}).ok, model
     for name in shapes:

@@ -69,7 +69,7 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     arrays = _renumber(folder)
     config = json.loads((folder / "config.json").read_text())
     out: dict[str, Any] = {"config": config, "hf": {n: list(a.shape) for n, a in arrays.items()}}
-    out |= _reference(folder, parent, case.hparams)
+    out |= _reference(folder, parent, case)
     model_class = getattr(transformers, config["architectures"][0], None)
     if "hf5" in case.recorded:
         held = model_class.from_pretrained(folder, dtype="float32").state_dict()

@@ -83,6 +83,8 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
     for name, row in document.get("role", {}).items():
         if row is not False:
             yield from _row_faults(name, row, dialects)
+    if "apart" in document:
+        yield "apart: nothing", _set(("apart",), [])
     for symbol, size in document.get("size", {}).items():
         for side in ("hf", "gguf"):
             if size is not False and side in size:

@@ -43,6 +43,7 @@ class Case:
     said: dict[str, Any] = field(default_factory=dict)  # what config.json says beside
     # what the reference asks of a config and transformers 5 keeps no more: given to it, else it converts none of these
     hparams: dict[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()  # options that the reference converter is given
     ours: dict[str, Any] = field(
         default_factory=dict
     )  # keys that the reference gets wrong (docs/reference-differences.md)
@@ -61,6 +62,7 @@ class Case:
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
     mtp: bool = False  # a layer that predicts further tokens behind the others
     mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published
+    beside: tuple[str, ...] = ()  # names of other parts of the model in published files
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
 
     @property

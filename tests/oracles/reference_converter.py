@@ -25,17 +25,19 @@ from typing import Any
 @dataclass(frozen=True)
 class Job:
     """`folder` to `out`. `pre`: its pre-tokenizer's name, for a vocabulary that the reference can't know. `hparams`:
-    what it looks for in a config, and transformers 5, through which it reads configs, keeps no more."""
+    what it looks for in a config, and transformers 5, through which it reads configs, keeps no more. `flags`: further
+    options."""
 
     folder: str
     out: str
     outtype: str
     pre: str | None = None
     hparams: dict[str, Any] = field(default_factory=dict)
+    flags: Sequence[str] = ()
 
     @property
     def arguments(self) -> list[str]:
-        return ["--outtype", self.outtype, "--outfile", self.out, self.folder]
+        return [*self.flags, "--outtype", self.outtype, "--outfile", self.out, self.folder]
 
 
 def convert_all(jobs: Sequence[Job]) -> list[str | None]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ for _oracle in ("torch", "transformers", "gguf", "xllamacpp", "sentencepiece", "
         pytest.importorskip(_oracle, reason="NOTHING HERE WAS PROVED: install requirements/oracles.txt")
 
 from tests.oracles import gguf_file, models, ours, reference_converter  # noqa: E402
+from tests.oracles.case import Case  # noqa: E402
 from tests.oracles.reference_converter import Job  # noqa: E402
 
 Maker = Callable[[str], Path]
@@ -57,7 +57,8 @@ def references(workshop: Path, folder_of: Maker) -> dict[tuple[str, str], Path]:
     """All that tests compare with, made in one go: the reference's start takes longer than its work."""
     wanted = {pair: workshop / f"{pair[0]}-{pair[1]}-reference.gguf" for pair in models.REFERENCES}
     jobs = [
-        Job(str(folder_of(name)), str(out), dtype, _pre(name), _hparams(name)) for (name, dtype), out in wanted.items()
+        Job(str(folder_of(name)), str(out), dtype, _pre(name), _case(name).hparams, _case(name).flags)
+        for (name, dtype), out in wanted.items()
     ]
     failed = {job.folder: why for job, why in zip(jobs, reference_converter.convert_all(jobs), strict=True) if why}
     assert not failed
@@ -88,9 +89,9 @@ def parsed() -> Callable[[Path], gguf_file.File]:
     return cache(gguf_file.read)
 
 
+def _case(name: str) -> Case:
+    return models.CASES[name.partition("@")[0]]
+
+
 def _pre(name: str) -> str | None:
-    return models.CASES[name.partition("@")[0]].pre
-
-
-def _hparams(name: str) -> dict[str, Any]:
-    return models.CASES[name.partition("@")[0]].hparams
+    return _case(name).pre

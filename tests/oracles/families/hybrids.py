@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.oracles import vocabularies
 from tests.oracles.case import Case
 from tests.oracles.families.common import BPE
 
@@ -18,6 +19,16 @@ _MAMBA: dict[str, Any] = BPE | {
 }  # fmt: skip
 _MAMBA2: dict[str, Any] = _MAMBA | {"head_dim": 32, "num_heads": 4, "n_groups": 2}
 _LIMIT = frozenset({"time_step_limit"})  # none, which transformers spells in its own way
+
+_QWEN_NEXT: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 256, "head_dim": 32,
+    "rms_norm_eps": 1e-6,  # llama.cpp takes it for the lengths of queries and keys too, transformers 1e-6
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.25},
+    "linear_num_key_heads": 2, "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 128,
+    "bos_token_id": None, "eos_token_id": vocabularies.QWEN_TOKENS - 1, "pad_token_id": vocabularies.QWEN_TOKENS - 3,
+}  # fmt: skip
 
 
 def _case(name: str, config: str, options: dict[str, Any], **more: Any) -> Case:
@@ -50,11 +61,40 @@ CASES: dict[str, Case] = {
             unheld=_LIMIT,
         ),
         _case("mamba2-tied", "Mamba2Config", _MAMBA2 | {"n_groups": 1, "tie_word_embeddings": True}, unheld=_LIMIT),
+        # Qwen 3-Next: gated delta nets, attention with a gate in every fourth layer
+        _case(
+            "qwen3next",
+            "Qwen3NextConfig",
+            _QWEN_NEXT,
+            tokenizer="qwen",
+            recorded=("hf5", "mlx"),
+            flags=("--no-mtp",),
+            beside=("mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight"),
+        ),
+        _case(
+            "qwen3next-odd",
+            "Qwen3NextConfig",
+            _QWEN_NEXT
+            | {"layer_types": ["full_attention", "linear_attention", "linear_attention"], "num_hidden_layers": 3}
+            | {"tie_word_embeddings": True},
+            tokenizer="qwen",
+            flags=("--no-mtp",),
+            said={"full_attention_interval": 2},  # the list says more
+            unheld=frozenset({"full_attention_interval"}),
+        ),
     )
 }
 
 UNSAID: dict[str, dict[str, Any]] = {
     "mamba": {"hidden_act": "relu", "use_bias": True, "use_conv_bias": False, "expand": 3},
+    "qwen3next": {
+        "hidden_act": "relu",
+        "attention_bias": True,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [1],
+        "norm_topk_prob": False,
+        "rope.rope_type": "dynamic",
+    },
     "mamba2": {
         "hidden_act": "relu",
         "use_bias": True,
