@@ -3,52 +3,13 @@
 //   MLX affine                        x = scale * code + bias       bias: of the scale's type
 //   GPTQ, AWQ, compressed-tensors     x = scale * (code - zero)     zero: u8
 //
-// Codes are one little-endian bit stream (mlx/backend/cpu/quantized.cpp; the u32 words of the file are its bytes):
-// element i has bits [i * b, i * b + b). Eight codes are b whole bytes, so 8 is the step, and 32 codes are b u32 words.
-//
-//   b = 4:  byte 0          byte 1             b = 3:  bytes 0..2, as a 24-bit number
-//           [q1 | q0]       [q3 | q2]                  [q7 q6 q5 q4 q3 q2 q1 q0]
-//
+// Codes are one bit stream (streams.hpp; mlx/backend/cpu/quantized.cpp: the u32 words of the file are its bytes).
 // Groups follow each other without a gap and rows are whole groups, so a matrix is one run of groups.
 // All in f32, with one rounding a step (the libraries compute in the type of the scales); code - zero is exact.
-#include "lanes.hpp"
+#include "streams.hpp"
 
 namespace weighbridge::WB_LEVEL {
 namespace {
-
-// Eight codes of B bits to eight bytes, by halving: the upper half of every part moves to the middle of the part it
-// will fill.   8 B bits -> 2 x 4 B in 32 -> 4 x 2 B in 16 -> 8 x B in 8
-template <int B>
-WB_INLINE u64 spread8(u64 x) {
-  constexpr auto ones = [](int n) { return (u64(1) << n) - 1; };
-  constexpr u64 half = ones(4 * B), quarter = ones(2 * B) * 0x0000000100000001, each = ones(B) * 0x0001000100010001;
-  x = (x & half) | ((x & ~half) << (32 - 4 * B));
-  x = (x & quarter) | ((x & ~quarter) << (16 - 2 * B));
-  return (x & each) | ((x & ~each) << (8 - B));
-}
-
-// The way back.
-template <int B>
-WB_INLINE u64 gather8(u64 x) {
-  constexpr auto ones = [](int n) { return (u64(1) << n) - 1; };
-  constexpr u64 each = ones(B) * 0x0001000100010001, quarter = ones(2 * B) * 0x0000000100000001, half = ones(4 * B);
-  x = (x & each) | ((x >> (8 - B)) & (each << B));
-  x = (x & quarter) | ((x >> (16 - 2 * B)) & (quarter << (2 * B)));
-  return (x & half) | ((x >> (32 - 4 * B)) & (half << (4 * B)));
-}
-
-// B bytes as a number. In parts that fit a register: a copy of odd size goes through memory and stalls.
-template <int B>
-WB_INLINE u64 load_bytes(const u8* p) {
-  if constexpr (B == 1) return *p;
-  if constexpr (B == 7) return load_bytes<3>(p) | u64(load<u32>(p + 3)) << 24;
-  if constexpr (B == 8) return load<u64>(p);
-  if constexpr (B == 2) return load<u16>(p);
-  if constexpr (B == 3) return load<u16>(p) | u64(p[2]) << 16;
-  if constexpr (B == 4) return load<u32>(p);
-  if constexpr (B == 5) return load<u32>(p) | u64(p[4]) << 32;
-  if constexpr (B == 6) return load<u32>(p) | u64(load<u16>(p + 4)) << 32;
-}
 
 // 32 codes of B bits from 4 * B bytes, one a byte.
 template <int B>
@@ -62,7 +23,7 @@ template <int B>
 WB_INLINE void pack32(const u8* WB_RESTRICT codes, u8* WB_RESTRICT dst) {
   u8 bytes[4 * B + 8];
   for (size_t i = 0; i < 4; ++i) {
-    const u64 eight = B == 8 ? load<u64>(codes, i) : gather8<B>(load<u64>(codes, i));
+    const u64 eight = gather8<B>(load<u64>(codes, i));
     memcpy(bytes + i * B, &eight, 8);
   }
   memcpy(dst, bytes, 4 * B);
@@ -179,7 +140,7 @@ void encode(const Affine& how, const u8* WB_RESTRICT src, u8* WB_RESTRICT codes,
 template <int B>
 void pack(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (size_t i = 0; i < n; ++i) {
-    const u64 eight = B == 8 ? load<u64>(src, i) : gather8<B>(load<u64>(src, i));
+    const u64 eight = gather8<B>(load<u64>(src, i));
     memcpy(dst + i * B, &eight, B);
   }
 }

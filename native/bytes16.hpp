@@ -32,6 +32,8 @@ struct B16 {
   }
 WB_BYTES(operator&(B16 a, B16 b), a.v[i] & b.v[i])
 WB_BYTES(operator|(B16 a, B16 b), a.v[i] | b.v[i])
+WB_BYTES(operator^(B16 a, B16 b), a.v[i] ^ b.v[i])
+WB_BYTES(operator+(B16 a, B16 b), a.v[i] + b.v[i])
 WB_BYTES(operator-(B16 a, B16 b), a.v[i] - b.v[i])
 WB_BYTES(operator>>(B16 a, int n), a.v[i] >> n)
 WB_BYTES(operator<<(B16 a, int n), a.v[i] << n)
@@ -41,6 +43,12 @@ WB_BYTES(join(u64 a, u64 b), (i < 8 ? a : b) >> 8 * (i % 8))
 #undef WB_BYTES
 
 #endif
+
+// The first eight bytes and the last.
+struct Halves {
+  u64 first, second;
+};
+WB_INLINE Halves halves(B16 x) { return bit_cast<Halves>(x); }
 
 WB_INLINE B16 load16(const u8* p) { return load<B16>(p); }
 

@@ -70,12 +70,40 @@ struct Affine {
   bool zeros;                // zero points, u8, taken from the code before it is scaled
 };
 
+// Codes as one bit stream, and the parameters of each `group` of them.
+struct Parts {
+  int bits;
+  size_t group;
+  const u8* codes;
+  const u8* scales;
+  const u8* offsets;  // biases, or zero points of u8; null where the type has neither
+};
+
+// A block type whose codes and parameters MLX holds too, laid otherwise (regroup.cpp).
+struct Regular {
+  const char* name;
+  u32 block, size;  // elements and bytes of a block
+  int bits;         // of a code in MLX's stream
+  u32 group;        // elements with parameters of their own
+  u32 parameter;    // bytes of a scale, and of a bias
+  bool biases;
+  void (*split)(const u8* src, size_t n, u8* codes, u8* scales, u8* biases);  // what is null isn't wanted
+  void (*join)(const Parts& from, u8* dst, size_t groups);  // of any bits and groups of whole blocks; null: isn't offered
+  u32 offset;  // bytes of an offset of a group to be joined: 2 a bias in f16, 1 a zero point, 0 none
+};
+
+struct Regulars {
+  const Regular* rows;
+  size_t count;
+};
+
 // All kernels of one level.
 struct Table {
   const char* level;
   int lanes;
   const Family* const* families;
   size_t family_count;
+  const Regulars* regulars;
   void (*cast)(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts&);
   void (*stats)(const Format& type, const u8* src, size_t n, Stats&);
   void (*scale_stats)(const Format& type, const u8* src, size_t n, Stats&);

@@ -76,6 +76,7 @@ void iq2_xxs_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 void iq1_s_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 
 extern const Family floats, blocks32, lowbit, kquants, iquants;
+extern const Regulars regulars;
 
 namespace {
 

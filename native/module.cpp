@@ -62,6 +62,14 @@ const Format& format(const char* name) {
   throw nb::python_error();
 }
 
+const Regular& regular(const char* name) {
+  const Regulars& all = *kernels().regulars;
+  for (size_t i = 0; i < all.count; ++i)
+    if (!std::strcmp(all.rows[i].name, name)) return all.rows[i];
+  PyErr_Format(PyExc_ValueError, "MLX has no codes and parameters of %s", name);
+  throw nb::python_error();
+}
+
 const Format& float_format(const char* name) {
   const Format& found = format(name);
   if (found.block != 1) throw nb::value_error("a plain float type is needed");
@@ -110,6 +118,17 @@ nb::list format_names(const char* way) {
       if (const Format& f = family.formats[k]; encode ? !!f.encode : weighted ? !!f.encode_weighted : !!f.decode)
         out.append(nb::str(f.name));
   }
+  return out;
+}
+
+// Ways: "split", "join".
+nb::list regular_names(const char* way) {
+  const bool joined = !std::strcmp(way, "join");
+  if (!joined && std::strcmp(way, "split")) throw nb::value_error("no such way");
+  nb::list out;
+  const Regulars& all = *kernels().regulars;
+  for (size_t i = 0; i < all.count; ++i)
+    if (!joined || all.rows[i].join) out.append(nb::str(all.rows[i].name));
   return out;
 }
 
@@ -247,6 +266,38 @@ void pack_codes(int bits, nb::handle src, nb::handle out) {
   kernels().pack_codes(bits, from.data(), to.data(), n);
 }
 
+// An empty `codes`, `scales` or `biases` isn't wanted.
+void split(const char* name, nb::handle src, nb::handle codes, nb::handle scales, nb::handle biases) {
+  const Regular& type = regular(name);
+  const Buffer from(src), c(codes, true), s(scales, true), b(biases, true);
+  const size_t n = whole("src", from, type.size), parameters = n * (type.block / type.group) * type.parameter;
+  if (c.size()) need_size("codes", c, n * (type.block / 8) * size_t(type.bits));
+  if (s.size()) need_size("scales", s, parameters);
+  if (b.size()) need_size("biases", b, type.biases ? parameters : 0);
+  need_apart(from, c), need_apart(from, s), need_apart(from, b), need_apart(c, s), need_apart(c, b), need_apart(s, b);
+  nb::gil_scoped_release unlocked;
+  type.split(from.data(), n, c.size() ? c.data() : nullptr, s.size() ? s.data() : nullptr,
+             b.size() ? b.data() : nullptr);
+}
+
+void join(const char* name, int bits, size_t group, nb::handle codes, nb::handle scales, nb::handle offsets,
+          nb::handle out) {
+  const Regular& type = regular(name);
+  const bool fits = type.offset ? bits >= 1 && bits <= 8 && group && group % type.group == 0 && group <= 1 << 30
+                                : bits == type.bits && group == type.group;
+  if (!type.join || !fits) throw nb::value_error("these codes don't fit the blocks");
+  const Buffer c(codes), s(scales), b(offsets), to(out, true);
+  const size_t n = whole("out", to, type.size), elements = n * type.block;
+  if (elements % group) throw nb::value_error("the blocks are not whole groups");
+  const size_t groups = elements / group;
+  need_size("codes", c, elements / 8 * size_t(bits));
+  need_size("scales", s, groups * type.parameter);
+  need_size("offsets", b, groups * type.offset);
+  need_apart(c, to), need_apart(s, to), need_apart(b, to);
+  nb::gil_scoped_release unlocked;
+  type.join({bits, group, c.data(), s.data(), b.data()}, to.data(), groups);
+}
+
 // ---------------------------------------------------------------- moves
 
 void byteswap(u32 word, nb::handle src, nb::handle out) {
@@ -365,6 +416,11 @@ NB_MODULE(_native, m) {
         "f32 to codes with a scale and a bias a group, as MLX's CPU kernel makes them. Empty `codes`: only those.");
   m.def("pack_codes", pack_codes, "bits"_a, "src"_a, "out"_a, "Codes, a byte each, to a little-endian bit stream.");
   m.def("unpack_codes", unpack_codes, "bits"_a, "src"_a, "out"_a, "Codes of a little-endian bit stream, a byte each.");
+  m.def("regulars", regular_names, "way"_a = "split", "Names of the block types that can be split, or joined.");
+  m.def("split", split, "dtype"_a, "src"_a, "codes"_a, "scales"_a, "biases"_a,
+        "Blocks to the parts that MLX stores, of those that aren't empty.");
+  m.def("join", join, "dtype"_a, "bits"_a, "group"_a, "codes"_a, "scales"_a, "offsets"_a, "out"_a,
+        "Codes and the parameters of their groups to blocks.");
   m.def("byteswap", byteswap, "word"_a, "src"_a, "out"_a, "Reverse the bytes of every word; in place is fine.");
   m.def("gather", gather, "src"_a, "index"_a, "row_bytes"_a, "out"_a, "Rows of src in the order of an int64 index.");
   m.def("skip_strings", skip_strings, "buffer"_a, "at"_a, "count"_a, "width"_a, "big_endian"_a,

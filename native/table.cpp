@@ -10,7 +10,7 @@ constexpr const Family* families[] = {&floats, &blocks32, &lowbit, &kquants, &iq
 
 extern const Table table;
 const Table table = {
-    WB_STRING(WB_LEVEL), WB_LANES, families,      sizeof families / sizeof *families,
+    WB_STRING(WB_LEVEL), WB_LANES, families,      sizeof families / sizeof *families, &regulars,
     cast,                stats,         scale_stats,  nonfinite,
     affine_decode,       affine_encode, unpack_codes, pack_codes,
     byteswap,            gather,

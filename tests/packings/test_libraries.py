@@ -12,7 +12,7 @@ import pytest
 from tests.packings.stored import nodes, of_numpy, of_torch, values
 
 from weighbridge.base.dtypes import BY_NAME
-from weighbridge.packings import microfloat, regrid, unpack
+from weighbridge.packings import makers, regrid, unpack
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, Packed, made, transcode
 
@@ -250,7 +250,7 @@ def test_ggml_blocks_are_mlx_words_again(mode: str, dtype: str) -> None:
     node = only(stored)
     assert isinstance(node, Packed)
     blocks = transcode(node, BY_NAME[dtype])
-    parts = made(blocks, microfloat.BlocksApart(BY_NAME[dtype]))
+    parts = made(blocks, makers.BlocksOf(BY_NAME[dtype]))
     for part, want in (("weight", np.array(words)), ("scales", np.array(scales))):
         assert parts[part].spec == stored[f"m.{part}"].spec
         rows = [parts[part].read(lo, lo + 1).tobytes() for lo in range(len(want))]

@@ -10,6 +10,7 @@ from tests.kernels.data import numbers
 from tests.packings.stored import values
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings import makers, unpack
 from weighbridge.tensors import nodes as n
@@ -63,22 +64,32 @@ def test_blocks_keep_every_value(dtype: DType) -> None:
     maker = makers.BlocksOf(dtype)
     parts: dict[str, Node] = {f"m.{k}": v for k, v in n.made(blocks, maker).items()}
     config = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
-    np.testing.assert_array_equal(values(unpack(parts, config)["m.weight"]), values(blocks))
-    loaded = [mx.array(parts[f"m.{p}"].read_all().view(t).reshape(8, -1)) for p, t in _kinds(maker)]
+    np.testing.assert_array_equal(values(unpack(parts, config)["m.weight"]), values(blocks) + 0.0)  # -0 is 0 in FP4
+    loaded = [mx.array(part.read_all().view(_KINDS[part.spec.dtype.name]).reshape(8, -1)) for part in parts.values()]
+    how = {"group_size": maker.group, "bits": maker.bits, "mode": maker.mode}
     with mx.stream(mx.cpu):
-        scales, biases = (p.astype(mx.float32) for p in loaded[1:])
-        theirs = np.array(mx.dequantize(loaded[0], scales, biases, group_size=maker.group, bits=maker.bits))
-    np.testing.assert_allclose(theirs, values(blocks), rtol=0, atol=1e-6)
+        if maker.mode == "affine":
+            theirs = mx.dequantize(loaded[0], *(p.astype(mx.float32) for p in loaded[1:]), **how)
+        else:
+            theirs = mx.dequantize(*loaded, **how, dtype=mx.float32)
+    np.testing.assert_allclose(np.array(theirs), values(blocks), rtol=0, atol=1e-6 * (maker.mode == "affine"))
 
 
-def _kinds(maker: makers.BlocksOf) -> list[tuple[str, str]]:
-    kind = {"F16": "f2", "F32": "f4"}[maker.form.parameters.name]
-    return [("weight", "u4"), ("scales", kind), ("biases", kind)]
+_KINDS = {"U32": "u4", "F16": "f2", "F32": "f4", "U8": "u1"}
+
+
+@pytest.mark.parametrize(("name", "byte"), [("MXFP4", 0xFF), ("NVFP4", 0x7F), ("NVFP4", 0x81)])
+def test_a_scale_that_mlx_reads_otherwise_is_told(name: str, byte: int) -> None:
+    """NaN is a number to ggml, and a negative scale isn't negative."""
+    raw = np.zeros((1, BY_NAME[name].size), np.uint8)
+    raw[0, 0] = byte
+    node = n.made(n.Const(Spec((1, BY_NAME[name].block), BY_NAME[name]), raw.tobytes()), makers.BlocksOf(BY_NAME[name]))
+    with pytest.raises(UnsupportedError, match="something else outside of ggml"):
+        node["scales"].read_all()
+    node["weight"].read_all()
 
 
 def test_a_bias_that_overflows_is_told() -> None:
-    from weighbridge.base.errors import UnsupportedError
-
     raw = np.zeros((1, 34), np.uint8)
     raw[0, :2] = np.array([60000], np.float16).view(np.uint8)
     node = n.made(n.Const(Spec((1, 32), BY_NAME["Q8_0"]), raw.tobytes()), makers.BlocksOf(BY_NAME["Q8_0"]))

@@ -31,7 +31,7 @@ from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.packings import microfloat
+from weighbridge.packings import makers
 from weighbridge.tensors.nodes import Node, Packed, transcode
 
 _SUFFIXES: Final = MappingProxyType(
@@ -317,7 +317,7 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
         if own and name.endswith(_CODES):
             draft.moves.append(Move(name, node.spec.dtype.name, own, "exact"))
             scales = name.removesuffix(_CODES) + _SCALES
-            draft.tensors[name], draft.tensors[scales] = microfloat.in_parts(node)
+            draft.tensors[name], draft.tensors[scales] = makers.in_parts(node)
             continue
         wanted = recipe.plain_dtype(options.dtype, node.spec)
         if wanted.kind is Kind.BLOCK:

@@ -2,8 +2,8 @@
 same tensors quantized to the same words, scales and biases, the same config.json and index. MLX itself isn't needed.
 
 What comes quantized stays so where MLX has the very same values: ggml's simple and 4- and 5-bit K blocks become affine,
-MLX's own groups are copied. Source of the rules: mlx_lm/convert.py, mlx_lm/utils.py (quantize_model, save_model,
-save_config), `quant_predicate` and `cast_predicate` in mlx_lm/models.
+its 4-bit floats MLX's, MLX's own groups are copied. Source of the rules: mlx_lm/convert.py, mlx_lm/utils.py
+(quantize_model, save_model, save_config), `quant_predicate` and `cast_predicate` in mlx_lm/models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weighbridge.conversion.plan import Loss, Move
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.packings import affine, makers, microfloat, regrid
+from weighbridge.packings import affine, makers, regrid
 from weighbridge.packings.affine import Affine
 from weighbridge.packings.microfloat import MicroFloat
 from weighbridge.tensors import nodes as n
@@ -188,12 +188,9 @@ def _kept(name: str, node: Node, draft: Draft) -> _Parts | None:
         return _float_mode(name, node, node.packing, draft)
     if node.spec.dtype in makers.EXACT:
         maker = makers.BlocksOf(node.spec.dtype)
-        draft.moves.append(Move(name, node.spec.dtype.name, f"affine {maker.bits} bits", "exact"))
-        return Quantization(maker.group, maker.bits, "affine"), n.made(node, maker)
-    if node.spec.dtype in microfloat.APART:
-        mode, apart = node.spec.dtype.name.lower(), microfloat.BlocksApart(node.spec.dtype)
-        draft.moves.append(Move(name, node.spec.dtype.name, mode, "exact"))
-        return Quantization(apart.group, 4, mode), n.made(node, apart)
+        target = f"affine {maker.bits} bits" if maker.mode == "affine" else maker.mode
+        draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
+        return Quantization(maker.group, maker.bits, maker.mode), n.made(node, maker)
     return None
 
 

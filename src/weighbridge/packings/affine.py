@@ -69,10 +69,8 @@ class Affine:
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in ggml's order, scale and bias once a block of 32."""
-        repeat = self.group // blocks.LENGTH
-        d, m = (blocks.halves(self.scale_dtype, parts[p], repeat) for p in ("scales", "biases"))
-        codes = kernels.unpack_codes(self.bits, parts["weight"])
-        blocks.write(dtype, codes.reshape(-1, blocks.LENGTH), (d, m), out)
+        d, m = (blocks.halves(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
+        kernels.join_blocks(dtype, self.bits, self.group, parts["weight"], d, m, out)
 
 
 def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None:

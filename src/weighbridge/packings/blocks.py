@@ -1,13 +1,4 @@
-"""Integer codes into ggml's simple blocks of 32: the target of every exact move from another scheme.
-
-    type   a block                                    value
-    Q4_0   f16 d, 16 bytes of nibbles                 d * (code - 8)
-    Q4_1   f16 d, f16 m, 16 bytes of nibbles          d * code + m
-    Q5_0   f16 d, u32 of fifth bits, 16 bytes         d * (code - 16)
-    Q5_1   f16 d, f16 m, u32, 16 bytes                d * code + m
-    Q8_0   f16 d, 32 bytes                            d * code, code signed
-
-Byte j of the nibbles has code j low and code j + 16 high; bit j of the u32 is the fifth bit of code j.
+"""What codes ggml's simple blocks of 32, the target of every exact move from another integer scheme, have room for.
 Source: ggml/src/ggml-common.h, ggml-quants.c (b11549).
 """
 
@@ -30,7 +21,7 @@ LENGTH: Final = 32
 
 
 class Room(NamedTuple):
-    """What fits a block type: codes from `low` to `high`, stored `low` less; with a minimum or without."""
+    """What fits a block type: value = d * code + m with a minimum, d * code without; codes from `low` to `high`."""
 
     low: int
     high: int
@@ -54,29 +45,13 @@ def fitting(low: int, high: int, minimum: bool) -> tuple[DType, ...]:
     return tuple(d for d, r in ROOM.items() if r.minimum is minimum and r.low <= low and high <= r.high)
 
 
-def write(dtype: DType, codes: Bytes, parameters: tuple[Bytes, ...], out: Bytes) -> None:
-    """Blocks of `dtype` from int8 (with a minimum: uint8) codes [n, 32] and the f16 bytes [n, 2] of d (and m)."""
-    room, blocks = ROOM[dtype], out.reshape(-1, dtype.size)
-    at = 2 * len(parameters)
-    for i, part in enumerate(parameters):
-        blocks[:, 2 * i : 2 * i + 2] = part
-    if dtype is Q8_0:
-        blocks[:, at:] = codes.view(np.uint8)
-        return
-    stored = codes.view(np.uint8) - np.uint8(room.low & 255)
-    if room.high - room.low == 31:
-        blocks[:, at : at + 4] = np.packbits(stored >> 4, axis=1, bitorder="little")
-        stored, at = stored & np.uint8(15), at + 4
-    blocks[:, at:] = stored[:, :16] | (stored[:, 16:] << 4)
-
-
-def halves(dtype: DType, part: Bytes, repeat: int) -> Bytes:
-    """Parameters as f16 bytes [blocks, 2], each for `repeat` blocks."""
-    found = part
-    if dtype is not F16:
-        found = np.empty(len(part) // dtype.size * 2, np.uint8)
-        kernels.cast(dtype, F16, part, found)
-    return np.repeat(found.reshape(-1, 2), repeat, axis=0)
+def halves(dtype: DType, part: Bytes) -> Bytes:
+    """Parameters as the bytes of f16."""
+    if dtype is F16:
+        return part
+    found = np.empty(len(part) // dtype.size * 2, np.uint8)
+    kernels.cast(dtype, F16, part, found)
+    return found
 
 
 def fits_f16(node: Node) -> bool:

@@ -91,9 +91,6 @@ class Grid:
         return "" if blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        codes = self.codes(parts)
-        if self.bits != 8:
-            codes = kernels.unpack_codes(self.bits, codes)
-        levels = codes.reshape(-1, self.group) - self.zeros(parts)[:, None]  # modulo 256: two's complement
-        scales = blocks.halves(self.scale_dtype, parts["scales"], self.group // blocks.LENGTH)
-        blocks.write(dtype, levels.reshape(-1, blocks.LENGTH), (scales,), out)
+        zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # and codes as they are: differences are modulo 256
+        scales = blocks.halves(self.scale_dtype, parts["scales"])
+        kernels.join_blocks(dtype, self.bits, self.group, parts["codes"], scales, zeros, out)

@@ -8,7 +8,7 @@ all of them where they go to one file, and a part alone costs only what it needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -16,15 +16,18 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BY_NAME, F16, F32, U8, U32, DType
+from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings import blocks
 from weighbridge.packings.microfloat import VALUES
 from weighbridge.tensors import kernels
-from weighbridge.tensors.kinds import Bytes
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.kinds import Bytes, Node
+from weighbridge.tensors.reference_regroup import FORMS, Form
 
 Floats = NDArray[np.float32]
+#: What MLX stores of an affine tensor.
+PARTS: Final = ("weight", "scales", "biases")
 
 
 def _rows(source: Spec, columns: int) -> tuple[int, ...]:
@@ -58,7 +61,7 @@ class AffineOf:
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         codes_too = "weight" in outs
         found = kernels.affine_encode(self.bits, self.group, self.scale_dtype, source.view(np.float32), codes_too)
-        for part, data in zip(("weight", "scales", "biases"), found, strict=True):
+        for part, data in zip(PARTS, found, strict=True):
             if part in outs:
                 outs[part][:] = data
 
@@ -153,98 +156,27 @@ def _fp4(values: Floats) -> Bytes:
 # ------------------------------------------------------------------------------------------------ repacking
 
 
-class _Split(NamedTuple):
-    """What a run of blocks holds: codes [groups, group], the scale and bias of each group."""
-
-    codes: Bytes
-    scales: NDArray[np.floating]
-    biases: NDArray[np.floating]
-
-
-class _Form(NamedTuple):
-    """A block type as MLX affine: its bits and group, the type that holds its parameters exactly."""
-
-    bits: int
-    group: int
-    parameters: DType
-    split: Callable[[Bytes], _Split]
-
-
-def _half(raw: Bytes, at: int) -> NDArray[np.float32]:
-    return np.ascontiguousarray(raw[:, at : at + 2]).view(np.float16).reshape(-1).astype(np.float32)
-
-
-def _nibbles(raw: Bytes) -> Bytes:
-    return np.concatenate([raw & 15, raw >> 4], axis=1)
-
-
-def _simple(dtype: DType) -> Callable[[Bytes], _Split]:
-    """Q4_0 to Q5_1: code j low, j + half high, fifth bits in a u32; an offset or a minimum (packings/blocks.py)."""
-    room = blocks.ROOM[dtype]
-
-    def split(raw: Bytes) -> _Split:
-        at = 4 if room.minimum else 2
-        d = _half(raw, 0)
-        wide = room.high - room.low == 31
-        codes = _nibbles(raw[:, at + 4 * wide :])
-        if wide:
-            codes |= np.unpackbits(raw[:, at : at + 4], axis=1, bitorder="little") << np.uint8(4)
-        return _Split(codes, d, _half(raw, 2) if room.minimum else d * np.float32(room.low))
-
-    return split
-
-
-def _q8_0(raw: Bytes) -> _Split:
-    d = _half(raw, 0)
-    return _Split(raw[:, 2:] ^ np.uint8(128), d, d * np.float32(-128))
-
-
-def _six_bits(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """The eight scales and eight minima of 6 bits in the twelve bytes of Q4_K and Q5_K (ggml-quants.c,
-    get_scale_min_k4)."""
-    a, b, c = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
-    scales = np.concatenate([a & 63, (c & 15) | (a >> 6) << 4], axis=1)
-    minima = np.concatenate([b & 63, (c >> 4) | (b >> 6) << 4], axis=1)
-    return scales, minima
-
-
-def _k(raw: Bytes, high: bool) -> _Split:
-    """Q4_K, Q5_K: eight groups of 32; parameters are products of an f16 and 6 bits, so F32 holds them exactly."""
-    d, least = _half(raw, 0)[:, None], _half(raw, 2)[:, None]
-    scales, minima = _six_bits(raw[:, 4:16])
-    at = 48 if high else 16
-    pairs = raw[:, at:].reshape(len(raw), 4, 1, 32)
-    codes = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(len(raw), 8, 32)
-    if high:
-        fifth = raw[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[None, :, None]
-        codes = codes | (fifth & 1) << 4
-    return _Split(codes.reshape(-1, 32), (d * scales).reshape(-1), (-least * minima).reshape(-1))
-
-
-_FORMS: Final[Mapping[DType, _Form]] = MappingProxyType(
-    {
-        BY_NAME["Q4_0"]: _Form(4, 32, F16, _simple(BY_NAME["Q4_0"])),
-        BY_NAME["Q4_1"]: _Form(4, 32, F16, _simple(BY_NAME["Q4_1"])),
-        BY_NAME["Q5_0"]: _Form(5, 32, F16, _simple(BY_NAME["Q5_0"])),
-        BY_NAME["Q5_1"]: _Form(5, 32, F16, _simple(BY_NAME["Q5_1"])),
-        BY_NAME["Q8_0"]: _Form(8, 32, F16, _q8_0),
-        BY_NAME["Q4_K"]: _Form(4, 32, F32, lambda raw: _k(raw, high=False)),
-        BY_NAME["Q5_K"]: _Form(5, 32, F32, lambda raw: _k(raw, high=True)),
-    }
-)
 #: Block types that MLX holds with the same values.
-EXACT: Final = tuple(_FORMS)
+EXACT: Final = tuple(BY_NAME[name] for name in FORMS)
+# Scales of FP4 that ggml and MLX read differently: NaN in MLX, a number in ggml; of E4M3 negative ones too.
+_STRANGE: Final = MappingProxyType({"F8_E8M0": 0xFF, "F8_E4M3": 0x7F})
+_DECODED: Final = "convert with --dtype f32"
+_MODES_OF: Final = MappingProxyType({"F8_E8M0": "mxfp4", "F8_E4M3": "nvfp4"})
 
 
 @dataclass(frozen=True)
 class BlocksOf:
-    """A ggml block type as MLX affine with the same codes, scales and biases."""
+    """A ggml block type in MLX's form of the same codes and parameters: affine, or a mode of 4-bit floats."""
 
     dtype: DType
 
     @property
-    def form(self) -> _Form:
-        return _FORMS[self.dtype]
+    def form(self) -> Form:
+        return FORMS[self.dtype.name]
+
+    @property
+    def mode(self) -> str:
+        return _MODES_OF.get(self.form.parameter, "affine")
 
     @property
     def bits(self) -> int:
@@ -259,21 +191,31 @@ class BlocksOf:
         return False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
-        return AffineOf(self.bits, self.group, self.form.parameters).specs(source)
+        if self.mode != "affine":
+            return FloatOf(self.mode, F32).specs(source)
+        return AffineOf(self.bits, self.group, BY_NAME[self.form.parameter]).specs(source)
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        found = self.form.split(source.reshape(-1, self.dtype.size))
-        for part, out in outs.items():
-            out[:] = self._part(part, found)
+        none = np.empty(0, np.uint8)
+        kernels.split_blocks(self.dtype, source, *(outs.get(part, none) for part in PARTS))
+        for part in PARTS[1:]:
+            self._check(outs.get(part, none))
 
-    def _part(self, part: str, found: _Split) -> Bytes:
-        if part == "weight":
-            return kernels.pack_codes(self.bits, found.codes.reshape(-1))
-        values = found.scales if part == "scales" else found.biases
-        with np.errstate(over="ignore"):
-            kept = values.astype(np.float16 if self.form.parameters is F16 else np.float32)
-        if not np.isfinite(kept).all():
+    def _check(self, parameters: Bytes) -> None:
+        if self.mode != "affine":
+            if (parameters >= _STRANGE[self.form.parameter]).any():
+                raise UnsupportedError(f"a scale of {self.dtype} means something else outside of ggml", hint=_DECODED)
+            return
+        found = kernels.stats(BY_NAME[self.form.parameter], parameters)
+        if found.nan or found.inf:
             raise UnsupportedError(
-                f"a scale of {self.dtype} has no {self.form.parameters} for its bias", hint="convert with --dtype f32"
+                f"a scale of {self.dtype} has no {self.form.parameter} for itself or its bias", hint=_DECODED
             )
-        return kept.view(np.uint8)
+
+
+def in_parts(node: Node) -> tuple[Node, Node]:
+    """MXFP4 blocks as gpt-oss holds them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
+    parts = n.made(node, BlocksOf(node.spec.dtype))
+    *lead, groups = parts["scales"].spec.shape
+    codes = n.retyped(parts["weight"], U8, groups * 16)
+    return n.reshape(codes, (*lead, groups, 16)), parts["scales"]

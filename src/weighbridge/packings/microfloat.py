@@ -98,55 +98,9 @@ class MicroFloat:
         return ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        """The same bytes with the nibbles of a group in ggml's order: element j low, j + half of the group high."""
-        blocks, count = out.reshape(-1, dtype.size), dtype.block // self.group
-        blocks[:, :count] = parts["scales"].reshape(-1, count)
-        pairs = parts["codes"].reshape(-1, self.group // 2)
-        codes = np.empty((len(pairs), self.group), np.uint8)
-        codes[:, 0::2], codes[:, 1::2] = pairs & 15, pairs >> 4
-        half = self.group // 2
-        blocks[:, count:] = (codes[:, :half] | codes[:, half:] << 4).reshape(len(blocks), -1)
-
-
-@dataclass(frozen=True)
-class BlocksApart:
-    """ggml's MXFP4 or NVFP4 blocks with codes and scales apart, the same ones, as MLX and gpt-oss hold them: U32
-    [.., out, in / 8] and U8 [.., out, in / group]. The way back of `MicroFloat.transcode`."""
-
-    dtype: DType
-
-    @property
-    def group(self) -> int:
-        return next(_GROUPS[scale] for scale, block in _BLOCKS.items() if block is self.dtype)
-
-    @property
-    def quantizes(self) -> bool:
-        return False
-
-    def specs(self, source: Spec) -> Mapping[str, Spec]:
-        *lead, columns = source.shape
-        return {"weight": Spec((*lead, columns // 8), U32), "scales": Spec((*lead, columns // self.group), U8)}
-
-    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        blocks, count = source.reshape(-1, self.dtype.size), self.dtype.block // self.group
-        if "scales" in outs:
-            outs["scales"][:] = blocks[:, :count].reshape(-1)
-        if "weight" in outs:
-            halves = blocks[:, count:].reshape(-1, self.group // 2)
-            codes = np.concatenate([halves & 15, halves >> 4], axis=1)
-            outs["weight"][:] = (codes[:, 0::2] | codes[:, 1::2] << 4).reshape(-1)
-
-
-#: Block types whose codes and scales others hold apart.
-APART: Final = tuple(_BLOCKS.values())
-
-
-def in_parts(node: Node) -> tuple[Node, Node]:
-    """MXFP4 blocks as gpt-oss holds them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
-    made = n.made(node, BlocksApart(node.spec.dtype))
-    *lead, groups = made["scales"].spec.shape
-    codes = n.retyped(made["weight"], U8, groups * 16)
-    return n.reshape(codes, (*lead, groups, 16)), made["scales"]
+        """The same bytes with the nibbles of a group in ggml's order."""
+        none = np.empty(0, np.uint8)
+        kernels.join_blocks(dtype, 4, self.group, parts["codes"], parts["scales"], none, out)
 
 
 def _seen(node: Node) -> Bytes:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.byteorder import swap_plan
-from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.native import native
-from weighbridge.tensors import codecs, reference
+from weighbridge.tensors import codecs, reference, reference_regroup
 from weighbridge.tensors.reference import Array, Bytes, Floats
 
 
@@ -200,6 +200,48 @@ def pack_codes(bits: int, codes: Bytes) -> Bytes:
     out = np.empty(eights * bits, np.uint8)
     native.pack_codes(bits, codes, out)
     return out
+
+
+def split_blocks(dtype: DType, src: Bytes, codes: Bytes, scales: Bytes, biases: Bytes) -> None:
+    """Blocks to the parts that MLX stores (`reference_regroup.FORMS`), those of them that aren't empty. The same
+    values: code * scale + bias, or of FP4 code * scale. Parameters that their type can't hold are Inf."""
+    form, blocks = _form(dtype), _whole(src, dtype.size)
+    parameters = blocks * (form.elements // form.group) * BY_NAME[form.parameter].size
+    wanted = (blocks * form.elements // 8 * form.bits, parameters, parameters)
+    for part, size in zip((codes, scales, biases), wanted, strict=True):
+        if part.nbytes not in (0, size):
+            raise UsageError(f"{part.nbytes} bytes are not the {size} that {blocks} blocks of {dtype} become")
+    if not blocks:
+        return
+    if native:
+        native.split(dtype.name, src, codes, scales, biases)
+        return
+    for out, part in zip((codes, scales, biases), reference_regroup.split(dtype.name, src), strict=True):
+        if out.nbytes:
+            out[:] = part
+
+
+def join_blocks(dtype: DType, bits: int, group: int, codes: Bytes, scales: Bytes, offsets: Bytes, out: Bytes) -> None:
+    """Codes of a little-endian bit stream and the parameters of their groups to blocks. `scales`: f16, of FP4 as they
+    are stored. `offsets`: of types with a minimum its f16; of the others a zero point each, U8; of FP4 nothing."""
+    form, blocks = _form(dtype), _whole(out, dtype.size)
+    simple = form.parameter == "F16"
+    fits = 1 <= bits <= 8 and group > 0 and group % form.group == 0 if simple else (bits, group) == form[2:4]
+    _need(form.stored is not None and fits, f"no {dtype} of {bits}-bit codes in groups of {group}")
+    groups, each = blocks * form.elements // group, 0 if not simple else 2 if form.minimum else 1
+    sizes = (groups * group * bits // 8, groups * BY_NAME[form.parameter].size, groups * each)
+    found = (codes.nbytes, scales.nbytes, offsets.nbytes)
+    if found != sizes or groups * group != blocks * form.elements:
+        raise UsageError(f"parts of {found} bytes don't fit {blocks} blocks of {dtype}: {sizes}")
+    if native:
+        native.join(dtype.name, bits, group, codes, scales, offsets, out)
+    else:
+        out[:] = reference_regroup.join(dtype.name, bits, group, codes, scales, offsets)
+
+
+def _form(dtype: DType) -> reference_regroup.Form:
+    _need(dtype.name in reference_regroup.FORMS, f"MLX has no codes and parameters of {dtype}")
+    return reference_regroup.FORMS[dtype.name]
 
 
 def byteswap(dtype: DType, data: Bytes) -> None:
