@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from weighbridge.base.dtypes import BF16, F16, F32, DType
+from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.tensors.nodes import Node, Packed, cast
 
 # A vector longer than this is no norm and no bias, and isn't read to plan.
@@ -46,14 +46,14 @@ def rounding(node: Packed) -> float:
 
 
 def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:
-    """For F32 tensors whose every value the matrices' own 16-bit type holds, that type.
+    """For F32 tensors whose every value the float matrices' own 16-bit type holds, that type.
 
     A GGUF keeps vectors in F32 whatever the model's type; a model that came in one type goes back in one type, if not
     a bit is lost by it.
     """
     matrices = Counter[DType]()
     for node in tensors.values():
-        if len(node.spec.shape) > 1:
+        if len(node.spec.shape) > 1 and node.spec.dtype.kind is Kind.FLOAT:
             matrices[node.spec.dtype] += node.spec.elements
     main = matrices.most_common(1)[0][0] if matrices else F32
     if main not in (BF16, F16):
