@@ -69,7 +69,9 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     arrays = _renumber(folder)
     config = json.loads((folder / "config.json").read_text())
     out: dict[str, Any] = {"config": config, "hf": {n: list(a.shape) for n, a in arrays.items()}}
+    _save(folder, {name: a for name, a in arrays.items() if name not in case.beyond})
     out |= _reference(folder, parent, case)
+    _save(folder, arrays)
     model_class = getattr(transformers, config["architectures"][0], None)
     if "hf5" in case.recorded:
         held = model_class.from_pretrained(folder, dtype="float32").state_dict()
@@ -90,12 +92,17 @@ def _brief(array: NDArray[Any]) -> list[Any]:
 
 def _renumber(folder: Path) -> dict[str, NDArray[np.float32]]:
     """Every tensor of the folder given its own numbers."""
-    from safetensors.numpy import load_file, save_file
+    from safetensors.numpy import load_file
 
-    path = folder / "model.safetensors"
-    arrays = {name: values(name, a.shape) for name, a in sorted(load_file(path).items())}
-    save_file(arrays, path, {"format": "pt"})
+    arrays = {name: values(name, a.shape) for name, a in sorted(load_file(folder / "model.safetensors").items())}
+    _save(folder, arrays)
     return arrays
+
+
+def _save(folder: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(arrays, folder / "model.safetensors", {"format": "pt"})
 
 
 def _reference(folder: Path, parent: Path, hparams: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Case:
         default_factory=dict
     )  # keys that the reference gets wrong (docs/reference-differences.md)
     named: dict[str, str] = field(default_factory=dict)  # ... or gives a wrong name: its name, ours
+    added: dict[str, Any] = field(default_factory=dict)  # keys that the reference leaves out (the same page)
     settings: dict[str, Any] = field(default_factory=dict)  # under which transformers computes what llama.cpp does
     runs: bool = True  # whether llama.cpp runs it
     tolerance: float | None = None  # of llama.cpp's logits, where its graph rounds to f16 (latent attention)
@@ -57,7 +58,8 @@ class Case:
     recorded: tuple[str, ...] = ()  # what golden/families.json has of it beside "hf" and "gguf": "hf5", "mlx"
     vocabulary: dict[str, Any] = field(default_factory=dict)  # keys of its tokenizer that tell its class
     prefixed: str = ""  # what stands before every name in a checkpoint of it with a head
-    head: str | None = None  # the class with a head that is built: only recorded, since going back gives the bare one
+    head: str | None = None  # the class with a head that is built; a GGUF holds that of a classifier alone
+    beyond: tuple[str, ...] = ()  # tensors that the reference can't convert: it gets the model without
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
     mtp: bool = False  # a layer that predicts further tokens behind the others
@@ -78,9 +80,14 @@ class Case:
     @property
     def whole(self) -> bool:
         """Whether it goes to GGUF and back in the proofs: it has a tokenizer, and no head that a GGUF doesn't hold."""
-        return self.head is None and self.tokenizer != "none"
+        return (self.head is None or self.classifies) and self.tokenizer != "none"
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it gives a number for each label."""
+        return str(self.head).endswith("ForSequenceClassification")
 
     @property
     def bert(self) -> bool:
-        """Whether it gives an embedding and no logits."""
+        """Whether it gives an embedding, or numbers of a classifier, and no logits."""
         return self.config in ENCODERS

@@ -56,6 +56,13 @@ def _drop_tensor(name: str) -> Fault:
     return fault
 
 
+def _copy(name: str, new: str) -> Fault:
+    def fault(file: File) -> None:
+        file.tensors[new] = file.tensors[name]
+
+    return fault
+
+
 def unpermuted(name: str, heads: str) -> Fault:
     """Rotary rows back in Hugging Face's order (halves) instead of llama.cpp's (pairs)."""
 
@@ -97,6 +104,10 @@ def _ones(tensor: Tensor) -> Any:
 
 def _zeros(tensor: Tensor) -> Any:
     return np.zeros_like(tensor.data)
+
+
+def _halves_swapped(tensor: Tensor) -> Any:
+    return np.roll(tensor.data, len(tensor.data) // 2, axis=0)
 
 
 def _reversed_experts(tensor: Tensor) -> Any:
@@ -197,6 +208,20 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
         "q-norm-dropped": _drop_tensor(f"{BLOCK}attn_q_norm.weight"),
     },
     "qwen3moe": _QWEN_ATTENTION | _UNTIED | _EXPERTS,
+    "modernbert": {
+        "gate-up-swapped": _edit(f"{BLOCK}ffn_up.weight", _halves_swapped),
+        "q-k-v-turned": _edit(f"{BLOCK}attn_qkv.weight", lambda t: np.roll(t.data, 64, axis=0)),
+        "norms-swapped": _swap(f"{BLOCK}attn_norm.weight", f"{BLOCK}ffn_norm.weight"),
+        "embedding-norm-reset": _edit("token_embd_norm.weight", _ones),
+        "output-norm-reset": _edit("output_norm.weight", _ones),
+        "first-norm": _copy(f"{BLOCK}attn_norm.weight", "blk.0.attn_norm.weight"),
+    },
+    "modernbert-labels": {
+        "dense-zero": _edit("cls.weight", _zeros),
+        "norm-reset": _edit("cls.norm.weight", _ones),
+        "labels-turned": _edit("cls.output.weight", lambda t: t.data[::-1]),
+        "bias-zero": _edit("cls.output.bias", _zeros),
+    },
     "bert": {
         "q-permuted-as-llama": unpermuted(f"{BLOCK}attn_q.weight", "bert.attention.head_count"),
         "k-v-swapped": _swap(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
@@ -280,6 +305,23 @@ KEYS: dict[str, dict[str, Fault]] = {
         "layers-dropped": drop_key("olmo2.attention.sliding_window_pattern"),
     },
     "exaone4": _decoder_keys("exaone4"),
+    "modernbert": {
+        "eps": set_key("modern-bert.attention.layer_norm_epsilon", 1e-12),
+        "heads": set_key("modern-bert.attention.head_count", 2),
+        "pooling": set_key("modern-bert.pooling_type", 2),
+        "theta": set_key("modern-bert.rope.freq_base", 500.0),
+        "window-theta": set_key("modern-bert.rope.freq_base_swa", 5000.0),
+        "window": set_key("modern-bert.attention.sliding_window", 12),
+        "window-dropped": drop_key("modern-bert.attention.sliding_window"),
+        "pattern": set_key("modern-bert.attention.sliding_window_pattern", 3),
+        "activation": set_key("modern-bert.hidden_activation", "silu"),
+        "ffn-width": set_key("modern-bert.feed_forward_length", 64),
+    },
+    "modernbert-labels": {
+        "pooling": set_key("modern-bert.classifier.pooling_type", 2),
+        "activation": set_key("modern-bert.classifier.activation", "tanh"),
+        "labels": set_key("modern-bert.classifier.output_labels", ["bad", "good"]),
+    },
     "bert": {  # bert.attention.causal isn't here: llama.cpp encodes without a mask whatever it says
         "eps": set_key("bert.attention.layer_norm_epsilon", 1e-12),
         "heads": set_key("bert.attention.head_count", 2),

@@ -33,7 +33,7 @@ F32 = NDArray[np.float32]
 GGML_TYPE_F32 = 0
 LOAD_MODE_NONE = 0  # enum llama_load_mode: read(), no mmap
 FLASH_ATTN_DISABLED = 0
-POOLING_UNSPECIFIED, POOLING_NONE, POOLING_MEAN = -1, 0, 1
+POOLING_UNSPECIFIED, POOLING_NONE, POOLING_MEAN, POOLING_RANK = -1, 0, 1, 4
 THREADS = 2
 
 _Log = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
@@ -136,6 +136,8 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "llama_free": (None, [c.c_void_p]),
     "llama_model_get_vocab": (c.c_void_p, [c.c_void_p]),
     "llama_model_n_embd": (c.c_int32, [c.c_void_p]),
+    "llama_model_n_cls_out": (c.c_uint32, [c.c_void_p]),
+    "llama_model_cls_label": (c.c_char_p, [c.c_void_p, c.c_uint32]),
     "llama_vocab_n_tokens": (c.c_int32, [c.c_void_p]),
     "llama_tokenize": (c.c_int32, [c.c_void_p, c.c_char_p, c.c_int32, c.c_void_p, c.c_int32, c.c_bool, c.c_bool]),
     "llama_detokenize": (c.c_int32, [c.c_void_p, c.c_void_p, c.c_int32, c.c_char_p, c.c_int32, c.c_bool, c.c_bool]),
@@ -243,11 +245,15 @@ class Model:
             return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)).copy() for row in rows])
 
     def embed(self, ids: Sequence[int], *, pooling: int = POOLING_UNSPECIFIED) -> F32:
-        """One vector for the sequence, pooled as the file says unless told otherwise: [n_embd]."""
+        """One vector for the sequence, pooled as the file says unless told otherwise: [n_embd]. Of a classifier, which
+        a file with labels is, its numbers: [labels]."""
+        width = self.n_embd
+        if pooling == POOLING_UNSPECIFIED and self._lib.llama_model_cls_label(self._model, 0) is not None:
+            pooling, width = POOLING_RANK, int(self._lib.llama_model_n_cls_out(self._model))
         with self._decoded(ids, embeddings=True, pooling=pooling) as ctx:
             row = self._lib.llama_get_embeddings_seq(ctx, 0)
             _require(row, "gave no pooled embedding (has the file a pooling_type?)")
-            return np.ctypeslib.as_array(row, (self.n_embd,)).copy()
+            return np.ctypeslib.as_array(row, (width,)).copy()
 
     @contextmanager
     def _decoded(self, ids: Sequence[int], *, embeddings: bool, pooling: int = POOLING_UNSPECIFIED) -> Iterator[int]:

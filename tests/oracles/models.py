@@ -280,7 +280,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | case.said, indent=2))
     vocabularies.WRITERS[case.tokenizer](folder)
-    if case.bert:
+    if case.bert and not case.classifies:
         _write_pooling(folder, config.hidden_size)
     return folder
 
@@ -317,6 +317,12 @@ def respelled(config: dict[str, Any]) -> dict[str, Any]:
         config["rope_scaling"] = None if full["rope_type"] == "default" else full
     if "dtype" in config:
         config["torch_dtype"] = config.pop("dtype")
+    if config["model_type"] == "modernbert":
+        config |= {
+            "global_rope_theta": config.pop("rope_theta"),
+            "local_rope_theta": config.pop("rope_local_base_freq"),
+        }
+        del config["rope_scaling"], config["layer_types"]
     if config["model_type"] == "qwen3_moe":
         config["num_experts"] = config.pop("num_local_experts")
     return config
@@ -354,8 +360,10 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
     torch.set_num_threads(2)
     if (twin := twins.of(folder)) is not None:
         return twin.load(folder)
-    auto = transformers.AutoModel if embedding else transformers.AutoModelForCausalLM
     settings = transformers.AutoConfig.from_pretrained(folder)
+    classifier = settings.architectures[0].endswith("ForSequenceClassification")
+    encoder = transformers.AutoModelForSequenceClassification if classifier else transformers.AutoModel
+    auto = encoder if embedding else transformers.AutoModelForCausalLM
     for key, value in config.items():
         setattr(settings, key, value)
     model = auto.from_pretrained(folder, config=settings, dtype=torch.float32, attn_implementation="eager")
@@ -384,13 +392,12 @@ def logits(folder: Path, ids: Sequence[int], **config: Any) -> F32:
 
 
 def embedding(folder: Path, ids: Sequence[int], **config: Any) -> F32:
-    """The mean of the last hidden states: [hidden]."""
+    """The mean of the last hidden states, [hidden]; of a classifier its numbers, [labels]."""
     import torch
 
     with torch.no_grad():
-        out: F32 = (
-            load(folder, embedding=True, **config)(torch.tensor([list(ids)])).last_hidden_state[0].mean(0).numpy()
-        )
+        found = load(folder, embedding=True, **config)(torch.tensor([list(ids)]))
+        out: F32 = (found.logits[0] if "logits" in found else found.last_hidden_state[0].mean(0)).numpy()
     return out
 
 

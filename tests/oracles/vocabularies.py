@@ -403,9 +403,30 @@ def write_kimi(folder: Path) -> None:
     )
 
 
+def write_modernbert(folder: Path) -> None:
+    """tokenizer.json as ModernBERT has it: GPT-2's pieces, BERT's special tokens above them, `[CLS] $A [SEP]`."""
+    from tokenizers import AddedToken, ByteLevelBPETokenizer, processors
+
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(text(), vocab_size=BPE_SIZE - len(special), show_progress=False)
+    inner = tokenizer._tokenizer
+    inner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, inner.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    inner.save(str(folder / "tokenizer.json"))
+    tokens = {f"{token[1:-1].lower()}_token": token for token in special}
+    common = {"clean_up_tokenization_spaces": True, "model_max_length": 256}
+    _json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **common, **tokens})
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "none": lambda folder: None,
     "roberta": write_roberta,
+    "modernbert": write_modernbert,
     "glm": write_glm,
     "gemma": write_gemma,
     "spm": write_sentencepiece,
@@ -421,6 +442,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 SIZES = {
     "none": BPE_SIZE,
     "roberta": BPE_SIZE,
+    "modernbert": BPE_SIZE,
     "glm": BPE_SIZE,
     "gemma": SPM_SIZE,
     "spm": SPM_SIZE,
@@ -436,6 +458,7 @@ SIZES = {
 PRE = {
     "none": None,
     "roberta": "roberta-bpe",
+    "modernbert": "modern-bert",
     "glm": "chatglm-bpe",
     "gemma": None,
     "spm": None,

@@ -65,7 +65,10 @@ def test_transformers_computes_the_same(name: str, back_of: Converter, folder_of
     case = CASES[name]
     folders = back_of(name, case.asked), folder_of(name)
     found, expected = (run(folder, probe_of(name), **case.settings) for folder in folders)
-    assert np.array_equal(found, expected)
+    if case.classifies:  # one vector times a matrix: torch adds by how the bytes lie in memory
+        assert models.relative_error(found, expected) < 1e-5
+    else:
+        assert np.array_equal(found, expected)
 
 
 def test_a_mistral_comes_back_as_a_llama(

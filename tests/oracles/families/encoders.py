@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.oracles import vocabularies
 from tests.oracles.case import Case
+from tests.oracles.families.common import WINDOW
 
 _SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -28,6 +30,22 @@ _ROBERTA: dict[str, Any] = _SMALL | {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
+_LABELS: dict[str, Any] = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
+_MODERNBERT: dict[str, Any] = _SMALL | {
+    "bos_token_id": vocabularies.BPE_SIZE - 4,
+    "eos_token_id": vocabularies.BPE_SIZE - 3,
+    "pad_token_id": vocabularies.BPE_SIZE - 2,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 256,
+    "norm_eps": 5e-2,
+    "local_attention": WINDOW,
+    "cls_token_id": vocabularies.BPE_SIZE - 4,
+    "sep_token_id": vocabularies.BPE_SIZE - 3,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+    },
+}  # fmt: skip
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -57,6 +75,49 @@ CASES: dict[str, Case] = {
             prefixed="roberta.",
             vocabulary={"tokenizer.ggml.merges": ["a b"]},
         ),
+        # ModernBERT under transformers 4's config, as its models are published, every second layer without a window
+        Case(
+            "modernbert",
+            "ModernBertConfig",
+            "modernbert",
+            _MODERNBERT | {"global_attn_every_n_layers": 2},
+            v4=True,
+            said={"layer_norm_eps": 5e-2},
+            prefixed="model.",
+        ),
+        # and as transformers 5 writes it: each layer's kind, and the epsilon under one name
+        Case(
+            "modernbert-v5",
+            "ModernBertConfig",
+            "modernbert",
+            _MODERNBERT | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            added={
+                "modern-bert.attention.layer_norm_epsilon": 5e-2,
+                "modern-bert.attention.sliding_window_pattern": [True, False, True],
+            },
+        ),
+        # the reference takes its head for a classifier's and stumbles over the bias of its output
+        Case(
+            "modernbert-mlm",
+            "ModernBertConfig",
+            "modernbert",
+            _MODERNBERT | {"global_attn_every_n_layers": 3, "tie_word_embeddings": False},
+            said={"layer_norm_eps": 5e-2},
+            head="ModernBertForMaskedLM",
+            beyond=("head.dense.weight", "head.norm.weight", "decoder.bias", "decoder.weight"),
+            unheld=frozenset({"tie_word_embeddings"}),
+        ),
+        Case(
+            "modernbert-labels",
+            "ModernBertConfig",
+            "modernbert",
+            _MODERNBERT
+            | _LABELS
+            | {"global_attn_every_n_layers": 3, "classifier_pooling": "mean", "classifier_activation": "silu"},
+            said={"layer_norm_eps": 5e-2},
+            head="ModernBertForSequenceClassification",
+            unheld=frozenset({"label2id"}),
+        ),
         # Unigram, which tokenizers here don't know yet
         Case(
             "xlm-roberta",
@@ -66,4 +127,13 @@ CASES: dict[str, Case] = {
             vocabulary={"tokenizer.ggml.scores": [0.0]},
         ),
     )
+}
+UNSAID: dict[str, dict[str, Any]] = {
+    "modernbert": {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "norm_bias": True,
+        "classifier_bias": True,
+        "rope.rope_type": "linear",
+    },
 }

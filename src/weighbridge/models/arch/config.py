@@ -144,7 +144,17 @@ def effective(
     out["unrotated_every"] = every(out.get("no_rope_layers"), 0)
     out["full_attention_every"] = every(out.get("layer_types"), "full_attention")
     out["labels"] = labels(config)
+    out["output_labels"] = out["labels"] or (_DUMMIES if _classifies(config) else None)
     return out
+
+
+_DUMMIES: Final = ("LABEL_0", "LABEL_1")
+
+
+def _classifies(config: Config) -> bool:
+    """Whether the class has a head that gives a number for each label."""
+    listed = config.get("architectures")
+    return isinstance(listed, list | tuple) and str(*listed[:1]).endswith("ForSequenceClassification")
 
 
 def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:

@@ -44,7 +44,10 @@ class KeyRow:
     times: float = 1.0  # what the config's number is multiplied by
     token: str | None = None  # the number of this token
     last: bool = False  # after all of the tokenizer's
-    first: bool = False  # written before the general keys, as the reference does with what it finds among the tensors
+    first: bool = (
+        False  # before the general keys, as what the reference finds among the tensors; of a tokenizer's rows:
+    )
+    # before its own, whose value for it counts
     whole: bool = False  # a whole number in a config though the key is an f32
     over: str = ""  # what the config's number is divided by, another of its numbers, which alone comes back
     root: str = ""  # the square root of this number of the config divides it

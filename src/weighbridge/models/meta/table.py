@@ -85,16 +85,18 @@ def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], 
     """The tokenizer's key-values with what the reference adds to them, or puts in their place, for a family."""
     facts = family.effective(config)
     facts["token"] = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)}
-    out, last = dict(tokenizer), dict[str, KV]()
+    out, first, last = dict(tokenizer), dict[str, KV](), dict[str, KV]()
     for row in table().rules(family).tokenizer:
         kv = KV(row.type, facts["token"].get(row.token)) if row.token else to_kv(row, facts)
         if kv is None or kv.value is None:
             continue
-        if row.last:
+        if row.first:
+            first[row.name] = out.get(row.name, kv)
+        elif row.last:
             last[row.name] = kv
         else:
             out = {**out, row.name: kv} if row.name in out else _after_ids(out, row.name, kv)
-    return {**{key: kv for key, kv in out.items() if key not in last}, **last}
+    return {**first, **{key: kv for key, kv in out.items() if key not in first | last}, **last}
 
 
 def _after_ids(keys: Mapping[str, KV], name: str, kv: KV) -> dict[str, KV]:
