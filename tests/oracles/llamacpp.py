@@ -143,6 +143,8 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "llama_detokenize": (c.c_int32, [c.c_void_p, c.c_void_p, c.c_int32, c.c_char_p, c.c_int32, c.c_bool, c.c_bool]),
     "llama_batch_init": (Batch, [c.c_int32, c.c_int32, c.c_int32]),
     "llama_batch_free": (None, [Batch]),
+    "llama_adapter_lora_init": (c.c_void_p, [c.c_void_p, c.c_char_p]),
+    "llama_set_adapters_lora": (c.c_int32, [c.c_void_p, c.POINTER(c.c_void_p), c.c_size_t, c.POINTER(c.c_float)]),
     "llama_decode": (c.c_int32, [c.c_void_p, Batch]),
     "llama_get_logits_ith": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
     "llama_get_embeddings_seq": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
@@ -202,10 +204,17 @@ class Model:
         params.check_tensors, params.use_extra_bufts = not vocab_only, False
         self._model = self._lib.llama_model_load_from_file(os.fsencode(path), params)
         _require(self._model, f"can't load {path}")
+        self._adapters: list[int] = []  # freed with the model
         self._vocab = self._lib.llama_model_get_vocab(self._model)
         self.warnings = list(_messages)
         self.n_vocab = int(self._lib.llama_vocab_n_tokens(self._vocab))
         self.n_embd = int(self._lib.llama_model_n_embd(self._model))
+
+    def adapt(self, path: str | os.PathLike[str]) -> None:
+        """Have a LoRA adapter in all that is computed from here on."""
+        adapter = self._lib.llama_adapter_lora_init(self._model, os.fsencode(path))
+        _require(adapter, f"can't load the adapter {path}")
+        self._adapters.append(adapter)
 
     def __enter__(self) -> Model:
         return self
@@ -276,6 +285,9 @@ class Model:
         params.embeddings, params.pooling_type, params.swa_full = embeddings, pooling, True
         ctx = self._lib.llama_init_from_model(self._model, params)
         _require(ctx, "can't make a context")
+        if n_adapters := len(self._adapters):
+            ones = (c.c_float * n_adapters)(*[1.0] * n_adapters)
+            self._lib.llama_set_adapters_lora(ctx, (c.c_void_p * n_adapters)(*self._adapters), n_adapters, ones)
         return int(ctx)
 
     def _batch(self, ids: Sequence[int]) -> Batch:

@@ -1,4 +1,4 @@
-"""The reference converter (`convert_hf_to_gguf.py` of b11549) in a process of its own.
+"""The reference converters (`convert_hf_to_gguf.py`, `convert_lora_to_gguf.py` of b11549) in a process of their own.
 
 It recognises a pre-tokenizer by hashing the tokens of one probe text, so it knows only published vocabularies; one that
 a test trained is unknown by construction. `pre` puts the name in place of that hash. Everything else is untouched.
@@ -34,6 +34,7 @@ class Job:
     pre: str | None = None
     hparams: dict[str, Any] = field(default_factory=dict)
     flags: Sequence[str] = ()
+    script: str = "convert_hf_to_gguf.py"
 
     @property
     def arguments(self) -> list[str]:
@@ -73,8 +74,8 @@ def _run(tree: str, job: Job) -> str | None:
         if job.pre:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre
         ModelBase.load_hparams = staticmethod(lambda *args, **kw: {**load(*args, **kw), **job.hparams})
-        sys.argv = ["convert_hf_to_gguf.py", *job.arguments]
-        runpy.run_path(os.path.join(tree, "convert_hf_to_gguf.py"), run_name="__main__")
+        sys.argv = [job.script, *job.arguments]
+        runpy.run_path(os.path.join(tree, job.script), run_name="__main__")
     except (Exception, SystemExit):
         return traceback.format_exc()
     finally:

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.conversion import lora, probe, recipe, targets, training, upgrade
 from weighbridge.conversion import metadata as meta
-from weighbridge.conversion import probe, recipe, targets, training, upgrade
 from weighbridge.conversion.draft import Draft, apart, retyped, side_files
 from weighbridge.conversion.fingerprint import state_of
 from weighbridge.conversion.mlx import SHARD, to_mlx
@@ -62,7 +62,9 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
         return training.plan_checkpoint(model, path, options)
     if training.wanted(model.place.path, kind):
         return training.plan_torch(model.place.path, path, options)
-    draft = _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
+    if options.lora is not None:
+        model = lora.merged(model, Path(options.lora), options)
+    draft = _drafted(model, kind, options)
     container = _WEIGHTS.get(kind, kind)
     folder = kind in _WEIGHTS or (options.sharded and container in targets.SHARDABLE)
     check_target(path, model, folder)
@@ -90,6 +92,13 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
         budget=options.memory,
         reports=draft.reports,
     )
+
+
+def _drafted(model: Checkpoint, kind: str, options: ConvertOptions) -> Draft:
+    """What will be in the files of a target."""
+    if lora.wanted(model, kind):
+        return lora.draft(model, kind, options)
+    return _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
 
 
 def _called(name: str, files: tuple[PlannedFile, ...]) -> list[PlannedFile]:
@@ -149,7 +158,7 @@ def _stem(path: Path, model: Checkpoint, kind: str) -> str:
     """What the files are called before `-00001-of-...` and the suffix."""
     container = _WEIGHTS.get(kind, kind)
     if kind in _WEIGHTS or (container in _STEMS and not path.suffix):
-        return _STEMS[container]
+        return lora.STEM if lora.wanted(model, kind) else _STEMS[container]
     return path.stem if path.suffix in _SUFFIXES else path.name
 
 

@@ -15,7 +15,19 @@ from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MEMORY, MIB, SLAB
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.tensors.nodes import Cast, CastReport, Decode, Encode, Made, Node, Packed, Repack, Transcode, walk
+from weighbridge.tensors.nodes import (
+    Cast,
+    CastReport,
+    Decode,
+    Encode,
+    LowRank,
+    Made,
+    Node,
+    Packed,
+    Repack,
+    Transcode,
+    walk,
+)
 
 # Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
 _COMPUTED_SLAB = MIB
@@ -160,6 +172,7 @@ def how(node: Node) -> str:
 
 _WORDS: Mapping[type[Node], str] = {
     Encode: "encode",
+    LowRank: "merge",
     Made: "pack",
     Cast: "cast",
     Decode: "decode",

@@ -31,7 +31,8 @@ class ConvertOptions:
     scales, or a refusal. `allow_expand`: write a pickle's expanded views (stride 0) also where together they are more
     than a GiB larger than the bytes they are of. `arch_file`: a table of the caller's own for the model's family.
     `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an
-    interrupted run has done stays beside the target, and is gone on with.
+    interrupted run has done stays beside the target, and is gone on with. `lora`: an adapter that is merged into the
+    weights. `base`: the model that a source, which is an adapter itself, is for.
     """
 
     dtype: str | None = None
@@ -55,6 +56,8 @@ class ConvertOptions:
     resume: bool = False
     jobs: int | None = None
     arch_file: str | os.PathLike[str] | None = None
+    lora: str | os.PathLike[str] | None = None
+    base: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for field in ("max_shard_size", "max_shard_tensors", "align", "max_memory", "jobs"):
@@ -92,7 +95,8 @@ _F32_ALWAYS: Final = (
 def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
     """The type of a GGUF tensor as the reference converter chooses it. A row that isn't whole blocks of the wanted type
     falls back to F16, as there; the caller tells it as a loss."""
-    if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not name.endswith(".weight"):
+    weight = name.endswith((".weight", ".lora_a", ".lora_b"))
+    if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not weight:
         return F32
     if spec.shape[-1] % wanted.block:
         return F16

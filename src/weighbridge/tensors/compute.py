@@ -1,5 +1,5 @@
-"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Shift`, `Applied`,
-`Transpose`; and `Packed`, which holds the several stored tensors of one logical one."""
+"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Shift`, `LowRank`,
+`Applied`, `Transpose`; and `Packed`, which holds the several stored tensors of one logical one."""
 
 from __future__ import annotations
 
@@ -292,6 +292,38 @@ class Shift(Over):
 
     def _scratch(self, lo: int, hi: int) -> int:
         return 2 * (hi - lo) * self.spec.row_bytes + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(Over):
+    """An F32 matrix plus `scale` times b @ a, in F32: `a` [rank, columns] is read whole, `b` [rows, rank] by rows.
+    Added up rank by rank, so that a row's bits don't depend on which rows are read with it (a library's product's
+    do)."""
+
+    a: Node
+    b: Node
+    scale: float
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with held(*self._needs(lo, hi)) as (weight, b, a):
+            left, right = b.view(np.float32).reshape(hi - lo, -1), a.view(np.float32).reshape(self.a.spec.shape)
+            change = left[:, :1] * right[0]
+            term = np.empty_like(change)
+            for k in range(1, len(right)):
+                change += np.multiply(left[:, k : k + 1], right[k], out=term)
+            change *= np.float32(self.scale)
+            change += weight.view(np.float32).reshape(change.shape)
+            out[:] = change.reshape(-1).view(np.uint8)
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(self.source, lo, hi), Run(self.b, lo, hi), Run(self.a, 0, self.a.spec.rows)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.spec.row_bytes
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.a, self.b)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from weighbridge.tensors.compute import (
     Codes,
     Decode,
     Encode,
+    LowRank,
     Made,
     Maker,
     Packed,
@@ -48,6 +49,7 @@ __all__ = [
     "Decode",
     "Encode",
     "Gather",
+    "LowRank",
     "Made",
     "Maker",
     "Node",
@@ -71,6 +73,7 @@ __all__ = [
     "decode",
     "flat_range",
     "gather",
+    "low_rank",
     "made",
     "reshape",
     "retyped",
@@ -367,6 +370,24 @@ def shift(node: Node, by: float) -> Node:
     if isinstance(node, Shift) and node.by == -by:
         return node.source
     return Shift(node.spec, node, by) if node.spec.dtype in (F16, F32) else shift(cast(node, F32, CastReport()), by)
+
+
+def low_rank(node: Node, a: Node, b: Node, scale: float) -> Node:
+    """A tensor [..., rows, columns] plus `scale` times b [..., rows, rank] @ a [..., rank, columns], in F32. UsageError
+    where the shapes don't fit."""
+    *lead, rows, columns = node.spec.shape
+    rank = b.spec.shape[-1]
+    if a.spec.shape != (*lead, rank, columns) or b.spec.shape != (*lead, rows, rank) or not rank:
+        raise UsageError(f"{b.spec} times {a.spec} is no change of {node.spec}")
+    node, a, b = (cast(part, F32) for part in (node, a, b))
+    if not lead:
+        return LowRank(node.spec, node, a, b, scale)
+    each = []
+    for n in range(math.prod(lead)):
+        part = slice_rows(node, n * rows, (rows, columns))
+        own = slice_rows(a, n * rank, (rank, columns)), slice_rows(b, n * rows, (rows, rank))
+        each.append(LowRank(part.spec, part, *own, scale))
+    return reshape(concat(each), node.spec.shape)
 
 
 def applied(node: Node, function: str) -> Node:

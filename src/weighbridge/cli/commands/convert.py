@@ -57,6 +57,15 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--context-length", type=click.IntRange(1), metavar="N", help="Context of such a llama [2048]."),
     size_option("--max-memory", help="Most memory to hold beside the interpreter."),
+    click.option(
+        "--lora", type=click.Path(path_type=Path), metavar="ADAPTER", help="Merge this LoRA adapter into the weights."
+    ),
+    click.option(
+        "--base",
+        type=click.Path(path_type=Path),
+        metavar="MODEL",
+        help="Where SRC is a LoRA adapter: the model it is for [as it says].",
+    ),
     arch_file_option,
     click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),
     resume_option,
@@ -89,6 +98,8 @@ def target_of(dst: Path | None, output: Path | None) -> Path:
         "wb convert ./my-model/ ./for-torch/ --to torch --max-shard-size 5GB",
         "wb convert ./big/ ./small-shards/ --max-shard-size 2GB",
         "wb convert training.ckpt ./training/ --to checkpoint",
+        "wb convert ./adapter/ adapter.gguf --base ./my-model/",
+        "wb convert ./my-model/ merged.gguf --lora ./adapter/",
         "wb convert ./my-model/ my-model.gguf --dtype f16 --dry-run",
     )
 )

@@ -331,7 +331,7 @@ class Family:
 
     def _lie(self, dialect: str, sizes: Sizes, place: Place) -> dict[str, tuple[Layout | None, Shape]]:
         """How each role of a place lies there, and its own shape."""
-        return {r: (self._layout(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
+        return {r: (self.layout_of(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
 
     def _made(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node]) -> dict[Instance, Node]:
         """Tensors that follow from the config and that this dialect has a name for."""
@@ -342,7 +342,8 @@ class Family:
                 out |= _make(row, shape_of(row, sizes), sizes)
         return out
 
-    def _layout(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
+    def layout_of(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
+        """The layout change from a role's own to the dialect's, where there is one."""
         via = self.rows[role].via.get(dialect)
         return None if via is None else layout_of(via, arguments(via, sizes))
 

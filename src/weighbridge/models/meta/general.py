@@ -52,12 +52,15 @@ _LISTS: Final = (
 
 def general_to_gguf(
     family: Family, *, directory: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]],
-    generation_config: Mapping[str, Any] | None = None, card: Card | None = None,
+    generation_config: Mapping[str, Any] | None = None, card: Card | None = None, kind: str = "model",
 ) -> dict[str, KV]:  # fmt: skip
-    """`general.*` for a model in a folder of this name. `shapes`: the GGUF's tensors. `config`: the file as it is."""
+    """`general.*` for a model in a folder of this name. `shapes`: the GGUF's tensors, of an adapter those that it
+    changes. `config`: the file as it is."""
     card = card or {}
     total = count_parameters(shapes)
-    out = {"general.architecture": KV("str", family.gguf), "general.type": KV("str", "model")}
+    if kind == "adapter":  # as gguf-py: a size that isn't a model's
+        total = total._replace(total=-total.total)
+    out = {"general.architecture": KV("str", family.gguf), "general.type": KV("str", kind)}
     for row in table().sampling:
         if (kv := to_kv(row, generation_config or {})) is not None:
             out[row.name] = kv

@@ -1,0 +1,218 @@
+"""LoRA adapters from one form to another, and into the model they are for.
+
+PEFT folder -> GGUF   names, order and layout by the base model's table, as the reference's convert_lora_to_gguf.py
+GGUF -> PEFT folder   the same backwards; the base model says what the adapter's GGUF doesn't
+adapter -> model      W + alpha/rank * B @ A while the model is converted
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
+from weighbridge.containers.gguf_meta import KV
+from weighbridge.conversion import recipe
+from weighbridge.conversion.draft import Draft, retyped
+from weighbridge.conversion.plan import Loss
+from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.io.source import FileSource
+from weighbridge.models.arch.expand import Sizes
+from weighbridge.models.arch.order import reference_order
+from weighbridge.models.arch.table import Family, family_of_hf, read_family
+from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.jsonfile import decode
+from weighbridge.models.lora import gguf, pairs, peft
+from weighbridge.models.lora.pairs import Pair
+from weighbridge.models.lora.peft import Adapter
+from weighbridge.models.meta import card
+from weighbridge.models.meta.general import general_to_gguf
+from weighbridge.models.surgery.base import with_nodes
+from weighbridge.tensors.nodes import Node, Packed, cast, low_rank
+
+STEM: Final = peft.STEM
+_MERGE: Final = "merge the adapter into the model: wb convert BASE DST --lora ADAPTER"
+_BASE: Final = "name the model it is for: --base FOLDER (its config.json is enough) or --base MODEL.gguf"
+
+
+def wanted(model: Checkpoint, kind: str) -> bool:
+    """Whether a conversion is one of adapters: from PEFT to GGUF or back."""
+    return (peft.is_peft(model) and kind == "gguf") or (gguf.is_adapter(model) and kind in ("hf", "safetensors"))
+
+
+def draft(model: Checkpoint, kind: str, options: ConvertOptions) -> Draft:
+    """An adapter in its other form."""
+    adapter = peft.read(model) if kind == "gguf" else gguf.read(model)
+    base = _base(model, adapter, options)
+    if kind == "gguf":
+        return _to_gguf(model, adapter, base, options)
+    return _to_peft(adapter, base, options)
+
+
+class _Base(NamedTuple):
+    """The model that an adapter is for. `tied`: its head is the embedding."""
+
+    family: Family
+    sizes: Sizes
+    tied: bool
+
+
+def _base(model: Checkpoint, adapter: Adapter, options: ConvertOptions) -> _Base:
+    """What is known of the model that an adapter is for."""
+    said = options.base or adapter.base
+    if said is None:
+        raise UsageError(f"{model.place.path} doesn't say which model it is for", hint=_BASE)
+    path = Path(said)
+    if options.base is None and not path.exists():
+        raise UsageError(f"the adapter is for {str(said)!r}, which isn't here", hint=_BASE)
+    if path.is_dir() and (path / "config.json").is_file():
+        with FileSource(path / "config.json") as source:
+            config = decode(source.read(0, source.size), source.name, dict[str, Any])
+        family = family_of_hf(config, (read_family(Path(options.arch_file)),) if options.arch_file else ())
+        sizes = family.sizes_from_hf(config)
+        return _Base(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
+    with open_checkpoint(path, arch_file=options.arch_file) as base:
+        head = base.format != "gguf" or "output.weight" in base.index
+        return _Base(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
+
+
+# ------------------------------------------------------------------------------------------------ to GGUF
+
+
+def _to_gguf(model: Checkpoint, adapter: Adapter, base: _Base, options: ConvertOptions) -> Draft:
+    out, (family, sizes, tied) = Draft({}), base
+    roles = _roles(adapter, family, sizes)
+    named = pairs.save(family, "gguf", sizes, roles)
+    if tied and (found := next((n for n in ("output.weight", gguf.EMBEDDING) if n in named), None)):
+        raise UnsupportedError(
+            f"the adapter changes {found}; in this model embedding and head are one tensor, and llama.cpp takes a "
+            "change of neither", hint=_MERGE,
+        )  # fmt: skip
+    whole = _norms(adapter, family, sizes, out)
+    places = family.expansion("gguf", sizes).places
+    order = reference_order(family, {n: places[n] for n in named}, sizes, list(adapter.pairs))
+    tensors = gguf.tensors({name: named[name] for name in order}, whole)
+    asked = recipe.gguf_wanted(options.dtype or "f32", (n.spec for n in model.stored.values()))
+    for name, node in tensors.items():
+        out.tensors[name] = retyped(name, node, recipe.gguf_dtype(name, node.spec, asked), out)
+    out.metadata = _keys(model, adapter, family, {n: p.shape for n, p in named.items()}, options)
+    return out
+
+
+def _roles(adapter: Adapter, family: Family, sizes: Sizes) -> pairs.Roles:
+    held = dict.fromkeys((*adapter.pairs, *adapter.whole))
+    return pairs.load(family, "hf", sizes, adapter.pairs, family.prefix_of("hf", held, sizes))
+
+
+def _norms(adapter: Adapter, family: Family, sizes: Sizes, out: Draft) -> dict[str, Node]:
+    """Norms that were trained whole, which the reference writes and llama.cpp passes over; nothing else has a place."""
+    if not adapter.whole:
+        return {}
+    places = family.expansion("hf", sizes, family.prefix_of("hf", adapter.whole, sizes)).places
+    for name in adapter.whole:
+        if name not in places or family.rows[places[name].roles[0]].kind != "norm":
+            raise UnsupportedError(
+                f"the adapter holds {name} whole (modules_to_save, a bias), which a GGUF adapter has no place for",
+                hint=_MERGE,
+            )
+        out.losses.append(Loss("trained whole: llama.cpp passes over it in an adapter", name))
+    holder = {places[name].cells[0].instance: node for name, node in adapter.whole.items()}
+    names = {place.cells[0].instance: n for n, place in family.expansion("gguf", sizes).places.items()}
+    layouts = {i: family.layout_of("gguf", i[0], sizes) for i in holder}
+    return {names[i]: layout.apply(node) if (layout := layouts[i]) else node for i, node in holder.items()}
+
+
+def _keys(
+    model: Checkpoint, adapter: Adapter, family: Family, shapes: Mapping[str, tuple[int, ...]], options: ConvertOptions
+) -> dict[str, KV]:
+    """The adapter's key-values, in the reference's order."""
+    about, _ = card.read_card(model.place.read("README.md"))
+    folder = options.name or model.place.folder.resolve().name
+    about = {**about, "name": options.name} if options.name else about
+    general = general_to_gguf(family, directory=folder, config={}, shapes=shapes, card=about, kind="adapter")
+    front = {key: general.pop(key) for key in ("general.architecture", gguf.TYPE)}
+    out = {**front, gguf.KIND: KV("str", "lora"), **general, gguf.ALPHA: KV("f32", adapter.alpha)}
+    if adapter.tokens:
+        out[gguf.TOKENS] = KV("arr[u32]", list(adapter.tokens))
+    return {**out, "general.quantization_version": KV("u32", 2)}
+
+
+# ------------------------------------------------------------------------------------------------ to PEFT
+
+
+def _to_peft(adapter: Adapter, base: _Base, options: ConvertOptions) -> Draft:
+    family, sizes, _ = base
+    if adapter.whole:
+        raise UnsupportedError(f"the adapter holds {next(iter(adapter.whole))} whole, which is no part of a LoRA")
+    named = pairs.save(family, "hf", sizes, pairs.load(family, "gguf", sizes, adapter.pairs))
+    rows = {name: family.rows[place.roles[0]] for name, place in family.expansion("hf", sizes).places.items()}
+    tables = frozenset(name for name in named if rows[name].kind == "embedding")
+    said = str(options.base) if options.base else adapter.base
+    conv = any(rows[name].turned("hf") for name in named)
+    tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
+    out = Draft({}, {"format": "pt"})
+    for name, node in tensors.items():
+        out.tensors[name] = retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), out)
+    out.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ into the model
+
+
+def merged(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint:
+    """The model with the adapter at `path` in its weights: W + alpha/rank * B @ A, computed in F32 and rounded once.
+    Tensors that the adapter holds whole take the place of the model's. The adapter's files stay open with the model."""
+    found = open_checkpoint(path)
+    try:
+        adapter = peft.read(found) if peft.is_peft(found) else gguf.read(found) if gguf.is_adapter(found) else None
+        if adapter is None:
+            raise UsageError(f"{path} is no LoRA adapter", hint="a PEFT folder, or a GGUF for llama.cpp's --lora")
+        return _with(model, adapter, gguf.is_adapter(found))
+    except BaseException:
+        found.close()
+        raise
+
+
+def _with(model: Checkpoint, adapter: Adapter, of_gguf: bool) -> Checkpoint:
+    family, sizes = model.family, model.sizes
+    changes = pairs.load(family, "gguf", sizes, adapter.pairs) if of_gguf else _roles(adapter, family, sizes)
+    roles = dict(model.roles)
+    for instance, pair in changes.items():
+        if instance not in roles:
+            raise UsageError(
+                f"the adapter changes {instance[0]}, which the model doesn't hold by itself",
+                hint="a tied head is the embedding: untie it, or merge with PEFT",
+            )
+        roles[instance] = _changed(instance[0], roles[instance], pair, adapter.scale(pair))
+    if adapter.whole:
+        roles |= _whole(model, adapter, of_gguf)
+    prefix = family.prefix_of(model.dialect, model.logical, sizes)
+    nodes = family.save(model.dialect, sizes, roles, prefix=prefix)
+    return with_nodes(model, {name: nodes[name] for name in model.logical if name in nodes})
+
+
+def _changed(role: str, weight: Node, pair: Pair, scale: float) -> Node:
+    dtype = weight.spec.dtype
+    if isinstance(weight, Packed) or not dtype.plain:
+        raise RefusedError(
+            f"{role} is quantized: what is added to it would have to be quantized again",
+            hint="merge into the model in its floats, then quantize",
+        )
+    return cast(low_rank(weight, pair.a, pair.b, scale), dtype)
+
+
+def _whole(model: Checkpoint, adapter: Adapter, of_gguf: bool) -> Mapping[Any, Node]:
+    family, sizes, dialect = model.family, model.sizes, "gguf" if of_gguf else "hf"
+    places = family.expansion(dialect, sizes, family.prefix_of(dialect, adapter.whole, sizes)).places
+    out = {}
+    for name, node in adapter.whole.items():
+        if name not in places or places[name].shape != node.spec.shape:
+            raise UnsupportedError(f"the adapter holds {name}, for which the model has no tensor of its shape")
+        instance = places[name].cells[0].instance
+        layout = family.layout_of(dialect, instance[0], sizes)
+        out[instance] = cast(layout.undo(node) if layout else node, model.roles[instance].spec.dtype)
+    return out

@@ -1,0 +1,77 @@
+"""llama.cpp's adapters: a GGUF of `general.type` "adapter" with `NAME.lora_a` and `NAME.lora_b` for each tensor.
+
+src/llama-adapter.cpp (b11549): a pair counts alpha/rank times, or once where alpha is 0; for `token_embd.weight` A is
+[vocabulary, rank] and B [hidden, rank]; norms are passed over; any other name is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.config import number
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.lora.pairs import Pair
+from weighbridge.models.lora.peft import Adapter
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+TYPE, KIND, ALPHA, TOKENS = "general.type", "adapter.type", "adapter.lora.alpha", "adapter.alora.invocation_tokens"
+EMBEDDING: Final = "token_embd.weight"
+_A, _B = ".lora_a", ".lora_b"
+
+
+def is_adapter(model: Checkpoint) -> bool:
+    return model.format == "gguf" and model.metadata.get(TYPE) == "adapter"
+
+
+def tensors(pairs: Mapping[str, Pair], whole: Mapping[str, Node]) -> dict[str, Node]:
+    """The tensors of an adapter's GGUF."""
+    from weighbridge.tensors.nodes import transpose
+
+    out = dict(whole)
+    for name, pair in pairs.items():
+        turned = name == EMBEDDING  # looked up by token, so A has a row for each
+        out[f"{name}{_A}"] = pair.b if turned else pair.a
+        out[f"{name}{_B}"] = transpose(pair.a) if turned else pair.b
+    return out
+
+
+def read(model: Checkpoint) -> Adapter:
+    """The adapter in a GGUF, its pairs under the GGUF's names. FormatError where a half is missing."""
+    kind = model.metadata.get(KIND)
+    if kind != "lora":
+        raise UnsupportedError(f"{model.place.path}: an adapter of type {kind!r}, not lora")
+    halves: dict[str, dict[str, Node]] = {}
+    whole: dict[str, Node] = {}
+    for name, node in model.stored.items():
+        end = name[-len(_A) :]
+        if end in (_A, _B):
+            halves.setdefault(name[: -len(end)], {})[end] = node
+        else:
+            whole[name] = node
+    pairs = {name: _pair(name, found) for name, found in halves.items()}
+    said = number(model.metadata.get(ALPHA, 0.0), ALPHA)
+    alpha = said or float(max((pair.rank for pair in pairs.values()), default=1))
+    if not said and len({pair.rank for pair in pairs.values()}) > 1:
+        raise UnsupportedError(f"{model.place.path}: no {ALPHA}, and different ranks, which no single alpha gives")
+    base = model.metadata.get("general.base_model.0.repo_url") or model.metadata.get("general.base_model.0.name")
+    return Adapter(
+        pairs, whole, alpha, base if isinstance(base, str) else None, tuple(model.metadata.get(TOKENS) or ())
+    )
+
+
+def _pair(name: str, found: Mapping[str, Node]) -> Pair:
+    from weighbridge.tensors.nodes import transpose
+
+    if set(found) != {_A, _B}:
+        raise FormatError("an adapter's pair without its other half", field=name, found=f"{name}{next(iter(found))}")
+    a, b = found[_A], found[_B]
+    if len(a.spec.shape) < 2 or len(a.spec.shape) != len(b.spec.shape):
+        raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
+    pair = Pair(transpose(b), a) if name == EMBEDDING else Pair(a, b)
+    if pair.a.spec.shape[-2] != pair.rank or pair.a.spec.shape[:-2] != pair.b.spec.shape[:-2]:
+        raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
+    return pair

@@ -1,0 +1,170 @@
+"""A low-rank change of a tensor, and how it takes another dialect's names and layout by the model's own table.
+
+The change of W [out, in] is B @ A, with A [rank, in] and B [out, rank]. What moves rows of W moves rows of B: a rotary
+order, a cut out of a fused tensor, a join. Where W is transposed, A and B are, and change places. Experts in a stack
+are stacks of A and of B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.expand import Instance, Place, shape_of
+from weighbridge.models.arch.table import Family, MappingError, MappingReport, Sizes
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.layouts import Layout
+    from weighbridge.tensors.nodes import Node
+
+# Layouts that move whole rows and change none.
+_ROW_MOVES: Final = frozenset({"rope", "parted", "tiled"})
+# Dialects whose adapters are of linear layers, whichever way round a model's own file holds their weights (GPT-2).
+_LINEAR: Final = frozenset({"hf", "hf5", "mlx", "canonical"})
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A [..., rank, in] and B [..., out, rank]."""
+
+    a: Node
+    b: Node
+
+    @property
+    def rank(self) -> int:
+        return self.b.spec.shape[-1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor that it changes."""
+        return (*self.b.spec.shape[:-1], self.a.spec.shape[-1])
+
+    def turned(self) -> Pair:
+        """The change of the transposed tensor."""
+        from weighbridge.tensors.nodes import transpose
+
+        return Pair(transpose(self.b), transpose(self.a))
+
+
+Roles = Mapping[Instance, Pair]
+
+
+def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, Pair], prefix: str | None = None) -> Roles:
+    """A dialect's pairs, by the names of the tensors that they change, as changes of logical tensors. MappingError
+    unless all fit; UnsupportedError for a tensor that lies so that no pair can."""
+    places = family.expansion(dialect, sizes, prefix).places
+    wanted = {name: _shape(family, dialect, places[name]) for name in pairs if name in places}
+    wrong = [(name, want, pairs[name].shape) for name, want in wanted.items() if pairs[name].shape != want]
+    report = MappingReport(unmapped=tuple(n for n in pairs if n not in places), misshapen=tuple(wrong))
+    if not report.ok:
+        raise MappingError(family.name, dialect, report)
+    roles: dict[Instance, Pair] = {}
+    for name, pair in pairs.items():
+        place = places[name]
+        _check(name, place)
+        for cell, part in zip(place.cells, _cut(family, sizes, place, pair), strict=True):
+            roles[cell.instance] = _laid(family, dialect, sizes, cell.instance[0], part, undo=True)
+    return roles
+
+
+def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str | None = None) -> dict[str, Pair]:
+    """Changes of logical tensors as a dialect's pairs, in the order of its table. FormatError where a part of a stack
+    or of a fused tensor is missing, UnsupportedError where its parts have an A each."""
+    out: dict[str, Pair] = {}
+    held: set[Instance] = set()
+    for name, place in family.expansion(dialect, sizes, prefix).places.items():
+        there = [cell for cell in place.cells if cell.instance in roles]
+        if not there:
+            continue
+        _check(name, place)
+        if len(there) < len(place.cells):
+            missing = next(c.instance for c in place.cells if c.instance not in roles)
+            raise FormatError("an adapter must change all parts of this tensor or none", field=name,
+                              expected=f"{len(place.cells)} parts", found=f"no {_label(missing)}")  # fmt: skip
+        laid = [_laid(family, dialect, sizes, c.instance[0], roles[c.instance], undo=False) for c in place.cells]
+        out[name] = _joined(name, place, laid)
+        held |= {cell.instance for cell in there}
+    if left := next((i for i in roles if i not in held), None):
+        raise UnsupportedError(f"a {dialect} adapter has no place for {_label(left)}")
+    return out
+
+
+def _label(instance: Instance) -> str:
+    return ".".join((instance[0], *map(str, instance[1])))
+
+
+def _shape(family: Family, dialect: str, place: Place) -> tuple[int, ...]:
+    """The shape of the linear layer that a tensor is."""
+    *lead, rows, columns = place.shape if len(place.shape) > 1 else (1, *place.shape)
+    linear = dialect in _LINEAR and family.rows[place.roles[0]].turned(dialect)
+    return (*lead, columns, rows) if linear else place.shape
+
+
+def _check(name: str, place: Place) -> None:
+    """UnsupportedError for a tensor that a pair can't be of."""
+    stacked = place.indices[len(place.named) :]
+    flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
+    if flat or place.plan.layouts:  # a layout of what is joined, which no part follows by itself
+        raise UnsupportedError(f"{name} has no form in which a LoRA changes it", hint="merge the adapter: --lora")
+
+
+def _cut(family: Family, sizes: Sizes, place: Place, pair: Pair) -> Sequence[Pair]:
+    """The part of each of a place's cells."""
+    from weighbridge.tensors.layouts import Dealt
+    from weighbridge.tensors.nodes import slice_rows
+
+    if len(place.cells) == 1:
+        return [pair]
+    rank, width = pair.rank, pair.a.spec.shape[-1]
+    if len(place.shape) == 3:
+        if len(place.roles) > 1:
+            raise UnsupportedError(f"{place.name} joins several roles of each expert, which pairs can't be cut out of")
+        count, height = len(place.cells), pair.b.spec.shape[-2]
+        return [
+            Pair(slice_rows(pair.a, n * rank, (rank, width)), slice_rows(pair.b, n * height, (height, rank)))
+            for n in range(count)
+        ]
+    b = Dealt(place.dealt, place.heights).undo(pair.b) if place.dealt else pair.b
+    parts, start = [], 0
+    for cell in place.cells:
+        height = shape_of(family.rows[cell.instance[0]], sizes)[0]
+        parts.append(Pair(pair.a, slice_rows(b, start, (height, rank))))
+        start += height
+    return parts
+
+
+def _joined(name: str, place: Place, parts: Sequence[Pair]) -> Pair:
+    """The parts of a place as one pair: a stack of experts, or roles under one another that share their A."""
+    from weighbridge.tensors.layouts import Dealt
+    from weighbridge.tensors.nodes import concat, stack
+
+    if len(parts) == 1:
+        return parts[0]
+    if len(place.shape) == 3 and len(place.roles) == 1:
+        if len({part.rank for part in parts}) > 1:
+            raise UnsupportedError(f"{name}: the experts' changes have different ranks, and a stack has one")
+        return Pair(stack([p.a for p in parts]), stack([p.b for p in parts]))
+    if len(place.shape) == 3 or any(part.a is not parts[0].a for part in parts[1:]):
+        raise UnsupportedError(
+            f"{name} joins tensors that the adapter changes each with an A of its own",
+            hint="merge the adapter into the model: wb convert BASE DST --lora ADAPTER",
+        )
+    b = concat([part.b for part in parts])
+    return Pair(parts[0].a, Dealt(place.dealt, place.heights).apply(b) if place.dealt else b)
+
+
+def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: Pair, *, undo: bool) -> Pair:
+    """A pair in a role's own layout (`undo`), or in a dialect's."""
+    via = family.rows[role].via.get(dialect)
+    if via is None or (via.layout == "transpose" and dialect in _LINEAR):
+        return pair
+    if via.layout == "transpose":
+        return pair.turned()
+    if via.layout not in _ROW_MOVES:
+        raise UnsupportedError(f"{role} lies otherwise in {dialect} ({via.layout}), and a LoRA of it doesn't follow")
+    layout: Layout | None = family.layout_of(dialect, role, sizes)
+    if layout is None:
+        return pair
+    return Pair(pair.a, layout.undo(pair.b) if undo else layout.apply(pair.b))

@@ -1,0 +1,179 @@
+"""PEFT's folders: adapter_config.json, and adapter_model.safetensors or .bin with the pairs under their modules' names.
+
+    base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight      [rank, in]
+    base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight      [out, rank]
+    base_model.model.model.embed_tokens.lora_embedding_A                [rank, vocabulary], B [hidden, rank]
+
+peft 0.18: tuners/lora/config.py, layer.py (scaling), utils/save_and_load.py (an adapter's name is taken out of names).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.config import number
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.lora.pairs import Pair
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+CONFIG: Final = "adapter_config.json"
+STEM: Final = "adapter_model"
+_FRONT: Final = "base_model.model."
+_PART: Final = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<which>[AB])(?:\.(?!bias$)\w+)*", re.ASCII)
+# What a config may say that changes what is computed, and isn't a pair: key -> the words for it.
+_OTHERS: Final = {
+    "use_dora": "DoRA: it scales each row of the changed weight to a length of its own",
+    "use_qalora": "QA-LoRA: its A is over groups of inputs",
+    "lora_bias": "biases of B",
+    "layer_replication": "layers that are taken several times",
+    "use_bdlora": "block-diagonal matrices",
+    "arrow_config": "a router over adapters",
+}
+_MERGE: Final = "merge it with PEFT (merge_and_unload), and convert the model"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter: pairs and whole tensors (norms) by the names of the tensors they are for, in the file's order;
+    `alpha`: by which a pair counts alpha/rank times; `tokens`: those after which an aLoRA begins."""
+
+    pairs: Mapping[str, Pair]
+    whole: Mapping[str, Node] = field(default_factory=dict)
+    alpha: float = 1.0
+    base: str | None = None
+    tokens: tuple[int, ...] = ()
+
+    def scale(self, pair: Pair) -> float:
+        return self.alpha / pair.rank
+
+
+def is_peft(model: Checkpoint) -> bool:
+    return model.format != "gguf" and (model.place.folder / CONFIG).is_file()
+
+
+def read(model: Checkpoint) -> Adapter:
+    """The adapter in a PEFT folder. UnsupportedError for what is no plain LoRA, FormatError for a pair without its
+    other half."""
+    config = model.json(CONFIG) or {}
+    path = str(model.place.folder / CONFIG)
+    kind = config.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise UnsupportedError(f"{path}: an adapter of type {kind}, not LORA", hint=_MERGE)
+    for key, words in _OTHERS.items():
+        if config.get(key):
+            raise UnsupportedError(f"{path}: {key} is set. That is {words}; it isn't B @ A", hint=_MERGE)
+    pairs, whole = _pairs(model)
+    if not pairs:
+        raise FormatError("holds no pair of a LoRA", path=str(model.place.path), expected="MODULE.lora_A.weight")
+    tokens = config.get("alora_invocation_tokens") or ()
+    if not isinstance(tokens, list | tuple) or any(type(t) is not int or not 0 <= t < 1 << 32 for t in tokens):
+        raise FormatError(
+            "is no list of token ids", path=path, field="alora_invocation_tokens", found=repr(tokens)[:80]
+        )
+    base = config.get("base_model_name_or_path")
+    return Adapter(pairs, whole, _alpha(config, pairs, path), base if isinstance(base, str) else None, tuple(tokens))
+
+
+def _alpha(config: Mapping[str, Any], pairs: Mapping[str, Pair], path: str) -> float:
+    """The number that divided by a pair's rank is by how much it counts. With rsLoRA a pair counts alpha/sqrt(rank)."""
+    alpha = number(config.get("lora_alpha", 8), "lora_alpha")
+    others = config.get("alpha_pattern") or {}
+    if not isinstance(others, Mapping) or any(value != alpha for value in others.values()):
+        raise UnsupportedError(
+            f"{path}: alpha_pattern gives some modules an alpha of their own; there is one for all", hint=_MERGE
+        )
+    if not config.get("use_rslora"):
+        return alpha
+    ranks = {pair.rank for pair in pairs.values()}
+    if len(ranks) > 1:
+        raise UnsupportedError(f"{path}: rsLoRA with different ranks, which no single alpha gives", hint=_MERGE)
+    return alpha * math.sqrt(ranks.pop())
+
+
+def _pairs(model: Checkpoint) -> tuple[dict[str, Pair], dict[str, Node]]:
+    from weighbridge.tensors.nodes import transpose
+
+    halves: dict[str, dict[str, Node]] = {}
+    tables: set[str] = set()
+    whole: dict[str, Node] = {}
+    for name in sorted(model.stored) if model.format == "safetensors" else model.stored:
+        node, short = model.stored[name], name.removeprefix(_FRONT)
+        if ".base_layer." in name:
+            continue
+        if ".lora_magnitude_vector" in name:
+            raise UnsupportedError(f"{name}: DoRA scales each row of the changed weight; it isn't B @ A", hint=_MERGE)
+        match = _PART.fullmatch(short)
+        if match is None:
+            whole[short.replace(".modules_to_save", "")] = node
+            continue
+        target = f"{match['module']}.weight"
+        halves.setdefault(target, {})[match["which"]] = node
+        tables |= {target} if match["table"] else set()
+    for name, found in halves.items():
+        _check_pair(name, found)
+    pairs = {n: Pair(h["A"], h["B"]) for n, h in halves.items()}
+    # A table of embeddings is [vocabulary, hidden], its A over the vocabulary: the change is (B @ A) transposed.
+    return {n: Pair(transpose(p.b), transpose(p.a)) if n in tables else p for n, p in pairs.items()}, whole
+
+
+def _check_pair(name: str, found: Mapping[str, Node]) -> None:
+    if set(found) != {"A", "B"}:
+        missing = "A" if "B" in found else "B"
+        raise FormatError(f"an adapter's pair without its {missing}", field=name)
+    a, b = found["A"].spec, found["B"].spec
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not a.shape[0]:
+        raise FormatError("A and B are of no one rank", field=name, expected="[rank, in] and [out, rank]",
+                          found=f"{list(a.shape)} and {list(b.shape)}")  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ and back
+
+
+def write(adapter: Adapter, tables: frozenset[str], *, conv: bool = False) -> tuple[dict[str, Node], dict[str, Any]]:
+    """The tensors and the config of a PEFT folder. `tables`: which names are embeddings'. `conv`: whether the model's
+    layers are GPT-2's Conv1D."""
+    from weighbridge.tensors.nodes import transpose
+
+    tensors: dict[str, Node] = {}
+    for name, pair in adapter.pairs.items():
+        module = f"{_FRONT}{name.removesuffix('.weight')}"
+        if name in tables:
+            tensors[f"{module}.lora_embedding_A"] = transpose(pair.b)
+            tensors[f"{module}.lora_embedding_B"] = transpose(pair.a)
+        else:
+            tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = pair.a, pair.b
+    return tensors, _config(adapter, conv)
+
+
+def _config(adapter: Adapter, conv: bool) -> dict[str, Any]:
+    """What PEFT needs. Modules by their whole names: it takes a last word to mean all modules that end so."""
+    ranks = Counter(pair.rank for pair in adapter.pairs.values())
+    rank = ranks.most_common(1)[0][0] if ranks else 1
+    modules = {name.removesuffix(".weight"): pair for name, pair in adapter.pairs.items()}
+    alpha = adapter.alpha
+    return {
+        "alpha_pattern": {},
+        "base_model_name_or_path": adapter.base,
+        "bias": "none",
+        "fan_in_fan_out": conv,
+        "inference_mode": True,
+        "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": rank,
+        "rank_pattern": {module: pair.rank for module, pair in modules.items() if pair.rank != rank},
+        "target_modules": sorted(modules),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+        **({"alora_invocation_tokens": list(adapter.tokens)} if adapter.tokens else {}),
+    }

@@ -1,0 +1,143 @@
+"""LoRA adapters: their GGUF is the reference's byte for byte, llama.cpp computes with it what transformers computes
+with the merged model, and it comes back to PEFT's folder as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.oracles import adapters, folders, llamacpp, models, reference_converter
+from tests.oracles.reference_converter import Job
+
+import weighbridge as wb
+
+pytestmark = pytest.mark.oracle
+
+ATTENTION = r"self_attn\.[qkvo]_proj$"
+ALL = rf"{ATTENTION}|mlp\.(gate|up|down)_proj$"
+
+
+@dataclass(frozen=True)
+class Lora:
+    """An adapter of a model of the proofs. `reference`: whether the reference makes of it what llama.cpp takes."""
+
+    base: str
+    targets: str
+    said: dict[str, Any] = field(default_factory=dict)
+    reference: bool = True
+    tolerance: float = 5e-4
+    computes: bool = True  # whether what it says is all in what llama.cpp computes
+
+
+CASES = {
+    "rotary": Lora("llama", ALL),
+    "grouped": Lora("llama3", ATTENTION, {"r": 6, "rank": 6}),
+    "plain": Lora("qwen2", ALL),
+    "fused": Lora("phi-mini", r"qkv_proj$|gate_up_proj$|o_proj$"),
+    "by group": Lora("gptneox", r"query_key_value$|dense$|dense_4h_to_h$", tolerance=2e-2),
+    "experts": Lora("mixtral", rf"{ATTENTION}|experts\.\d\.w[123]$|gate$", tolerance=2e-3),
+    "embedding": Lora("llama", r"embed_tokens$|lm_head$|q_proj$"),
+    "ranks": Lora("llama", ATTENTION, {"rank_pattern": {"model.layers.1.self_attn.q_proj": 8}}),
+    "norms": Lora("gemma", ATTENTION, {"whole": r"layernorm"}, computes=False),
+    # the reference takes alpha/rank for alpha/sqrt(rank)
+    "rank-stabilized": Lora("llama", ATTENTION, {"use_rslora": True}, reference=False),
+    # the reference turns the pairs of GPT-2's Conv1D, which PEFT has the right way round
+    "conv": Lora("gpt2", r"c_attn$|c_proj$|c_fc$", {"fan_in_fan_out": True}, reference=False, tolerance=2e-2),
+}
+SAME = [name for name, case in CASES.items() if case.reference]
+
+
+@pytest.fixture(scope="module")
+def adapter_of(workshop: Path, folder_of: Callable[[str], Path]) -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        case = CASES[name]
+        return adapters.make(folder_of(case.base), workshop / "lora" / name, case.targets, **case.said)
+
+    return cache(make)
+
+
+@pytest.fixture(scope="module")
+def gguf_adapter_of(workshop: Path, adapter_of: Callable[[str], Path]) -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        wb.convert(adapter_of(name), target := workshop / "lora" / f"{name}.gguf")
+        return target
+
+    return cache(make)
+
+
+@pytest.fixture(scope="module")
+def reference(workshop: Path, folder_of: Any, adapter_of: Any) -> dict[tuple[str, str], Path]:
+    """(case, type) -> the reference's GGUF, all made in one go."""
+    wanted = [*((name, "f32") for name in SAME), ("rotary", "f16"), ("rotary", "q8_0"), ("plain", "bf16")]
+    out = {pair: workshop / "lora" / f"{pair[0]}-{pair[1]}-reference.gguf" for pair in wanted}
+    jobs = [
+        Job(
+            str(adapter_of(n)), str(out[n, dtype]), dtype,
+            flags=("--base", str(folder_of(CASES[n].base))), script="convert_lora_to_gguf.py",
+        )
+        for n, dtype in wanted
+    ]  # fmt: skip
+    assert reference_converter.convert_all(jobs) == [None] * len(jobs)
+    return out
+
+
+def test_the_gguf_is_the_references(reference: dict[tuple[str, str], Path], adapter_of: Any, tmp_path: Path) -> None:
+    differ = []
+    for (name, dtype), path in reference.items():
+        wb.convert(adapter_of(name), tmp_path / f"{name}-{dtype}.gguf", dtype=dtype)
+        if (tmp_path / f"{name}-{dtype}.gguf").read_bytes() != path.read_bytes():
+            differ.append((name, dtype))
+    assert differ == []
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.computes])
+def test_llama_cpp_computes_the_merged_model(
+    name: str, folder_of: Any, adapter_of: Any, gguf_adapter_of: Any, gguf_of: Any, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    merged = adapters.merged(folder_of(case.base), adapter_of(name), tmp_path / "merged")
+    settings = models.CASES[case.base].settings
+    expected = models.logits(merged, models.probe_of(case.base), **settings)
+    with llamacpp.Model(gguf_of(case.base, "f32")) as model:
+        plain = model.logits(models.probe_of(case.base))
+        model.adapt(gguf_adapter_of(name))
+        assert models.relative_error(model.logits(models.probe_of(case.base)), expected) < case.tolerance
+    assert models.relative_error(plain, expected) > 0.05  # it matters
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_merging_while_converting_is_merging_first(
+    name: str, folder_of: Any, adapter_of: Any, gguf_adapter_of: Any, tmp_path: Path
+) -> None:
+    import torch
+
+    base, adapter = folder_of(CASES[name].base), adapter_of(name)
+    expected = folders.tensors(adapters.merged(base, adapter, tmp_path / "expected"))
+    for number, form in enumerate((adapter, gguf_adapter_of(name))):
+        wb.convert(base, tmp_path / f"{number}", lora=form)
+        found = folders.tensors(tmp_path / f"{number}")
+        assert set(found) == set(expected)
+        for tensor, values in expected.items():
+            assert torch.allclose(found[tensor], values, rtol=1e-5, atol=1e-5), tensor
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "norms"])
+def test_a_gguf_comes_back_as_the_folder(
+    name: str, folder_of: Any, adapter_of: Any, gguf_adapter_of: Any, tmp_path: Path
+) -> None:
+    wb.convert(gguf_adapter_of(name), tmp_path / "back", to="hf", base=folder_of(CASES[name].base))
+    from safetensors.torch import load_file
+
+    before, after = (load_file(d / "adapter_model.safetensors") for d in (adapter_of(name), tmp_path / "back"))
+    folders.assert_same(after, before)
+    said = json.loads((tmp_path / "back" / "adapter_config.json").read_text())
+    scale = said["lora_alpha"] / said["r"]
+    rank = CASES[name].said.get("rank", 4)
+    assert scale == pytest.approx(6 / (rank**0.5 if CASES[name].said.get("use_rslora") else rank))
+    assert said["rank_pattern"] == CASES[name].said.get("rank_pattern", {})
+    assert len(said["target_modules"]) == len(before) // 2

@@ -1,0 +1,75 @@
+"""A low-rank change of a tensor: the numbers of a product in F64, the same bits however it is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weighbridge.base.dtypes import BF16, F16, F32
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.slicing import take
+
+
+@given(seed=st.integers(0, 2**32), rank=st.integers(1, 9), experts=st.integers(0, 3), data=st.data())
+def test_a_change_is_the_product_and_streams(seed: int, rank: int, experts: int, data: st.DataObject) -> None:
+    rng = np.random.default_rng(seed)
+    lead = (experts,) if experts else ()
+    rows, columns = int(rng.integers(1, 12)), int(rng.integers(1, 20))
+    w, a, b = (rng.normal(size=(*lead, *s)).astype("f4") for s in ((rows, columns), (rank, columns), (rows, rank)))
+    node = n.low_rank(n.const(w, F32), n.const(a, F32), n.const(b, F32), 0.75)
+    want = w.astype("f8") + 0.75 * (b.astype("f8") @ a.astype("f8"))
+    whole = node.read_all()
+    assert np.allclose(whole.view("f4").reshape(w.shape), want, rtol=1e-5, atol=1e-5)
+    lo, mid, hi = sorted(data.draw(st.lists(st.integers(0, node.spec.rows), min_size=3, max_size=3)))
+    width = node.spec.row_bytes
+    parts = b"".join(node.read(x, y).tobytes() for x, y in ((lo, mid), (mid, hi)))
+    assert parts == whole[lo * width : hi * width].tobytes()
+
+
+def test_a_change_of_narrow_types_is_computed_in_f32() -> None:
+    w, a, b = (np.full(s, 1.0, "f2") for s in ((2, 8), (1, 8), (2, 1)))
+    node = n.low_rank(n.const(w, F16), n.const(a, F16), n.const(b, F16), 2.0**-13)
+    assert (node.read_all().view("f4") == 1 + 2.0**-13).all()
+    assert n.low_rank(n.const(w.view("u2"), BF16), n.const(a, F16), n.const(b, F16), 1).spec.dtype is F32
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((2, 4), (3, 1)), ((1, 4), (2, 1)), ((1, 3), (3, 1)), ((1, 1, 4), (3, 1)), ((0, 4), (3, 0))]
+)
+def test_a_change_of_another_shape_is_refused(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    weight, left, right = (n.const(np.ones(s, "f4"), F32) for s in ((3, 4), a, b))
+    with pytest.raises(UsageError, match="no change of"):
+        n.low_rank(weight, left, right, 1.0)
+
+
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_entries_of_any_axis_are_numpys(data: st.DataObject, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    picked = data.draw(st.lists(st.integers(0, shape[axis] - 1), min_size=1, max_size=6))
+    values = rng.integers(0, 256, shape, np.uint8).astype("f4")
+    node = take(n.const(values, F32), axis, [(i, i + 1) for i in picked])
+    want = np.take(values, picked, axis)
+    assert node.spec.shape == want.shape
+    assert node.read_all().tobytes() == want.tobytes()
+
+
+def test_blocks_are_cut_between_and_never_inside() -> None:
+    from weighbridge.base.dtypes import dtype
+    from weighbridge.io.source import BytesSource
+
+    spec = Spec((4, 3, 64), dtype("Q8_0"))
+    raw = np.random.default_rng(1).integers(0, 256, spec.nbytes, np.uint8).tobytes()
+    node = n.Stored(spec, BytesSource(raw), 0)
+    assert take(node, 0, [(1, 2), (2, 4)]).read_all().tobytes() == raw[len(raw) // 4 :]
+    for axis in (1, 2):
+        with pytest.raises(UnsupportedError, match="can't be cut"):
+            take(node, axis, [(0, 1)])
+    for runs in ([(3, 5)], [(2, 1)], [(-1, 2)]):
+        with pytest.raises(UsageError):
+            take(node, 0, runs)
