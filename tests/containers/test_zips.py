@@ -181,7 +181,7 @@ def test_checksums_are_joined_in_no_time() -> None:
     import time
     import zlib
 
-    data, began = zlib.crc32(b"x" * 77), time.perf_counter()
+    data, began = zlib.crc32(b"x" * 77), time.process_time()
     for i in range(2000):
         zips.crc_joined(data, i, (1 << 40) + i)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
