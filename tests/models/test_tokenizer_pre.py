@@ -15,7 +15,7 @@ import pytest
 from tests.models._tokenizers import NASTY, PLAIN, folder_files, llamacpp_ids, reading, tokenizers_ids, uncut, with_pre
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.meta.tokenizer import Vocab, from_hf, pretokenizer, to_hf
+from weighbridge.models.meta.tokenizer import Kind, TokenType, Vocab, from_hf, merges, pretokenizer, to_hf
 
 GOLDEN = Path(__file__).parent / "golden" / "pretokenizers.txt"
 TABLE = pretokenizer.table()
@@ -274,10 +274,86 @@ def test_nesting_without_end_is_a_format_error() -> None:
         pretokenizer.canonical(item)
 
 
-@pytest.mark.parametrize("name", ["afmoe", "gemma4", "mmbert", "sarvam-moe", "whitespace"])
-def test_a_name_without_definition_says_so(name: str) -> None:
+def test_a_name_without_definition_says_so() -> None:
+    assert [c.names for c in TABLE.classes if not c.steps and not c.raw] == [("whitespace",)]
     with pytest.raises(UnsupportedError, match="definition is known"):
-        to_hf(with_pre(name))
+        to_hf(with_pre("whitespace"))
+
+
+RAW = [n for c in TABLE.classes if c.raw for n in c.names]
+
+
+def characters(name: str, files: str = "gemma") -> Vocab:
+    """The trained SentencePiece vocabulary as BPE over characters: merges in the order of its scores."""
+    spm = from_hf(reading(folder_files(files)))
+    skip = {i for i, k in enumerate(spm.types) if k != TokenType.NORMAL}
+    rows = merges.joined(merges.from_scores(spm.tokens, spm.scores, skip))
+    kind, pre = (Kind.GEMMA4, None) if name == "model" else (Kind.BPE, name)
+    special = {"bos": 1, "eos": 2, "unk": 0}
+    return replace(
+        spm, kind=kind, pre=pre, merges=rows, scores=(), special=special, add_space_prefix=None, add={"bos": True}
+    )
+
+
+def raw_texts(name: str) -> list[str]:
+    """llama.cpp's mmBERT puts its space behind every row of newlines too, and takes text apart there."""
+    return [t for t in NASTY if t and (name != "mmbert" or "\n" not in t)]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["model", *RAW])
+def test_merges_of_characters_are_those_of_llamacpp(name: str) -> None:
+    vocab, sample = characters(name), raw_texts(name)
+    expected = llamacpp_ids(vocab, sample, add_special=True)
+    assert tokenizers_ids(to_hf(vocab), sample, add_special=True) == expected
+    if name != "mmbert":  # which is SentencePiece with a space in front
+        import sentencepiece
+
+        judge = sentencepiece.SentencePieceProcessor(model_proto=folder_files("gemma")["tokenizer.model"])
+        assert [ids[1:] for ids in expected] == [judge.encode(t) for t in sample]
+
+
+@pytest.mark.oracle
+@pytest.mark.mutation
+@pytest.mark.parametrize("name", ["gemma4", "mmbert"])
+def test_a_space_in_front_is_seen(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    vocab, row = characters(name), pretokenizer.known(name)
+    expected = llamacpp_ids(vocab, raw_texts(name))
+    use(monkeypatch, row, replace(row, metaspace=not row.metaspace))
+    assert tokenizers_ids(to_hf(vocab), raw_texts(name)) != expected
+
+
+ARCHITECTURES = (
+    ("Gemma4ForConditionalGeneration", "model"),
+    ("ModernBertModel", "mmbert"),
+    ("ModernBertForMaskedLM", "granite-embed-multi-311m"),
+    ("SarvamMoEForCausalLM", "sarvam-moe"),
+)
+
+
+@pytest.mark.parametrize(("architecture", "name"), ARCHITECTURES)
+def test_merges_of_characters_survive_the_way_over_a_folder(architecture: str, name: str) -> None:
+    vocab = characters(name)
+    config = {"architectures": [architecture], "vocab_size": len(vocab)}
+    back = from_hf(reading({**to_hf(vocab), "config.json": config}))
+    for part in ("kind", "pre", "tokens", "merges"):
+        assert getattr(back, part) == getattr(vocab, part), part
+    assert back.special == vocab.special
+    assert back.add["bos"] is True
+    assert back.losses == ()
+    # By its merges a folder of another class is a `llama`; a name that the caller gives decides.
+    named = from_hf(reading(to_hf(vocab)), pre=name) if name != "model" else vocab
+    assert named.pre == vocab.pre
+    assert from_hf(reading(to_hf(vocab))).kind == Kind.SPM
+
+
+def test_what_gemma_4s_chat_shows_is_no_control_token() -> None:
+    vocab = characters("model")
+    shown = [*vocab.tokens[:-2], "<|tool_call>", "<channel|>"]
+    vocab = replace(vocab, tokens=shown, types=[*vocab.types[:-2], TokenType.CONTROL, TokenType.CONTROL], merges=())
+    files = to_hf(vocab)
+    files["config.json"] = json.dumps({"architectures": ["Gemma4ForCausalLM"]}).encode()
+    assert list(from_hf(reading(files)).types[-2:]) == [TokenType.USER_DEFINED] * 2
 
 
 def test_an_unknown_name_says_what_is_near() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.models._tokenizers import (
     trained,
     write_folder,
 )
+from tests.models.test_tokenizer_pre import characters
 from tests.oracles import gguf_file, vocabularies
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -91,6 +93,13 @@ def slow_files(kind: str = "GPT2Tokenizer", **config: Any) -> Files:
 
 def vocab(files: Files, **options: Any) -> Vocab:
     return from_hf(reading(files), **options)
+
+
+def gemma4_files() -> Files:
+    """tokenizer.json of BPE over characters, some of its tokens shown by the chat."""
+    made = characters("model")
+    made = replace(made, tokens=[*made.tokens[:-1], "<|tool_call>"], merges=made.merges[:100])
+    return {**to_hf(made), "config.json": {"architectures": ["Gemma4ForCausalLM"], "vocab_size": len(made)}}
 
 
 # ------------------------------------------------------------------------ merges from ranks
@@ -224,6 +233,7 @@ REFERENCES: dict[str, tuple[str, Callable[[], Files], str, str]] = {
         "kimi", "kimi-k2",
     ),
     "gpt2": ("gpt2:GPT2Model", lambda: {**slow_files(), "config.json": {}}, "", "gpt-2"),
+    "gemma4": ("gemma:Gemma4Model", gemma4_files, "", "gemma4"),
     "qwen2, slow": (
         "qwen:Qwen2Model",
         lambda: {**slow_files("Qwen2Tokenizer"), "config.json": {"vocab_size": 720}},

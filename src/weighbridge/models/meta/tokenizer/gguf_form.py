@@ -46,6 +46,8 @@ SCALARS: Final[Mapping[str, str]] = {  # field of Vocab -> key
     "lowercase": GGML + "normalizer.lowercase",
     "strip_accents": GGML + "normalizer.strip_accents",
 }
+# Kinds without a default id for a token that may be added: llama.cpp then aborts with the first text.
+NEEDED: Final[Mapping[Kind, tuple[str, ...]]] = {Kind.UNIGRAM: ("bos",), Kind.GEMMA4: ("bos", "eos")}
 TYPE_COUNT: Final = GGML + "token_type_count"
 CHARSMAP: Final = GGML + "precompiled_charsmap"
 SUPPRESS: Final = GGML + "suppress_tokens"
@@ -55,12 +57,18 @@ NAMED: Final = re.compile(r"tokenizer\.chat_template\.(.+)", re.DOTALL)
 
 
 def to_gguf(vocab: Vocab) -> dict[str, KV]:
-    """The keys in the reference's order."""
+    """The keys in the reference's order. FormatError for what llama.cpp would abort on."""
+    for role in NEEDED.get(vocab.kind, ()):
+        if vocab.add.get(role) and role not in vocab.special:
+            raise FormatError(
+                f"a {role} token is to be added to every text, but none is named", path="tokenizer_config.json",
+                field=f"{role}_token", hint=f"name it, or say add_{role}_token = false",
+            )  # fmt: skip
     return dict(keys(vocab))
 
 
 def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    if vocab.add_space_prefix is not None and vocab.kind != Kind.UNIGRAM:
+    if vocab.add_space_prefix is not None and vocab.kind not in (Kind.UNIGRAM, Kind.GEMMA4):
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     counted = vocab.token_type_count is not None
     if counted and vocab.kind == Kind.WORDPIECE:
@@ -82,6 +90,8 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         if role in ADD:
             yield ADD[role], KV("bool", flag)
     yield from templates(vocab)
+    if vocab.add_space_prefix is not None and vocab.kind == Kind.GEMMA4:  # `Gemma4Model.set_vocab` writes it last
+        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     for name in ("lowercase", "strip_accents"):
         flag = getattr(vocab, name)
         if flag is not None:

@@ -6,6 +6,8 @@ reference takes from the architecture:
     Unigram, tokenizer.json or SentencePiece       unigram     `T5Model.set_vocab`, `_xlmroberta_set_vocab`
     tokenizer.model (SentencePiece)                spm         `_set_vocab_sentencepiece`
     tokenizer.json, BPE with byte fallback         spm         `_set_vocab_llama_hf`
+      of Gemma 4                                   gemma4      `Gemma4Model.set_vocab`
+      of ModernBERT, Sarvam                        bpe         `_set_vocab_gpt2`
     tokenizer.json, byte-level BPE                 bpe         `_set_vocab_gpt2`
     tekken.json, tokenizer.model.v3                bpe, spm    `_set_vocab_mistral`
     tiktoken ranks (tiktoken.model ...)            bpe         `_set_vocab_qwen`, `DeepseekV2Model.set_vocab`
@@ -58,6 +60,11 @@ LLAMA: Final = frozenset(
     )
 )  # fmt: skip
 
+VISIBLE: Final = frozenset(  # of Gemma 4: what the chat parser must see (conversion/gemma.py)
+    (
+        "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+    )
+)  # fmt: skip
 ROBERTA: Final = ("RobertaModel", "RobertaForSequenceClassification")
 
 
@@ -82,8 +89,14 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
         raise UnsupportedError(
             f"a tokenizer of type {kind}", hint="WordPiece, Unigram, SentencePiece BPE and byte-level BPE are read"
         )
-    vocab = llama_hf(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
-    return llama(folder, vocab)
+    if not is_spm_like(tokenizer):
+        return llama(folder, byte_level(folder, tokenizer, pre))
+    if folder.architecture.startswith("Gemma4"):
+        return gemma4(folder, tokenizer)
+    name = raw_name(folder, tokenizer) if pre is None else pre
+    if name is not None and pretokenizer.known(name).raw:
+        return byte_level(folder, tokenizer, name)
+    return llama(folder, llama_hf(folder, tokenizer, scores))
 
 
 def model_file(folder: Folder, kind: str | None) -> unigram.File | None:
@@ -221,12 +234,13 @@ def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: 
     found = base(folder, vocab, tokenizer)
     normalizers = normalizer_names(tokenizer)
     losses: tuple[str, ...] = ()
+    raw = pre is not None and pretokenizer.known(pre).raw
     if set(normalizers) - {"NFC"} and pre is None:
         raise UnsupportedError(
             f"byte-level BPE over a normalizer ({', '.join(normalizers)}): llama.cpp has none",
             hint="use --pre NAME to convert without it",
         )
-    if normalizers:
+    if normalizers and not raw:
         losses = (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
     if not pairs:
         raise UnsupportedError("byte-level BPE without merges: llama.cpp can't load it")
@@ -238,6 +252,27 @@ def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: 
     if folder.architecture in ROBERTA:
         made = replace(made, token_type_count=folder.type_count)
     return finish(folder, made, state)
+
+
+def raw_name(folder: Folder, tokenizer: TokenizerJson) -> str | None:
+    """The name for classes whose BPE over characters the reference keeps as such, by their pre-tokenizer."""
+    if folder.architecture == "SarvamMoEForCausalLM":
+        return "sarvam-moe"
+    if not folder.architecture.startswith("ModernBert"):
+        return None
+    items = pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
+    return "mmbert" if any(item.get("type") == "Metaspace" for item in items) else "granite-embed-multi-311m"
+
+
+def gemma4(folder: Folder, tokenizer: TokenizerJson) -> Vocab:
+    """`Gemma4Model.set_vocab`: `LlamaHfVocab` with its merges; scores that nobody reads."""
+    vocab = llama_hf(folder, tokenizer, "reference")
+    pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
+    types = [int(TokenType.USER_DEFINED) if t in VISIBLE else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
+    return replace(
+        vocab, kind=Kind.GEMMA4, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
+        add={**vocab.add, "bos": True}, losses=(),
+    )  # fmt: skip
 
 
 def recognise(tokenizer: TokenizerJson, known: Mapping[str, int], normalizers: Sequence[str]) -> str:
@@ -391,7 +426,13 @@ def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
         flags = normalizer_flags(folder.tokenizer.normalizer)
     length = (folder.settings or {}).get("model_max_length")
     limit = length if isinstance(length, int) and 0 < length < 1 << 31 else None
-    return replace(vocab, special=state.ids, add=state.add, templates=templates(folder), max_length=limit, **flags)
+    ids = {r: i for r, i in state.ids.items() if i < len(vocab)}
+    outside = {r: i for r, i in {**state.outside, **state.ids}.items() if r not in ids}
+    lost = [f"the {r} token's id {i}: the vocabulary has {len(vocab)} tokens" for r, i in outside.items()]
+    return replace(
+        vocab, special=ids, add=state.add, templates=templates(folder), max_length=limit,
+        losses=(*vocab.losses, *lost), **flags,
+    )  # fmt: skip
 
 
 def llama(folder: Folder, vocab: Vocab) -> Vocab:

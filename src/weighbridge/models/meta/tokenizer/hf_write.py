@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -42,7 +43,7 @@ UNIGRAM_IDS: Final = {"eos": 1, "unk": 2, "pad": 0}
 WORDPIECE_IDS: Final = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
 BPE_IDS: Final = {"bos": 11, "eos": 11}
 DEFAULT_IDS: Final[Mapping[Kind, Mapping[str, int]]] = {
-    Kind.SPM: SPM_IDS, Kind.UNIGRAM: UNIGRAM_IDS, Kind.WORDPIECE: WORDPIECE_IDS, Kind.BPE: BPE_IDS,
+    Kind.GEMMA4: {}, Kind.SPM: SPM_IDS, Kind.UNIGRAM: UNIGRAM_IDS, Kind.WORDPIECE: WORDPIECE_IDS, Kind.BPE: BPE_IDS,
 }  # fmt: skip
 CLASS: Final = "PreTrainedTokenizerFast"
 
@@ -133,11 +134,8 @@ class Table:
         last = max((i for i, t in enumerate(self.types) if t not in ADDED and i not in self.pads), default=-1)
         tail = [i for i in self.added if i > last]
         whole = not any(i <= last for i in self.pads)
-        outside = (
-            set(tail)
-            if vocab.kind != Kind.SPM and whole and tail == list(range(last + 1, last + 1 + len(tail)))
-            else set()
-        )
+        ordered = vocab.kind not in (Kind.SPM, Kind.GEMMA4) and whole
+        outside = set(tail) if ordered and tail == [*range(last + 1, last + 1 + len(tail))] else set()
         skip = self.pads | outside
         return {t: i for i, t in enumerate(self.texts) if i not in skip}
 
@@ -191,7 +189,10 @@ def encode(value: Any, indent: int = 0) -> bytes:
 
 
 def tokenizer_json(vocab: Vocab, table: Table) -> Json:
-    writers = {Kind.SPM: spm_parts, Kind.BPE: bpe_parts, Kind.WORDPIECE: wordpiece_parts, Kind.UNIGRAM: unigram_parts}
+    writers = {
+        Kind.SPM: spm_parts, Kind.BPE: bpe_parts, Kind.WORDPIECE: wordpiece_parts, Kind.UNIGRAM: unigram_parts,
+        Kind.GEMMA4: raw_parts,
+    }  # fmt: skip
     return {
         "version": "1.0",
         "truncation": None,
@@ -217,12 +218,12 @@ def spm_parts(vocab: Vocab, table: Table) -> Json:
     special token."""
     space = vocab.add_space_prefix is not False
     byte_fallback = any(t == TokenType.BYTE for t in table.types)
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prepend = [{"type": "Prepend", "prepend": SPACE}] if space else []
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if space else []
     back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     return {
-        "normalizer": {"type": "Sequence", "normalizers": [*prepend, replace]},
+        "normalizer": {"type": "Sequence", "normalizers": [*prepend, escape]},
         "pre_tokenizer": None,
         "post_processor": template(vocab, table, bos=True),
         "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
@@ -244,6 +245,8 @@ def spm_merges(vocab: Vocab, table: Table) -> list[tuple[str, str]]:
 
 def bpe_parts(vocab: Vocab, table: Table) -> Json:
     row = pretokenizer.known(name := vocab.pre or "default")
+    if row.raw:
+        return raw_parts(vocab, table)
     pairs = mergelists.parted(vocab.merges)
     mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
     return {
@@ -254,6 +257,26 @@ def bpe_parts(vocab: Vocab, table: Table) -> Json:
         "model": {
             "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
             "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": row.ignore_merges,
+            "vocab": table.vocab, "merges": pairs,
+        },
+    }  # fmt: skip
+
+
+def raw_parts(vocab: Vocab, table: Table) -> Json:
+    """BPE over characters, as Gemma's files have it. llama.cpp adds a bos to Gemma 4's whatever the key says."""
+    name = vocab.pre or Kind.GEMMA4.value
+    pairs = mergelists.parted(vocab.merges)
+    mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
+    forced = {"bos": True} if pretokenizer.known(name).name == "GEMMA4" else {}
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    return {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+        "pre_tokenizer": pretokenizer.definition(name),
+        "post_processor": template(replace(vocab, add={**vocab.add, **forced}), table, bos=False),
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": table.roles.get("unk"), "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
             "vocab": table.vocab, "merges": pairs,
         },
     }  # fmt: skip

@@ -25,8 +25,14 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.models.meta.tokenizer.files import Json
+from weighbridge.models.meta.tokenizer.vocab import SPACE
 
 Steps = tuple[str, ...]
+# What raw classes cut at; the normalizer has made U+2581 of the spaces before.
+BETWEEN: Final[Json] = {
+    "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
+}  # fmt: skip
+METASPACE: Final[Json] = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
 BYTES: Final = "bytes"
 UNKNOWN: Final = "unknown: "
 SUFFIXES: Final = ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)")
@@ -34,7 +40,8 @@ SUFFIXES: Final = ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", 
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A row of the table: names of one llama.cpp class with the same switches."""
+    """A row of the table: names of one llama.cpp class with the same switches. `raw`: merges are of characters and not
+    of the byte alphabet, and spaces are U+2581; `metaspace`: one stands before each text."""
 
     name: str
     names: tuple[str, ...]
@@ -42,6 +49,8 @@ class Class:
     canonical: Steps
     ignore_merges: bool = False
     add_bos: bool = False
+    raw: bool = False
+    metaspace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ def choice(raw: Json) -> Choice:
 
 def row(raw: Json, patterns: Json) -> Class:
     steps = tuple(BYTES if s == BYTES else patterns[s] for s in raw.get("steps", ()))
-    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos")}
+    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos", "raw", "metaspace")}
     return Class(raw["class"], tuple(raw["names"]), steps, tuple(map(key, steps)), **flags)
 
 
@@ -195,6 +204,8 @@ def known(name: str) -> Class:
 def definition(name: str) -> Json:
     """`pre_tokenizer` of tokenizer.json for a name."""
     row = known(name)
+    if row.raw:
+        return dict(METASPACE if row.metaspace else BETWEEN)
     if not row.steps:
         raise UnsupportedError(
             f"no tokenizer.json definition is known for the pre-tokenizer {name!r}",

@@ -34,6 +34,7 @@ class Special:
     roles: tuple[str, ...] = ROLES
     ids: dict[str, int] = field(default_factory=dict)
     add: dict[str, bool] = field(default_factory=dict)
+    outside: dict[str, int] = field(default_factory=dict)  # ids beyond the vocabulary, which are left out
 
     def token(self, role: str) -> Any:
         return (self.names or {}).get(f"{role}_token")
@@ -172,6 +173,8 @@ def put(state: Special, role: str, index: Any, count: int | None) -> None:
         raise FormatError("not a token id", field=f"{role}_token_id", found=index)
     if count is None or index < count:
         state.ids.setdefault(role, index)
+    else:
+        state.outside.setdefault(role, index)
 
 
 def normalizer_flags(normalizer: Json | None, depth: int = 0) -> dict[str, bool]:

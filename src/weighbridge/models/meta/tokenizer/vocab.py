@@ -28,6 +28,7 @@ class Kind(StrEnum):
     SPM = "llama"  # SentencePiece BPE: merge by score
     BPE = "gpt2"  # byte-level BPE: merge by rank
     UNIGRAM = "t5"
+    GEMMA4 = "gemma4"  # BPE by rank over characters, with byte tokens for those that have none
 
 
 class TokenType(IntEnum):
