@@ -39,6 +39,8 @@ class Case:
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
+    # tensors that the published files hold beside those of transformers' class, which leaves them unread
+    further: dict[str, tuple[int, ...]] = field(default_factory=dict)
     judged: bool = True  # whether the reference converts its tokenizer
     said: dict[str, Any] = field(default_factory=dict)  # what config.json says beside
     # what the reference asks of a config and transformers 5 keeps no more: given to it, else it converts none of these

@@ -270,6 +270,8 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     model = getattr(transformers, case.head)(config) if case.head else auto.from_config(config)
     randomize(model, 20, case.spreads)
     model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
+    if case.further:
+        _add(folder / "model.safetensors", case, dtype)
     if case.mxfp4:
         mxfp4.pack(folder)
     if case.mtp:
@@ -283,6 +285,15 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     if case.bert and not case.classifies:
         _write_pooling(folder, config.hidden_size)
     return folder
+
+
+def _add(path: Path, case: Case, dtype: str) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    generator = torch.Generator().manual_seed(21)
+    more = {n: drawn(n, s, generator, case.spreads).to(getattr(torch, dtype)) for n, s in case.further.items()}
+    save_file(load_file(path) | more, path, {"format": "pt"})
 
 
 def _published(case: Case, folder: Path, dtype: str) -> Path:

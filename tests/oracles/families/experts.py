@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.oracles import vocabularies
 from tests.oracles.case import Case
 from tests.oracles.families.common import BPE, GQA, SPM, theta
 
@@ -13,6 +14,49 @@ _ERNIE: dict[str, Any] = GQA | SPM | theta(5000.0) | {
     "pad_token_id": 0, "moe_layer_end_index": 2,
 }  # fmt: skip
 
+_SPARSE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "num_key_value_heads": 4, "num_hidden_layers": 3, "moe_intermediate_size": 32, "n_routed_experts": 6,
+    "num_experts_per_tok": 3, "n_shared_experts": 3, "first_k_dense_replace": 1, "q_lora_rank": 48, "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "n_group": 1, "topk_group": 1,
+    "routed_scaling_factor": 2.5, "index_topk": 256, "index_n_heads": 4, "index_head_dim": 128,
+}  # fmt: skip
+_YARN = {
+    "rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
+}  # fmt: skip
+_FURTHER: dict[str, tuple[int, ...]] = {
+    f"model.layers.3.{name}": shape
+    for name, shape in {
+        "embed_tokens.weight": (vocabularies.BPE_SIZE, 64),
+        "enorm.weight": (64,),
+        "hnorm.weight": (64,),
+        "eh_proj.weight": (64, 128),
+        "shared_head.norm.weight": (64,),
+        "shared_head.head.weight": (vocabularies.BPE_SIZE, 64),
+        "input_layernorm.weight": (64,),
+        "post_attention_layernorm.weight": (64,),
+        "self_attn.q_a_proj.weight": (48, 64),
+        "self_attn.q_a_layernorm.weight": (48,),
+        "self_attn.q_b_proj.weight": (96, 48),
+        "self_attn.kv_a_proj_with_mqa.weight": (40, 64),
+        "self_attn.kv_a_layernorm.weight": (32,),
+        "self_attn.kv_b_proj.weight": (160, 32),
+        "self_attn.o_proj.weight": (64, 96),
+        "self_attn.indexer.wq_b.weight": (512, 48),
+        "self_attn.indexer.wk.weight": (128, 64),
+        "self_attn.indexer.k_norm.weight": (128,),
+        "self_attn.indexer.k_norm.bias": (128,),
+        "self_attn.indexer.weights_proj.weight": (4, 64),
+        "mlp.gate.weight": (6, 64),
+        "mlp.gate.e_score_correction_bias": (6,),
+        **{f"mlp.experts.{e}.{part}_proj.weight": (32, 64) for e in range(6) for part in ("gate", "up")},
+        **{f"mlp.experts.{e}.down_proj.weight": (64, 32) for e in range(6)},
+        "mlp.shared_experts.gate_proj.weight": (96, 64),
+        "mlp.shared_experts.up_proj.weight": (96, 64),
+        "mlp.shared_experts.down_proj.weight": (64, 96),
+    }.items()
+}
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -21,6 +65,7 @@ CASES: dict[str, Case] = {
             "Ernie4_5_MoeConfig",
             "spm",
             _ERNIE | {"moe_num_shared_experts": 3, "moe_layer_start_index": 1},
+            beside=("model.mtp_block.0.input_layernorm.weight", "model.mtp_linear_proj.0.weight"),
             recorded=("hf5", "mlx"),
         ),
         # as the largest: no shared experts; and none of its layers dense
@@ -67,6 +112,44 @@ CASES: dict[str, Case] = {
             spreads=_ROUTER,
             unheld=frozenset({"scoring_func", "use_qk_norm", "shared_intermediate_size"}),
         ),
+        Case(
+            "deepseek-v3.2",
+            "DeepseekV32Config",
+            "bpe",
+            _SPARSE,
+            said={"scoring_func": "sigmoid"},
+            recorded=("hf5", "mlx"),
+            tolerance=0.04,
+            judged=False,  # the reference wants a tokenizer that begins each text with a token
+            spreads=_ROUTER,
+            unheld=frozenset({"scoring_func", "mlp_layer_types"}),
+        ),
+        # as it is published: with a layer that predicts further tokens
+        Case(
+            "deepseek-v3.2-further",
+            "DeepseekV32Config",
+            "bpe",
+            _SPARSE,
+            said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
+            further=_FURTHER,
+            tolerance=0.04,
+            judged=False,  # the reference wants a tokenizer that begins each text with a token
+            spreads=_ROUTER,
+            unheld=frozenset({"scoring_func", "mlp_layer_types"}),
+        ),
+        Case(
+            "deepseek-v3.2-yarn",
+            "DeepseekV32Config",
+            "bpe",
+            _SPARSE | {"rope_parameters": _YARN},
+            said={"scoring_func": "sigmoid"},
+            # the more positions, the more llama.cpp b11549 differs from transformers, though of a DeepSeek V3 with
+            # these very settings it doesn't
+            runs=False,
+            judged=False,
+            spreads=_ROUTER,
+            unheld=frozenset({"scoring_func", "mlp_layer_types"}),
+        ),
     )
 }
 
@@ -77,5 +160,14 @@ UNSAID: dict[str, dict[str, Any]] = {
     "dots1": _ACT
     | _ROPE
     | {"scoring_func": "softmax", "attention_bias": True, "n_group": 2, "full_attention_every": 0},
+    "deepseek32": _ACT
+    | {"rope.rope_type": "linear"}
+    | {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rope_interleave": False,
+        "num_key_value_heads": 2,
+        "rope.mscale": 0.707,
+    },
     "minimax-m2": _ACT | _ROPE | {"scoring_func": "softmax", "use_qk_norm": False},
 }
