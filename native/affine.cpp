@@ -11,12 +11,6 @@
 namespace weighbridge::WB_LEVEL {
 namespace {
 
-// 32 codes of B bits from 4 * B bytes, one a byte.
-template <int B>
-WB_INLINE void unpack32(const u8* WB_RESTRICT src, u8* WB_RESTRICT codes) {
-  for (size_t i = 0; i < 4; ++i) store(codes, i, spread8<B>(load_bytes<B>(src + i * B)));
-}
-
 // 32 codes, one a byte, to 4 * B bytes. Eight codes are written as 8 bytes whose last 8 - B the next ones overwrite; the
 // last ones go by way of a copy.
 template <int B>
@@ -31,30 +25,35 @@ WB_INLINE void pack32(const u8* WB_RESTRICT codes, u8* WB_RESTRICT dst) {
 
 constexpr size_t GROUPS = 64;  // parameters are widened this many at a time
 
+// Sixteen codes below 128, widened: code * scale + bias, or (code - zero) * scale.
+template <bool Zeros>
+WB_INLINE void put_values(B16 codes, float scale, float offset, u8* dst) {
+  if constexpr (!Zeros) return put_more(codes, scale, offset, dst);
+  const Sixteen q = widened(codes);
+  for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), (to_float(q.v[k]) - splat(offset)) * splat(scale));
+}
+
 template <int B, bool Zeros>
 void decode(const Affine& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales, const u8* WB_RESTRICT offsets,
             u8* WB_RESTRICT dst, size_t groups) {
   const Format& type = *how.parameters;
   const size_t group = how.group;
-  u8 s[GROUPS * 4], b[GROUPS * 4], step[32];
+  u8 s[GROUPS * 4], b[GROUPS * 4];
   for (size_t start = 0; start < groups; start += GROUPS) {
     const size_t m = groups - start < GROUPS ? groups - start : GROUPS;
     type.decode(scales + start * type.size, s, m);
     if constexpr (!Zeros) type.decode(offsets + start * type.size, b, m);
     for (size_t g = 0; g < m; ++g) {
-      const float scale = load<float>(s, g);
-      const auto value = [&](u8 code) {
-        if constexpr (Zeros) return float(int(code) - int(offsets[start + g])) * scale;
-        else return float(int(code)) * scale + load<float>(b, g);
-      };
+      const float scale = load<float>(s, g), offset = Zeros ? float(offsets[start + g]) : load<float>(b, g);
       if constexpr (B == 8) {  // a byte each: groups of any size
-        for (size_t j = 0; j < group; ++j) store(dst, j, value(codes[j]));
+        for (size_t j = 0; j < group; ++j) {
+          const float code = float(codes[j]);
+          store(dst, j, Zeros ? (code - offset) * scale : code * scale + offset);
+        }
         codes += group, dst += group * 4;
       } else {
-        for (size_t at = 0; at < group; at += 32, codes += 4 * B, dst += 32 * 4) {
-          unpack32<B>(codes, step);
-          for (size_t j = 0; j < 32; ++j) store(dst, j, value(step[j]));
-        }
+        for (size_t at = 0; at < group; at += 16, codes += 2 * B, dst += 16 * 4)
+          put_values<Zeros>(stream16<B>(codes), scale, offset, dst);
       }
     }
   }
@@ -146,6 +145,16 @@ void pack(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 }
 
 }  // namespace
+
+// Columns of no groups in a row: column i is of group index[i]. A code, and a zero point, is a byte.
+void ordered_decode(const Ordered& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales,
+                    const u8* WB_RESTRICT zeros, u8* WB_RESTRICT dst) {
+  for (size_t row = 0; row < how.rows; ++row, codes += how.stride, dst += how.columns * 4)
+    for (size_t i = 0; i < how.columns; ++i) {
+      const size_t at = row * how.groups + load<u32>(how.index, i);
+      store(dst, i, (float(codes[i]) - float(zeros[at])) * load<float>(scales, at));
+    }
+}
 
 void pack_codes(int bits, const u8* src, u8* dst, size_t n) {
   using Pack = void (*)(const u8*, u8*, size_t);

@@ -70,6 +70,12 @@ struct Affine {
   bool zeros;                // zero points, u8, taken from the code before it is scaled
 };
 
+struct Ordered {
+  size_t rows, columns, groups;
+  size_t stride;    // bytes from a row of codes to the next
+  const u8* index;  // u32: the group of each column, below `groups`
+};
+
 // Codes as one bit stream, and the parameters of each `group` of them.
 struct Parts {
   int bits;
@@ -109,6 +115,7 @@ struct Table {
   void (*scale_stats)(const Format& type, const u8* src, size_t n, Stats&);
   u64 (*nonfinite)(const u8* f32, size_t n);
   void (*affine_decode)(const Affine&, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups);
+  void (*ordered_decode)(const Ordered&, const u8* codes, const u8* scales, const u8* zeros, u8* f32);  // scales: f32
   // codes: null where only the parameters are wanted.
   void (*affine_encode)(const Affine&, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups);
   void (*unpack_codes)(int bits, const u8* src, u8* dst, size_t n);  // n times 8 codes, to a byte each

@@ -230,6 +230,32 @@ void affine_decode(int bits, size_t group, const char* parameters, nb::handle co
   table.affine_decode(how, c.data(), s.data(), b.data(), to.data(), groups);
 }
 
+void ordered_decode(size_t columns, size_t groups, nb::handle codes, nb::handle scales, nb::handle zeros,
+                    nb::handle index, nb::handle out) {
+  const Table& table = kernels();
+  const Buffer c(codes), s(scales), z(zeros), order(index), to(out, true);
+  if (!columns || !groups || columns > size_t(1) << 40 || groups > size_t(1) << 40) throw nb::value_error("no columns");
+  const size_t rows = whole("out", to, columns * 4);
+  need_size("index", order, columns * 4);
+  need_size("scales", s, rows * groups * 4);
+  need_size("zeros", z, rows * groups);
+  const size_t stride = rows ? c.size() / rows : columns;
+  if (stride < columns || stride * rows != c.size()) throw nb::value_error("codes: not a byte for each element");
+  need_apart(c, to), need_apart(s, to), need_apart(z, to), need_apart(order, to);
+  u32 largest = 0;
+  {
+    nb::gil_scoped_release unlocked;
+    for (size_t i = 0; i < columns; ++i) {
+      u32 group;
+      std::memcpy(&group, order.data() + 4 * i, 4);
+      largest = group > largest ? group : largest;
+    }
+    if (largest < groups)
+      table.ordered_decode({rows, columns, groups, stride, order.data()}, c.data(), s.data(), z.data(), to.data());
+  }
+  if (largest >= groups) throw nb::value_error("the index names a group that isn't there");
+}
+
 void affine_encode(int bits, size_t group, const char* parameters, nb::handle src, nb::handle codes, nb::handle scales,
                    nb::handle biases) {
   if (bits < 2 || bits == 7 || bits > 8 || group == 0 || group % 32 || group > 4096)
@@ -412,6 +438,8 @@ NB_MODULE(_native, m) {
   m.def("nonfinite", nonfinite, "src"_a, "How many f32 are NaN or Inf.");
   m.def("affine_decode", affine_decode, "bits"_a, "group"_a, "parameters"_a, "codes"_a, "scales"_a, "offsets"_a,
         "zeros"_a, "out"_a, "Codes with a scale and a bias (or zero point) a group to f32.");
+  m.def("ordered_decode", ordered_decode, "columns"_a, "groups"_a, "codes"_a, "scales"_a, "zeros"_a, "index"_a, "out"_a,
+        "Codes and zero points of a byte each, columns of the groups that an int32 index names, to f32.");
   m.def("affine_encode", affine_encode, "bits"_a, "group"_a, "parameters"_a, "src"_a, "codes"_a, "scales"_a, "biases"_a,
         "f32 to codes with a scale and a bias a group, as MLX's CPU kernel makes them. Empty `codes`: only those.");
   m.def("pack_codes", pack_codes, "bits"_a, "src"_a, "out"_a, "Codes, a byte each, to a little-endian bit stream.");

@@ -142,3 +142,46 @@ def test_wrong_calls_are_refused(path: str) -> None:
             kernels.affine_decode(4, 64, F16, *wrong, False, out)
     with pytest.raises(UsageError):
         kernels.affine_decode(4, 64, F32, weight, scales, biases, False, out)
+
+
+def ordered(rows: int, columns: int, groups: int, padded: int = 0) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(rows)
+    codes, zeros = (
+        rng.integers(0, 256, (rows, columns + padded), np.uint8),
+        rng.integers(0, 256, rows * groups, np.uint8),
+    )
+    scales = rng.integers(0, 1 << 32, rows * groups, np.uint32).view(np.float32)
+    scales[np.isnan(scales)] = np.nan
+    return codes, scales, zeros, rng.integers(0, groups, columns).astype(np.int32)
+
+
+@pytest.mark.parametrize(("rows", "columns", "groups", "padded"), [(1, 1, 1, 0), (5, 96, 3, 0), (4, 77, 7, 3)])
+def test_columns_in_any_order(rows: int, columns: int, groups: int, padded: int, path: str) -> None:
+    codes, scales, zeros, index = ordered(rows, columns, groups, padded)
+    out = np.zeros(rows * columns, np.float32)
+    kernels.ordered_decode(codes, scales, zeros, index, out)
+    at = np.arange(rows)[:, None] * groups + index  # spelled out: one group after the other
+    with np.errstate(all="ignore"):
+        levels = codes.reshape(rows, -1)[:, :columns].astype(int) - zeros.astype(int)[at]
+        want = (levels.astype(np.float32) * scales[at]).reshape(-1)
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(out, reference.ordered_decode(codes, scales, zeros, index, rows))
+
+
+def test_an_index_outside_is_refused(path: str) -> None:
+    codes, scales, zeros, index = ordered(5, 96, 3)
+    out = np.zeros(5 * 96, np.float32)
+    for wrong in (-1, 3, 1 << 30):
+        with pytest.raises(UsageError, match="outside the 3"):
+            kernels.ordered_decode(codes, scales, zeros, np.where(index == 1, wrong, index).astype(np.int32), out)
+    for parts in ((codes[5:], scales, zeros), (codes, scales[1:], zeros), (codes, scales, zeros[1:])):
+        with pytest.raises(UsageError):
+            kernels.ordered_decode(*parts, index, out)
+    if path != "reference":  # the door looks for itself
+        from weighbridge.base.native import native
+
+        for wrong in (-1, 3):
+            with pytest.raises(ValueError, match="a group that isn't there"):
+                native.ordered_decode(96, 3, codes, scales, zeros, np.full(96, wrong, np.int32), out)
+        with pytest.raises(ValueError, match="codes"):
+            native.ordered_decode(96, 3, codes[5:], scales, zeros, index, out)

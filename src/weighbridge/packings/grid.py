@@ -53,13 +53,10 @@ class Grid:
         if not self.ordered:
             kernels.affine_decode(self.bits, self.group, self.scale_dtype, codes, parts["scales"], zeros, True, out)
             return
-        rows, group = hi - lo, parts["g_idx"].view(np.int32)
         if self.bits != 8:
             codes = kernels.unpack_codes(self.bits, codes)
-        values = out.reshape(rows, -1)
-        values[:] = codes.reshape(rows, -1)[:, : values.shape[1]]
-        values -= zeros.reshape(rows, -1)[:, group]
-        values *= kernels.widened(self.scale_dtype, parts["scales"]).reshape(rows, -1)[:, group]
+        scales = kernels.widened(self.scale_dtype, parts["scales"])
+        kernels.ordered_decode(codes, scales, zeros, parts["g_idx"].view(np.int32), out)
 
     def codes(self, parts: Mapping[str, Bytes]) -> Bytes:
         """As stored; signed ones with 128 added."""

@@ -165,6 +165,23 @@ def affine_decode(
         _bytes(out)[:] = part.view(np.uint8)
 
 
+def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np.int32], out: Floats) -> None:
+    """(code - zero) * scale of columns in any order: column i is of group index[i]. Rows [rows, columns] of codes of a
+    byte each (padded at their ends or not), [rows, groups] of scales and of zero points. UsageError where the index
+    names a group that isn't there, or the parts don't belong together."""
+    rows = out.size // max(index.size, 1)
+    groups = scales.size // max(rows, 1)
+    fits = rows * index.size == out.size and scales.size == zeros.size == rows * groups > 0
+    if not fits or codes.size % rows or codes.size < out.size:
+        raise UsageError(f"{codes.size} codes and {scales.size} scales don't fit {rows} rows of {index.size} columns")
+    if not 0 <= int(index.min()) <= int(index.max()) < groups:
+        raise UsageError(f"the index names a group outside the {groups} there are")
+    if native:
+        native.ordered_decode(index.size, groups, codes, scales, zeros, np.ascontiguousarray(index), out)
+    else:
+        _bytes(out)[:] = reference.ordered_decode(codes, scales, zeros, index, rows).view(np.uint8)
+
+
 def affine_encode(
     bits: int, group: int, scale_dtype: DType, src: Floats, codes_too: bool = True
 ) -> tuple[Bytes, Bytes, Bytes]:

@@ -397,6 +397,15 @@ def affine_decode(
     return out.reshape(-1)
 
 
+def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np.int32], rows: int) -> Floats:
+    """(code - zero) * scale, column i of group index[i]."""
+    out = codes.reshape(rows, -1)[:, : index.size].astype(np.float32)
+    with quiet():
+        out -= zeros.reshape(rows, -1)[:, index]
+        out *= scales.reshape(rows, -1)[:, index]
+    return out.reshape(-1)
+
+
 def affine_encode(bits: int, group: int, dtype: str, x: Floats) -> tuple[Bytes, Bytes, Bytes]:
     """(weight, scales, biases) as MLX's CPU kernel 0.32 makes them; GPU kernels round ties otherwise. Scale and bias
     are stored in `dtype`; the codes come from them before that rounding."""
