@@ -105,7 +105,7 @@ def _save(folder: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
     save_file(arrays, folder / "model.safetensors", {"format": "pt"})
 
 
-def _reference(folder: Path, parent: Path, hparams: dict[str, Any]) -> dict[str, Any]:
+def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     import gguf
     import torch
     from conversion import ModelBase, get_model_class  # type: ignore[import-not-found]
@@ -114,11 +114,13 @@ def _reference(folder: Path, parent: Path, hparams: dict[str, Any]) -> dict[str,
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"
-        known = ModelBase.load_hparams(folder, False) | hparams
+        known = ModelBase.load_hparams(folder, False) | case.hparams
         model = get_model_class(known["architectures"][0])
+        model.no_mtp = "--no-mtp" in case.flags
         model.set_vocab = lambda self: None
         with torch.inference_mode(), _exact_exp():
-            model(folder, gguf.LlamaFileType(number), files[dtype], hparams=known).write()
+            given = {"hparams": known} if case.hparams else {}  # some classes read config.json in a way of their own
+            model(folder, gguf.LlamaFileType(number), files[dtype], **given).write()
     plain, half = (gguf.GGUFReader(path) for path in files.values())
     tensors = [
         [t.name, h.tensor_type.name, [int(n) for n in reversed(t.shape)], digest(t.data)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE
+from tests.oracles.families.common import BPE, GQA, theta
 
 _SSM = (
     (("A_log", "mixer.D", "mamba.D", "dt_proj.bias", "dt_bias"), (0.0, 0.5)),
@@ -28,6 +28,13 @@ _QWEN_NEXT: dict[str, Any] = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 128,
     "bos_token_id": None, "eos_token_id": vocabularies.QWEN_TOKENS - 1, "pad_token_id": vocabularies.QWEN_TOKENS - 3,
+}  # fmt: skip
+
+_GRANITE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 128,
+    "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_head": 32,
+    "attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0,
 }  # fmt: skip
 
 
@@ -82,10 +89,45 @@ CASES: dict[str, Case] = {
             said={"full_attention_interval": 2},  # the list says more
             unheld=frozenset({"full_attention_interval"}),
         ),
+        # Granite 4: Mamba 2 and attention without positions, with experts and without
+        _case(
+            "granite-hybrid",
+            "GraniteMoeHybridConfig",
+            _GRANITE,
+            # as published: the reference knows no other words
+            said={"layer_types": ["mamba", "attention", "mamba"], "head_dim": 16},
+            recorded=("mlx",),
+            unheld=_LIMIT | {"max_position_embeddings", "head_dim"},
+        ),
+        _case(
+            "granite-hybrid-dense",
+            "GraniteMoeHybridConfig",
+            _GRANITE
+            | {
+                "intermediate_size": 128,
+                "num_local_experts": 0,
+                "num_experts_per_tok": 0,
+                "tie_word_embeddings": True,
+                "mamba_n_groups": 1,
+            },
+            said={"layer_types": ["mamba", "attention", "mamba"]},
+            recorded=("mlx",),
+            unheld=_LIMIT | {"max_position_embeddings"},
+        ),
     )
 }
 
 UNSAID: dict[str, dict[str, Any]] = {
+    "granitehybrid": {
+        "hidden_act": "relu",
+        "attention_bias": True,
+        "mamba_conv_bias": False,
+        "mamba_expand": 3,
+        "mamba_proj_bias": True,
+        "position_embedding_type": "rope",
+        "rope.rope_type": "dynamic",
+        "time_step_limit": [0.0, 1.0],
+    },
     "mamba": {"hidden_act": "relu", "use_bias": True, "use_conv_bias": False, "expand": 3},
     "qwen3next": {
         "hidden_act": "relu",

@@ -178,15 +178,14 @@ def parse_architecture(name: str, doc: Mapping[str, Any], shared: Mapping[str, A
 def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) -> Dialect:
     """A dialect with all that it takes from its base: names, prefixes, drops, fused tensors."""
     chain, options = _bases(name, doc["dialect"])
-    fused: dict[str, Template] = {}
     renamed = options.get("replace", {})
     templates: dict[str, Template] = {}
     for row in rows.values():
-        names = (_name_in(d, row, doc.get("fuse", {}).get(d, {}), fused) for d in chain)
-        if text := next((t for t in names if t is not None), None):  # an empty one: not in this dialect
-            whole = fused.get(text, Template(text, (row.name,)))
-            key = f"{text} {row.when or ''}{row.layers or ''}"  # rows may share a name if they exclude each other
-            templates.setdefault(key, replace(whole, name=_replaced(text, renamed)))
+        held = (_template_in(d, row, doc.get("fuse", {}).get(d, {})) for d in chain)
+        found = next((t for t in held if t is not None), None)
+        if found and found.name:  # an empty one: not in this dialect
+            key = f"{found.name} {row.when or ''}{row.layers or ''}"  # rows may share a name if they exclude each other
+            templates.setdefault(key, replace(found, name=_replaced(found.name, renamed)))
     return Dialect(
         name, tuple(templates.values()), tuple(options.get("prefixes", ("",))),
         tuple(t for d in chain for t in doc.get("drop", {}).get(d, ())),
@@ -196,14 +195,14 @@ def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) ->
     )  # fmt: skip
 
 
-def _name_in(dialect: str, row: Row, fuses: Mapping[str, Any], fused: dict[str, Template]) -> str | None:
-    """The row's name in one dialect, its own or that of the tensor it is joined in, which is noted in `fused`."""
+def _template_in(dialect: str, row: Row, fuses: Mapping[str, Any]) -> Template | None:
+    """What holds the row in one dialect: the tensor it is joined in, or its own."""
     for fuse in fuses.values():
         if row.name in fuse["roles"]:
             via = tuple(map(_parse_via, fuse.get("via", ())))
-            fused[fuse["name"]] = Template(str(fuse["name"]), tuple(fuse["roles"]), fuse.get("dealt"), via)
-            return str(fuse["name"])
-    return row.names.get(dialect)
+            return Template(str(fuse["name"]), tuple(fuse["roles"]), fuse.get("dealt"), via)
+    name = row.names.get(dialect)
+    return None if name is None else Template(name, (row.name,))
 
 
 def _bases(name: str, dialects: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
