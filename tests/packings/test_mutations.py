@@ -11,11 +11,12 @@ import pytest
 from tests.kernels.data import running
 from tests.packings import makers as packed
 from tests.packings import test_integers as integers
+from tests.packings import test_rounding as rounds
 from tests.packings import test_scaled as scaled
 from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1
-from weighbridge.packings import awq, blocks, gptq, makers, microfloat, planes, unpack
+from weighbridge.packings import awq, blocks, gptq, makers, microfloat, planes, rounding, unpack
 from weighbridge.packings import scaled as fp8
 from weighbridge.tensors import bits, reference, reference_regroup
 from weighbridge.tensors import nodes as n
@@ -119,6 +120,39 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
     "shifts of 1 bit": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 1: tuple(range(8))}), lambda: hqq(1)),
     "sides of FP8 blocks": (fp8, "_SIDES", ((64, 64),),
                             lambda: scaled.test_a_scale_for_each_block(128, (300, 200), "F8_E4M3", ".scale")),
+}  # fmt: skip
+
+
+def same(case: str, dtype: str = "bf16") -> Check:
+    return lambda: rounds.test_compressed_tensors_makes_the_same(case, dtype)
+
+
+def _micro(bits: int, **changes: Any) -> Any:
+    return {**rounding._MICRO, bits: rounding._MICRO[bits]._replace(**changes)}
+
+
+# The constants of rounding to nearest: each against the library that it is taken from.
+FAULTS |= {
+    **{f"epsilon of {d}": (rounding, "_EPSILON", {**rounding._EPSILON, d: 0.5}, same("w4a16", str(d).lower()))
+       for d in rounding._EPSILON},
+    "epsilon of NVFP4": (rounding, "_EPSILON_E4M3", np.float32(0.25), same("nvfp4a16")),
+    "largest E4M3": (rounding, "_LARGEST", np.float32(240), same("fp8_dynamic")),
+    **{f"mantissa of {d}": (rounding, "_MANTISSA", {**rounding._MANTISSA, d: rounding._MANTISSA[d] - 1},
+                            same("mxfp4a16", str(d).lower())) for d in rounding._MANTISSA},
+    **{f"exponent of {b} bits": (rounding, "_MICRO", _micro(b, exponent=rounding._MICRO[b].exponent + 1),
+                                 same(f"mxfp{b}a16")) for b in (4, 6, 8)},
+    **{f"mantissa of {b} bits": (rounding, "_MICRO", _micro(b, mantissa=4 - rounding._MICRO[b].mantissa),
+                                 same(f"mxfp{b}a16", "f32")) for b in (4, 6, 8)},
+    **{f"largest of {b} bits": (rounding, "_MICRO", _micro(b, largest=rounding._MICRO[b].largest / 2),
+                                same(f"mxfp{b}a16")) for b in (4, 6, 8)},
+    "values of E2M1": (rounding, "_VALUES", {**rounding._VALUES, 4: rounding._VALUES[4] + np.float32(0.5)},
+                       same("mxfp4a16")),
+    "values of E2M3": (rounding, "_VALUES", {**rounding._VALUES, 6: rounding._VALUES[6][::-1]}, same("mxfp6a16")),
+    "E2M3 read": (microfloat, "_SIX", microfloat._SIX[::-1].copy(), same("mxfp6a16")),
+    "AWQ's order written": (bits, "_ORDERS", {**bits._ORDERS, "awq": (0, 1, 2, 3, 4, 5, 6, 7)},
+                            lambda: rounds.test_gptq_and_awq_round_as_gptqmodel_does(4, False)),
+    "the rule of GPTQ": (rounding, "RULES", {**rounding.RULES, "gptq": rounding.RULES["compressed-tensors"]},
+                         lambda: rounds.test_gptq_and_awq_round_as_gptqmodel_does(4, True)),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ what `probe` declares, nothing is written.
     HF, MLX       GGUF                  the family's    by the rules of a GGUF (recipe)
     any           safetensors, npz      as they are     kept, or cast
     any           torch                 as they are     kept, or cast; what is stored once stays so
-    any           HF folder             the family's    kept, or cast; config and tokenizer beside
+    any           HF folder             the family's    kept, or cast, or quantized; config and tokenizer beside
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from weighbridge.conversion.fingerprint import state_of
 from weighbridge.conversion.mlx import SHARD, to_mlx
 from weighbridge.conversion.plan import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
 from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.conversion.schemes import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
@@ -98,6 +99,12 @@ def _drafted(model: Checkpoint, kind: str, options: ConvertOptions) -> Draft:
     """What will be in the files of a target."""
     if lora.wanted(model, kind):
         return lora.draft(model, kind, options)
+    if options.scheme is not None:
+        if kind != "hf":
+            raise UsageError(
+                f"--scheme is for a Hugging Face folder, not for {kind}", hint="name a folder, or say --to hf"
+            )
+        return to_scheme(model, options)
     return _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
 
 

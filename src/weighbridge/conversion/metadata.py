@@ -141,9 +141,19 @@ def for_hf(
 def retyped(config: Mapping[str, Any], dtype: str) -> bytes:
     """config.json for weights that are all of the type `dtype` now: it says so where it said a type, and nothing of a
     quantization. transformers 4 calls the key torch_dtype, 5 dtype; both load in the type it names."""
-    said = {key: dtype_of(dtype).torch for key in ("torch_dtype", "dtype") if key in config}
+    return _json(_of_type(config, dtype))
+
+
+def quantized(config: Mapping[str, Any], dtype: str | None, told: Mapping[str, Any]) -> bytes:
+    """config.json for weights quantized as `told`; `dtype`: of the others, where it was asked for."""
+    return _json({**_of_type(config, dtype), "quantization_config": told})
+
+
+def _of_type(config: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
-    return _json({**kept, **said})
+    if dtype in (None, "auto"):
+        return kept
+    return kept | {key: dtype_of(dtype).torch for key in ("torch_dtype", "dtype") if key in config}
 
 
 def _main_dtype(tensors: Mapping[str, Node]) -> str | None:

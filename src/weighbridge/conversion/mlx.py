@@ -184,7 +184,7 @@ def _kept(name: str, node: Node, draft: Draft) -> _Parts | None:
         bits, group, parts = found
         draft.moves.append(Move(name, node.packing.name, f"affine {bits} bits", "exact"))
         return Quantization(group, bits, "affine"), parts
-    if isinstance(node, Packed) and isinstance(node.packing, MicroFloat) and not node.packing.overall:
+    if isinstance(node, Packed) and isinstance(node.packing, MicroFloat) and _has(node.packing):
         return _float_mode(name, node, node.packing, draft)
     if node.spec.dtype in makers.EXACT:
         maker = makers.BlocksOf(node.spec.dtype)
@@ -192,6 +192,11 @@ def _kept(name: str, node: Node, draft: Draft) -> _Parts | None:
         draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
         return Quantization(maker.group, maker.bits, maker.mode), n.made(node, maker)
     return None
+
+
+def _has(packing: MicroFloat) -> bool:
+    """Whether MLX has a mode for it: it has no MXFP6, and a global scale for no linear layer."""
+    return not packing.overall and packing.name in _DEFAULTS
 
 
 def _float_mode(name: str, node: Packed, packing: MicroFloat, draft: Draft) -> _Parts:

@@ -51,11 +51,11 @@ class PlannedFile:
     @property
     def units(self) -> list[tuple[tuple[Slot, Node], ...]]:
         """The slots that are filled together: those that are made of one tensor, which is then read once."""
-        units: dict[tuple[int, int], list[tuple[Slot, Node]]] = {}
+        units: dict[tuple[int, int, int], list[tuple[Slot, Node]]] = {}
         for slot, node in self.slots:
-            key = (id(slot), 0)
+            key = (id(slot), 0, 0)
             if isinstance(node, Made) and self.layout.fixups is None:
-                key = (id(node.source), id(node.maker))
+                key = (id(node.source), id(node.maker), node.spec.rows)
             units.setdefault(key, []).append((slot, node))
         return [tuple(unit) for unit in units.values()]
 

@@ -35,14 +35,15 @@ def block_for(node: Packed, candidates: Iterable[DType]) -> tuple[DType | None, 
 def rounding(node: Packed) -> float:
     """How far, relatively, a packed tensor's scales and biases are from f16 numbers, at most. Inf where one of them
     overflows."""
-    worst = 0.0
-    for member in node.packing.parameters:
-        part = node.members[member]
-        values, rounded = (n.read_all().view(np.float32) for n in (cast(part, F32), cast(cast(part, F16), F32)))
-        with np.errstate(all="ignore"):
-            error = np.abs(rounded - values) / np.maximum(np.abs(values), np.finfo(np.float32).tiny)
-        worst = max(worst, float(error[np.isfinite(values)].max(initial=0)))
-    return worst
+    return max((relative(node.members[member]) for member in node.packing.parameters), default=0.0)
+
+
+def relative(part: Node) -> float:
+    """The same of one tensor of parameters."""
+    values, rounded = (n.read_all().view(np.float32) for n in (cast(part, F32), cast(cast(part, F16), F32)))
+    with np.errstate(all="ignore"):
+        error = np.abs(rounded - values) / np.maximum(np.abs(values), np.finfo(np.float32).tiny)
+    return float(error[np.isfinite(values)].max(initial=0))
 
 
 def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:

@@ -25,13 +25,14 @@ class ConvertOptions:
 
     `dtype`: the number type of the weights by name, `auto` (GGUF: the type most of the source is in) or None (keep).
     `tokenizer=False` leaves the vocabulary out: a folder without tokenizer files, a GGUF that takes token ids only.
-    `rms_eps` and `context_length`: what a file from before GGUF doesn't say of its model.
-    `q_*`: the quantization of an MLX folder, as mlx_lm.convert calls it. `inexact`: what becomes of a quantized tensor
-    that no type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded
-    scales, or a refusal. `allow_expand`: write a pickle's expanded views (stride 0) also where together they are more
-    than a GiB larger than the bytes they are of. `arch_file`: a table of the caller's own for the model's family.
-    `max_shard_size` in bytes, `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an
-    interrupted run has done stays beside the target, and is gone on with. `lora`: an adapter that is merged into the
+    `rms_eps` and `context_length`: what a file from before GGUF doesn't say of its model. `q_*`: the quantization of an
+    MLX folder, as mlx_lm.convert calls it. `scheme`: that of a Hugging Face folder (conversion/schemes.py), with
+    `q_bits`, `q_group_size` and `symmetric` where it takes them. `inexact`: what becomes of a quantized tensor that no
+    type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded scales, or
+    a refusal. `allow_expand`: write a pickle's expanded views (stride 0) also where together they are more than a GiB
+    larger than the bytes they are of. `arch_file`: a table of the caller's own for the model's family. `max_shard_size`
+    in bytes, `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an interrupted run has done
+    stays beside the target, and is gone on with. `lora`: an adapter that is merged into the
     weights. `base`: the model that a source, which is an adapter itself, is for.
     """
 
@@ -49,6 +50,8 @@ class ConvertOptions:
     q_group_size: int | None = None
     q_mode: str | None = None
     q_recipe: str | None = None
+    scheme: str | None = None
+    symmetric: bool | None = None
     inexact: Literal["float", "near", "refuse"] = "float"
     max_memory: int | None = None
     allow_expand: bool = False

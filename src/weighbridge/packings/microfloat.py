@@ -1,10 +1,12 @@
-"""Four-bit floats (E2M1) with a scale for each 16 or 32 neighbours: MXFP4 (a power of two, E8M0) and NVFP4 (E4M3, and
-one F32 for the whole tensor). Two codes a byte, the first in the low nibble.
+"""Small floats with a scale for each 16 or 32 neighbours. Of 4 bits (E2M1): MXFP4 (a power of two, E8M0) and NVFP4
+(E4M3, and one F32 for the whole tensor); two codes a byte, the first in the low nibble. Of 6 bits (E2M3): MXFP6; four
+codes in three bytes, the first in the low bits.
 
     MLX mxfp4, nvfp4        P.weight U32 [.., out, in / 8], P.scales U8 [.., out, in / 32 or 16]
     gpt-oss                 P_blocks U8 [experts, out, in / 32, 16], P_scales U8 [experts, out, in / 32]
     gpt-oss, original       P.blocks, P.scales
-    compressed-tensors      P.weight_packed U8 [out, in / 2], P.weight_scale U8 or F8_E4M3, P.weight_global_scale F32
+    compressed-tensors      P.weight_packed U8 [out, in / 2] (mxfp6: in * 3 / 4), P.weight_scale U8 or F8_E4M3,
+                            P.weight_global_scale F32
     ModelOpt NVFP4          P.weight U8 [out, in / 2], P.weight_scale F8_E4M3, P.weight_scale_2 F32
 
     value = e2m1(code) * scale            exact: 2 and at most 4 significant bits
@@ -43,6 +45,9 @@ _BLOCKS: Final = MappingProxyType({E8M0: MXFP4, E4M3: NVFP4})
 
 #: The sixteen values of E2M1 (OCP MX 1.0, 5.3.3).
 VALUES: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+#: The magnitudes of the codes of E2M3 (5.3.2); bit 5 is the sign.
+E2M3: Final = np.concatenate([np.arange(8) / 8, *((1 + np.arange(8) / 8) * 2**e for e in range(3))]).astype(np.float32)
+_SIX: Final = np.concatenate([E2M3, -E2M3])
 # Both values of a byte in one look-up: a pair of floats is as long as a complex number.
 _PAIRS: Final = np.stack([np.tile(VALUES, 16), np.repeat(VALUES, 16)], axis=1).copy().view(np.complex64).reshape(256)
 
@@ -55,10 +60,7 @@ class MicroFloat:
     scale_dtype: DType
     overall: bool = False
     divided: bool = False
-
-    @property
-    def bits(self) -> int:
-        return 4
+    bits: int = 4
 
     @property
     def group(self) -> int:
@@ -69,13 +71,17 @@ class MicroFloat:
         return MappingProxyType({"codes": 1, "scales": 1} | ({"global": 0} if self.overall else {}))
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        np.take(_PAIRS, parts["codes"], out=out.view(np.complex64))
+        if self.bits == 6:
+            np.take(_SIX, kernels.unpack_codes(6, parts["codes"]), out=out)
+        else:
+            np.take(_PAIRS, parts["codes"], out=out.view(np.complex64))
         groups = out.reshape(-1, self.group)
         groups *= kernels.widened(self.scale_dtype, parts["scales"])[:, None]
         if self.overall:
-            out *= self._factor(parts["global"])
+            out *= self.factor(parts["global"])
 
-    def _factor(self, part: Bytes) -> np.float32:
+    def factor(self, part: Bytes) -> np.float32:
+        """What values are multiplied with, of the bytes of the global scale."""
         value = np.float32(part.view(np.float32)[0])
         with np.errstate(all="ignore"):
             return np.float32(1 / value) if self.divided else value
@@ -86,10 +92,10 @@ class MicroFloat:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        return (_BLOCKS[self.scale_dtype],)
+        return (_BLOCKS[self.scale_dtype],) if self.bits == 4 else ()
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        if self.overall and self._factor(members["global"].read_all()) != 1:
+        if self.overall and self.factor(members["global"].read_all()) != 1:
             return f"its global scale has no place in {dtype}"
         if self.scale_dtype is E4M3:
             seen = _seen(members["scales"])
@@ -184,13 +190,15 @@ def _found(
     name: str, module: str, nodes: dict[str, Node], scale: DType, names: frozenset[str], divided: bool = False
 ) -> Found:
     codes, scales = nodes["codes"].spec, nodes["scales"].spec
-    columns = codes.row_bytes * 2
+    six = scale is E8M0 and codes.row_bytes == 24 * scales.shape[-1]
+    columns = codes.row_bytes * 8 // (6 if six else 4)
     shape = (*codes.shape[:-1], columns)
     need(len(shape) > 1 and scales.shape == (*shape[:-1], columns // _GROUPS[scale]) and scales.elements > 0, module,
          "codes and scales don't belong together", f"scales [.., in / {_GROUPS[scale]}]", described(nodes))  # fmt: skip
     nodes["scales"] = n.retyped(nodes["scales"], scale, scales.shape[-1])
-    kind = {E8M0: "mxfp4", E4M3: "nvfp4"}[scale]
-    return Found(name, Packed(Spec(shape, F32), MicroFloat(kind, scale, "global" in nodes, divided), nodes), names)
+    kind = "mxfp6" if six else {E8M0: "mxfp4", E4M3: "nvfp4"}[scale]
+    packing = MicroFloat(kind, scale, "global" in nodes, divided, 6 if six else 4)
+    return Found(name, Packed(Spec(shape, F32), packing, nodes), names)
 
 
 _FORMS: Final = MappingProxyType(

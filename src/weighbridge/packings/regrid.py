@@ -70,7 +70,7 @@ def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:
     if not isinstance(grid, Grid) or grid.ordered:
         return None
     group = next((g for g in reversed(affine.GROUPS) if grid.group % g == 0), None)
-    if group is None or not _short(node.members["scales"], grid.width):
+    if group is None or not short(node.members["scales"], grid.width):
         return None
     bits = grid.width if grid.width in affine.BITS[1:] else 8
     lead = node.spec.shape[:-1]
@@ -84,7 +84,7 @@ def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:
     return bits, group, parts
 
 
-def _short(scales: Node, width: int) -> bool:
+def short(scales: Node, width: int) -> bool:
     """True where every product of a scale and a code of `width` bits is an F32 number: of f16 or bf16 always, of F32
     where as many low bits are zero."""
     if scales.spec.dtype is not F32:

@@ -62,6 +62,7 @@ def _high_first(bits: int, rows: Bytes) -> Bytes:
 
 
 def _stream(bits: int, rows: Bytes) -> Bytes:
+    rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % bits)))  # a row may end inside a run of eight codes
     return kernels.unpack_codes(bits, np.ascontiguousarray(rows).reshape(-1)).reshape(len(rows), -1)
 
 
@@ -73,3 +74,16 @@ LAYOUTS: Final[Mapping[str, Callable[[int, Bytes], Bytes]]] = MappingProxyType(
 def unpack(layout: str, bits: int, rows: Bytes, columns: int) -> Bytes:
     """uint8[rows, columns] of the codes in uint8[rows, row_bytes]; what pads the end of a row is left out."""
     return LAYOUTS[layout](bits, rows)[:, :columns]
+
+
+#: Layouts that are written: the order of the codes of a word, in which they then are a stream.
+_ORDERS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType({"stream": (0,), "awq": (0, 2, 4, 6, 1, 3, 5, 7)})
+
+
+def pack(layout: str, bits: int, rows: Bytes) -> Bytes:
+    """The way back: uint8[rows, bytes] of whole words of 32 bits; what pads the last one is zero."""
+    columns, order = rows.shape[1], _ORDERS[layout]
+    padded = np.pad(rows, ((0, 0), (0, -columns % 32)))
+    turned = padded.reshape(len(rows), -1, len(order))[:, :, list(order)]
+    packed = kernels.pack_codes(bits, np.ascontiguousarray(turned).reshape(-1)).reshape(len(rows), -1)
+    return packed[:, : -(-columns * bits // 32) * 4]

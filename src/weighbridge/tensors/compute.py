@@ -1,5 +1,5 @@
-"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Cast`, `Encode`, `Shift`, `LowRank`,
-`Applied`, `Transpose`; and `Packed`, which holds the several stored tensors of one logical one."""
+"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Made`, `Peak`, `Cast`, `Encode`, `Shift`,
+`LowRank`, `Applied`, `Transpose`; and `Packed`, which holds the several stored tensors of one logical one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from weighbridge.base.errors import FormatError, RefusedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import bits, functions, kernels, old_blocks
 from weighbridge.tensors.kinds import BAND, Bytes, Node, Over, Run, held
+from weighbridge.tensors.scratch import lent
 
 
 class Packing(Protocol):
@@ -156,22 +158,106 @@ class Maker(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Made(Over):
-    """One of the stored tensors that `maker` makes of a logical one, row for row."""
+    """One of the stored tensors that `maker` makes of a logical one, row for row. `block`: the rows of the logical one
+    that share a parameter; a part then has a row for each, or one for so many."""
 
     maker: Maker
     part: str
+    block: int = 1
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         make([self], lo, hi, [out])
 
+    def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """Parts from the bytes of the same rows of the source."""
+        self.maker.make(source, outs)
+
+    @property
+    def tall(self) -> bool:
+        """Whether it has one row for several of the source."""
+        return self.spec.rows != self.source.spec.rows
+
+    def span(self, lo: int, hi: int) -> Run:
+        """The rows of the source that rows lo..hi depend on, in whole blocks."""
+        k = self.block
+        a, b = (lo * k, hi * k) if self.tall else (lo // k * k, -(-hi // k) * k)
+        return Run(self.source, a, min(b, self.source.spec.rows))
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return [self.span(lo, hi)]
+
     def _scratch(self, lo: int, hi: int) -> int:
-        return super()._scratch(lo, hi) + 2 * (hi - lo) * self.source.spec.row_bytes
+        run = self.span(lo, hi)
+        return super()._scratch(lo, hi) + 2 * (run.hi - run.lo) * self.source.spec.row_bytes
 
 
 def make(parts: Sequence[Made], lo: int, hi: int, outs: Sequence[Bytes]) -> None:
-    """Rows lo..hi of several parts of one tensor, which is read once for all of them."""
-    with held(Run(parts[0].source, lo, hi)) as (source,):
-        parts[0].maker.make(source, {p.part: out for p, out in zip(parts, outs, strict=True)})
+    """Rows lo..hi of several parts of one tensor, which is read once for all of them; parts of one height."""
+    first, run = parts[0], parts[0].span(lo, hi)
+    with held(run) as (source,):
+        if first.tall or (run.lo, run.hi) == (lo, hi):
+            first.fill(source, {p.part: out for p, out in zip(parts, outs, strict=True)})
+            return
+        with lent(*((run.hi - run.lo) * p.spec.row_bytes for p in parts)) as wholes:
+            first.fill(source, {p.part: whole for p, whole in zip(parts, wholes, strict=True)})
+            for part, whole, out in zip(parts, wholes, outs, strict=True):
+                out[:] = whole[(lo - run.lo) * part.spec.row_bytes :][: out.nbytes]
+
+
+class WideMaker(Maker, Protocol):
+    """A maker whose parts also depend on something of the whole tensor."""
+
+    def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """As `make`, with the bytes of that."""
+
+
+@dataclass(frozen=True, eq=False)
+class MadeWith(Made):
+    """As `Made`, by a maker that is `given` something of the whole tensor: a small one."""
+
+    maker: WideMaker
+    given: Node = field(kw_only=True)
+
+    def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        self.maker.make_with(source, self.given.read_all(), outs)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + self.given.spec.nbytes + self.given.scratch(0, self.given.spec.rows)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.given)
+
+
+@dataclass(frozen=True, eq=False)
+class Peak(Node):
+    """The largest magnitude in several F32 tensors, F32 [1]. They are read in bands, once."""
+
+    over: tuple[Node, ...]
+
+    @cached_property
+    def value(self) -> np.float32:
+        peak = np.float32(0)
+        for run in self._bands():
+            with held(run) as (data,):
+                peak = np.maximum(peak, np.abs(data.view(np.float32)).max())
+        return peak
+
+    def _bands(self) -> Iterator[Run]:
+        for node in self.over:
+            step = max(1, BAND // max(node.spec.row_bytes, 1))
+            for lo in range(0, node.spec.rows, step):
+                yield Run(node, lo, min(lo + step, node.spec.rows))
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        out[:] = np.array([self.value], np.float32).view(np.uint8)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return max((2 * (b - a) * n.spec.row_bytes + n.scratch(a, b) for n, a, b in self._bands()), default=0)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return self.over
 
 
 @dataclass

@@ -29,13 +29,16 @@ from weighbridge.tensors.compute import (
     Encode,
     LowRank,
     Made,
+    MadeWith,
     Maker,
     Packed,
     Packing,
+    Peak,
     Repack,
     Shift,
     Transcode,
     Transpose,
+    WideMaker,
 )
 from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Retyped, Run, Slice, Stored, Strided, walk
 
@@ -51,10 +54,12 @@ __all__ = [
     "Gather",
     "LowRank",
     "Made",
+    "MadeWith",
     "Maker",
     "Node",
     "Packed",
     "Packing",
+    "Peak",
     "Repack",
     "Retyped",
     "Run",
@@ -64,6 +69,7 @@ __all__ = [
     "Strided",
     "Transcode",
     "Transpose",
+    "WideMaker",
     "applied",
     "as_bytes",
     "cast",
@@ -75,6 +81,8 @@ __all__ = [
     "gather",
     "low_rank",
     "made",
+    "made_with",
+    "peak",
     "reshape",
     "retyped",
     "shift",
@@ -333,9 +341,20 @@ def cast(
     return Cast(node.spec.with_dtype(dtype), node, report or CastReport())
 
 
-def made(node: Node, maker: Maker) -> dict[str, Made]:
-    """The stored tensors that `maker` makes of a logical one, by their names behind the module's."""
-    return {part: Made(spec, node, maker, part) for part, spec in maker.specs(node.spec).items()}
+def made(node: Node, maker: Maker, block: int = 1) -> dict[str, Made]:
+    """The stored tensors that `maker` makes of a logical one, by their names behind the module's (`block`: see
+    Made)."""
+    return {part: Made(spec, node, maker, part, block) for part, spec in maker.specs(node.spec).items()}
+
+
+def made_with(node: Node, maker: WideMaker, given: Node) -> dict[str, MadeWith]:
+    """The same by a maker that is given something of the whole tensor."""
+    return {part: MadeWith(spec, node, maker, part, given=given) for part, spec in maker.specs(node.spec).items()}
+
+
+def peak(nodes: Sequence[Node]) -> Peak:
+    """The largest magnitude in tensors, F32 [1]."""
+    return Peak(Spec((1,), F32), tuple(cast(node, F32) for node in nodes))
 
 
 def transcode(node: Packed, dtype: DType) -> Transcode:

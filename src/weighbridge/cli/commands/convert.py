@@ -34,8 +34,27 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--tokenizer/--no-tokenizer", default=True, help="Convert the tokenizer too [yes]."),
     click.option("--name", metavar="NAME", help="Model name to write into a GGUF [from the source]."),
     click.option("--align", type=click.IntRange(1), metavar="N", help="Alignment of the tensors in bytes."),
-    click.option("--q-bits", type=click.IntRange(2, 8), metavar="N", help="MLX: bits of a quantized weight [4]."),
-    click.option("--q-group-size", type=int, metavar="N", help="MLX: weights that share a scale: 32, 64 [this], 128."),
+    click.option(
+        "--scheme",
+        metavar="NAME",
+        help="A model folder quantized as: gptq, awq, fp8, w4a16 (2 to 8), w8a8, fp8_dynamic, fp8_block, nvfp4a16, "
+        "mxfp4a16, mxfp6a16, mxfp8a16.",
+    ),
+    click.option(
+        "--q-bits",
+        "--bits",
+        type=click.IntRange(2, 8),
+        metavar="N",
+        help="MLX, gptq: bits of a quantized weight [4].",
+    ),
+    click.option(
+        "--q-group-size",
+        "--group-size",
+        type=int,
+        metavar="N",
+        help="Weights that share a scale. MLX: 32, 64 [this], 128. Schemes of integers: any [128]; -1: a row.",
+    ),
+    click.option("--sym/--asym", "symmetric", default=None, help="Schemes of integers: without or with zero points."),
     click.option("--q-mode", type=click.Choice(("affine", "mxfp4", "mxfp8", "nvfp4")), help="MLX: the kind of codes."),
     click.option(
         "--recipe",
@@ -95,6 +114,7 @@ def target_of(dst: Path | None, output: Path | None) -> Path:
         "wb convert ./my-model/ my-model.gguf --dtype q8_0",
         "wb convert my-model.gguf ./my-model/ --to hf",
         "wb convert model.safetensors model.npz",
+        "wb convert ./my-model/ ./my-model-W4A16/ --scheme w4a16",
         "wb convert ./my-model/ ./for-torch/ --to torch --max-shard-size 5GB",
         "wb convert ./big/ ./small-shards/ --max-shard-size 2GB",
         "wb convert training.ckpt ./training/ --to checkpoint",

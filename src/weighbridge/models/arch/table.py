@@ -244,6 +244,11 @@ class Family:
         """The kind of the roles that a physical tensor holds (norm, linear, embedding ...), for a recipe."""
         return self.rows[self.expansion(dialect, sizes).places[name].roles[0]].kind
 
+    def rows_of(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any]) -> dict[str, Row]:
+        """The (first) role of every physical tensor that the dialect may hold, by the names that `tensors` have."""
+        places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
+        return {name: self.rows[place.roles[0]] for name, place in places.items()}
+
     def lost(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Any]) -> list[Instance]:
         """Roles that the dialect can't hold, though they are weights: what a plan must list as losses."""
         held = {r for t in self._dialect(dialect).templates for r in t.roles if applies(self.rows[r], sizes)}
