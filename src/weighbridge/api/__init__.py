@@ -62,9 +62,7 @@ def open(path: Path, *, names: Names = "logical", allow_expand: bool = False) ->
     biases); "stored" keeps those apart; "canonical" gives the same names whatever the file; "hf", "gguf", "mlx" another
     dialect's. `allow_expand`: see `ConvertOptions`. Errors: FormatError, UnsupportedError, OSError.
     """
-    from weighbridge.models.checkpoint import open_checkpoint
-
-    return Model(open_checkpoint(os.fspath(path), allow_expand=allow_expand), names)
+    return Model(_model(path, allow_expand=allow_expand), names)
 
 
 def identify(path: Path, **options: Any) -> IdentifyReport:
@@ -336,9 +334,16 @@ def quality(
 
 
 def _opened(src: Path, chosen: ConvertOptions) -> Checkpoint:
-    from weighbridge.models.checkpoint import open_checkpoint
+    return _model(src, arch_file=chosen.arch_file, allow_expand=chosen.allow_expand)
 
-    return open_checkpoint(os.fspath(src), arch_file=chosen.arch_file, allow_expand=chosen.allow_expand)
+
+def _model(src: Path, **options: Any) -> Checkpoint:
+    """The model at `src`; of a tensor-parallel set all ranks, put together."""
+    from weighbridge.models.checkpoint import open_checkpoint
+    from weighbridge.models.parallel import ranks
+
+    files = ranks.find(PathOf(src))
+    return ranks.whole(PathOf(src), files) if files else open_checkpoint(os.fspath(src), **options)
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:

@@ -54,6 +54,10 @@ _AGAIN: Final = MappingProxyType({"torch-zip": "torch", "torch-legacy": "torch"}
 def build(model: Checkpoint, target: str | Path, to: str | None, options: ConvertOptions) -> Plan:
     """The plan of converting `model` to `target`; `to` is a format, or None to tell it from the target's name.
     RefusedError, UnsupportedError or UsageError where it can't be done as asked."""
+    if options.tp is not None:
+        from weighbridge.conversion.parallel import plan_ranks  # which builds on what is here
+
+        return plan_ranks(model, Path(target), options.tp, options)
     return replace(_build(model, Path(target), to, options), sources=tuple(map(state_of, model.place.weights)))
 
 

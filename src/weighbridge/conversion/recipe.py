@@ -34,6 +34,7 @@ class ConvertOptions:
     in bytes, `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an interrupted run has done
     stays beside the target, and is gone on with. `lora`: an adapter that is merged into the
     weights. `base`: the model that a source, which is an adapter itself, is for.
+    `tp`: the target is a folder with a file for each of so many ranks of a tensor-parallel group.
     """
 
     dtype: str | None = None
@@ -61,6 +62,7 @@ class ConvertOptions:
     arch_file: str | os.PathLike[str] | None = None
     lora: str | os.PathLike[str] | None = None
     base: str | os.PathLike[str] | None = None
+    tp: int | None = None
 
     def __post_init__(self) -> None:
         for field in ("max_shard_size", "max_shard_tensors", "align", "max_memory", "jobs"):

@@ -16,6 +16,7 @@ from weighbridge.cli.options import examples, jobs_option, json_option
         "wb merge ./sharded/ model.safetensors",
         "wb merge model-00001-of-00003.gguf model.gguf",
         "wb merge ./sharded/ model.safetensors --dry-run",
+        "wb merge ./four-ranks/ ./model/",
     )
 )
 @click.argument("src", type=click.Path(path_type=Path))
@@ -25,9 +26,10 @@ from weighbridge.cli.options import examples, jobs_option, json_option
 @jobs_option
 @json_option
 def command(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) -> int:
-    """Merge the shards of SRC (their folder, or any one of them) into the single file DST.
+    """Merge the shards of SRC (their folder, or any one of them) into the single file DST, or a folder's one file.
 
-    Tensor bytes stay as they are. A missing shard is an error, and nothing is written.
+    Tensor bytes stay as they are; the shares of a tensor-parallel set (`wb split --tp`) are put side by side. A missing
+    shard is an error, and nothing is written.
     """
     act = show_plan if dry_run else convert_and_tell
     return act(src, dst, to=own_format(src, dst), as_json=as_json, **options)

@@ -206,13 +206,14 @@ def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterat
 
 
 def _notes(model: Checkpoint, nodes: Mapping[str, Any], renamed: Iterable[Renamed]) -> Iterator[str]:
-    from weighbridge.tensors.nodes import Shift, Stored, walk
+    from weighbridge.tensors.nodes import Concat, Gather, Slice, Stored, Strided, Transpose, walk
 
     old = {r.new: r.old for r in renamed}
     copied = [n for n, node in nodes.items() if isinstance(node, Stored) and len(old.get(n, (n,))) == 1]
     moved = [n for n in nodes if n not in copied]
     if moved:
         yield f"{len(moved):,} tensors lie otherwise under these names: joined, cut, or their rows in another order"
-    computed = [n for n, node in nodes.items() if any(isinstance(b, Shift) for b in walk(node))]
+    moves = (Concat, Gather, Slice, Stored, Strided, Transpose)
+    computed = [n for n, node in nodes.items() if not all(isinstance(b, moves) for b in walk(node))]
     if computed:
         yield f"{len(computed):,} of them are other numbers there, first {computed[0]}"

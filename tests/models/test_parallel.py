@@ -1,0 +1,252 @@
+"""What is cut along what, by shapes; sets of ranks that don't divide, don't fit, or aren't whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import weighbridge as wb
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.cli.main import main
+from weighbridge.models.arch.table import families
+from weighbridge.models.parallel import shares as sharing
+from weighbridge.models.parallel.shares import RULES, Part, Share, shares
+
+BASE = {
+    "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
+    "vocab_size": 48, "intermediate_size": 96, "tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True,
+}  # fmt: skip
+LLAMA = {"architectures": ["LlamaForCausalLM"]} | BASE
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "num_local_experts": 3} | BASE,
+    "qwen2moe": {
+        "architectures": ["Qwen2MoeForCausalLM"], "num_experts": 3, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    } | BASE,
+    "deepseek2": {
+        "architectures": ["DeepseekV3ForCausalLM"], "n_routed_experts": 4, "moe_intermediate_size": 32,
+        "q_lora_rank": 32, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16, "v_head_dim": 24,
+    } | BASE,
+}  # fmt: skip
+_SHARED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "vocab_size",
+           "shared_expert_intermediate_size")  # fmt: skip
+
+
+def expected(name: str, ranks: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model of a rank's own sizes, by the family's table."""
+    config = {k: v // ranks if k in _SHARED else v for k, v in CONFIGS[name].items()}
+    family = next(f for f in families().values() if f.architecture(config))
+    return dict(family.names("hf", family.sizes_from_hf(config)))
+
+
+def found(name: str, ranks: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a rank's shares."""
+    family = next(f for f in families().values() if f.architecture(CONFIGS[name]))
+    sizes = family.sizes_from_hf(CONFIGS[name])
+    whole = family.names("hf", sizes)
+    out = {}
+    for tensor, share in shares(family, "hf", sizes, whole, ranks).items():
+        shape = list(whole[tensor])
+        if share is not None:
+            shape[share.axis] = sum(hi - lo for lo, hi in share.runs(ranks - 1, ranks))
+        out[tensor] = tuple(shape)
+    return out
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_share_has_the_shape_of_a_smaller_model(name: str, ranks: int) -> None:
+    assert found(name, ranks) == expected(name, ranks)
+
+
+SEEN = {
+    "llama": (
+        "q",
+        "q_bias",
+        "k",
+        "k_bias",
+        "v",
+        "v_bias",
+        "o",
+        "gate",
+        "gate_bias",
+        "up",
+        "up_bias",
+        "down",
+        "embed",
+        "head",
+    ),
+    "mixtral": ("gate_exp", "up_exp", "down_exp"),
+    "qwen2moe": ("gate_shared", "up_shared", "down_shared"),
+    "deepseek2": ("q_b", "k_b", "v_b"),
+}
+# Fused queries, keys and values: tests/proof/test_parallel.py; the others are vectors or as rare as their families.
+REST = {"qkv", "qkv_bias", "sinks", "head_bias", "next_embed", "next_head"}
+
+
+@pytest.mark.parametrize("role", sorted(RULES))
+def test_a_wrong_rule_shows(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next((n for n, roles in SEEN.items() if role in roles), None)
+    if name is None:
+        assert role in REST
+        return
+    monkeypatch.setattr(sharing, "RULES", MappingProxyType({k: r for k, r in RULES.items() if k != role}))
+    with pytest.raises(UnsupportedError, match=f"no rule is known for sharing out '{role}'"):
+        found(name, 2)
+    monkeypatch.setattr(sharing, "WHOLE", sharing.WHOLE | {role})
+    with pytest.raises((AssertionError, UnsupportedError)):
+        assert found(name, 2) == expected(name, 2)
+
+
+def test_norms_of_several_heads_go_with_the_heads() -> None:
+    config = {"architectures": ["CohereForCausalLM"], "use_qk_norm": True} | BASE | {"num_key_value_heads": 2}
+    family = families()["command-r"]
+    sizes = family.sizes_from_hf(config)
+    how = shares(family, "hf", sizes, family.names("hf", sizes), 2)
+    front = "model.layers.0.self_attn"
+    assert how[f"{front}.q_norm.weight"] == Share(0, (Part(4),))
+    assert how[f"{front}.k_norm.weight"] == Share(0, (Part(2),))
+    how = shares(family, "hf", sizes, family.names("hf", sizes), 4)
+    assert how[f"{front}.k_norm.weight"] == Share(0, (Part(2, 2),))
+
+
+def test_runs_of_parts_and_copies() -> None:
+    share = Share(0, (Part(8), Part(4, 2), Part(4, 4)))
+    assert [share.runs(rank, 4) for rank in range(4)] == [
+        [(0, 2), (8, 10), (12, 16)], [(2, 4), (8, 10), (12, 16)], [(4, 6), (10, 12), (12, 16)],
+        [(6, 8), (10, 12), (12, 16)],
+    ]  # fmt: skip
+    assert share.local(4) == (2, 2, 4)
+
+
+# ------------------------------------------------------------------------------------------------ sets of files
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    family, rng = families()["llama"], np.random.default_rng(4)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shapes = family.names("hf", family.sizes_from_hf(LLAMA))
+    held = {n: rng.normal(size=s).astype("f2") for n, s in shapes.items()}
+    save_file(held, folder / "model.safetensors", {"format": "pt", "who": "me"})
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+def test_the_files_tell_how_they_were_cut(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["split", str(model), str(tmp_path / "four"), "--tp", "4", "--dry-run"]) == 0
+    assert not (tmp_path / "four").exists()
+    assert main(["split", str(model), str(tmp_path / "four"), "--tp", "4"]) == 0
+    names = [f"model-rank-{rank}-of-4.safetensors" for rank in range(4)]
+    assert sorted(p.name for p in (tmp_path / "four").iterdir()) == ["config.json", *names]
+    with safe_open(tmp_path / "four" / names[2], "np") as file:
+        said = file.metadata()
+    assert (said["tensor_parallel.rank"], said["tensor_parallel.size"], said["who"]) == ("2", "4", "me")
+    split = json.loads(said["tensor_parallel.split"])
+    assert split["model.layers.0.self_attn.o_proj.weight"] == {"axis": 1, "parts": [[64, 1]]}
+    assert split["model.norm.weight"] is None
+    assert main(["merge", str(tmp_path / "four"), str(tmp_path / "one.safetensors")]) == 0
+    assert main(["merge", str(tmp_path / "four" / names[1]), str(tmp_path / "two.safetensors")]) == 0
+    whole, one = load_file(model / "model.safetensors"), load_file(tmp_path / "one.safetensors")
+    assert {n: t.tobytes() for n, t in one.items()} == {n: t.tobytes() for n, t in whole.items()}
+    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "two.safetensors").read_bytes()
+    with safe_open(tmp_path / "one.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt", "who": "me"}
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "words"),
+    [
+        ({}, 3, r"3 ranks can't share (48|4) evenly"),
+        ({}, 8, "8 ranks can't share 4 evenly .attention head."),
+        ({"num_attention_heads": 12, "num_key_value_heads": 3}, 4, "4 ranks can't share 3 evenly .key/value head."),
+        ({"vocab_size": 50}, 4, "can't share 50 evenly .vocabulary."),
+        ({"intermediate_size": 98}, 4, "can't share 98 evenly .inner width."),
+        ({}, 1, "2 ranks or more"),
+    ],
+)
+def test_sizes_that_do_not_divide(said: dict[str, Any], ranks: int, words: str, model: Path, tmp_path: Path) -> None:
+    config = LLAMA | said
+    family = families()["llama"]
+    shapes = family.names("hf", family.sizes_from_hf(config))
+    save_file({n: np.zeros(s, "f2") for n, s in shapes.items()}, model / "model.safetensors")
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=words):
+        wb.convert(model, tmp_path / "out", tp=ranks)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_has_no_ranks(model: Path, tmp_path: Path) -> None:
+    wb.convert(model, tmp_path / "m.gguf", tokenizer=False)
+    wb.convert(model, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
+    for source, words in ((tmp_path / "m.gguf", "GGUF isn't shared out"), (tmp_path / "mlx", "quantized in parts")):
+        with pytest.raises(UnsupportedError, match=words):
+            wb.convert(source, tmp_path / "out", tp=2)
+    with pytest.raises(UnsupportedError, match="'in' among ranks"):
+        shares(families()["mamba"], "hf", *_mamba(), 2)
+
+
+def _mamba() -> tuple[Any, Any]:
+    family = families()["mamba"]
+    sizes = family.sizes_from_hf({"architectures": ["MambaForCausalLM"], "num_hidden_layers": 1, "hidden_size": 32})
+    return sizes, family.names("hf", sizes)
+
+
+def _again(path: Path, tensors: dict[str, Any] | None = None, **said: str) -> None:
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    save_file(tensors or load_file(path), path, metadata | {f"tensor_parallel.{k}": v for k, v in said.items()})
+
+
+_O = "model.layers.0.self_attn.o_proj.weight"
+
+
+def _say(path: Path, **one: Any) -> None:
+    """Another share of one tensor."""
+    with safe_open(path, "np") as file:
+        said = json.loads(file.metadata()["tensor_parallel.split"])
+    _again(path, split=json.dumps(said | {_O: one or 3}))
+
+
+FAULTS: dict[str, tuple[Any, str]] = {
+    "a rank is missing": (lambda f: f[1].unlink(), "rank of the set is missing: model-rank-1-of-2"),
+    "two sets": (lambda f: f[0].with_name("x-rank-0-of-2.safetensors").touch(), "several sets"),
+    "too many": (lambda f: f[0].rename(f[0].with_name("y-rank-0-of-99999.safetensors")), "too many|several sets"),
+    "the same rank twice": (lambda f: f[1].write_bytes(f[0].read_bytes()), "expected 1 of 2, found 0 of 2"),
+    "another split": (lambda f: _again(f[1], split="{}"), "isn't of one set"),
+    "another name": (lambda f: _again(f[1], {"x": np.zeros(2, "f4")}), "isn't of one set"),
+    "another shape": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 30), "f2")}), "isn't the share"),
+    "another type": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 32), "f4")}), "isn't the share"),
+    "no JSON": (lambda f: [_again(p, split="{") for p in f], "."),
+    "another JSON": (lambda f: [_again(p, split="[]") for p in f], "."),
+    "no share": (lambda f: [_say(p) for p in f], "no share"),
+    **{
+        f"{axis} {parts}": (lambda f, a=axis, b=parts: [_say(p, axis=a, parts=b) for p in f], words)
+        for axis, parts, words in (
+            (9, [[64, 1]], "no share"), (1, [], "no share"), (1, [[64, 0]], "no share"), (1, [[64, 3]], "no share"),
+            (1, [[63, 1]], "no share"), (1, [[1 << 62, 1]], "isn't the share"), (True, [[64, 1]], "no share"),
+            (3, [[64, 1]], "isn't the share"), (1, [[64.0, 1]], "no share"), (1, [[-64, 1]], "no share"),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_set_that_is_wrong_is_refused(name: str, model: Path, tmp_path: Path) -> None:
+    fault, words = FAULTS[name]
+    wb.convert(model, tmp_path / "two", tp=2)
+    fault(sorted((tmp_path / "two").glob("*.safetensors")))
+    with pytest.raises(FormatError, match=words) as caught:
+        wb.convert(tmp_path / "two", tmp_path / "out")
+    assert isinstance(caught.value, WeighbridgeError)
+    assert not (tmp_path / "out").exists()

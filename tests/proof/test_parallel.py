@@ -1,0 +1,130 @@
+"""Shares of tensor-parallel ranks: the sum of what the ranks compute is what the model computes, fused tensors are cut
+as transformers takes them apart, and together the ranks are the model again, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.oracles import folders, models
+
+import weighbridge as wb
+
+pytestmark = pytest.mark.oracle
+
+Maker = Callable[[str], Path]
+
+
+def shares(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """Each rank's tensors, as safetensors' own reader gives them."""
+    from safetensors.torch import load_file
+
+    return [load_file(folder / f"model-rank-{rank}-of-{ranks}.safetensors") for rank in range(ranks)]
+
+
+def rank_model(source: Path, split: Path, rank: int, ranks: int, folder: Path) -> Any:
+    """A rank's model as transformers loads it, under a config of its own sizes."""
+    folder.mkdir()
+    config = json.loads((source / "config.json").read_text())
+    heads, key_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    config["head_dim"] = config.get("head_dim") or config["hidden_size"] // heads
+    config |= {"num_attention_heads": heads // ranks, "num_key_value_heads": max(key_heads // ranks, 1)}
+    for key in ("intermediate_size", "moe_intermediate_size", "vocab_size"):
+        if key in config:
+            config[key] //= ranks
+    config |= {"tie_word_embeddings": False, "pad_token_id": None}
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(split / f"model-rank-{rank}-of-{ranks}.safetensors", folder / "model.safetensors")
+    return models.load(folder)
+
+
+def together(ranks: list[Any], ids: list[int], tied: bool) -> Any:
+    """The logits of a decoder of which each rank has a share: partial results are added up, those of the vocabulary put
+    side by side."""
+    import torch
+
+    tokens, first = torch.tensor([ids]), ranks[0]
+    width = first.model.embed_tokens.weight.shape[0]
+    hidden = sum(
+        m.model.embed_tokens((tokens - n * width).clamp(0, width - 1)) * ((tokens // width) == n)[..., None]
+        for n, m in enumerate(ranks)
+    )
+    positions = torch.arange(len(ids))[None]
+    mask = torch.full((len(ids), len(ids)), float("-inf")).triu(1)[None, None]
+    rotary = first.model.rotary_emb(hidden, positions)
+    for layers in zip(*(m.model.layers for m in ranks), strict=True):
+        x = layers[0].input_layernorm(hidden)
+        hidden = hidden + sum(
+            layer.self_attn(x, position_embeddings=rotary, attention_mask=mask)[0] for layer in layers
+        )
+        x = layers[0].post_attention_layernorm(hidden)
+        hidden = hidden + sum(layer.mlp(x) for layer in layers)
+    hidden = first.model.norm(hidden)
+    heads = [m.model.embed_tokens if tied else m.lm_head for m in ranks]
+    return torch.cat([hidden @ head.weight.T for head in heads], -1)[0].numpy()
+
+
+# several with fewer key heads than ranks; biases, norms of heads, fused tensors, experts
+COMPUTED = [
+    ("llama", 2), ("llama", 4), ("llama3", 4), ("qwen2", 2), ("qwen3", 2), ("phi-mini", 2), ("qwen3moe", 2),
+    ("qwen3moe-fused", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "ranks"), COMPUTED)
+def test_the_sum_of_the_ranks_is_the_model(name: str, ranks: int, folder_of: Maker, tmp_path: Path) -> None:
+    import torch
+
+    source, split = folder_of(name), tmp_path / "split"
+    wb.convert(source, split, tp=ranks)
+    parts = [rank_model(source, split, rank, ranks, tmp_path / f"{rank}") for rank in range(ranks)]
+    tied = "lm_head.weight" not in shares(split, ranks)[0]
+    ids = list(models.probe_of(name))
+    settings = models.CASES[name].settings
+    expected = models.logits(source, ids, **settings)
+    with torch.no_grad():
+        assert models.relative_error(together(parts, ids, tied), expected) < 2e-5
+
+
+ROUND = [
+    ("llama3", 2), ("llama", 4), ("phi-mini", 2), ("gptneox", 2), ("gpt2", 4), ("falcon-new", 2),
+    ("mixtral", 2), ("mixtral-fused", 4), ("qwen2moe", 2), ("deepseek-v3", 4), ("gemma2", 2), ("starcoder", 2),
+    ("command-r", 2), ("bloom", 2), ("olmo2", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "ranks"), ROUND)
+def test_the_ranks_together_are_the_model(name: str, ranks: int, folder_of: Maker, tmp_path: Path) -> None:
+    wb.convert(folder_of(name), source := tmp_path / "source")
+    wb.convert(source, tmp_path / "split", tp=ranks)
+    wb.convert(tmp_path / "split", tmp_path / "back")
+    before, after = (sorted(p for p in d.iterdir() if p.is_file()) for d in (source, tmp_path / "back"))
+    assert [p.name for p in before] == [p.name for p in after]
+    assert [p.name for p, q in zip(before, after, strict=True) if p.read_bytes() != q.read_bytes()] == []
+    whole = folders.tensors(source)
+    held = sum(t.numel() for t in shares(tmp_path / "split", ranks)[0].values())
+    assert held < sum(t.numel() for t in whole.values()) * 0.75  # something was shared out
+
+
+def test_fused_tensors_are_cut_as_transformers_takes_them_apart(folder_of: Maker, tmp_path: Path) -> None:
+    import torch
+
+    for name, ranks in (("gptneox", 2), ("gpt2", 2), ("falcon-new", 2)):
+        wb.convert(folder_of(name), tmp_path / name, tp=ranks)
+        config = json.loads((folder_of(name) / "config.json").read_text())
+        whole, parts = folders.tensors(folder_of(name)), shares(tmp_path / name, ranks)
+        heads = config.get("num_attention_heads") or config["n_head"]
+        groups = config["num_kv_heads"] if name == "falcon-new" else heads
+        key = next(k for k in whole if k.endswith(("query_key_value.weight", "c_attn.weight")))
+        weight = whole[key].T if name == "gpt2" else whole[key]
+        for rank, share in enumerate(parts):
+            mine = slice(rank * groups // ranks, (rank + 1) * groups // ranks)
+            if name == "gpt2":  # all queries, all keys, all values
+                want = weight.view(3, heads, -1, weight.shape[1])[:, mine].reshape(-1, weight.shape[1]).T
+            else:  # query, key and value of each head or group
+                want = weight.view(groups, -1, weight.shape[1])[mine].reshape(-1, weight.shape[1])
+            assert torch.equal(share[key], want), (name, rank)
