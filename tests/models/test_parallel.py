@@ -218,6 +218,11 @@ def _say(path: Path, **one: Any) -> None:
     _again(path, split=json.dumps(said | {_O: one or 3}))
 
 
+def _each(files: list[Path], change: Any) -> None:
+    for file in files:
+        change(file)
+
+
 FAULTS: dict[str, tuple[Any, str]] = {
     "a rank is missing": (lambda f: f[1].unlink(), "rank of the set is missing: model-rank-1-of-2"),
     "two sets": (lambda f: f[0].with_name("x-rank-0-of-2.safetensors").touch(), "several sets"),
@@ -227,11 +232,11 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "another name": (lambda f: _again(f[1], {"x": np.zeros(2, "f4")}), "isn't of one set"),
     "another shape": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 30), "f2")}), "isn't the share"),
     "another type": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 32), "f4")}), "isn't the share"),
-    "no JSON": (lambda f: [_again(p, split="{") for p in f], "."),
-    "another JSON": (lambda f: [_again(p, split="[]") for p in f], "."),
-    "no share": (lambda f: [_say(p) for p in f], "no share"),
+    "no JSON": (lambda f: _each(f, lambda p: _again(p, split="{")), "."),
+    "another JSON": (lambda f: _each(f, lambda p: _again(p, split="[]")), "."),
+    "no share": (lambda f: _each(f, _say), "no share"),
     **{
-        f"{axis} {parts}": (lambda f, a=axis, b=parts: [_say(p, axis=a, parts=b) for p in f], words)
+        f"{axis} {parts}": (lambda f, a=axis, b=parts: _each(f, lambda p: _say(p, axis=a, parts=b)), words)
         for axis, parts, words in (
             (9, [[64, 1]], "no share"), (1, [], "no share"), (1, [[64, 0]], "no share"), (1, [[64, 3]], "no share"),
             (1, [[63, 1]], "no share"), (1, [[1 << 62, 1]], "isn't the share"), (True, [[64, 1]], "no share"),
