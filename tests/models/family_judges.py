@@ -246,6 +246,8 @@ def judge_return(family: Family, model: str) -> None:
 def _meant(config: dict[str, Any], defaults: dict[str, Any], key: str) -> Any:
     """What a config says under a key, over what its class takes where it is silent."""
     said, default = config.get(key, defaults.get(key)), defaults.get(key)
+    if key == "id2label":  # which are a model's own or none
+        return said
     return {**default, **said} if isinstance(said, dict) and isinstance(default, dict) else said
 
 

@@ -156,6 +156,11 @@ _QWEN_ATTENTION: dict[str, Fault] = {name: f for name, f in _ATTENTION.items() i
     "k-permuted-as-llama": permuted(f"{BLOCK}attn_k.weight", 2),
 }
 
+_CLASSIFIER: dict[str, Fault] = {
+    "dense-zero": _edit("cls.weight", _zeros),
+    "labels-turned": _edit("cls.output.weight", lambda t: t.data[::-1]),
+    "bias-zero": _edit("cls.output.bias", _zeros),
+}
 LAYOUTS: dict[str, dict[str, Fault]] = {
     "llama": _ATTENTION
     | _DENSE
@@ -216,12 +221,8 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
         "output-norm-reset": _edit("output_norm.weight", _ones),
         "first-norm": _copy(f"{BLOCK}attn_norm.weight", "blk.0.attn_norm.weight"),
     },
-    "modernbert-labels": {
-        "dense-zero": _edit("cls.weight", _zeros),
-        "norm-reset": _edit("cls.norm.weight", _ones),
-        "labels-turned": _edit("cls.output.weight", lambda t: t.data[::-1]),
-        "bias-zero": _edit("cls.output.bias", _zeros),
-    },
+    "modernbert-labels": _CLASSIFIER | {"norm-reset": _edit("cls.norm.weight", _ones)},
+    "roberta-labels": _CLASSIFIER | {"dense-bias-zero": _edit("cls.bias", _zeros)},
     "bert": {
         "q-permuted-as-llama": unpermuted(f"{BLOCK}attn_q.weight", "bert.attention.head_count"),
         "k-v-swapped": _swap(f"{BLOCK}attn_k.weight", f"{BLOCK}attn_v.weight"),
@@ -322,6 +323,7 @@ KEYS: dict[str, dict[str, Fault]] = {
         "activation": set_key("modern-bert.classifier.activation", "tanh"),
         "labels": set_key("modern-bert.classifier.output_labels", ["bad", "good"]),
     },
+    "roberta-labels": {"labels-dropped": drop_key("bert.classifier.output_labels")},
     "bert": {  # bert.attention.causal isn't here: llama.cpp encodes without a mask whatever it says
         "eps": set_key("bert.attention.layer_norm_epsilon", 1e-12),
         "heads": set_key("bert.attention.head_count", 2),

@@ -118,13 +118,32 @@ CASES: dict[str, Case] = {
             head="ModernBertForSequenceClassification",
             unheld=frozenset({"label2id"}),
         ),
-        # Unigram, which tokenizers here don't know yet
+        # two labels without a name: the reference says nothing of them, and llama.cpp then looks for one
+        Case(
+            "roberta-labels",
+            "RobertaConfig",
+            "roberta",
+            _ROBERTA,
+            head="RobertaForSequenceClassification",
+            vocabulary={"tokenizer.ggml.merges": ["a b"]},
+            added={"bert.classifier.output_labels": ["LABEL_0", "LABEL_1"]},
+        ),
         Case(
             "xlm-roberta",
             "XLMRobertaConfig",
-            "none",
-            _ROBERTA | {"type_vocab_size": 2, "pad_token_id": 3, "max_position_embeddings": 132},
+            "xlmr",
+            _ROBERTA | {"type_vocab_size": 2},
             vocabulary={"tokenizer.ggml.scores": [0.0]},
+        ),
+        # a reranker
+        Case(
+            "xlm-roberta-rank",
+            "XLMRobertaConfig",
+            "xlmr",
+            _ROBERTA | {"num_labels": 1},
+            head="XLMRobertaForSequenceClassification",
+            vocabulary={"tokenizer.ggml.scores": [0.0]},
+            unheld=frozenset({"label2id"}),
         ),
     )
 }

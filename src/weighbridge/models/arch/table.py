@@ -150,11 +150,8 @@ class Family:
         return any(a.gguf and self._shows(a, metadata, names) for a in self.architectures.values())
 
     def _shows(self, a: Architecture, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> bool:
-        view = ArchView(metadata, self.gguf)
-        return any(
-            bool(names) and mark[1:] not in names if mark[0] == "!" else mark in names or _filled(view.get(mark))
-            for mark in a.gguf or ()
-        )
+        view = ArchView(metadata, self.gguf, names)
+        return any(view.shows(mark) for mark in a.gguf or ())
 
     # ------------------------------------------------------------------ names
 
@@ -373,11 +370,6 @@ def _label(instance: Instance) -> str:
 
 def _known_only(values: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
     return tuple((s, n) for s, n in values.items() if n is not None)
-
-
-def _filled(value: Any) -> bool:
-    """A key says something: it is there and not zero."""
-    return value is not None and (value if isinstance(value, int | float) else True) not in (0, False)
 
 
 # ---------------------------------------------------------------------- the registry: one TOML a family

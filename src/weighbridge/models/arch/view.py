@@ -23,3 +23,17 @@ class ArchView(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._metadata)
+
+    def shows(self, mark: str) -> bool:
+        """Whether all parts of a mark `A & !B` hold: a tensor, or a key that says something; `!`: neither."""
+        return all(self._shows(part.strip()) for part in mark.split("&"))
+
+    def _shows(self, part: str) -> bool:
+        if part.startswith("!"):
+            return bool(self._names) and not self._shows(part[1:])
+        return part in self._names or _filled(self.get(part))
+
+
+def _filled(value: Any) -> bool:
+    """A key says something: it is there and not zero."""
+    return value is not None and (value if isinstance(value, int | float) else True) not in (0, False)
