@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, theta
+from tests.oracles.families.common import BPE, GQA, SPM, theta
 
 _SSM = (
     (("A_log", "mixer.D", "mamba.D", "dt_proj.bias", "dt_bias"), (0.0, 0.5)),
@@ -35,6 +35,19 @@ _GRANITE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 128,
     "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_head": 32,
     "attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0,
+}  # fmt: skip
+
+_LFM2: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "norm_eps": 5e-2,
+    "intermediate_size": 128, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.3,
+}  # fmt: skip
+_LFM2.pop("rms_norm_eps")
+_WIDTH = frozenset({"block_ffn_dim_multiplier", "block_multiple_of", "block_auto_adjust_ff_dim", "intermediate_size",
+                    "full_attn_idxs", "block_ff_dim"})  # fmt: skip
+_JAMBA: dict[str, Any] = GQA | SPM | {
+    "num_hidden_layers": 5, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2,
+    "expert_layer_offset": 1, "num_experts": 4, "num_experts_per_tok": 2,
+    "rms_norm_eps": 5e-2,
 }  # fmt: skip
 
 
@@ -114,10 +127,49 @@ CASES: dict[str, Case] = {
             recorded=("mlx",),
             unheld=_LIMIT | {"max_position_embeddings"},
         ),
+        # LFM2: gated convolutions, attention in some layers; its feed forward's width is adjusted
+        _case("lfm2", "Lfm2Config", _LFM2, recorded=("mlx",), said={"block_dim": 64}, unheld=_WIDTH),
+        _case(
+            "lfm2-plain",
+            "Lfm2Config",
+            _LFM2 | {"block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
+            said={
+                "layer_types": None,
+                "full_attn_idxs": [1],
+                "intermediate_size": 96,
+                "block_ff_dim": 128,
+            },  # as the first ones were published
+            unheld=_WIDTH,
+        ),
+        _case(
+            "lfm2moe",
+            "Lfm2MoeConfig",
+            {k: v for k, v in _LFM2.items() if not k.startswith("block_")}
+            | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1},
+            recorded=("hf5", "mlx"),
+        ),
+        # Jamba: Mamba 1 with norms, attention without positions in every third layer, experts in every second
+        _case("jamba", "JambaConfig", _JAMBA, tokenizer="spm", recorded=("hf5", "mlx")),
+        _case(
+            "jamba-single",
+            "JambaConfig",
+            _JAMBA | {"num_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": True, "mamba_dt_rank": 8},
+            tokenizer="spm",
+            unheld=frozenset({"expert_layer_period", "expert_layer_offset"}),
+        ),
     )
 }
 
 UNSAID: dict[str, dict[str, Any]] = {
+    "lfm2": {"conv_bias": True, "rope.rope_type": "dynamic", "block_auto_adjust_ff_dim": True},
+    "lfm2moe": {
+        "conv_bias": True,
+        "use_expert_bias": False,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 2.0,
+        "rope.rope_type": "dynamic",
+    },
+    "jamba": {"hidden_act": "relu", "mamba_expand": 3, "mamba_conv_bias": False, "mamba_proj_bias": True},
     "granitehybrid": {
         "hidden_act": "relu",
         "attention_bias": True,

@@ -130,6 +130,7 @@ def effective(
     for key, expression in null.items():
         if out.get(key) in (None, "auto"):  # transformers' word for the same
             out[key] = evaluate(expression, out)
+    out |= adjusted_width(out)
     if full_layers and out.get("layer_types") is None:
         out["layer_types"] = layer_types(full_layers, out)
     if (word := next((w for w in THETA if w in defaults), None)) is not None:
@@ -155,6 +156,22 @@ def _classifies(config: Config) -> bool:
     """Whether the class has a head that gives a number for each label."""
     listed = config.get("architectures")
     return isinstance(listed, list | tuple) and str(*listed[:1]).endswith("ForSequenceClassification")
+
+
+def adjusted_width(config: Config) -> dict[str, Any]:
+    """The width of an LFM2's feed forward as its tensors have it: older configs say it under another key, and the class
+    adjusts it where it is told to (modeling_lfm2.py `Lfm2MLP`, transformers 5.23)."""
+    if "block_auto_adjust_ff_dim" not in config:
+        return {}
+    key = "intermediate_size" if config.get("block_ff_dim") is None else "block_ff_dim"
+    width = integer(config.get(key), key)
+    if config["block_auto_adjust_ff_dim"]:
+        multiplier = config.get("block_ffn_dim_multiplier")
+        multiple = integer(config.get("block_multiple_of"), "block_multiple_of", 1)
+        width = int(2 * width / 3)
+        width = width if multiplier is None else int(number(multiplier, "block_ffn_dim_multiplier") * width)
+        width = multiple * ((width + multiple - 1) // multiple)
+    return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
 
 
 def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:
