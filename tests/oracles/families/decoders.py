@@ -474,6 +474,21 @@ CASES: dict[str, Case] = {
             said={"head_dim": 16},
             unheld=frozenset({"head_dim"}),
         ),
+        # as published: the base frequency stretched
+        Case(
+            "hunyuan-dense-long",
+            "HunYuanDenseV1Config",
+            "bpe",
+            GQA
+            | BPE
+            | {
+                "head_dim": 32,
+                "eod_token_id": vocabularies.BPE_SIZE - 2,
+                "rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0},
+                "max_position_embeddings": 32768,
+            },
+            unheld=frozenset({"eod_token_id", "max_position_embeddings", "rope", "ntk_alpha_base", "rope_parameters"}),
+        ),
         Case(
             "hunyuan-dense",
             "HunYuanDenseV1Config",

@@ -17,6 +17,7 @@ from weighbridge.base.errors import FormatError
 
 Config = Mapping[str, Any]
 _INT_MAX = (1 << 31) - 1
+_ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all the same
 _OPERATORS = {"": operator.mul, "*": operator.mul, "/": operator.floordiv, "+": operator.add, "-": operator.sub}
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
@@ -96,6 +97,8 @@ def rope(config: Config, theta: float, share: str = "partial_rotary_factor") -> 
     out.setdefault("rope_type", out.get("type", "default"))
     if not isinstance(out["rope_type"], str):
         raise FormatError("is not a string", field="rope_type", found=repr(out["rope_type"]))
+    if out["rope_type"] == "dynamic" and out.get("alpha"):
+        out["rope_type"] = "ntk_alpha"  # Hunyuan: the base is stretched once for all, whatever the length
     if out["rope_type"] in ("llama3", "yarn", "longrope"):
         own = config.get("original_max_position_embeddings") if out["rope_type"] == "longrope" else None
         out.setdefault("original_max_position_embeddings", own or config.get("max_position_embeddings"))
@@ -131,6 +134,9 @@ def effective(
         if out.get(key) in (None, "auto"):  # transformers' word for the same
             out[key] = evaluate(expression, out)
     out |= adjusted_width(out)
+    for key in _ALIKE:
+        if isinstance(listed := out.get(key), list) and listed and all(value == listed[0] for value in listed):
+            out[key] = listed[0]
     if full_layers and out.get("layer_types") is None:
         out["layer_types"] = layer_types(full_layers, out)
     if (word := next((w for w in THETA if w in defaults), None)) is not None:
@@ -141,6 +147,7 @@ def effective(
             said = {share: part / head, **said}
         out["rope"] = rope(said, defaults[word], share)
         out["rope_dim"] = _rope_dim(out)
+        out["ntk_alpha_base"] = _ntk_alpha_base(out)
         out["longrope_attention_factor"] = _longrope_attention_factor(out)
     out["unrotated_every"] = every(out.get("no_rope_layers"), 0)
     out["full_attention_every"] = every(out.get("layer_types"), "full_attention")
@@ -205,6 +212,15 @@ def _rope_dim(config: Config) -> int | None:
     head = evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config)
     share = config["rope"].get("partial_rotary_factor")
     return head if share is None or head is None else int(number(share, "partial_rotary_factor") * head)
+
+
+def _ntk_alpha_base(config: Config) -> float | None:
+    """The base frequency that Hunyuan stretches; conversion/hunyuan.py `set_gguf_parameters` (llama.cpp b11549)."""
+    rope, head = config["rope"], evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config)
+    if rope["rope_type"] != "ntk_alpha" or head is None or head < 4:
+        return None
+    stretch = float(number(rope["alpha"], "rope_scaling.alpha") ** (head / (head - 2)))
+    return number(rope["rope_theta"], "rope_theta") * stretch
 
 
 def _longrope_attention_factor(config: Config) -> float | None:

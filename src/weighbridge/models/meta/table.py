@@ -169,6 +169,8 @@ def _rotary(
     if word is None:
         return []
     theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default where the key is absent
+    if metadata.get(f"{family.gguf}.rope.scaling.type") == "none":
+        rope = {}
     config[word] = theta
     if "rope_freqs.weight" in tensors:
         freqs = vectors("rope_freqs.weight")
