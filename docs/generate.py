@@ -171,7 +171,7 @@ def rules() -> Iterator[str]:
     from weighbridge.containers import npy, npz, sharded
     from weighbridge.containers.gguf_rules import RULES as GGUF
     from weighbridge.containers.safetensors_rules import RULES as SAFETENSORS
-    from weighbridge.reports import reading, verify, verify_values
+    from weighbridge.reports import reading, verify, verify_packing, verify_values
     from weighbridge.reports.scan.rules import RULES as SCAN
 
     yield "# Rules\n"
@@ -199,7 +199,7 @@ def rules() -> Iterator[str]:
     yield "## Files, folders, config, tokenizer\n"
     yield "What must be so; `values/...` with `--values` only.\n"
     ours = {r.id: Rule(r.severity, r.text) for r in verify.RULES}
-    ours |= {r.id: Rule(r.severity, r.text) for r in verify_values.RULES}
+    ours |= {r.id: Rule(r.severity, r.text) for r in (*verify_values.RULES, *verify_packing.VALUE_RULES)}
     yield from table(("rule", "severity", "what must be so"), plain_rows(ours))
     yield "## Scan\n"
     yield (

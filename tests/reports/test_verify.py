@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reports import bad_packings
 from tests.reports import makers as m
 
 from weighbridge.containers import REGISTRY
@@ -24,7 +25,7 @@ from weighbridge.containers.base import Severity
 from weighbridge.conversion.edit import journal_of
 from weighbridge.io.sink import Sink
 from weighbridge.reports import verify as module
-from weighbridge.reports import verify_rules, verify_values
+from weighbridge.reports import verify_packing, verify_rules, verify_values
 from weighbridge.reports.identify import identify
 from weighbridge.reports.inspect import inspect
 from weighbridge.reports.verify import RULES, Report, failed, verify
@@ -694,12 +695,14 @@ def test_what_is_wrong_is_found_and_nothing_else(case: Case, tmp_path: Path) -> 
     assert report.ok == all(f.severity is not Severity.ERROR for f in report.findings)
 
 
-EVERY = {rule.id: rule.severity for rule in RULES} | {rule.id: rule.severity for rule in verify_values.RULES}
+EVERY = {rule.id: rule.severity for rule in (*RULES, *verify_packing.VALUE_RULES)}
+EVERY |= {rule.id: rule.severity for rule in verify_values.RULES}
 
 
 def test_every_rule_has_a_case() -> None:
-    assert set(EVERY) <= {rule for case in CASES for rule in case.rules}
-    assert len(EVERY) == len(RULES) + len(verify_values.RULES)
+    packed = {rule for bad in bad_packings.BAD.values() for rule in bad.rules}
+    assert set(EVERY) <= {rule for case in CASES for rule in case.rules} | packed
+    assert len(EVERY) == len(RULES) + len(verify_values.RULES) + len(verify_packing.VALUE_RULES)
 
 
 def test_every_rule_is_explained() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from weighbridge.packings import affine, awq, base, bitsandbytes, compressed, gptq, microfloat, planes, scaled
-from weighbridge.packings.base import Unpacker
+from weighbridge.packings.base import Trouble, Unpacker
 from weighbridge.tensors.nodes import Node
 
 REGISTRY: Final[tuple[Unpacker, ...]] = (
@@ -15,6 +15,8 @@ REGISTRY: Final[tuple[Unpacker, ...]] = (
 )  # fmt: skip
 
 
-def unpack(tensors: Mapping[str, Node], config: Mapping[str, Any]) -> Mapping[str, Node]:
-    """Logical tensors: every group that a packing recognises becomes one `Packed` node."""
-    return base.unpack(REGISTRY, tensors, config)
+def unpack(
+    tensors: Mapping[str, Node], config: Mapping[str, Any], trouble: Trouble | None = None
+) -> Mapping[str, Node]:
+    """Logical tensors: every group that a packing recognises becomes one `Packed` node. See `base.unpack`."""
+    return base.unpack(REGISTRY, tensors, config, trouble)

@@ -7,11 +7,11 @@ A packing never sees a container: names and nodes come in, names and nodes go ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from weighbridge.base.dtypes import DType
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.kinds import Bytes
 from weighbridge.tensors.nodes import Node
@@ -61,18 +61,29 @@ class Unpacker(Protocol):
         FormatError where it is incomplete or misshapen, UnsupportedError where its layout is known and not read."""
 
 
-def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config) -> Nodes:
+Trouble = Callable[[WeighbridgeError], None]
+
+
+def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: Trouble | None = None) -> Nodes:
     """The same tensors with every group replaced by one node, in the place of its first member. Where there are no
-    groups, the mapping itself."""
+    groups, the mapping itself. `trouble` is told of each group that can't be read, which then stays as it is stored;
+    without it the first one is raised."""
     joined = "\0".join((*tensors, ""))  # one search over all names a key: most models have none
     active = [(p, key) for p in packings for key in p.KEYS if f"{key}\0" in joined]
     groups: dict[str, Found] = {}
     for name in tensors if active else ():
         for packing, key in active:
             if name.endswith(key) and name not in groups:
-                found = packing.match(name.removesuffix(key), key, tensors, config)
+                try:
+                    found = packing.match(name.removesuffix(key), key, tensors, config)
+                    if found:
+                        _check_alone(found, tensors)
+                except (FormatError, UnsupportedError) as error:
+                    if trouble is None:
+                        raise
+                    trouble(error)
+                    break
                 if found:
-                    _check_alone(found, tensors)
                     groups.update(dict.fromkeys(found.stored, found))
     if not groups:
         return tensors

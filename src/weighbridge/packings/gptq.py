@@ -37,6 +37,7 @@ _PARTS: Final = MappingProxyType({m: f".{m}" for m in ("qweight", "qzeros", "sca
 _BITS: Final = (2, 3, 4, 5, 6, 7, 8)
 # Bits that only gptq_p has, whose zeros are those of format 2.
 _PLANAR: Final = (5, 6, 7)
+_FORMATS: Final = ("gptq", "gptq_v2")
 # Forms made for one kernel at run time: their codes are shuffled, and nothing in the file says how.
 _SHUFFLED: Final = ("marlin", "exllama", "exllamav2", "bitblas", "machete")
 
@@ -136,6 +137,21 @@ def _order(module: str, parts: Mapping[str, Node], inner: int, groups: int) -> N
         raise FormatError("g_idx names a group that isn't there", field=f"{module}.g_idx",
                           expected=f"0 to {groups - 1}", found=f"{index.min()} to {index.max()}")  # fmt: skip
     return None if np.array_equal(index, turn) and inner % groups == 0 else node
+
+
+def mislabelled(module: str, tensors: Nodes, config: Config) -> str:
+    """What the config calls the format of a symmetric weight whose zero points are those of the other one; empty where
+    it is right, or can't be told."""
+    told = settings(config)
+    form = str(told.get("checkpoint_format") or told.get("format") or "gptq").lower()
+    parts = members(module, tensors, _PARTS)
+    if form not in _FORMATS or "qzeros" not in parts or "scales" not in parts:
+        return ""
+    outer = parts["scales"].spec.shape[-1]
+    bits = parts["qzeros"].spec.shape[-1] * 32 // max(outer, 1)
+    zeros = n.codes(parts["qzeros"], "stream", bits, outer).read_all()
+    other = (1 << (bits - 1)) - 1 + (form == "gptq")  # format 1 has zero - 1
+    return form if zeros.size and (zeros == other).all() else ""
 
 
 def _zeros(

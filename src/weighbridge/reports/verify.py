@@ -16,7 +16,7 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Finding, Severity
-from weighbridge.reports import verify_imatrix, verify_model, verify_rules, verify_values
+from weighbridge.reports import verify_imatrix, verify_model, verify_packing, verify_rules, verify_values
 from weighbridge.reports.reading import broken
 from weighbridge.reports.verify_repo import Repo
 from weighbridge.reports.verify_rules import Rule
@@ -103,6 +103,9 @@ def _values(repo: Repo, progress: Progress | None) -> Iterator[Finding]:
         yield from damaged
         for rule, f in verify_values.found(repo, progress, {(f.path, f.tensor) for f in damaged}):
             yield Finding(rule.id, rule.severity, f.message, f.path, f.offset, f.tensor, f.hint)
+        for packed in verify_packing.VALUE_RULES:
+            for f in packed.check(repo):
+                yield Finding(packed.id, packed.severity, f.message, f.path, f.offset, f.tensor, f.hint)
     except FormatError as error:  # a file that shrinks while it is read
         yield broken("values/changed", error, str(repo.path))
 

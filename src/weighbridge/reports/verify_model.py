@@ -4,17 +4,15 @@ parts of sentence-transformers and adapters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
-from weighbridge.models.checkpoint import node_of
-from weighbridge.reports import beside, counting, facts
+from weighbridge.reports import beside, verify_packing
 from weighbridge.reports.verify_repo import File, Repo
 from weighbridge.reports.verify_rules import Found, Rule
 
@@ -135,62 +133,12 @@ def _mapped(repo: Repo) -> Any:
         return None
     try:
         sizes = family.sizes_from_hf(repo.config)
-        shapes = _unpacked(repo)
-        if shapes is None or isinstance(shapes, WeighbridgeError):
+        shapes = verify_packing.shapes(repo)
+        if shapes is None:
             return None  # said by the rules of packed weights
         return family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     except WeighbridgeError:
         return None  # said by config_size, or by the container's own findings
-
-
-def _logical(index: Index, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the logical tensors: as they are, or unpacked."""
-    if not counting.count(index.entries).schemes:
-        return {e.name: e.shape for e in index}
-    from weighbridge.packings import unpack
-
-    stored = {e.name: node_of(index, e) for e in index}
-    return {name: node.spec.shape for name, node in unpack(stored, config).items()}
-
-
-def packing(repo: Repo) -> Iterator[Found]:
-    """What packs weights fits together: words, scales, zero points, group indexes."""
-    error = _unpacked(repo)
-    if isinstance(error, FormatError):
-        yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
-
-
-def unread_packing(repo: Repo) -> Iterator[Found]:
-    error = _unpacked(repo)
-    if isinstance(error, UnsupportedError):
-        yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
-
-
-def _unpacked(repo: Repo) -> dict[str, tuple[int, ...]] | WeighbridgeError | None:
-    """Shapes of the logical tensors, or what keeps the packed ones from being read; found out once."""
-    if "unpacked" not in repo.memo and repo.model is not None:
-        try:
-            repo.memo["unpacked"] = _logical(repo.model, repo.config)
-        except WeighbridgeError as error:
-            repo.memo["unpacked"] = error
-    found: dict[str, tuple[int, ...]] | WeighbridgeError | None = repo.memo.get("unpacked")
-    return found
-
-
-def quantization_config(repo: Repo) -> Iterator[Found]:
-    """The config speaks of quantized weights and there are none, or the other way round."""
-    if not repo.config or repo.model is None:
-        return
-    told = facts.quantization(repo.config)
-    schemes = counting.count(repo.model.entries).schemes
-    path = str(repo.root / "config.json")
-    # Matrices of integers or small floats may be a packing that we don't know by name.
-    odd = any(len(e.shape) > 1 and (e.dtype.kind is not Kind.FLOAT or e.dtype.bits < 16) for e in repo.model)
-    if told and not schemes and not odd:
-        yield Found(f"the config speaks of {told.words}, no tensor is packed", path, hint="a stale config?")
-    if schemes and not told:
-        words = f"{sum(schemes.values()):,} weights are packed ({', '.join(schemes)}), the config doesn't say so"
-        yield Found(words, path, hint="loaders take the packed words for numbers")
 
 
 # ---- tokenizer ----
@@ -328,11 +276,7 @@ RULES: Final = (
     Rule("config/missing", _E, "every tensor that the config asks for is there", missing),
     Rule("config/unmapped", _W, "every tensor is one that the config asks for", unmapped),
     Rule("config/shape", _E, "tensors have the shapes that the config says", misshapen),
-    Rule(
-        "config/quantization", _W, "the config and the tensors agree on whether weights are packed", quantization_config
-    ),
-    Rule("config/packing", _E, "the parts of a packed weight fit together", packing),
-    Rule("config/packing-unread", _I, "packed weights are in an order that can be read", unread_packing),
+    *verify_packing.RULES,
     Rule("tokenizer/none", _W, "a language model has a tokenizer", no_tokenizer),
     Rule("tokenizer/size", _E, "every token has an embedding", vocab_size),
     Rule("tokenizer/gguf-size", _E, "a GGUF's embedding has one row a token", gguf_vocab),
