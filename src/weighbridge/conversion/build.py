@@ -32,7 +32,7 @@ from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.packings import makers
+from weighbridge.packings import ggml, makers
 from weighbridge.tensors.nodes import Node, Packed, transcode
 
 _SUFFIXES: Final = MappingProxyType(
@@ -193,7 +193,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     for name, node in named.items():
-        draft.tensors[name] = _for_gguf(name, node, wanted, options, draft)
+        draft.tensors |= _for_gguf(name, node, wanted, options, draft)
     draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses)
     return draft
 
@@ -208,37 +208,49 @@ def _upgraded(model: Checkpoint, options: ConvertOptions) -> Draft:
     return draft
 
 
-def _for_gguf(name: str, node: Node, wanted: DType, options: ConvertOptions, draft: Draft) -> Node:
+def _for_gguf(name: str, node: Node, wanted: DType, options: ConvertOptions, draft: Draft) -> dict[str, Node]:
+    """The stored tensors of a logical one: itself, and what goes beside it."""
     chosen = recipe.gguf_dtype(name, node.spec, wanted)
     if isinstance(node, Packed):
-        found = _moved(name, node, chosen, keep=chosen is wanted and options.dtype in (None, "auto"), options=options)
+        keep = chosen is wanted and options.dtype in (None, "auto")
+        found = (keep and _scaled(name, node)) or _moved(name, node, chosen, keep=keep, options=options)
         draft.moves.append(found.move)
-        if found.node is not None:
-            return found.node
+        if found.tensors:
+            return found.tensors
     if chosen is F16 and wanted.block > 1:
         draft.losses.append(Loss(f"its rows of {node.spec.shape[-1]} are no whole blocks of {wanted}: F16", name))
-    return retyped(name, node, chosen, draft)
+    return {name: retyped(name, node, chosen, draft)}
 
 
 class _Moved(NamedTuple):
     move: Move
-    node: Node | None  # None: decoded
+    tensors: dict[str, Node]  # none: decoded
+
+
+def _scaled(name: str, node: Packed) -> _Moved | None:
+    """A tensor whose blocks want a scale of the whole tensor beside them; None where it isn't exact so."""
+    parted = ggml.apart(name, node)
+    block, why = probe.block_for(parted.blocks, recipe.EXACT_BLOCKS) if parted else (None, "")
+    if parted is None or block is None or why:
+        return None
+    beside = {f"{name.removesuffix('.weight')}.scale": parted.scale}
+    return _Moved(Move(name, node.packing.name, block.name, "exact"), {name: transcode(parted.blocks, block), **beside})
 
 
 def _moved(name: str, node: Packed, chosen: DType, *, keep: bool, options: ConvertOptions) -> _Moved:
     """A packed tensor in a block type that holds its codes, where that is wanted (`keep`) and possible."""
     source = node.packing.name
     if not keep:
-        return _Moved(Move(name, source, chosen.name, "decoded", "another type was asked for"), None)
+        return _Moved(Move(name, source, chosen.name, "decoded", "another type was asked for"), {})
     block, why = probe.block_for(node, recipe.EXACT_BLOCKS)
     if block is not None and not why:
-        return _Moved(Move(name, source, block.name, "exact"), transcode(node, block))
+        return _Moved(Move(name, source, block.name, "exact"), {name: transcode(node, block)})
     if options.inexact == "refuse":
         raise RefusedError(f"{name} can't be moved without loss: {why}", option="--inexact float (or near)")
-    if options.inexact == "near" and block is not None:
+    if options.inexact == "near" and block is not None and node.packing.parameters:
         rounded = probe.rounding(node)
-        return _Moved(Move(name, source, block.name, "near", why, rounded), transcode(node, block))
-    return _Moved(Move(name, source, chosen.name, "decoded", why), None)
+        return _Moved(Move(name, source, block.name, "near", why, rounded), {name: transcode(node, block)})
+    return _Moved(Move(name, source, chosen.name, "decoded", why), {})
 
 
 def _gguf_again(model: Checkpoint, options: ConvertOptions) -> Draft:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings import makers, regrid
+from weighbridge.packings import ggml, makers, regrid
 from weighbridge.packings.affine import Affine
 from weighbridge.packings.base import Blockless
 from weighbridge.packings.grid import Grid
@@ -94,7 +94,7 @@ def integers(node: Node) -> Integers | str:
     if isinstance(node, Packed) and isinstance(node.packing, Affine):
         how = node.packing
         return _of_affine(how.bits, how.group, node.spec, _matrices(node))
-    if node.spec.dtype in makers.EXACT:
+    if node.spec.dtype in makers.EXACT and makers.BlocksOf(node.spec.dtype).mode == "affine":
         maker = makers.BlocksOf(node.spec.dtype)
         return _of_affine(maker.bits, maker.group, node.spec, n.made(node, maker))
     return "it has no integer codes"
@@ -206,9 +206,8 @@ def _matrices(node: Packed) -> dict[str, Node]:
 def micro(node: Node) -> Micro | str:
     """As `integers`."""
     if node.spec.dtype in (MXFP4, NVFP4):
-        parts = n.made(node, Unblocked(node.spec.dtype))
-        overall = n.const(np.ones(1, np.float32), F32) if node.spec.dtype is NVFP4 else None
-        return Micro(4, parts["codes"], parts["scales"], overall)
+        codes, scales = ggml.parts_of(node)
+        return Micro(4, codes, scales, n.const(np.ones(1, np.float32), F32) if node.spec.dtype is NVFP4 else None)
     if isinstance(node, Packed) and isinstance(node.packing, MicroFloat):
         return _of_micro(node, node.packing)
     if isinstance(node, Packed) and isinstance(node.packing, Scaled) and _mx(node.packing):
@@ -229,12 +228,21 @@ def _of_micro(node: Packed, how: MicroFloat) -> Micro | str:
         return "powers of two and a global scale" if how.overall else Micro(how.bits, codes, _bytes(scales), None)
     if not how.overall:
         return Micro(4, codes, scales, n.const(np.ones(1, np.float32), F32))
-    stored = node.members["global"].read_all().view(np.float32)
+    wanted = node.members["global"].read_all()
+    divisor = wanted.view(np.float32) if how.divided else _inverse(how.factor(wanted))
+    if divisor is None or divisor.size != 1:
+        return f"its global scale {how.factor(wanted)[0]:g} is the inverse of no F32"
+    return Micro(4, codes, scales, n.const(divisor, F32))
+
+
+def _inverse(factor: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """The F32 [1] whose inverse in F32 is a number; None where there is none."""
     with np.errstate(all="ignore"):
-        divisor = stored if how.divided else np.float32(1) / stored
-        if np.float32(1) / divisor != how.factor(node.members["global"].read_all()):
-            return f"its global scale {stored[0]:g} is the inverse of no F32"
-    return Micro(4, codes, scales, n.const(divisor.astype(np.float32), F32))
+        near = np.float32(1) / factor
+        for found in (near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(0))):
+            if (np.float32(1) / found == factor).all():
+                return found
+    return None
 
 
 def _bytes(scales: Node) -> Node:
@@ -244,38 +252,6 @@ def _bytes(scales: Node) -> Node:
 def _matrices_but(node: Packed, whole: str) -> dict[str, Node]:
     held = {m: x for m, x in node.members.items() if m != whole}
     return _matrices(Packed(node.spec, node.packing, held))
-
-
-@dataclass(frozen=True)
-class Unblocked:
-    """ggml's MXFP4 or NVFP4 as codes, two a byte in the order of the columns, and scales. Scales that ggml takes for
-    zero (0x7F) become zero."""
-
-    dtype: DType
-
-    @property
-    def quantizes(self) -> bool:
-        return False
-
-    def specs(self, source: Spec) -> Mapping[str, Spec]:
-        *lead, columns = source.shape
-        group, kind = (32, U8) if self.dtype is MXFP4 else (16, E4M3)
-        return {"codes": Spec((*lead, columns // 2), U8), "scales": Spec((*lead, columns // group), kind)}
-
-    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        count = 1 if self.dtype is MXFP4 else 4
-        blocks = source.reshape(-1, self.dtype.size)
-        if "scales" in outs:
-            scales = blocks[:, :count]
-            outs["scales"][:] = (scales if self.dtype is MXFP4 else np.where(scales == 0x7F, 0, scales)).reshape(-1)
-        if "codes" in outs:
-            outs["codes"][:] = self._codes(blocks, count)
-
-    def _codes(self, blocks: Bytes, count: int) -> Bytes:
-        nibbles = blocks[:, count:].reshape(-1, self.dtype.block // count // 2)
-        codes = np.concatenate([nibbles & 15, nibbles >> 4], axis=1)
-        packed: Bytes = (codes[:, 0::2] | codes[:, 1::2] << 4).reshape(-1)
-        return packed
 
 
 def small(node: Node) -> Small | str:

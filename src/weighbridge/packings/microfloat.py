@@ -19,7 +19,7 @@ Source: OCP MX 1.0, openai/gpt-oss (weights.py), compressed_tensors (nvfp4), ggm
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -54,13 +54,15 @@ _PAIRS: Final = np.stack([np.tile(VALUES, 16), np.repeat(VALUES, 16)], axis=1).c
 
 @dataclass(frozen=True)
 class MicroFloat:
-    """The parameters of one tensor. `overall`: a global scale is there, to multiply or (`divided`) divide by."""
+    """The parameters of one tensor. `overall`: a global scale is there, to multiply or (`divided`) divide by; of a
+    stack of matrices one for `each` so many rows."""
 
     name: str
     scale_dtype: DType
     overall: bool = False
     divided: bool = False
     bits: int = 4
+    each: int = 0
 
     @property
     def group(self) -> int:
@@ -68,7 +70,7 @@ class MicroFloat:
 
     @property
     def row_map(self) -> Mapping[str, int]:
-        return MappingProxyType({"codes": 1, "scales": 1} | ({"global": 0} if self.overall else {}))
+        return MappingProxyType({"codes": 1, "scales": 1} | ({"global": self.each} if self.overall else {}))
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         if self.bits == 6:
@@ -78,13 +80,18 @@ class MicroFloat:
         groups = out.reshape(-1, self.group)
         groups *= kernels.widened(self.scale_dtype, parts["scales"])[:, None]
         if self.overall:
-            out *= self.factor(parts["global"])
+            factors, rows = self.factor(parts["global"]), out.reshape(hi - lo, -1)
+            rows *= factors[np.arange(lo, hi) // self.each - lo // self.each, None] if self.each else factors
 
-    def factor(self, part: Bytes) -> np.float32:
-        """What values are multiplied with, of the bytes of the global scale."""
-        value = np.float32(part.view(np.float32)[0])
+    def factor(self, part: Bytes) -> NDArray[np.float32]:
+        """What values are multiplied with, of the bytes of global scales."""
+        values = part.view(np.float32)
         with np.errstate(all="ignore"):
-            return np.float32(1 / value) if self.divided else value
+            return np.float32(1) / values if self.divided else values
+
+    def spread(self, rows: int) -> MicroFloat:
+        """See `tensors.compute.Spreading`."""
+        return replace(self, each=rows) if self.overall and not self.each else self
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -95,7 +102,7 @@ class MicroFloat:
         return (_BLOCKS[self.scale_dtype],) if self.bits == 4 else ()
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        if self.overall and self.factor(members["global"].read_all()) != 1:
+        if self.overall and (self.factor(members["global"].read_all()) != 1).any():
             return f"its global scale has no place in {dtype}"
         if self.scale_dtype is E4M3:
             seen = _seen(members["scales"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,14 @@ class Packing(Protocol):
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in one of `blocks`; scales are rounded to its type where they aren't exact in it."""
+
+
+@runtime_checkable
+class Spreading(Packing, Protocol):
+    """A packing with parameters that all rows share, which also has them for runs of rows."""
+
+    def spread(self, rows: int) -> Packing:
+        """The same with what all rows share told for each run of `rows` rows; itself where nothing is shared."""
 
 
 @dataclass(frozen=True, eq=False)

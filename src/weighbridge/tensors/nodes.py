@@ -36,6 +36,7 @@ from weighbridge.tensors.compute import (
     Peak,
     Repack,
     Shift,
+    Spreading,
     Transcode,
     Transpose,
     WideMaker,
@@ -207,7 +208,7 @@ def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
 
 
 def _concat_packed(parts: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:
-    packed = [p for p in parts if isinstance(p, Packed)]
+    packed = _spread([p for p in parts if isinstance(p, Packed)])
     why = None
     if len(packed) < len(parts):
         why = "only some of the joined parts are quantized"
@@ -227,6 +228,21 @@ def _concat_packed(parts: Sequence[Node], axis: int, shape: tuple[int, ...]) -> 
         for m, node in head.members.items()
     }
     return replace(head, spec=head.spec.with_shape(*shape), members=members)
+
+
+def _spread(packed: Sequence[Packed]) -> Sequence[Packed]:
+    """Parts that share parameters among all their rows as ones that have them for each run of rows, where the packing
+    has that and the parts differ by it."""
+    ways = [p.packing.spread(p.spec.rows) if isinstance(p.packing, Spreading) else p.packing for p in packed]
+    shared = [m for m, k in packed[0].packing.row_map.items() if not k]
+    same = all(p.members.get(m) is packed[0].members[m] for p in packed for m in shared)
+    if same or any(new is p.packing for new, p in zip(ways, packed, strict=True)):
+        return packed
+    return [
+        replace(p, packing=new, members={m: reshape(x, (1, x.spec.elements)) if m in shared else x
+                                         for m, x in p.members.items()})
+        for new, p in zip(ways, packed, strict=True)
+    ]  # fmt: skip
 
 
 def stack(parts: Sequence[Node]) -> Node:
