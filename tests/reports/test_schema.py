@@ -17,7 +17,7 @@ from weighbridge.containers.base import Finding
 from weighbridge.conversion import importance_report, strip, surgery
 from weighbridge.models.surgery import base as operations
 from weighbridge.models.surgery import rename
-from weighbridge.reports import anatomy, facts, get, hashing, identify, inspect, manifests, verify
+from weighbridge.reports import anatomy, facts, get, hashing, identify, inspect, manifests, schemes, verify
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
 
@@ -32,6 +32,8 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "file"): inspect.File,
     ("inspect", "dtype"): inspect.DTypeRow,
     ("inspect", "tensor"): inspect.Tensor,
+    ("inspect", "scheme"): schemes.Scheme,
+    ("inspect", "role"): schemes.Layers,
     ("importance", ""): importance_report.Report,
     ("importance", "entry"): importance_report.Line,
     ("importance", "fit"): importance_report.ModelFit,
@@ -115,7 +117,7 @@ def test_real_reports_have_the_documented_types(tmp_path: Path) -> None:
     for report, name, parts in (
         (identify.identify(folder), "identify", {"files": "file line"}),
         (inspect.inspect(folder), "inspect", {"files": "file", "dtypes": "dtype", "tensors": "tensor"}),
-        (inspect.inspect(file), "inspect", {"tensors": "tensor"}),
+        (inspect.inspect(file), "inspect", {"tensors": "tensor", "schemes": "scheme"}),
         (anatomy.anatomy(file, at=-1 + file.stat().st_size), "anatomy", {"parts": "part", "shares": "share"}),
         (get.stats(f"{file}::b"), "stats", {}),
         (verify.verify(folder), "verify", {"findings": "finding"}),

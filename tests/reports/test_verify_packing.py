@@ -52,7 +52,7 @@ def test_each_rule_is_needed(rule: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_every_bad_weight_is_told_and_the_others_are_read(tmp_path: Path) -> None:
     """One that can't be read doesn't hide the next; of many, some are named and the others counted."""
-    arrays = {}
+    arrays: bad_packings.Arrays = {}
     for i in range(15):
         part = bad_packings.gptq()
         part["g_idx"] = np.full_like(part["g_idx"], 9) if i else part["g_idx"]

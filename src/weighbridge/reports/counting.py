@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.containers.base import Entry
@@ -17,10 +18,11 @@ _Group = Mapping[str, Entry]  # suffix -> member of one module
 
 
 class Told(NamedTuple):
-    """What the config says of a packing, where names and shapes leave it open."""
+    """What the config says of a packing, where names and shapes leave it open; of `modules`, what it says of each."""
 
     bits: float | None = None
     group_size: int | None = None
+    modules: Mapping[str, Told] = MappingProxyType({})
 
 
 _Count = Callable[[_Group, Told], int]
@@ -119,11 +121,13 @@ _WEIGHTS: Final = (*{f".{scheme.weight}" for scheme in SCHEMES}, *(weight for we
 
 
 class Count(NamedTuple):
-    """`logical`: name of a weight -> its parameters; companions map to 0. `schemes`: scheme -> packed weights."""
+    """`logical`: name of a weight -> its parameters; companions map to 0. `schemes`: scheme -> packed weights.
+    `members`: name of a packed weight -> its companions."""
 
     logical: Mapping[str, int]
     schemes: Mapping[str, int]
     parts: Mapping[str, str]  # name -> scheme, for every tensor that a scheme owns
+    members: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     @property
     def total(self) -> int:
@@ -136,16 +140,18 @@ def count(entries: Sequence[Entry], told: Told = Told()) -> Count:  # noqa: B008
     logical = {e.name: prod(e.shape) for e in entries}
     schemes: dict[str, int] = {}
     parts: dict[str, str] = {}
+    groups: dict[str, Sequence[str]] = {}
     for name in by_name:
         if not name.endswith(_WEIGHTS) or name in parts:
             continue
         found = _blocks(name, by_name) or _match(name, by_name, told)
         if found:
             scheme, parameters, members = found
+            groups[name] = members
             logical |= dict.fromkeys(members, 0) | {name: parameters}
             parts |= dict.fromkeys((name, *members), scheme)
             schemes[scheme] = schemes.get(scheme, 0) + 1
-    return Count(logical, schemes, parts)
+    return Count(logical, schemes, parts, groups)
 
 
 _Found = tuple[str, int, list[str]]
@@ -161,7 +167,7 @@ def _match(name: str, by_name: Mapping[str, Entry], told: Told) -> _Found | None
         if group is None or (scheme.name == "awq" and not _columns_differ(group)):
             continue
         others = [e.name for suffix, e in group.items() if suffix != scheme.weight]
-        return scheme.name, scheme.parameters(group, told), others
+        return scheme.name, scheme.parameters(group, told.modules.get(module, told)), others
     return None
 
 

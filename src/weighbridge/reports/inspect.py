@@ -22,6 +22,7 @@ from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.reports import counting, facts, target
 from weighbridge.reports.facts import Model, Quantization
+from weighbridge.reports.schemes import Scheme, schemes
 from weighbridge.reports.select import Selection, named, select
 
 SCHEMA: Final = "weighbridge/inspect/1"
@@ -68,7 +69,8 @@ class DTypeRow:
 @dataclass(frozen=True, slots=True)
 class Report:
     """`tensors` holds the rows that pass the selection, `selected` is their number before `limit`; all sums are over
-    the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is."""
+    the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is. `schemes`: of
+    a quantized model, what its matrices lie in."""
 
     path: str
     format: str
@@ -85,6 +87,7 @@ class Report:
     dtypes: tuple[DTypeRow, ...]
     tensors: tuple[Tensor, ...]
     selected: int
+    schemes: tuple[Scheme, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Finding, ...] = ()
     schema: str = SCHEMA
@@ -115,8 +118,7 @@ def inspect(
 def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> Report:
     index = model.index
     facts_found = _facts(model)
-    said = facts_found.quantization
-    counted = counting.count(index.entries, counting.Told(said.bits, said.group_size) if said else counting.Told())
+    counted = counting.count(index.entries, _told(model, facts_found.quantization))
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes
@@ -136,9 +138,25 @@ def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -
         dtypes=_dtypes(index.entries),
         tensors=tuple(chosen),
         selected=selected,
+        schemes=schemes(index.entries, counted),
         metadata={key: short(value) for key, value in index.metadata.items()},
         notes=index.findings,
     )
+
+
+def _told(model: Checkpoint, said: Quantization | None) -> counting.Told:
+    """What the config says of bits and groups; in MLX's of single modules too."""
+    if said is None:
+        return counting.Told()
+    modules = {}
+    if said.method.startswith("mlx"):
+        table = model.config.get("quantization") or model.config.get("quantization_config") or {}
+        modules = {
+            name: counting.Told(own.get("bits", said.bits), own.get("group_size", said.group_size))
+            for name, own in table.items()
+            if isinstance(own, Mapping)
+        }
+    return counting.Told(said.bits, said.group_size, modules)
 
 
 def _chosen(

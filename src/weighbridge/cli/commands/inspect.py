@@ -92,6 +92,7 @@ def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, s
         view.one(report)
     elif not (tree or metadata or rows):
         view.summary(report)
+        view.schemes(report)
         view.tree(report, TREE_LINES)
         view.metadata(report, brief=True)
     for wanted, show in ((tree, view.tree), (rows and not one, view.rows), (metadata, view.metadata)):

@@ -19,6 +19,7 @@ from weighbridge.cli.render import (
 )
 from weighbridge.reports.facts import Model
 from weighbridge.reports.inspect import Report, Tensor
+from weighbridge.reports.schemes import Scheme
 from weighbridge.reports.tree import grow, lines
 
 
@@ -31,6 +32,33 @@ def summary(report: Report) -> None:
         ["type", Column("tensors", right=True), Column("elements", right=True), Column("bytes", right=True)],
         [(d.dtype, f"{d.tensors:,}", f"{d.elements:,}", human_bytes(d.nbytes)) for d in report.dtypes],
     )
+
+
+# Roles that are named of a scheme; the rest are counted.
+_ROLES = 4
+
+
+def schemes(report: Report) -> None:
+    """What a quantized model's matrices lie in, and where those are that lie in another scheme than most."""
+    if not report.schemes:
+        return
+    echo()
+    table(
+        ["scheme", Column("weights", right=True), Column("parameters", right=True), Column("bits/weight", right=True),
+         "where"],
+        [_scheme(s, i > 0) for i, s in enumerate(report.schemes)],
+    )  # fmt: skip
+
+
+def _scheme(s: Scheme, other: bool) -> tuple[str, ...]:
+    bits = [f"{s.bits:g} bits"] if s.bits else []
+    group = [f"groups of {s.group:,}"] if s.group and s.bits else []
+    shown = s.where[:_ROLES] if other else ()
+    places = [place.role + (f" ({place.layers})" if place.layers else "") for place in shown]
+    rest = len(s.where) - len(shown)
+    where = "; ".join(places + ([f"{rest} more roles"] if rest and other else [])) or "all others"
+    name = ", ".join([s.scheme, *bits, *group])
+    return name, f"{s.weights:,}", human_count(s.parameters), f"{s.bits_per_weight:.2f}", where
 
 
 def _summary(report: Report) -> Iterator[tuple[str, object]]:
