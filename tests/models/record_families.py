@@ -70,7 +70,7 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text())
     out: dict[str, Any] = {"config": config, "hf": {n: list(a.shape) for n, a in arrays.items()}}
     _save(folder, {name: a for name, a in arrays.items() if name not in case.beyond})
-    out |= _reference(folder, parent, case.hparams)
+    out |= _reference(folder, parent, case)
     _save(folder, arrays)
     model_class = getattr(transformers, config["architectures"][0], None)
     if "hf5" in case.recorded:

@@ -74,8 +74,8 @@ def _common(config: Config) -> dict[str, Any]:
         "hidden_size": config["hidden_size"],
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": config.get("num_key_value_heads") or heads,
-        "max_position_embeddings": config["max_position_embeddings"],
+        "num_key_value_heads": config.get("num_key_value_heads", config.get("multi_query_group_num")) or heads,
+        "max_position_embeddings": config.get("max_position_embeddings", config.get("seq_length")),
     }
 
 
@@ -161,11 +161,39 @@ def _bailing(config: Config) -> dict[str, Any]:
     }
 
 
+_CHATGLM = {
+    "transformer.embedding.word_embeddings": "model.embed_tokens",
+    "transformer.encoder.final_layernorm": "model.norm",
+    "transformer.encoder.": "model.",
+    "transformer.output_layer": "lm_head",
+    "self_attention.dense": "self_attn.o_proj",
+    "self_attention": "self_attn",
+    "dense_h_to_4h": "gate_up_proj",
+    "dense_4h_to_h": "down_proj",
+}
+
+
+def _chatglm(config: Config) -> dict[str, Any]:
+    return {
+        "intermediate_size": config["ffn_hidden_size"],
+        "rms_norm_eps": config["layernorm_epsilon"],
+        "head_dim": config["kv_channels"],
+        "attention_bias": config["add_qkv_bias"],
+        "pad_token_id": config["pad_token_id"],
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0 * config["rope_ratio"],
+            "partial_rotary_factor": 0.5,
+        },
+    }
+
+
 def _joined(config: Config, name: str, tensor: Any) -> Tensors:
     """q, k and v one under the other."""
     if "query_key_value" not in name:
         return {name: tensor}
-    heads, pairs, width = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    heads, pairs = config["num_attention_heads"], _common(config)["num_key_value_heads"]
+    width = config["hidden_size"] // heads
     cut = tensor.split([heads * width, pairs * width, pairs * width])
     return {name.replace("query_key_value", f"{part}_proj"): t for part, t in zip("qkv", cut, strict=True)}
 
@@ -174,5 +202,6 @@ TWINS: dict[str, Twin] = {
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
     "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),
     "ExaoneForCausalLM": Twin("LlamaConfig", _llama, _EXAONE),
+    "ChatGLMModel": Twin("GlmConfig", _chatglm, _CHATGLM, _joined),
     "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _joined),
 }

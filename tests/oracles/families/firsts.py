@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE
+from tests.oracles.families.common import BPE, GLM, GQA, theta
 
 _MPT: dict[str, Any] = BPE | {
     "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 256, "layer_norm_epsilon": 5e-2,
 }  # fmt: skip
 _MPT_NAME = {"architectures": ["MPTForCausalLM"]}  # as published; transformers writes MptForCausalLM
 _MPT_EPSILON = {"mpt.attention.layer_norm_epsilon": 5e-2}
+
+_GLM: dict[str, Any] = GQA | GLM | theta(5000.0, partial_rotary_factor=0.5) | {"head_dim": 16}
+_GLM_OURS = {
+    "chatglm.context_length": 256,
+    "chatglm.attention.layer_norm_rms_epsilon": 3e-3,
+    "chatglm.rope.freq_base": 5000.0,
+}
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -61,11 +68,29 @@ CASES: dict[str, Case] = {
             ours=_MPT_EPSILON,
             runs=False,  # transformers' ALiBi goes up to 8 whatever the config says
         ),
+        Case(
+            "glm",
+            "GlmConfig",
+            "glm",
+            _GLM | {"attention_bias": True},
+            recorded=("mlx",),
+            ours=_GLM_OURS,
+            unheld=frozenset({"bos_token_id"}),
+        ),
+        Case(
+            "glm-plain",
+            "GlmConfig",
+            "glm",
+            _GLM | {"attention_bias": False, "tie_word_embeddings": True},
+            ours=_GLM_OURS,
+            unheld=frozenset({"bos_token_id"}),
+        ),
     )
 }
 
 UNSAID: dict[str, dict[str, Any]] = {
     "starcoder": {"activation_function": "relu", "scale_attn_weights": False, "multi_query": False},
+    "glm": {"hidden_act": "relu", "rope.rope_type": "dynamic", "head_dim": 32},
     "mpt": {
         "expansion_ratio": 2,
         "no_bias": False,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, SPM
+from tests.oracles.families.common import BPE, GLM, GQA, SPM
 
 Shapes = dict[str, tuple[int, ...]]
 _SPM, _BPE = vocabularies.SPM_SIZE, vocabularies.BPE_SIZE
@@ -156,6 +156,41 @@ _BAILING_DEFAULTS: dict[str, Any] = {
     "norm_topk_prob": True, "partial_rotary_factor": 1.0,  # where the config is silent the code takes these
 }  # fmt: skip
 
+_GLM = vocabularies.SIZES["glm"]
+_CHATGLM: Shapes = {
+    "transformer.embedding.word_embeddings.weight": (_GLM, 64),
+    **_layers(
+        2,
+        {
+            "transformer.encoder.layers.{l}.input_layernorm.weight": (64,),
+            "transformer.encoder.layers.{l}.self_attention.query_key_value.weight": (128, 64),
+            "transformer.encoder.layers.{l}.self_attention.query_key_value.bias": (128,),
+            "transformer.encoder.layers.{l}.self_attention.dense.weight": (64, 64),
+            "transformer.encoder.layers.{l}.post_attention_layernorm.weight": (64,),
+            "transformer.encoder.layers.{l}.mlp.dense_h_to_4h.weight": (192, 64),
+            "transformer.encoder.layers.{l}.mlp.dense_4h_to_h.weight": (64, 96),
+        },
+    ),
+    "transformer.encoder.final_layernorm.weight": (64,),
+    "transformer.output_layer.weight": (_GLM, 64),
+}
+_CHATGLM_SAID: dict[str, Any] = {
+    "model_type": "chatglm", "num_layers": 2, "padded_vocab_size": _GLM, "hidden_size": 64, "ffn_hidden_size": 96,
+    "kv_channels": 16, "num_attention_heads": 4, "seq_length": 256, "layernorm_epsilon": 3e-3, "rmsnorm": True,
+    "post_layer_norm": True, "add_bias_linear": False, "add_qkv_bias": True, "multi_query_attention": True,
+    "multi_query_group_num": 2, "rope_ratio": 50, "tie_word_embeddings": False,
+    "apply_residual_connection_post_layernorm": False,
+    "eos_token_id": GLM["eos_token_id"], "pad_token_id": GLM["pad_token_id"],
+}  # fmt: skip
+_CHATGLM_DEFAULTS: dict[str, Any] = {
+    "num_layers": 28, "padded_vocab_size": 65024, "hidden_size": 4096, "ffn_hidden_size": 13696, "kv_channels": 128,
+    "num_attention_heads": 32, "seq_length": 2048, "layernorm_epsilon": 1e-5, "rmsnorm": True,
+    "apply_residual_connection_post_layernorm": False, "post_layer_norm": True, "add_bias_linear": False,
+    "add_qkv_bias": False, "multi_query_attention": False, "multi_query_group_num": 1, "rope_ratio": 1,
+    "tie_word_embeddings": False,
+    "rope_theta": 10000.0, "partial_rotary_factor": 0.5,  # built into the code
+}  # fmt: skip
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -230,6 +265,23 @@ CASES: dict[str, Case] = {
             spreads=((("gate.weight",), (0.0, 0.1)),),
             unheld=frozenset({"score_function"}),
         ),
+        Case(
+            "chatglm",
+            "ChatGLMModel",
+            "glm",
+            _CHATGLM_SAID,
+            shapes=_CHATGLM,
+            defaults=_CHATGLM_DEFAULTS,
+            older=("transformer.rotary_pos_emb.inv_freq",),
+        ),
+        Case(
+            "chatglm-plain",
+            "ChatGLMModel",
+            "glm",
+            _CHATGLM_SAID | {"add_qkv_bias": False},
+            shapes={name: shape for name, shape in _CHATGLM.items() if not name.endswith("bias")},
+            defaults=_CHATGLM_DEFAULTS,
+        ),
     )
 }
 
@@ -237,6 +289,15 @@ _ACT = {"hidden_act": "relu"}
 _ROPE = {"rope.rope_type": "dynamic"}
 UNSAID: dict[str, dict[str, Any]] = {
     "internlm2": _ACT | _ROPE | {"bias": True, "tie_word_embeddings": True},
+    "chatglm": _ROPE
+    | {
+        "rmsnorm": False,
+        "apply_residual_connection_post_layernorm": True,
+        "post_layer_norm": False,
+        "add_bias_linear": True,
+        "multi_query_attention": False,
+        "tie_word_embeddings": True,
+    },
     "minicpm": _ACT | _ROPE | {"attention_bias": True, "num_experts": 8},
     "bailingmoe2": _ACT
     | _ROPE

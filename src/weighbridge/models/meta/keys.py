@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.config import by_layer, evaluate, number
+from weighbridge.models.arch.config import evaluate, number
 from weighbridge.models.arch.make import f32
 
 if TYPE_CHECKING:
@@ -286,18 +286,14 @@ def from_value(row: KeyRow, value: Any, config: Mapping[str, Any] = MappingProxy
     """The config's value for a key's value. `config`: what is restored already."""
     if row.absent == 0 and value == 0:
         return None
-    if row.whole and value == int(value):
-        return int(value)
     if row.map:
         return [_said(row, item) for item in value] if is_list(value) else _said(row, value)
     if row.over or row.root:
         return _multiplied(row, number(value, row.name), config)
     if row.type == "f32":
-        return shortest(
-            number(value, row.name) if row.times == 1.0 else f32(shortest(number(value, row.name)) / row.times)
-        )
-    if row.layers is not None:
-        return by_layer(value, row.name)
+        said = number(value, row.name)
+        said = shortest(said if row.times == 1.0 else f32(shortest(said) / row.times))
+        return int(said) if row.whole and said == int(said) else said
     return list(value) if row.type.startswith("arr") else value
 
 
