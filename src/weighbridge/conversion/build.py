@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.garbage import paused
 from weighbridge.conversion import lora, probe, recipe, targets, training, upgrade
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion.draft import Draft, apart, retyped, side_files
@@ -58,7 +59,8 @@ def build(model: Checkpoint, target: str | Path, to: str | None, options: Conver
         from weighbridge.conversion.parallel import plan_ranks  # which builds on what is here
 
         return plan_ranks(model, Path(target), options.tp, options)
-    return replace(_build(model, Path(target), to, options), sources=tuple(map(state_of, model.place.weights)))
+    with paused():
+        return replace(_build(model, Path(target), to, options), sources=tuple(map(state_of, model.place.weights)))
 
 
 def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOptions) -> Plan:

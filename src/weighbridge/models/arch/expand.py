@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, product
 from typing import Any, NamedTuple
 
@@ -34,16 +35,18 @@ class Sizes:
     def known(self) -> frozenset[str]:
         return frozenset(s for s, _ in self.values)
 
+    @cached_property
+    def _by_symbol(self) -> Mapping[str, int]:
+        return dict(self.values)
+
     def get(self, symbol: str) -> int | None:
-        return next((n for s, n in self.values if s == symbol), None)
+        return self._by_symbol.get(symbol)
 
     def __getitem__(self, symbol: str) -> int:
-        if (n := self.get(symbol)) is None:
-            raise KeyError(symbol)
-        return n
+        return self._by_symbol[symbol]
 
     def __contains__(self, symbol: object) -> bool:
-        return any(s == symbol for s, _ in self.values)
+        return symbol in self._by_symbol
 
 
 class Cell(NamedTuple):
@@ -77,6 +80,9 @@ class Plan:
 
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
+        if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
+            role, shape = self.parts[0]
+            return (Cell((role, tuple([named[n] for n in self.order])), 0, shape),)
         cells, start = [], 0
         for values in product(*map(range, self.stacked)):
             at = named + values

@@ -7,7 +7,7 @@ roles are cut apart and applied when they are together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 
+#: How a role lies in a dialect, and its own shape.
+Lies = Mapping[str, "tuple[Layout | None, Shape]"]
+
+
 @lru_cache(maxsize=256)
 def layout_of(via: Via, arguments: tuple[int, ...]) -> Layout:
     """The layout that a table names, for these sizes."""
@@ -28,17 +32,15 @@ def layout_of(via: Via, arguments: tuple[int, ...]) -> Layout:
     return layout(via.layout, *arguments)
 
 
-def cut(place: Place, node: Node, known: Mapping[str, tuple[Layout | None, Shape]]) -> dict[Instance, Node]:
-    """The logical tensors in a physical one. `known`: the layout of each role there, and its own shape."""
+def cut(place: Place, node: Node, known: Lies) -> Iterator[tuple[Instance, Node]]:
+    """The logical tensors in a physical one."""
     from weighbridge.tensors.nodes import reshape, slice_rows
 
-    out = {}
     for block, cells in _blocks(place, node):
         for instance, start, shape in cells:
             part = block if block.spec.shape == shape else slice_rows(block, start, shape)
             layout, own = known[instance[0]]
-            out[instance] = reshape(layout.undo(part) if layout else part, own)
-    return out
+            yield instance, reshape(layout.undo(part) if layout else part, own)
 
 
 def join(place: Place, parts: Sequence[Node]) -> Node:
@@ -58,23 +60,27 @@ def join(place: Place, parts: Sequence[Node]) -> Node:
     return reshape(concat(blocks), place.shape)
 
 
-def _layouts(place: Place) -> list[Layout]:
+def _layouts(place: Place) -> Sequence[Layout]:
     """How what is joined lies: dealt out, then one layout after another."""
+    if not place.dealt and not place.plan.layouts:
+        return ()
     from weighbridge.tensors.layouts import Dealt
 
     dealt = [Dealt(place.dealt, place.heights)] if place.dealt else []
     return [*dealt, *(layout_of(via, arguments) for via, arguments in place.plan.layouts)]
 
 
-def _blocks(place: Place, node: Node) -> Iterator[tuple[Node, Sequence[Cell]]]:
+def _blocks(place: Place, node: Node) -> Iterable[tuple[Node, Sequence[Cell]]]:
     """What is joined, and what lies at which of its rows: the whole tensor, or where that has a layout of its own each
     stacked index by itself."""
+    node, layouts = _in_rows(place, node), _layouts(place)
+    return _laid_out(place, node, layouts) if layouts else ((node, place.cells),)
+
+
+def _laid_out(place: Place, node: Node, layouts: Sequence[Layout]) -> Iterator[tuple[Node, Sequence[Cell]]]:
     from weighbridge.tensors.nodes import slice_rows
 
-    plan, node, layouts = place.plan, _in_rows(place, node), _layouts(place)
-    if not layouts:
-        yield node, place.cells
-        return
+    plan = place.plan
     roles, rows = len(plan.parts), height(plan.joined)
     for i in range(len(place.cells) // roles):
         block = slice_rows(node, i * height(plan.block), plan.block)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
@@ -45,7 +45,7 @@ from weighbridge.models.arch.expand import (
     shape_of,
 )
 from weighbridge.models.arch.inherit import resolve
-from weighbridge.models.arch.joins import cut, join, layout_of
+from weighbridge.models.arch.joins import Lies, cut, join, layout_of
 from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.report import MappingError, MappingReport
@@ -195,9 +195,14 @@ class Family:
 
     def recognise(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[str, str]:
         """The dialect and prefix under whose names most of `names` are; the first of the table where several fit."""
+        _, dialect, prefix = self._recognised(names, sizes)
+        return dialect, prefix
+
+    def _recognised(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
+        """How many of `names` are of the dialect and prefix that most are of, and these."""
         held = names if isinstance(names, Mapping) else frozenset(names)
-        options = [(d.name, p) for d in self.dialects.values() for p in d.prefixes]
-        return max(options, key=lambda o: self._hits(o[0], o[1], held, sizes))
+        options = ((d.name, p) for d in self.dialects.values() for p in d.prefixes)
+        return max(((self._hits(d, p, held, sizes), d, p) for d, p in options), key=lambda found: found[0])
 
     def _hits(self, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
         """How many of a dialect's names are held."""
@@ -207,8 +212,8 @@ class Family:
 
     def dialect_of(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> str:
         """The dialect that the names are in. UnsupportedError where they are in none."""
-        dialect, prefix = self.recognise(names, sizes)
-        if not self._hits(dialect, prefix, frozenset(names), sizes):
+        hits, dialect, _ = self._recognised(names, sizes)
+        if not hits:
             raise UnsupportedError(f"none of the tensors has a name of the {self.name} family")
         return dialect
 
@@ -257,8 +262,12 @@ class Family:
             if (role not in held or (role in layered and index[0] in gone)) and not self.rows[role].make
         ]
 
-    def holding(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any], wanted: Container[Instance]) -> list[str]:
+    def holding(
+        self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any], wanted: Collection[Instance]
+    ) -> list[str]:
         """The names of the tensors that hold any of `wanted`."""
+        if not wanted:
+            return []
         places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
         return [n for n, p in places.items() if n in tensors and any(c.instance in wanted for c in p.cells)]
 
@@ -281,9 +290,10 @@ class Family:
             raise MappingError(self.name, dialect, report)
         places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
         roles: dict[Instance, Node] = {}
+        known = self._lie(dialect, sizes)
         for name, place in places.items():
             if (node := tensors.get(name)) is not None:
-                roles |= cut(place, node, self._lie(dialect, sizes, place))
+                roles.update(cut(place, node, known))
         return roles
 
     def save(
@@ -296,7 +306,8 @@ class Family:
         roles = {**self._made(dialect, sizes, roles), **roles}
         present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}
         self._check_whole(dialect, sizes, present, roles, prefix)
-        out = {name: self._join(dialect, sizes, place, roles) for name, place in present.items()}
+        known = self._lie(dialect, sizes)
+        out = {name: self._join(dialect, known, place, roles) for name, place in present.items()}
         if self.dialects[dialect].order == "table":
             return out
         return {name: out[name] for name in reference_order(self, present, sizes, source_order)}
@@ -321,8 +332,8 @@ class Family:
         if parts or missing:
             raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
 
-    def _join(self, dialect: str, sizes: Sizes, place: Place, roles: Mapping[Instance, Node]) -> Node:
-        parts, known = [], self._lie(dialect, sizes, place)
+    def _join(self, dialect: str, known: Lies, place: Place, roles: Mapping[Instance, Node]) -> Node:
+        parts = []
         for instance, _, _ in place.cells:
             node, (layout, shape) = roles[instance], known[instance[0]]
             if node.spec.shape != shape:
@@ -331,9 +342,11 @@ class Family:
             parts.append(layout.apply(node) if layout else node)
         return join(place, parts)
 
-    def _lie(self, dialect: str, sizes: Sizes, place: Place) -> dict[str, tuple[Layout | None, Shape]]:
-        """How each role of a place lies there, and its own shape."""
-        return {r: (self.layout_of(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in place.roles}
+    def _lie(self, dialect: str, sizes: Sizes) -> Lies:
+        """How each role that a dialect has a name for lies there, and its own shape."""
+        templates = (t for t in self._dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes))
+        roles = dict.fromkeys(role for template in templates for role in template.roles)
+        return {r: (self.layout_of(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in roles}
 
     def _made(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node]) -> dict[Instance, Node]:
         """Tensors that follow from the config and that this dialect has a name for."""
