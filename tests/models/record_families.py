@@ -110,11 +110,12 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     import torch
     from conversion import ModelBase, get_model_class  # type: ignore[import-not-found]
     from tests.models.record_reference import _keys
+    from tests.oracles.reference_converter import told
 
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"
-        known = ModelBase.load_hparams(folder, False) | case.hparams
+        known = told(ModelBase.load_hparams(folder, False), case.hparams)
         model = get_model_class(known["architectures"][0])
         model.no_mtp = "--no-mtp" in case.flags
         model.set_vocab = lambda self: None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.layers import Kind, as_config, layer_sets
+from weighbridge.models.arch.table import family_of_hf
 
 SEEN: dict[str, Any] = {
     "types": ["a", "b", "c", "a"],
@@ -43,11 +44,14 @@ SEEN: dict[str, Any] = {
         ("none", set()),
         ("@blk.{l}.x", {2}),
         ("!known", {0, 2}),
+        ("!known, first", {2}),
+        ("!heads", {0, 3}),
     ],
 )
 def test_a_set_is_read(source: str, layers: set[int]) -> None:
     kinds = {
         "known": Kind(("in few",), ()),
+        "first": Kind(("[:1]",), ()),
         "it": Kind(("absent", "absent: a", "in absent", "[absent::2]", source), ()),
     }
     assert layer_sets(kinds, "hf", SEEN, 4)["it"] == layers
@@ -100,3 +104,16 @@ def test_what_a_config_has_no_word_for_is_told() -> None:
     for layers in ({0, 1, 3}, {3, 4}):
         with pytest.raises(FormatError, match="no period"):
             as_config({"it": Kind(("[lo::step]",), ())}, {"it": frozenset(layers)}, 6)
+
+
+def test_a_published_nemotron_says_its_layers_by_letters() -> None:
+    """What NVIDIA's files say and what transformers 5 makes of it are the same model, of the same family."""
+    shared = {"architectures": ["NemotronHForCausalLM"], "num_hidden_layers": 4}
+    for letters, words, name in (
+        ("M*E-", ["linear_attention", "full_attention", "moe", "mlp"], "nemotronhmoe"),
+        ("M*--", ["mamba", "attention", "mlp", "mlp"], "nemotronh"),
+    ):
+        by_letters, by_words = shared | {"hybrid_override_pattern": letters}, shared | {"layers_block_type": words}
+        family = family_of_hf(by_letters)
+        assert family.name == family_of_hf(by_words).name == name
+        assert family.sizes_from_hf(by_letters) == family.sizes_from_hf(by_words)

@@ -77,7 +77,7 @@ def _via_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
 
 def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
     dialects = [*families()[document["name"]].dialects]
-    for part in ("dialect", "size", "index", "role", "fuse"):
+    for part in ("dialect", "size", "index", "layers", "role", "fuse"):
         for name in (n for n, row in document.get(part, {}).items() if row is False):
             yield f"{part} {name}: still there", _set((part, name), ...)
     for name, row in document.get("role", {}).items():
@@ -89,8 +89,8 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
         for side in ("hf", "gguf"):
             if size is not False and side in size:
                 yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), size[side][0] + "_")
-    for name in document.get("layers", {}):
-        for side in ("hf", "gguf"):
+    for name, kind in document.get("layers", {}).items():
+        for side in (side for side in ("hf", "gguf") if kind and kind.get(side) != ["[0:0]"]):
             yield f"layers {name}: none by {side}", _set(("layers", name, side), ["[0:0]"])
     yield from _joined_faults(document)
     for key, value in document.get("defaults", {}).items():
@@ -99,6 +99,8 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
         yield f"{name}: model_type", _set(("architecture", name, "model_type"), "other")
         for key, value in architecture.get("defaults", {}).items():
             yield f"{name}: default {key}", _set(("architecture", name, "defaults", key), _other(value))
+        for key in {"some", "none"} & architecture.keys():
+            yield f"{name}: {key}", _set(("architecture", name, key), ...)
         for key in architecture.get("null", {}):
             yield f"{name}: null {key}", _set(("architecture", name, "null", key), ...)
         for i in range(len(architecture.get("full_layers", ()))):

@@ -66,6 +66,11 @@ def _environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "NO_LOCAL_GGUF"} | quiet
 
 
+def told(known: dict[str, Any], hparams: dict[str, Any]) -> dict[str, Any]:
+    """What the reference knows of a config and what it is told beside; None takes away what transformers adds."""
+    return {key: value for key, value in (known | hparams).items() if hparams.get(key, "") is not None}
+
+
 def _run(tree: str, job: Job) -> str | None:
     from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
 
@@ -73,7 +78,7 @@ def _run(tree: str, job: Job) -> str | None:
     try:
         if job.pre:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre
-        ModelBase.load_hparams = staticmethod(lambda *args, **kw: {**load(*args, **kw), **job.hparams})
+        ModelBase.load_hparams = staticmethod(lambda *args, **kw: told(load(*args, **kw), job.hparams))
         sys.argv = [job.script, *job.arguments]
         runpy.run_path(os.path.join(tree, job.script), run_name="__main__")
     except (Exception, SystemExit):

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, SPM, theta
+from tests.oracles.families.common import BPE, GQA, LN, SPM, theta
 
 _SSM = (
     (("A_log", "mixer.D", "mamba.D", "dt_proj.bias", "dt_bias"), (0.0, 0.5)),
@@ -48,6 +48,18 @@ _JAMBA: dict[str, Any] = GQA | SPM | {
     "num_hidden_layers": 5, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2,
     "expert_layer_offset": 1, "num_experts": 4, "num_experts_per_tok": 2,
     "rms_norm_eps": 5e-2,
+}  # fmt: skip
+
+_NEMOTRON: dict[str, Any] = LN | BPE | {
+    "head_dim": 32, "layer_norm_epsilon": 5e-2, "mamba_num_heads": 4, "mamba_head_dim": 32, "n_groups": 2,
+    "ssm_state_size": 16, "num_key_value_heads": 1,
+}  # fmt: skip
+del _NEMOTRON["num_hidden_layers"]
+_NEMOTRON_UNHELD = frozenset({"max_position_embeddings", "layers_block_type"})
+_NEMOTRON_EXPERTS: dict[str, Any] = {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 96,
+    "routed_scaling_factor": 2.5,
 }  # fmt: skip
 
 
@@ -157,10 +169,48 @@ CASES: dict[str, Case] = {
             tokenizer="spm",
             unheld=frozenset({"expert_layer_period", "expert_layer_offset"}),
         ),
+        # Nemotron-H: layers of Mamba 2, of attention and of a feed forward, each alone
+        _case(
+            "nemotron-h",
+            "NemotronHConfig",
+            _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"]},
+            # as published: transformers 5 adds experts to every config and has other words for the layers
+            hparams={"num_experts_per_tok": None, "n_routed_experts": None, "n_group": None, "topk_group": None}
+            | {"hybrid_override_pattern": "M-*-M"},
+            recorded=("mlx", "hf5"),
+            unheld=_LIMIT | _NEMOTRON_UNHELD,
+        ),
+        _case(
+            "nemotron-h-moe",
+            "NemotronHConfig",
+            _NEMOTRON | _NEMOTRON_EXPERTS,
+            recorded=("mlx", "hf5"),
+            beside=("mtp.layers.0.mixer.q_proj.weight",),
+            unheld=_LIMIT | _NEMOTRON_UNHELD | {"intermediate_size"},
+        ),
+        _case(
+            "nemotron-h-latent",
+            "NemotronHConfig",
+            _NEMOTRON | _NEMOTRON_EXPERTS | {"moe_latent_size": 32, "n_shared_experts": 2},
+            unheld=_LIMIT | _NEMOTRON_UNHELD | {"intermediate_size"},
+        ),
     )
 }
 
+_NEMOTRON_UNSAID: dict[str, Any] = {
+    "mlp_hidden_act": "relu",
+    "mamba_hidden_act": "relu",
+    "attention_bias": True,
+    "mlp_bias": True,
+    "use_bias": True,
+    "mamba_proj_bias": True,
+    "use_conv_bias": False,
+    "sliding_window": 8,
+    "time_step_limit": [0.0, 1.0],
+}
 UNSAID: dict[str, dict[str, Any]] = {
+    "nemotronh": _NEMOTRON_UNSAID,
+    "nemotronhmoe": _NEMOTRON_UNSAID,
     "lfm2": {"conv_bias": True, "rope.rope_type": "dynamic", "block_auto_adjust_ff_dim": True},
     "lfm2moe": {
         "conv_bias": True,

@@ -8,7 +8,7 @@ A set is stated in one of these ways, the first whose keys are there:
     [lo:hi:step]  from sizes and numbers, as a slice
     KEY           an array with an entry for each layer, which is there, true or not zero; one value: all layers or none
     @NAME         whether a GGUF has this tensor ({l}: the layer)
-    !SET          the layers that aren't in another set, or that a source of these doesn't say
+    !SET, SET     the layers that aren't in other sets; `!` and one of these ways: that it doesn't say
 
 Pure functions over parsed JSON and metadata; what contradicts the number of layers is a FormatError.
 """
@@ -54,7 +54,11 @@ def layer_sets(kinds: Mapping[str, Kind], side: str, values: Mapping[str, Any], 
 def _read(source: str, values: Mapping[str, Any], count: int, known: Mapping[str, Layers]) -> Layers | None:
     """The layers that one source says; None where its keys are absent."""
     if source.startswith("!"):
-        others = known[source[1:]] if source[1:] in known else _read(source[1:], values, count, known)
+        names = [name.strip() for name in source[1:].split(",")]
+        named = set(names) <= known.keys()
+        others = (
+            known[names[0]].union(*map(known.__getitem__, names)) if named else _read(source[1:], values, count, known)
+        )
         return None if others is None else frozenset(range(count)) - others
     if source.startswith("["):
         return _slice(source, values, count)

@@ -122,7 +122,8 @@ class Size:
 class Architecture:
     """A class of transformers that belongs to the family. `gguf`: keys and tensors by which a GGUF of it is known
     (empty: any, None: never). `like`: classes that a GGUF doesn't tell from it. `full_layers`: see config.py. `part`:
-    where its config describes the model of the table, if that is one of several."""
+    where its config describes the model of the table, if that is one of several. `some`, `none`: a set of layers that a
+    model of the class has, or hasn't, to be of this family."""
 
     name: str
     model_type: str
@@ -134,6 +135,8 @@ class Architecture:
     like: tuple[str, ...]
     full_layers: tuple[str, ...] = ()
     part: str | None = None
+    some: str | None = None
+    none: str | None = None
 
     def whole(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The config with what it says of this part of the model on top, as the reference converter lays them."""
@@ -172,6 +175,7 @@ def parse_architecture(name: str, doc: Mapping[str, Any], shared: Mapping[str, A
         None if known is None else tuple(known),
         MappingProxyType({**shared, **doc.get("defaults", {})}), MappingProxyType(doc.get("null", {})),
         tuple(doc.get("like", ())), tuple(doc.get("full_layers", ())), doc.get("part"),
+        doc.get("some"), doc.get("none"),
     )  # fmt: skip
 
 

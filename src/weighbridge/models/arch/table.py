@@ -82,7 +82,21 @@ class Family:
     # ------------------------------------------------------------------ sizes
 
     def architecture(self, config: Mapping[str, Any]) -> Architecture | None:
-        """The class that a config belongs to: by `architectures`, else by `model_type`."""
+        """The class that a config belongs to: by `architectures`, else by `model_type`, and by what its layers are."""
+        named = self._named(config)
+        return named if named is not None and self._fits(named, config) else None
+
+    def _fits(self, architecture: Architecture, config: Mapping[str, Any]) -> bool:
+        """Whether the layers are such as the class has them here. What a config doesn't say is no reason against it."""
+        if architecture.some is None and architecture.none is None:
+            return True
+        try:
+            sets = self._facts(architecture, config)["layer_sets"]
+        except FormatError:
+            return True
+        return bool(architecture.some is None or sets[architecture.some]) and not sets.get(architecture.none or "")
+
+    def _named(self, config: Mapping[str, Any]) -> Architecture | None:
         listed = config.get("architectures") or ()
         known = {alias: a for a in self.architectures.values() for alias in (a.name, *a.aliases)}
         if isinstance(listed, Sequence) and not isinstance(listed, str) and listed:
@@ -92,7 +106,9 @@ class Family:
 
     def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The config with its class's defaults filled in (see config.py)."""
-        architecture = self._known(config)
+        return self._facts(self._known(config), config)
+
+    def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.whole(config)
         facts = effective(whole, architecture.defaults, architecture.null, architecture.full_layers)
         count = self._layer_count("hf", facts) if self.kinds else 0

@@ -294,6 +294,8 @@ def from_value(row: KeyRow, value: Any, config: Mapping[str, Any] = MappingProxy
         said = number(value, row.name)
         said = shortest(said if row.times == 1.0 else f32(shortest(said) / row.times))
         return int(said) if row.whole and said == int(said) else said
+    if row.layers is not None:
+        return by_layer(value, row.name)
     return list(value) if row.type.startswith("arr") else value
 
 
