@@ -50,9 +50,11 @@ def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator
         yield f"{name}: kind", _set((*at, "kind"), "linear" if row["kind"] in _F32_KINDS else "norm")
     yield from _via_faults(name, row)
     for attribute in ("group", "tied", "make", "when", "span", "flat", "each", "shaped", "layers"):
-        if attribute in row:
+        if row.get(attribute) is False:
+            yield f"{name}: {attribute} all the same", _set((*at, attribute), ...)
+        elif attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)
-    if "when" in row:
+    if row.get("when"):
         turned = row["when"][1:] if row["when"][0] == "!" else f"!{row['when']}"
         yield f"{name}: when turned", _set((*at, "when"), turned)
     if "span" in row:

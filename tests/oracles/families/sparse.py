@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GLM, GQA, WINDOW, theta
+from tests.oracles.families.common import BPE, GLM, GQA, SPM, WINDOW, theta
 
 # llama.cpp rounds the bounds of yarn's ramp (`truncate`), the model's own code doesn't.
 _YARN = {
@@ -29,6 +29,14 @@ _GLM: dict[str, Any] = GQA | GLM | theta(5000.0, partial_rotary_factor=0.5) | {
     "num_nextn_predict_layers": 1,
 }  # fmt: skip
 _ROUTER = ((("mlp.gate.weight",), (0.0, 0.1)),)  # a sigmoid in front of the experts must not saturate
+_PHI: dict[str, Any] = GQA | SPM | {
+    "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None,
+    "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 5000.0, "original_max_position_embeddings": 64,
+        "short_factor": [1.0 + i / 16 for i in range(8)], "long_factor": [1.5 + i / 4 for i in range(8)],
+        "short_mscale": 1.25, "long_mscale": 1.25,
+    },
+}  # fmt: skip
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -57,11 +65,32 @@ CASES: dict[str, Case] = {
             spreads=_ROUTER,
             unheld=frozenset({"bos_token_id"}),
         ),
+        # Phi-3.5-MoE: llama.cpp weighs experts by another rule (tests/proof/test_phimoe.py)
+        Case(
+            "phi-moe",
+            "PhimoeConfig",
+            "spm",
+            _PHI | {"attention_bias": True, "lm_head_bias": True},
+            recorded=("hf5", "mlx"),
+            runs=False,
+            ours={"phimoe.rope.scaling.attn_factor": 1.25},
+            hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
+        ),
+        Case(
+            "phi-moe-plain",
+            "PhimoeConfig",
+            "spm",
+            _PHI | {"tie_word_embeddings": True},
+            runs=False,
+            ours={"phimoe.rope.scaling.attn_factor": 1.25},
+            hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
+        ),
     )
 }
 
 _ACT = {"hidden_act": "relu"}
 UNSAID: dict[str, dict[str, Any]] = {
+    "phimoe": _ACT | {"rope.rope_type": "dynamic", "router_jitter_noise": 0.1},
     "glm4moe": _ACT | {"rope.rope_type": "dynamic", "scoring_func": "softmax", "n_group": 2},
     "gpt-oss": _ACT
     | {"rope.rope_type": "dynamic", "rope.truncate": True, "attention_bias": False, "full_attention_every": 3}

@@ -224,10 +224,14 @@ def _ntk_alpha_base(config: Config) -> float | None:
 
 
 def _longrope_attention_factor(config: Config) -> float | None:
-    """By how much longrope (Phi-3) scales attention; conversion/phi.py `generate_extra_tensors` (llama.cpp b11549)."""
+    """By how much longrope scales attention: Phi-3.5-MoE's own number, where it is one for short and long texts; else
+    Phi-3's rule, conversion/phi.py `generate_extra_tensors` (llama.cpp b11549)."""
     rope = config["rope"]
     if not rope.get("long_factor"):
         return None
+    own = rope.get("short_mscale")
+    if own is not None and own == rope.get("long_mscale"):
+        return number(own, "short_mscale")
     trained = number(rope.get("original_max_position_embeddings"), "original_max_position_embeddings")
     scale = number(config.get("max_position_embeddings"), "max_position_embeddings") / trained if trained > 1 else 1.0
     return math.sqrt(1 + math.log(scale) / math.log(trained)) if scale > 1.0 else 1.0
