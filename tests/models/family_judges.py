@@ -100,11 +100,13 @@ def judge_fit(family: Family, model: str) -> None:
     report = family.check("hf", sizes, shapes)
     assert report.ok, f"{model}: {report}"
     assert not report.dropped
+    assert set(report.apart) == {n for n in shapes if n.startswith(_SEEING)}
     assert family.dialect_of(shapes, sizes) == "hf"
     older = dict.fromkeys(CASES[model].older, (1,))
     assert set(family.check("hf", sizes, {**shapes, **older}).dropped) == older.keys()
     beside = CASES[model].beside
-    assert family.check("hf", sizes, {**shapes, **dict.fromkeys(beside, (1,))}).apart == beside
+    apart = family.check("hf", sizes, {**shapes, **dict.fromkeys(beside, (1,))}).apart
+    assert set(apart) == {*beside, *(n for n in shapes if n.startswith(_SEEING))}
     if before := CASES[model].prefixed:
         assert family.check("hf", sizes, {before + n: s for n, s in shapes.items()}).ok, model
     if CASES[model].head:  # may come without its head
@@ -112,11 +114,13 @@ def judge_fit(family: Family, model: str) -> None:
         assert family.check("hf", sizes, {n: s for n, s in shapes.items() if n.startswith(prefix)}).ok, model
     for name in shapes:
         report = family.check("hf", sizes, {n: s for n, s in shapes.items() if n != name})
-        alone = name in _ALONE and family.name not in _HEADED
-        assert report.missing == (() if alone else (name,)), f"{model}: {name}"
+        alone = name.removeprefix("language_model.") in _ALONE and family.name not in _HEADED
+        assert report.missing == (() if alone or name.startswith(_SEEING) else (name,)), f"{model}: {name}"
 
 
 _ALONE = {"lm_head.weight", "vocab_projector.weight", "decoder.weight"}  # may be absent: then it is the embedding
+# How transformers calls what sees, beside what writes.
+_SEEING = ("vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.")
 _HEADED = {"gpt-oss"}  # whose output never is the embedding
 
 
@@ -238,19 +242,26 @@ def judge_return(family: Family, model: str) -> None:
     found = family.sizes_from_gguf(metadata, names)
     assert (found.values, found.layers) == (sizes.values, sizes.layers), model
     restored = gguf_to_config(metadata, family, names, vectors=vectors_of(family, model).get)
-    assert restored.config["model_type"] == recorded["config"]["model_type"]
+    own, defaults = (_writing(recorded[key]) for key in ("config", "defaults"))
+    assert restored.config["model_type"] == own["model_type"]
     if CASES[model].head is None or CASES[model].classifies:
         assert restored.config["architectures"] == recorded["config"]["architectures"], model
     before, after = (family.effective(c) for c in (recorded["config"], restored.config))
+    others = recorded["config"].keys() - own.keys()  # of what isn't the part that writes
     said = {path for row in table().rules(family).keys for path in row.back}
     differ = {
         key: (after.get(key), value)
         for key, value in before.items()
-        if key not in (UNHELD - said) | CASES[model].unheld and _meant(after, recorded["defaults"], key) != value
+        if key not in (UNHELD - said) | CASES[model].unheld | others and _meant(after, defaults, key) != value
     }
     assert not differ, f"{model}: {differ}"
     assert restored.losses == list(CASES[model].guesses), f"{model}: {restored.losses}"
     _judge_tied(family, model, names)
+
+
+def _writing(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config says of the part that writes, where it is one of several."""
+    return dict(config.get("text_config") or config)
 
 
 def _meant(config: dict[str, Any], defaults: dict[str, Any], key: str) -> Any:
@@ -282,12 +293,17 @@ def judge_losses(family: Family, model: str) -> None:
         said = {parent: {**facts[parent], key: value}} if parent else {path: value}
         lost = facts_losses({**facts, **said}, family)
         assert [loss.split(" = ")[0] for loss in lost] == [f"config.json: {path}"], f"{model}: {path}: {lost}"
-    if family.name in _BY_LAYERS:  # llama.cpp's graph tells the largest model by its layers
-        large = facts | {"num_hidden_layers": _BY_LAYERS[family.name], "hidden_size": 8 * facts["num_attention_heads"]}
-        assert facts_losses(large | {"query_pre_attn_scalar": 8}, family) == [], model
+    if family.name in _LARGEST:
+        assert facts_losses(facts | _LARGEST[family.name], family) == [], model
 
 
-_BY_LAYERS = {"gemma2": 46, "gemma3": 62}  # llama.cpp, models/gemma2.cpp and gemma3.cpp: LLM_TYPE_27B
+# What llama.cpp's graph knows the largest models by, and what it takes them to be (gemma2.cpp, gemma3.cpp, llama4.cpp).
+_WIDE = {"num_attention_heads": 32, "hidden_size": 32 * 8, "query_pre_attn_scalar": 8}
+_LARGEST: dict[str, dict[str, Any]] = {
+    "gemma2": {"num_hidden_layers": 46, **_WIDE},
+    "gemma3": {"num_hidden_layers": 62, **_WIDE},
+    "llama4": {"num_local_experts": 128, "use_qk_norm": False},
+}
 
 
 def metadata_of(model: str) -> dict[str, Any]:
@@ -296,7 +312,7 @@ def metadata_of(model: str) -> dict[str, Any]:
     ours, named = CASES[model].ours, CASES[model].named
     keys = {named.get(k, k): ours.get(k, _value(kind, value)) for k, kind, value in recorded["keys"]}
     keys |= CASES[model].added
-    config = recorded["config"]
+    config = _writing(recorded["config"])
     if f"{keys['general.architecture']}.vocab_size" not in keys:
         keys["tokenizer.ggml.tokens"] = ["x"] * config["vocab_size"]
     for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("cls", "cls"), ("sep", "seperator")):
@@ -324,7 +340,7 @@ def vectors_of(family: Family, model: str) -> dict[str, tuple[float, ...]]:
 def judge_defaults(family: Family, model: str) -> None:
     """The defaults are those of transformers' config class, what stands for a null too."""
     recorded = golden()[model]
-    name, theirs = recorded["config"]["architectures"][0], dict(recorded["defaults"])
+    name, theirs = recorded["config"]["architectures"][0], _writing(recorded["defaults"])
     for part in ("", "full_attention"):
         rope: dict[str, Any] = theirs.get("rope_parameters") or {}
         theirs |= {k: v for k, v in dict(rope.get(part, rope) if part else rope).items() if k not in theirs}

@@ -336,6 +336,8 @@ def respelled(config: dict[str, Any]) -> dict[str, Any]:
         del config["rope_scaling"], config["layer_types"]
     if config["model_type"] == "qwen3_moe":
         config["num_experts"] = config.pop("num_local_experts")
+    if "text_config" in config:
+        config["text_config"] = respelled(config["text_config"])
     return config
 
 

@@ -1,8 +1,8 @@
 """Phi-3.5-MoE in llama.cpp: everything is the model's but two rules of its graph.
 
 Its SparseMixer chooses two experts one after the other, each by a softmax of its own, where llama.cpp takes the two
-highest of one softmax in their shares; its LayerNorm takes the mean away, llama.cpp's doesn't. With those rules in their
-place transformers computes what llama.cpp does; as it is it doesn't.
+highest of one softmax in their shares; its LayerNorm takes the mean away, llama.cpp's doesn't. With those rules in
+their place transformers computes what llama.cpp does; as it is it doesn't.
 """
 
 from __future__ import annotations

@@ -136,9 +136,8 @@ def _quantization(
         return None
     module = name.removesuffix(".weight")
     if options.q_recipe:
-        return Quantization(
-            overall.group_size, _mixed(module, options.q_recipe, int(model.config["num_hidden_layers"])), "affine"
-        )
+        layers = int(model.family.effective(model.config).get("num_hidden_layers", model.sizes["L"]))
+        return Quantization(overall.group_size, _mixed(module, options.q_recipe, layers), "affine")
     ends = _EIGHT_BITS.get(str(model.config.get("model_type")), ())
     if any(module == end[1:] if end[0] == "=" else module.endswith(end) for end in ends):
         return Quantization(64, 8)

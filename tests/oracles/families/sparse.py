@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.oracles import vocabularies
 from tests.oracles.case import Case
 from tests.oracles.families.common import BPE, GLM, GQA, SPM, WINDOW, theta
 
@@ -35,6 +36,14 @@ _PHI: dict[str, Any] = GQA | SPM | {
         "rope_type": "longrope", "rope_theta": 5000.0, "original_max_position_embeddings": 64,
         "short_factor": [1.0 + i / 16 for i in range(8)], "long_factor": [1.5 + i / 4 for i in range(8)],
         "short_mscale": 1.25, "long_mscale": 1.25,
+    },
+}  # fmt: skip
+_LLAMA4: dict[str, Any] = GQA | BPE | {
+    "num_hidden_layers": 4, "head_dim": 24, "intermediate_size": 32, "intermediate_size_mlp": 96,
+    "num_local_experts": 6, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2,
+    "rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 2000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 32,
     },
 }  # fmt: skip
 
@@ -85,11 +94,33 @@ CASES: dict[str, Case] = {
             ours={"phimoe.rope.scaling.attn_factor": 1.25},
             hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
         ),
+        # Llama 4: every second layer with experts, the fourth without rotation
+        Case("llama4", "Llama4TextConfig", "bpe", _LLAMA4),
+        # ... and as it is published, one part of a model that sees
+        Case(
+            "llama4-seeing",
+            "Llama4Config",
+            "bpe",
+            {
+                "text_config": _LLAMA4 | {"vocab_size": vocabularies.BPE_SIZE},
+                "vision_config": {
+                    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+                    "image_size": 28, "patch_size": 14, "vision_output_dim": 64, "projector_input_dim": 64,
+                    "projector_output_dim": 64,
+                },
+            },
+            head="Llama4ForConditionalGeneration",
+            recorded=("mlx",),
+        ),
     )
-}
+}  # fmt: skip
 
 _ACT = {"hidden_act": "relu"}
 UNSAID: dict[str, dict[str, Any]] = {
+    "llama4": _ACT
+    | {"rope.rope_type": "dynamic", "attention_bias": True, "attention_chunk_size": 16, "attn_scale": 0.2}
+    | {"attn_temperature_tuning": False, "floor_scale": 16, "unrotated_every": 2, "full_attention_every": 2}
+    | {"use_qk_norm": False},
     "phimoe": _ACT | {"rope.rope_type": "dynamic", "router_jitter_noise": 0.1},
     "glm4moe": _ACT | {"rope.rope_type": "dynamic", "scoring_func": "softmax", "n_group": 2},
     "gpt-oss": _ACT
