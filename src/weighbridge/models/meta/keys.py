@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.config import evaluate, number
+from weighbridge.models.arch.config import by_layer, evaluate, number
 from weighbridge.models.arch.make import f32
 
 if TYPE_CHECKING:
