@@ -269,7 +269,8 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     torch.manual_seed(0)
     model = getattr(transformers, case.head)(config) if case.head else auto.from_config(config)
     randomize(model, 20, case.spreads)
-    model.to(getattr(torch, dtype)).save_pretrained(folder, **case.save)
+    narrow = model if dtype == "float32" else model.to(getattr(torch, dtype))  # a tower's table may be complex
+    narrow.save_pretrained(folder, **case.save)
     if case.further:
         _add(folder / "model.safetensors", case, dtype)
     if case.mxfp4:

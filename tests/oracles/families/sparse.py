@@ -46,6 +46,18 @@ _LLAMA4: dict[str, Any] = GQA | BPE | {
         "original_max_position_embeddings": 32,
     },
 }  # fmt: skip
+_MINISTRAL: dict[str, Any] = GQA | BPE | {
+    "head_dim": 24,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 32,
+        "beta_fast": 8.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
+    },
+}  # fmt: skip
+_PIXTRAL: dict[str, Any] = {
+    "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "head_dim": 16, "image_size": 28, "patch_size": 14,
+}  # fmt: skip
+_WORDS = {"vocab_size": vocabularies.BPE_SIZE}
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -84,15 +96,17 @@ CASES: dict[str, Case] = {
             runs=False,
             ours={"phimoe.rope.scaling.attn_factor": 1.25},
             hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
+            unheld=frozenset({"original_max_position_embeddings"}),  # transformers repeats it from the rope parameters
         ),
         Case(
             "phi-moe-plain",
             "PhimoeConfig",
             "spm",
-            _PHI | {"tie_word_embeddings": True},
+            _PHI | {"tie_word_embeddings": True, "sliding_window": WINDOW},
             runs=False,
             ours={"phimoe.rope.scaling.attn_factor": 1.25},
             hparams={"architectures": ["PhiMoEForCausalLM"]},  # the name under which it is published
+            unheld=frozenset({"original_max_position_embeddings"}),  # transformers repeats it from the rope parameters
         ),
         # Llama 4: every second layer with experts, the fourth without rotation
         Case("llama4", "Llama4TextConfig", "bpe", _LLAMA4),
@@ -102,7 +116,7 @@ CASES: dict[str, Case] = {
             "Llama4Config",
             "bpe",
             {
-                "text_config": _LLAMA4 | {"vocab_size": vocabularies.BPE_SIZE},
+                "text_config": _LLAMA4 | _WORDS,
                 "vision_config": {
                     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
                     "image_size": 28, "patch_size": 14, "vision_output_dim": 64, "projector_input_dim": 64,
@@ -112,11 +126,65 @@ CASES: dict[str, Case] = {
             head="Llama4ForConditionalGeneration",
             recorded=("mlx",),
         ),
+        # Ministral 3: yarn, and attention scaled by the position
+        Case("ministral3", "Ministral3Config", "bpe", _MINISTRAL, recorded=("mlx",)),
+        Case(
+            "ministral3-seeing",
+            "Mistral3Config",
+            "bpe",
+            {"text_config": _MINISTRAL | _WORDS | {"model_type": "ministral3"}, "vision_config": _PIXTRAL}
+            | {"tie_word_embeddings": False},
+            head="Mistral3ForConditionalGeneration",
+            recorded=("hf5", "mlx"),
+        ),
+        # Gemma 3 from 4B on
+        Case(
+            "gemma3-seeing",
+            "Gemma3Config",
+            "gemma",
+            {
+                "text_config": GQA
+                | SPM
+                | {
+                    "vocab_size": vocabularies.SPM_SIZE,
+                    "num_hidden_layers": 6,
+                    "head_dim": 32,
+                    "pad_token_id": 0,
+                    "sliding_window": WINDOW,
+                    "query_pre_attn_scalar": 32,
+                    "rope_parameters": {
+                        "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50000.0},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                    },
+                },
+                "vision_config": {k: v for k, v in _PIXTRAL.items() if k not in ("model_type", "head_dim")},
+                "mm_tokens_per_image": 4,
+            },
+            head="Gemma3ForConditionalGeneration",
+            recorded=("hf5", "mlx"),
+            gelu=True,
+        ),
+        # Mistral Small 3.1
+        Case(
+            "mistral3-small",
+            "Mistral3Config",
+            "bpe",
+            {"vision_config": _PIXTRAL, "tie_word_embeddings": False}
+            | {
+                "text_config": GQA
+                | BPE
+                | _WORDS
+                | theta(5000.0)
+                | {"model_type": "mistral", "head_dim": 24, "sliding_window": None}
+            },
+            head="Mistral3ForConditionalGeneration",
+        ),
     )
 }  # fmt: skip
 
 _ACT = {"hidden_act": "relu"}
 UNSAID: dict[str, dict[str, Any]] = {
+    "mistral3": _ACT | {"rope.rope_type": "dynamic", "sliding_window": 16},
     "llama4": _ACT
     | {"rope.rope_type": "dynamic", "attention_bias": True, "attention_chunk_size": 16, "attn_scale": 0.2}
     | {"attn_temperature_tuning": False, "floor_scale": 16, "unrotated_every": 2, "full_attention_every": 2}

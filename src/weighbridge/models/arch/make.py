@@ -99,8 +99,8 @@ def llama3_parameters(values: Sequence[float], base: float) -> dict[str, Any] | 
 
 
 def _candidates(values: Sequence[float], base: float, factor: float) -> Iterator[tuple[float, float, float]]:
-    """Likely (low, high, trained length): the usual ones (Llama 3's blend, Llama 4's step), then those that two points of
-    the blend determine."""
+    """Likely (low, high, trained length): the usual ones (Llama 3's blend, Llama 4's step), then those that two points
+    of the blend determine."""
     yield from product((1.0,), (4.0, 1.0), (8192.0, *(float(1 << n) for n in range(4, 21) if n != 13)))
     waves = _wavelengths(base, 2 * len(values))
     blend = [(1.0 / w, (1 / v - 1 / factor) / (1 - 1 / factor)) for w, v in zip(waves, values, strict=True)

@@ -110,6 +110,9 @@ class Family:
 
     def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.whole(config)
+        if architecture.part:  # the class of the part
+            same = [a for a in self.architectures.values() if a.model_type == whole.get("model_type")]
+            architecture = (*same, architecture)[0]
         facts = effective(whole, architecture.defaults, architecture.null, architecture.full_layers)
         count = self._layer_count("hf", facts) if self.kinds else 0
         return {**facts, "layer_count": count, "layer_sets": layer_sets(self.kinds, "hf", facts, count)}

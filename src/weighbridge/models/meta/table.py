@@ -244,8 +244,8 @@ def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, A
 def _implied(config: dict[str, Any], family: Family) -> None:
     """What every GGUF of the family means without a key, where the class's default is another."""
     for key, values in table().rules(family).silent.items():
-        if values and config.get(key) is not None and config[key] not in values:
-            config[key] = values[0]
+        if config.get(key) is not None and config[key] not in values:
+            config[key] = values[0] if values else None
 
 
 def _lessened(config: dict[str, Any], architecture: Architecture, family: Family) -> None:
