@@ -72,7 +72,7 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     _save(folder, {name: a for name, a in arrays.items() if name not in case.beyond})
     out |= _reference(folder, parent, case)
     _save(folder, arrays)
-    model_class = getattr(transformers, config["architectures"][0], None)
+    model_class: Any = getattr(transformers, config["architectures"][0], None)
     if "hf5" in case.recorded:
         held = model_class.from_pretrained(folder, dtype="float32").state_dict()
         tied = config.get("tie_word_embeddings")
