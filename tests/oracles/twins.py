@@ -198,10 +198,51 @@ def _joined(config: Config, name: str, tensor: Any) -> Tensors:
     return {name.replace("query_key_value", f"{part}_proj"): t for part, t in zip("qkv", cut, strict=True)}
 
 
+_QWEN = {
+    "transformer.wte": "model.embed_tokens",
+    "transformer.ln_f": "model.norm",
+    "transformer.h.": "model.layers.",
+    "ln_1": "input_layernorm",
+    "ln_2": "post_attention_layernorm",
+    "attn.c_proj": "self_attn.o_proj",
+    ".attn.": ".self_attn.",
+    "mlp.w2": "mlp.gate_proj",
+    "mlp.w1": "mlp.up_proj",
+    "mlp.c_proj": "mlp.down_proj",
+}
+
+
+def _qwen(config: Config) -> dict[str, Any]:
+    return {
+        "intermediate_size": config["intermediate_size"] // 2,
+        "rms_norm_eps": config["layer_norm_epsilon"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": config["rotary_emb_base"]},
+    }
+
+
+def _thirds(config: Config, name: str, tensor: Any) -> Tensors:
+    """q, k and v, each as wide as the model."""
+    if "c_attn" not in name:
+        return {name: tensor}
+    return {name.replace("c_attn", f"{part}_proj"): t for part, t in zip("qkv", tensor.chunk(3), strict=True)}
+
+
+def _orion(config: Config) -> dict[str, Any]:
+    return {
+        "intermediate_size": config["intermediate_size"],
+        "layer_norm_eps": config["rms_norm_eps"],
+        "use_parallel_residual": False,
+        "use_qkv_bias": False,
+        **_rope(config, partial_rotary_factor=1.0),
+    }
+
+
 TWINS: dict[str, Twin] = {
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
     "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),
     "ExaoneForCausalLM": Twin("LlamaConfig", _llama, _EXAONE),
+    "QWenLMHeadModel": Twin("Qwen2Config", _qwen, _QWEN, _thirds),
+    "OrionForCausalLM": Twin("StableLmConfig", _orion, {}),
     "ChatGLMModel": Twin("GlmConfig", _chatglm, _CHATGLM, _joined),
     "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _joined),
 }

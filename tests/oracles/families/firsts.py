@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GLM, GQA, theta
+from tests.oracles.families.common import BPE, GLM, GQA, SPM, theta
 
 _MPT: dict[str, Any] = BPE | {
     "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 256, "layer_norm_epsilon": 5e-2,
@@ -19,6 +19,11 @@ _GLM_OURS = {
     "chatglm.attention.layer_norm_rms_epsilon": 3e-3,
     "chatglm.rope.freq_base": 5000.0,
 }
+
+_MINICPM3: dict[str, Any] = GQA | SPM | {
+    "num_key_value_heads": 4, "q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+    "v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256,
+}  # fmt: skip
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -85,12 +90,48 @@ CASES: dict[str, Case] = {
             ours=_GLM_OURS,
             unheld=frozenset({"bos_token_id"}),
         ),
+        Case(
+            "minicpm3",
+            "MiniCPM3Config",
+            "spm",
+            _MINICPM3 | theta(10000.0),
+            tolerance=1e-2,
+        ),
+        Case(
+            "minicpm3-long",
+            "MiniCPM3Config",
+            "spm",
+            _MINICPM3
+            | {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 10000.0,
+                    "short_factor": [1.0 + i / 16 for i in range(8)],
+                    "long_factor": [1.5 + i / 4 for i in range(8)],
+                    "original_max_position_embeddings": 256,
+                },
+                "tie_word_embeddings": False,
+            },
+            recorded=("mlx",),
+            tolerance=1e-2,
+        ),
     )
 }
 
 UNSAID: dict[str, dict[str, Any]] = {
     "starcoder": {"activation_function": "relu", "scale_attn_weights": False, "multi_query": False},
     "glm": {"hidden_act": "relu", "rope.rope_type": "dynamic", "head_dim": 32},
+    "minicpm3": {
+        "hidden_act": "relu",
+        "rope.rope_type": "dynamic",
+        "rope.rope_theta": 5000.0,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "scale_emb": 1,
+        "scale_depth": 1.0,
+        "dim_model_base": 64,
+        "v_head_dim": 8,
+    },
     "mpt": {
         "expansion_ratio": 2,
         "no_bias": False,
