@@ -195,6 +195,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "merge into an unknown token": (lambda: bpe(lambda t: t["model"]["merges"].append(["!", "!!"])), "merge"),
     "merge of three": (lambda: bpe(lambda t: t["model"]["merges"].append("a b c")), r"merges\[\d+\]"),
     "merge of numbers": (lambda: bpe(lambda t: t["model"]["merges"].append([1, 2])), r"\$\.model\.merges"),
+    "no merges": (lambda: bpe(put("model", "merges", value=[])), r"tokenizer\.json, merges: .*without merges"),
     "added id of 10^9": (lambda: bpe(extra("<x>", 10**9)), r"added_tokens"),
     "added id beyond vocab_size": (lambda: {**bpe(extra("<x>", 704)), "config.json": {"vocab_size": 704}}, "704"),
     "added token with two ids": (lambda: bpe(extra("<|begin_of_text|>", 3)), "contradicts"),
@@ -234,6 +235,8 @@ UNSUPPORTED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "word model": (
         lambda: {"tokenizer.model": dump(Spm(["<unk>", "a"], [0, 0], [2, 1], model_type=3))}, "neither BPE nor Unigram",
     ),
+    "rwkv": (lambda: {"rwkv_vocab_v20230424.txt": b"1 '\\x00' 1\n"}, "rwkv_vocab_v20230424.txt: RWKV World"),
+    "plamo": (lambda: {"tokenizer.jsonl": b'["<unk>", 0.0, "UNKNOWN"]\n'}, "PLaMo 2"),
     "suffix": (lambda: bpe(put("model", "end_of_word_suffix", value="</w>")), "suffix"),
     "prefix": (
         lambda: {"tokenizer.json": {"model": {
@@ -241,7 +244,6 @@ UNSUPPORTED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         }}},
         "@@",
     ),
-    "no merges": (lambda: bpe(put("model", "merges", value=[])), "without merges"),
     "lowercase": (lambda: bpe(put("normalizer", value={"type": "Lowercase"})), "--pre"),
 }  # fmt: skip
 
@@ -304,9 +306,11 @@ def test_bad_keys_are_format_errors(keys: dict[str, Any], why: str) -> None:
 
 
 def test_other_models_are_unsupported() -> None:
-    for name in ("rwkv", "gemma4", "none"):
-        with pytest.raises(UnsupportedError, match=name):
+    for name in ("rwkv", "plamo2", "plamo3", "hybriddna", "whitespace", "none"):
+        with pytest.raises(UnsupportedError, match=rf"'{name}' \(.+no file of a model folder can say it"):
             from_gguf({**GGUF, "tokenizer.ggml.model": name})
+    with pytest.raises(UnsupportedError, match="type 'own'"):
+        from_gguf({**GGUF, "tokenizer.ggml.model": "own"})
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,35 @@ def test_a_gguf_survives_the_way_over_a_folder(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "wordpiece"])  # whose types tell how a token is spelled
+def test_types_that_no_file_tells_survive(kind: str, tmp_path: Path) -> None:
+    """As real files have them: a bos of type "normal", padding of type "unknown", unused words. llama.cpp and
+    transformers split text as before."""
+    vocab = replace(trained(kind), max_length=None)
+    word = next(i for i in range(len(vocab) - 20, len(vocab)) if vocab.types[i] == TokenType.NORMAL)
+    eos = vocab.special.get("eos", vocab.special.get("sep", 2))
+    pad = f"[PAD{len(vocab)}]"
+    more = {"tokens": [*vocab.tokens, pad], "types": [*vocab.types, int(TokenType.UNKNOWN)]}
+    more["types"][word], more["types"][eos] = int(TokenType.UNUSED), int(TokenType.NORMAL)
+    scores = [*vocab.scores, -1000.0] if len(vocab.scores) else ()
+    vocab = through_file(replace(vocab, scores=scores, **more), tmp_path / "v.gguf")
+    folder = write_folder(to_hf(vocab), tmp_path / "folder", vocab)
+    back = from_hf(reader(folder))
+    assert list(back.types) == list(vocab.types)
+    assert list(back.tokens) == list(vocab.tokens)
+    sample = ["Hello world", "two words"]
+    assert auto_ids(folder, sample) == llamacpp_ids(vocab, sample) == llamacpp_ids(back, sample)
+
+
+@pytest.mark.parametrize(("types", "why"), [({"99999": 3}, "outside"), ({"1": 9}, "gguf_token_types"), ([1], "types")])
+def test_bad_types_are_a_format_error(types: object, why: str) -> None:
+    files = folder_files("bpe")
+    config = {**json.loads(files["tokenizer_config.json"]), "gguf_token_types": types}
+    with pytest.raises(FormatError, match=why):
+        from_hf(reading({**files, "tokenizer_config.json": config}))
+
+
+@pytest.mark.oracle
 def test_minilm(tmp_path: Path) -> None:
     folder = minilm.folder()
     if folder is None:

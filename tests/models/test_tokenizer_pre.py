@@ -295,6 +295,13 @@ def characters(name: str, files: str = "gemma") -> Vocab:
     )
 
 
+def published(vocab: Vocab, **config: Any) -> dict[str, bytes]:
+    """Its folder without the types that our own writer remembers."""
+    files = to_hf(vocab)
+    said = {k: v for k, v in json.loads(files["tokenizer_config.json"]).items() if k != "gguf_token_types"}
+    return {**files, "tokenizer_config.json": json.dumps(said).encode(), "config.json": json.dumps(config).encode()}
+
+
 def raw_texts(name: str) -> list[str]:
     """llama.cpp's mmBERT puts its space behind every row of newlines too, and takes text apart there."""
     return [t for t in NASTY if t and (name != "mmbert" or "\n" not in t)]
@@ -351,8 +358,7 @@ def test_what_gemma_4s_chat_shows_is_no_control_token() -> None:
     vocab = characters("model")
     shown = [*vocab.tokens[:-2], "<|tool_call>", "<channel|>"]
     vocab = replace(vocab, tokens=shown, types=[*vocab.types[:-2], TokenType.CONTROL, TokenType.CONTROL], merges=())
-    files = to_hf(vocab)
-    files["config.json"] = json.dumps({"architectures": ["Gemma4ForCausalLM"]}).encode()
+    files = published(vocab, architectures=["Gemma4ForCausalLM"])
     assert list(from_hf(reading(files)).types[-2:]) == [TokenType.USER_DEFINED] * 2
 
 

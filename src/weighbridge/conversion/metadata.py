@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from weighbridge.base.dtypes import DType, Kind
 from weighbridge.base.dtypes import dtype as dtype_of
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf import KV
 from weighbridge.containers.gguf_meta import kvs
@@ -132,10 +132,20 @@ def for_hf(
         return texts, [*lost, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]
     try:
         vocab = from_gguf(model.metadata)
+        _fits(len(vocab), found.config.get("vocab_size"))
         files = to_hf(vocab)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     return {**texts, **files}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]
+
+
+def _fits(tokens: int, rows: Any) -> None:
+    """A token whose id has no embedding makes a model read beyond its table; llama.cpp doesn't load such a file."""
+    if isinstance(rows, int) and tokens > rows:
+        raise FormatError(
+            "the vocabulary is longer than the embedding", field=_TOKENS, expected=f"<= {rows}", found=tokens,
+            hint="leave the tokenizer out: --no-tokenizer; or take the file from where it was published",
+        )  # fmt: skip
 
 
 def retyped(config: Mapping[str, Any], dtype: str) -> bytes:

@@ -1,7 +1,8 @@
 """Tokenizers and chat templates, both ways: a Hugging Face folder's files <-> `Vocab` <-> a GGUF's keys.
 
-Reading order: vocab (what is carried), files, sentencepiece, merges (the formats), pretokenizer with its table, added
-and special (the reference's rules), hf_read, gguf_form, hf_write.
+Reading order: vocab (what is carried), files, sentencepiece, merges, ranks (the formats), pretokenizer with its table,
+added and special (the reference's rules), spm, unigram, slow, tiktoken, tekken (kinds and their files), hf_read,
+gguf_form, hf_write.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -22,6 +22,9 @@ from weighbridge.models.jsonfile import decode
 T = TypeVar("T")
 Read = Callable[[str], bytes | None]
 Id = Annotated[int, Meta(ge=0, lt=VOCABULARY)]
+# The next step where a tokenizer has other ids than the model.
+OTHERS: Final = "these are another model's files, or added tokens were not embedded; get both from one place"
+Type = Annotated[int, Meta(ge=1, le=6)]
 Json = dict[str, Any]
 
 
@@ -153,6 +156,15 @@ class Folder:
             raise FormatError(str(error), path=name, field=key) from error
         return {i: msgspec.structs.replace(t, id=i) for i, t in found.items()}
 
+    @property
+    def stored_types(self) -> dict[int, int]:
+        """`gguf_token_types` of tokenizer_config.json: types by id that no other file could tell (`hf_write`)."""
+        name, key = "tokenizer_config.json", "gguf_token_types"
+        try:
+            return msgspec.convert((self.settings or {}).get(key) or {}, dict[Id, Type], strict=False)
+        except msgspec.ValidationError as error:
+            raise FormatError(str(error), path=name, field=key) from error
+
     def vocab_size(self, *keys: str) -> int | None:
         """The first of `keys` in config.json that is a count; zero and null say nothing."""
         for key in keys:
@@ -171,3 +183,23 @@ def content(value: Any) -> str | None:
     """The text of a `*_token` entry: a string, or an object with `content`."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
+
+
+def table_of(tokenizer: TokenizerJson) -> dict[str, int]:
+    """The model's vocabulary; FormatError where two tokens have one id."""
+    vocab = tokenizer.model.vocab
+    if not isinstance(vocab, dict):
+        raise FormatError("the vocabulary isn't an object", path="tokenizer.json", field="model.vocab")
+    if not vocab:
+        raise FormatError("the vocabulary is empty", path="tokenizer.json", field="model.vocab")
+    if len(set(vocab.values())) != len(vocab):
+        seen: dict[int, str] = {}
+        for text, index in vocab.items():
+            if seen.setdefault(index, text) != text:
+                raise FormatError(
+                    f"tokens {seen[index]!r} and {text!r} have one id",
+                    path="tokenizer.json",
+                    field="model.vocab",
+                    found=index,
+                )
+    return vocab

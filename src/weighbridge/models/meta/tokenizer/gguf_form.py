@@ -48,6 +48,11 @@ SCALARS: Final[Mapping[str, str]] = {  # field of Vocab -> key
 }
 # Kinds without a default id for a token that may be added: llama.cpp then aborts with the first text.
 NEEDED: Final[Mapping[Kind, tuple[str, ...]]] = {Kind.UNIGRAM: ("bos",), Kind.GEMMA4: ("bos", "eos")}
+OTHER_MODELS: Final[Mapping[str, str]] = {  # what else llama.cpp takes (llama-vocab.cpp, `load`)
+    "rwkv": "RWKV's longest match", "plamo2": "PLaMo 2's lattice", "plamo3": "PLaMo 3's lattice",
+    "hybriddna": "BPE with DNA k-mers", "whitespace": "words of a Chinese BERT", "none": "no tokenizer",
+    "no_vocab": "no tokenizer",
+}  # fmt: skip
 TYPE_COUNT: Final = GGML + "token_type_count"
 CHARSMAP: Final = GGML + "precompiled_charsmap"
 SUPPRESS: Final = GGML + "suppress_tokens"
@@ -121,8 +126,9 @@ def arrays(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         for i, text in enumerate(vocab.tokens):
             if seen.setdefault(text, i) != i:
                 raise FormatError(
-                    f"a token occurs twice, as id {seen[text]} and {i}", field=GGML + "tokens", found=text
-                )
+                    f"a token occurs twice, as id {seen[text]} and {i}", field=GGML + "tokens", found=text,
+                    hint="llama.cpp aborts on such a file; rename one of the two where it is never used",
+                )  # fmt: skip
     rows = (("tokens", "str", vocab.tokens), ("scores", "f32", vocab.scores), ("token_type", "i32", vocab.types))
     for name, kind, values in rows:
         if len(values):
@@ -205,7 +211,11 @@ def from_gguf(metadata: Mapping[str, Any]) -> Vocab:
     if model is None:
         raise FormatError("the file has no tokenizer", field=GGML + "model")
     if model not in set(Kind):
-        raise UnsupportedError(f"a tokenizer of type {model!r}", hint=f"read are {', '.join(Kind)}")
+        whose = OTHER_MODELS.get(model)
+        raise UnsupportedError(
+            f"a tokenizer of type {model!r}" + (f" ({whose}): no file of a model folder can say it" if whose else ""),
+            hint=f"read are {', '.join(Kind)}",
+        )
     tokens = read.array(GGML + "tokens", ("str",))
     if not len(tokens):
         raise FormatError("the vocabulary is empty", field=GGML + "tokens")

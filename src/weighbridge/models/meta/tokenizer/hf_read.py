@@ -26,27 +26,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.models.meta.tokenizer import merges as mergelists
 from weighbridge.models.meta.tokenizer import pretokenizer, ranks, sentencepiece, slow, tekken, tiktoken, unigram
 from weighbridge.models.meta.tokenizer.added import added_tokens, is_control, named_tokens, spoken
-from weighbridge.models.meta.tokenizer.files import AddedToken, Folder, Id, Json, Read, TokenizerJson
-from weighbridge.models.meta.tokenizer.special import Special, normalizer_flags, special, templates
-from weighbridge.models.meta.tokenizer.vocab import (
-    BYTE_TOKEN,
-    NO_SCORE,
-    PAD_SCORE,
-    SPACE,
-    Kind,
-    TokenType,
-    Vocab,
-    padding,
-)
+from weighbridge.models.meta.tokenizer.files import OTHERS, AddedToken, Folder, Json, Read, TokenizerJson, table_of
+from weighbridge.models.meta.tokenizer.special import finish, normalizer_flags, special
+from weighbridge.models.meta.tokenizer.spm import Scores, gemma4, is_spm_like, llama_hf, spm
+from weighbridge.models.meta.tokenizer.vocab import SPACE, Kind, TokenType, Vocab, padding
 
-Scores = Literal["exact", "reference"]
 READ: Final = (
     "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
     "tiktoken.model",
@@ -60,11 +50,9 @@ LLAMA: Final = frozenset(
     )
 )  # fmt: skip
 
-VISIBLE: Final = frozenset(  # of Gemma 4: what the chat parser must see (conversion/gemma.py)
-    (
-        "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
-    )
-)  # fmt: skip
+GEMMA4: Final = "gemma4"
+# Files of tokenizers that llama.cpp has and we don't read.
+UNREAD: Final = {"rwkv_vocab_v20230424.txt": "RWKV World's tokenizer", "tokenizer.jsonl": "PLaMo 2's tokenizer"}
 ROBERTA: Final = ("RobertaModel", "RobertaForSequenceClassification")
 
 
@@ -72,12 +60,29 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
     """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
     `names`, where known, lists the folder's files (for additional_chat_templates/)."""
     folder = Folder(read, tuple(names))
-    tokenizer = folder.tokenizer
+    vocab = vocabulary(folder, pre, scores)
+    types = folder.stored_types
+    if not types:
+        return vocab
+    top = max(types)
+    if top >= len(vocab):
+        raise FormatError(
+            "an id is outside of the vocabulary", path="tokenizer_config.json", field="gguf_token_types",
+            expected=f"< {len(vocab)}", found=top,
+        )  # fmt: skip
+    return replace(vocab, types=[types.get(i, t) for i, t in enumerate(vocab.types)])
+
+
+def vocabulary(folder: Folder, pre: str | None, scores: Scores) -> Vocab:
+    """The tokenizer, by the first of the tries that fits."""
+    tokenizer, read = folder.tokenizer, folder.read
     kind = None if tokenizer is None else model_type(tokenizer)
     if kind == "WordPiece" or (tokenizer is None and read("vocab.txt") is not None):
         return wordpiece(folder, tokenizer, pre)
     if tokenizer is None and read(tekken.NAME) is not None:
         return from_tekken(folder, pre)
+    if kind == "BPE" and tokenizer is not None and (name := raw_name(folder, tokenizer, pre)) is not None:
+        return gemma4(folder, tokenizer) if name == GEMMA4 else byte_level(folder, tokenizer, name)
     file = model_file(folder, kind)
     if kind == "Unigram" or (kind is None and file is not None and file.model.model_type == sentencepiece.UNIGRAM):
         return from_unigram(folder, tokenizer, file, pre)
@@ -89,14 +94,8 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
         raise UnsupportedError(
             f"a tokenizer of type {kind}", hint="WordPiece, Unigram, SentencePiece BPE and byte-level BPE are read"
         )
-    if not is_spm_like(tokenizer):
-        return llama(folder, byte_level(folder, tokenizer, pre))
-    if folder.architecture.startswith("Gemma4"):
-        return gemma4(folder, tokenizer)
-    name = raw_name(folder, tokenizer) if pre is None else pre
-    if name is not None and pretokenizer.known(name).raw:
-        return byte_level(folder, tokenizer, name)
-    return llama(folder, llama_hf(folder, tokenizer, scores))
+    vocab = llama_hf(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
+    return llama(folder, vocab)
 
 
 def model_file(folder: Folder, kind: str | None) -> unigram.File | None:
@@ -137,6 +136,9 @@ def without_json(folder: Folder, pre: str | None) -> Vocab:
     if slow.present(folder):
         return slow.mend(folder, byte_level(folder, slow.tokenizer(folder, pre), pre, slow.MERGES))
     old = tekken.versioned(folder)
+    for file, whose in UNREAD.items():
+        if old is None and folder.read(file) is not None:
+            raise UnsupportedError(f"{file}: {whose} isn't converted", hint="the reference converter does it")
     if old is None:
         raise UnsupportedError(
             "no tokenizer file that we read",
@@ -160,31 +162,6 @@ def model_type(tokenizer: TokenizerJson) -> str:
     return "BPE" if model.merges else "WordPiece"
 
 
-def is_spm_like(tokenizer: TokenizerJson) -> bool:
-    """gguf-py/gguf/vocab.py, `LlamaHfVocab`: byte fallback, and a decoder that is a sequence."""
-    return bool(tokenizer.model.byte_fallback) and (tokenizer.decoder or {}).get("type") == "Sequence"
-
-
-def table_of(tokenizer: TokenizerJson) -> dict[str, int]:
-    """The model's vocabulary; FormatError where two tokens have one id."""
-    vocab = tokenizer.model.vocab
-    if not isinstance(vocab, dict):
-        raise FormatError("the vocabulary isn't an object", path="tokenizer.json", field="model.vocab")
-    if not vocab:
-        raise FormatError("the vocabulary is empty", path="tokenizer.json", field="model.vocab")
-    if len(set(vocab.values())) != len(vocab):
-        seen: dict[int, str] = {}
-        for text, index in vocab.items():
-            if seen.setdefault(index, text) != text:
-                raise FormatError(
-                    f"tokens {seen[index]!r} and {text!r} have one id",
-                    path="tokenizer.json",
-                    field="model.vocab",
-                    found=index,
-                )
-    return vocab
-
-
 @dataclass(frozen=True)
 class Base:
     """A WordPiece or byte-level vocabulary with its added tokens, as `get_vocab_base` sees it."""
@@ -202,8 +179,9 @@ def base(folder: Folder, vocab: dict[str, int], tokenizer: TokenizerJson | None)
     size = folder.vocab_size("vocab_size") or top + 1
     if top >= size:
         raise FormatError(
-            "a token's id is outside of the vocabulary", field="vocab_size", expected=f"> {top}", found=size
-        )
+            "a token's id is outside of the vocabulary", path="config.json", field="vocab_size",
+            expected=f"> {top}", found=size, hint=OTHERS,
+        )  # fmt: skip
     tokens: list[Any] = [None] * size
     types = [int(TokenType.NORMAL)] * size
     for text, index in vocab.items():
@@ -243,7 +221,10 @@ def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: 
     if normalizers and not raw:
         losses = (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
     if not pairs:
-        raise UnsupportedError("byte-level BPE without merges: llama.cpp can't load it")
+        raise FormatError(
+            "byte-level BPE without merges, which llama.cpp can't load", path=path, field="merges",
+            expected="at least one", found=0, hint="get the file from where the model was published",
+        )  # fmt: skip
     state = special(folder, None)
     name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
     if pretokenizer.known(name).add_bos:
@@ -254,25 +235,21 @@ def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: 
     return finish(folder, made, state)
 
 
-def raw_name(folder: Folder, tokenizer: TokenizerJson) -> str | None:
-    """The name for classes whose BPE over characters the reference keeps as such, by their pre-tokenizer."""
+def raw_name(folder: Folder, tokenizer: TokenizerJson, pre: str | None) -> str | None:
+    """The name for classes whose BPE over characters the reference keeps as such, told by the caller or by the class;
+    None for all others."""
+    if not is_spm_like(tokenizer):
+        return None
+    if folder.architecture.startswith("Gemma4"):
+        return GEMMA4
+    if pre is not None:
+        return pre if pretokenizer.known(pre).raw else None
     if folder.architecture == "SarvamMoEForCausalLM":
         return "sarvam-moe"
     if not folder.architecture.startswith("ModernBert"):
         return None
     items = pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
     return "mmbert" if any(item.get("type") == "Metaspace" for item in items) else "granite-embed-multi-311m"
-
-
-def gemma4(folder: Folder, tokenizer: TokenizerJson) -> Vocab:
-    """`Gemma4Model.set_vocab`: `LlamaHfVocab` with its merges; scores that nobody reads."""
-    vocab = llama_hf(folder, tokenizer, "reference")
-    pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
-    types = [int(TokenType.USER_DEFINED) if t in VISIBLE else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
-    return replace(
-        vocab, kind=Kind.GEMMA4, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
-        add={**vocab.add, "bos": True}, losses=(),
-    )  # fmt: skip
 
 
 def recognise(tokenizer: TokenizerJson, known: Mapping[str, int], normalizers: Sequence[str]) -> str:
@@ -336,103 +313,6 @@ def lines(folder: Folder) -> dict[str, int]:
     if not rows:
         raise FormatError("the vocabulary is empty", path="vocab.txt")
     return {row.rstrip("\r"): i for i, row in enumerate(rows)}
-
-
-def spm(folder: Folder, model: sentencepiece.Spm) -> Vocab:
-    """`_create_vocab_sentencepiece`: pieces, then added_tokens.json, then `added_tokens_decoder`, in a padded list."""
-    if model.model_type != sentencepiece.BPE:
-        raise UnsupportedError(
-            "a SentencePiece model that is neither BPE nor Unigram: llama.cpp has no tokenizer for it",
-        )
-    size = folder.vocab_size("vocab_size_per_layer_input", "vocab_size") or len(model.pieces)
-    count = min(size, len(model.pieces))
-    tokens = [*model.pieces[:count], *map(padding, range(count, size))]
-    scores = [*model.scores[:count], *[PAD_SCORE] * (size - count)]
-    # The reference knows no user-defined pieces: they are normal unless `added_tokens_decoder` says more.
-    types = [TokenType.NORMAL if t == TokenType.USER_DEFINED else t for t in model.types[:count]]
-    types += [TokenType.UNUSED] * (size - count)
-    listed: dict[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {}
-    for text, index in listed.items():
-        if index < size:
-            tokens[index], scores[index], types[index] = text, NO_SCORE, TokenType.USER_DEFINED
-    for index, token in folder.added_decoder.items():
-        if index < size:
-            control = token.special or is_control(token.content)
-            types[index] = TokenType.CONTROL if control else TokenType.USER_DEFINED
-            tokens[index] = token.content if control else token.content.replace(SPACE, " ")
-            scores[index] = NO_SCORE
-    losses = ("the SentencePiece normalizer: llama.cpp tokenizes the text as it is",) if model.charsmap else ()
-    made = Vocab(Kind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=losses)
-    if not model.add_dummy_prefix:
-        made = replace(made, add_space_prefix=False)
-    return finish(folder, made, special(folder, size))
-
-
-def llama_hf(folder: Folder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
-    """`LlamaHfVocab`: ids 0.. of the model, then the added tokens beyond them."""
-    vocab = table_of(tokenizer)
-    size = len(vocab)
-    if max(vocab.values()) != size - 1:
-        raise FormatError("ids have gaps", path="tokenizer.json", field="model.vocab", expected=f"0..{size - 1}")
-    pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
-    mergelists.check(pairs, vocab, "tokenizer.json")
-    added = added_tokens(folder, vocab, tokenizer)
-    controls = set(named_tokens(folder, vocab | {t.content: i for i, t in added.items()}).values())
-    tokens: list[Any] = [None] * size
-    types = [int(TokenType.NORMAL)] * size
-    for text, index in vocab.items():
-        tokens[index] = text
-        if text.startswith("<0x") and BYTE_TOKEN.fullmatch(text):
-            types[index] = int(TokenType.BYTE)
-    for index in controls:
-        if index < size and types[index] != TokenType.BYTE:
-            types[index] = int(TokenType.CONTROL)
-    for index, token in sorted(added.items()):
-        if index >= size:
-            tokens.append(token.content)
-            types.append(int(TokenType.CONTROL if index in controls else TokenType.USER_DEFINED))
-    values = [NO_SCORE] * len(tokens)
-    if scores == "exact":
-        exact = mergelists.to_scores(pairs, vocab, size)
-        values[:size] = [NO_SCORE if i in controls else s for i, s in enumerate(exact)]
-    made = Vocab(Kind.SPM, tokens, types, values, pre="default", losses=metaspace_losses(tokenizer))
-    if not prefixes_space(tokenizer):
-        made = replace(made, add_space_prefix=False)
-    return finish(folder, made, special(folder, len(tokens)))
-
-
-def metaspace_losses(tokenizer: TokenizerJson) -> tuple[str, ...]:
-    """`Metaspace` treats spaces otherwise than SentencePiece does, and llama.cpp does as SentencePiece."""
-    items = [n for n in pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers") if n.get("type") == "Metaspace"]
-    if not items or items[0].get("prepend_scheme", "always") == "never":
-        return ()
-    return ("Metaspace puts no space before a text that begins with one, or after special tokens: llama.cpp does",)
-
-
-def prefixes_space(tokenizer: TokenizerJson) -> bool:
-    """Is a space put before the text: by a `Prepend` normalizer, or by a `Metaspace` that doesn't say "never"?"""
-    items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
-    items += pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
-    return any(
-        n.get("type") == "Prepend" or (n.get("type") == "Metaspace" and n.get("prepend_scheme", "always") != "never")
-        for n in items[:JSON_DEPTH]
-    )
-
-
-def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
-    """Special ids, flags, templates: `SpecialVocab` for all kinds."""
-    flags: dict[str, Any] = {}
-    if vocab.kind != Kind.WORDPIECE and folder.tokenizer is not None:
-        flags = normalizer_flags(folder.tokenizer.normalizer)
-    length = (folder.settings or {}).get("model_max_length")
-    limit = length if isinstance(length, int) and 0 < length < 1 << 31 else None
-    ids = {r: i for r, i in state.ids.items() if i < len(vocab)}
-    outside = {r: i for r, i in {**state.outside, **state.ids}.items() if r not in ids}
-    lost = [f"the {r} token's id {i}: the vocabulary has {len(vocab)} tokens" for r, i in outside.items()]
-    return replace(
-        vocab, special=ids, add=state.add, templates=templates(folder), max_length=limit,
-        losses=(*vocab.losses, *lost), **flags,
-    )  # fmt: skip
 
 
 def llama(folder: Folder, vocab: Vocab) -> Vocab:

@@ -22,10 +22,11 @@ from typing import Any, Final
 
 import msgspec
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.models.meta.tokenizer import merges as mergelists
 from weighbridge.models.meta.tokenizer import pretokenizer, sentencepiece, unigram
 from weighbridge.models.meta.tokenizer.files import Json
+from weighbridge.models.meta.tokenizer.hf_read import from_hf
 from weighbridge.models.meta.tokenizer.vocab import (
     BYTE_TOKEN,
     NO_SCORE,
@@ -53,7 +54,8 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
     table = Table(vocab)
     files = {"tokenizer.json": encode(tokenizer_json(vocab, table))}
     roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
-    files["tokenizer_config.json"] = encode(settings(vocab, table, roles), indent=2)
+    said = settings(vocab, table, roles)
+    files["tokenizer_config.json"] = encode(said, indent=2)
     files["special_tokens_map.json"] = encode({f"{r}_token": t for r, t in roles.items()}, indent=2)
     kept = [t for t in vocab.templates if not is_name(t)]
     if [t.name for t in kept] == ["default"]:
@@ -64,7 +66,22 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
         files |= unigram.model_file(vocab, table.kept, table.types[: len(table.kept)])
     if vocab.kind == Kind.WORDPIECE:
         files["vocab.txt"] = "".join(t + "\n" for t in table.kept).encode()
+    types = untold(vocab, files)
+    if types:
+        files["tokenizer_config.json"] = encode({**said, "gguf_token_types": types}, indent=2)
     return files
+
+
+def untold(vocab: Vocab, files: Mapping[str, bytes]) -> dict[str, int]:
+    """The types by id that reading the files would not give back, as of a special token of type "normal". Nobody but a
+    conversion back reads them."""
+    architectures = ["Gemma4ForCausalLM"] if vocab.kind == Kind.GEMMA4 else []
+    config = encode({"vocab_size": len(vocab), "architectures": architectures})
+    try:
+        back = from_hf({**files, "config.json": config}.get, pre=vocab.pre or None)
+    except WeighbridgeError:
+        return {}
+    return {str(i): t for i, (t, other) in enumerate(zip(vocab.types, back.types, strict=False)) if t != other}
 
 
 def is_name(template: Template) -> bool:
@@ -89,6 +106,11 @@ def losses(vocab: Vocab) -> tuple[str, ...]:
     unset = sorted(set(vocab.special) - set(TOKEN_ROLES) - {"eot", "eom"})
     if unset:
         out.append(f"special tokens that tokenizer files have no field for: {', '.join(unset)}")
+    beyond = [f"{r} ({i})" for r, i in vocab.special.items() if i >= len(vocab)]
+    if beyond:
+        out.append(f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}")
+    if vocab.kind == Kind.BPE and len(vocab.scores) and any(vocab.scores):
+        out.append("scores of a byte-level BPE, which nobody reads")
     if vocab.suppress:
         out.append("the list of suppressed tokens belongs into generation_config.json")
     return tuple(out)
@@ -247,6 +269,11 @@ def bpe_parts(vocab: Vocab, table: Table) -> Json:
     row = pretokenizer.known(name := vocab.pre or "default")
     if row.raw:
         return raw_parts(vocab, table)
+    if not len(vocab.merges) and row.name != "KIMI_K2":
+        raise FormatError(
+            "byte-level BPE without merges, which llama.cpp can't load", field="tokenizer.ggml.merges",
+            expected="at least one", found=0, hint="leave the tokenizer out: --no-tokenizer",
+        )  # fmt: skip
     pairs = mergelists.parted(vocab.merges)
     mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
     return {

@@ -12,13 +12,13 @@ kept as they are, since files in the field were made with them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.models.meta.tokenizer.files import AddedToken, Folder, Json, Piece, Processor, content
-from weighbridge.models.meta.tokenizer.vocab import Template
+from weighbridge.models.meta.tokenizer.vocab import Kind, Template, Vocab
 
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 NAMES: Final = ("tool_use", "rag")  # additional templates that are tried when a folder can't be listed
@@ -238,3 +238,22 @@ def listed(value: Any) -> tuple[Template, ...]:
 def safe(name: str) -> str:
     """A name becomes part of a key: all but ASCII letters and digits is `_` (gguf_writer.py, `add_chat_template`)."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+
+
+def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
+    """Special ids, flags, templates: `SpecialVocab` for all kinds."""
+    flags: dict[str, Any] = {}
+    if vocab.kind != Kind.WORDPIECE and folder.tokenizer is not None:
+        flags = normalizer_flags(folder.tokenizer.normalizer)
+    length = (folder.settings or {}).get("model_max_length")
+    limit = length if isinstance(length, int) and 0 < length < 1 << 31 else None
+    ids = {r: i for r, i in state.ids.items() if i < len(vocab)}
+    outside = {r: i for r, i in {**state.outside, **state.ids}.items() if r not in ids}
+    if not (texts := templates(folder)) and folder.read("chat_template.jinja"):
+        missing = "says null" if folder.settings else "is missing or empty"
+        vocab = replace(vocab, losses=(*vocab.losses, f"chat_template.jinja: tokenizer_config.json {missing}"))
+    lost = [f"the {r} token's id {i}: the vocabulary has {len(vocab)} tokens" for r, i in outside.items()]
+    return replace(
+        vocab, special=ids, add=state.add, templates=texts, max_length=limit,
+        losses=(*vocab.losses, *lost), **flags,
+    )  # fmt: skip
