@@ -8,6 +8,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.models._tokenizers import (
@@ -152,7 +153,7 @@ def test_types_that_no_file_tells_survive(kind: str, tmp_path: Path) -> None:
     word = next(i for i in range(len(vocab) - 20, len(vocab)) if vocab.types[i] == TokenType.NORMAL)
     eos = vocab.special.get("eos", vocab.special.get("sep", 2))
     pad = f"[PAD{len(vocab)}]"
-    more = {"tokens": [*vocab.tokens, pad], "types": [*vocab.types, int(TokenType.UNKNOWN)]}
+    more: dict[str, Any] = {"tokens": [*vocab.tokens, pad], "types": [*vocab.types, int(TokenType.UNKNOWN)]}
     more["types"][word], more["types"][eos] = int(TokenType.UNUSED), int(TokenType.NORMAL)
     scores = [*vocab.scores, -1000.0] if len(vocab.scores) else ()
     vocab = through_file(replace(vocab, scores=scores, **more), tmp_path / "v.gguf")
