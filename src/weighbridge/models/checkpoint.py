@@ -173,11 +173,18 @@ class Checkpoint(Closing):
     def stored(self) -> Mapping[str, Node]:
         return _StoredTensors(self.index, node_of) if self.nodes is None else self.nodes
 
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What a packing may ask where shapes leave something open: config.json, and the files' own metadata in it."""
+        from weighbridge.packings import METADATA
+
+        return {} if self.format == "gguf" else {**self.config, METADATA: self.metadata}
+
     @cached_property
     def logical(self) -> Mapping[str, Node]:
         from weighbridge.packings import unpack
 
-        return unpack(self.stored, {} if self.format == "gguf" else self.config)
+        return unpack(self.stored, self.told)
 
     @cached_property
     def roles(self) -> Mapping[Any, Node]:

@@ -6,12 +6,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weighbridge.packings import affine, awq, base, bitsandbytes, compressed, ggml, gptq, microfloat, planes, scaled
-from weighbridge.packings.base import Trouble, Unpacker
+from weighbridge.packings import (
+    affine,
+    awq,
+    base,
+    bitsandbytes,
+    compressed,
+    ggml,
+    gptq,
+    microfloat,
+    planes,
+    scaled,
+    torchao,
+)
+from weighbridge.packings.base import METADATA, Trouble, Unpacker
 from weighbridge.tensors.nodes import Node
 
+__all__ = ["METADATA", "REGISTRY", "unpack"]
+
 REGISTRY: Final[tuple[Unpacker, ...]] = (
-    affine, gptq, awq, ggml, microfloat, compressed, planes, scaled, bitsandbytes,
+    affine, gptq, awq, ggml, microfloat, compressed, planes, scaled, bitsandbytes, torchao,
 )  # fmt: skip
 
 

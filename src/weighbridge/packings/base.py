@@ -8,13 +8,16 @@ A packing never sees a container: names and nodes come in, names and nodes go ou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.kinds import Bytes
 from weighbridge.tensors.nodes import Node
+
+#: The key of a config under which a file's own metadata stands, which some writers tell more in.
+METADATA: Final = "__metadata__"
 
 Nodes = Mapping[str, Node]
 Config = Mapping[str, Any]

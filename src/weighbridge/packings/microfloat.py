@@ -139,7 +139,7 @@ def _gpt_oss(module: str, tensors: Nodes) -> Found | None:
                  "blocks and scales don't belong together", "U8 [.., groups, 16] and U8 [.., groups]",
                  described(nodes))  # fmt: skip
             nodes["codes"] = n.reshape(nodes["codes"], (*lead, groups * size))
-            return _found(module + codes, module, nodes, E8M0, frozenset({module + codes, module + scales}))
+            return found(module + codes, module, nodes, E8M0, frozenset({module + codes, module + scales}))
     return None
 
 
@@ -161,7 +161,7 @@ def _mlx(module: str, tensors: Nodes) -> Found | None:
         return None  # mxfp8
     overall = tensors.get(f"{module}.global_scale")
     need(overall is None, module, "a stack of experts with global scales", "no global_scale", "global_scale")
-    return _found(f"{module}.weight", module, nodes, scale, stored(module, tensors, (".weight", ".scales")))
+    return found(f"{module}.weight", module, nodes, scale, stored(module, tensors, (".weight", ".scales")))
 
 
 _PACKED: Final = MappingProxyType(
@@ -190,12 +190,14 @@ def _with_global(module: str, tensors: Nodes, parts: Mapping[str, str], *, divid
         spec = nodes["global"].spec
         need(spec.dtype is F32 and spec.elements == 1, module, "the global scale is misshapen", "one F32", spec)
     names = stored(module, tensors, (*parts.values(), *_BESIDE))
-    return _found(f"{module}.weight", module, nodes, scale, names, divided)
+    return found(f"{module}.weight", module, nodes, scale, names, divided)
 
 
-def _found(
+def found(
     name: str, module: str, nodes: dict[str, Node], scale: DType, names: frozenset[str], divided: bool = False
 ) -> Found:
+    """The tensor of codes, scales and, where it is there, a global scale. FormatError where they don't belong
+    together."""
     codes, scales = nodes["codes"].spec, nodes["scales"].spec
     six = scale is E8M0 and codes.row_bytes == 24 * scales.shape[-1]
     columns = codes.row_bytes * 8 // (6 if six else 4)

@@ -50,6 +50,8 @@ _SETTINGS: Final = (
     "nbits", "group_size", "shape", "axis", "packing", "view_as_float", "compute_dtype", "unpack_view_dtype",
     "offload_meta", "encoded_state_dict", "stores_quant_config", "channel_wise", "optimize", "round_zero",
 )  # fmt: skip
+# Why such a tensor is decoded wherever it goes, for the plan.
+_WHY: Final = "no other form has its codes in planes"
 _KINDS: Final = MappingProxyType({"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"})
 # bits -> the shifts of the parts, first rows first.
 _SHIFTS: Final[Mapping[int, tuple[int, ...]]] = MappingProxyType(
@@ -144,7 +146,7 @@ def _plane(
         else:
             held[m] = n.slice_rows(n.reshape(nodes[m], (nodes[m].spec.elements, 1)), lo, (hi - lo, 1))
     packing = Plane("hqq", bits, shift, codes.spec.dtype, nodes["scale"].spec.dtype, axis == 0)
-    return n.decode(Packed(Spec((hi - lo, columns), F32), packing, held))
+    return n.decode(Packed(Spec((hi - lo, columns), F32), packing, held), _WHY)
 
 
 # ------------------------------------------------------------------------------------------------ BitNet
@@ -168,5 +170,5 @@ def _bitnet(module: str, tensors: Nodes, config: Config) -> Found | None:
         held = {"codes": weight, "scale": n.const(np.full((1, 1), value, np.float32), F32),
                 "zero": n.const(np.ones((1, 1), np.float32), F32)}  # fmt: skip
         packing = Plane("bitnet", 2, shift, U8, F32, True)
-        parts.append(n.decode(Packed(Spec((rows, columns), F32), packing, held)))
+        parts.append(n.decode(Packed(Spec((rows, columns), F32), packing, held), _WHY))
     return Found(f"{module}.weight", n.concat(parts), stored(module, tensors, (".weight", ".weight_scale")))

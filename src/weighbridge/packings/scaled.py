@@ -90,7 +90,7 @@ def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None
         weight = _mlx(weight, scales)
     if weight is None or weight.spec.dtype not in _SMALL:
         return None
-    return Found(name, _packed(module, weight, scales), stored(module, tensors, (*_BESIDE, key)) | {name})
+    return Found(name, packed(module, weight, scales), stored(module, tensors, (*_BESIDE, key)) | {name})
 
 
 def _mlx(words: Node, scales: Node) -> Node | None:
@@ -99,7 +99,8 @@ def _mlx(words: Node, scales: Node) -> Node | None:
     return n.retyped(words, _E4M3, columns) if groups and columns == groups * 32 else None
 
 
-def _packed(module: str, weight: Node, scales: Node) -> Packed:
+def packed(module: str, weight: Node, scales: Node) -> Packed:
+    """8-bit floats and the scales of their rectangles. FormatError where they don't belong together."""
     need(len(weight.spec.shape) in (2, 3) and weight.spec.elements > 0, module, "the weight is no matrix",
          "[out, in] or [experts, out, in]", weight.spec)  # fmt: skip
     if scales.spec.dtype is U8:
