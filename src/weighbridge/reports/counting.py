@@ -53,6 +53,19 @@ def _times(suffix: str, factor: int) -> _Count:
     return lambda group, told: _stored(group, suffix) * factor
 
 
+def _micro(group: _Group, told: Told) -> int:
+    """Two floats of 4 bits a byte; where 32 of them are 24 bytes, they have 6 bits."""
+    packed, scales = group["weight_packed"], group["weight_scale"]
+    six = bool(scales.shape) and packed.shape[-1] == 24 * scales.shape[-1]
+    return packed.spec.elements * 4 // 3 if six else packed.spec.elements * 2
+
+
+def _torchao(group: _Group, told: Told) -> int:
+    """A byte a code, of floats of 4 bits half of one."""
+    codes = group["_weight_qdata"]
+    return codes.spec.elements * (2 if codes.dtype.name == "U8" else 1)
+
+
 def _bytes_as_nibbles(suffix: str) -> _Count:
     return lambda group, told: group[suffix].nbytes * 2
 
@@ -99,8 +112,11 @@ SCHEMES: Final = (
     Scheme("compressed-tensors", "weight_packed", ("weight_shape", "weight_scale"),
            ("weight_zero_point", "weight_g_idx"), ("I32",), _words("weight_packed")),
     Scheme("fp4-packed", "weight_packed", ("weight_scale",), ("weight_global_scale", "input_global_scale"), ("U8",),
-           _times("weight_packed", 2)),
+           _micro),
     Scheme("nvfp4", "weight", ("weight_scale", "weight_scale_2"), ("input_scale",), ("U8",), _times("weight", 2)),
+    Scheme("ggml-nvfp4", "weight", ("scale",), ("input_scale",), ("NVFP4",), _times("weight", 1)),
+    Scheme("torchao", "_weight_qdata", ("_weight_scale",), ("_weight_zero_point", "_weight_per_tensor_scale"),
+           ("I8", "F8_E4M3", "U8"), _torchao),
     Scheme("bnb-4bit", "weight",
            ("weight.absmax", "weight.quant_state.bitsandbytes__nf4|weight.quant_state.bitsandbytes__fp4"),
            ("weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map"), (), _bytes_as_nibbles("weight")),

@@ -44,11 +44,12 @@ def unpacked(repo: Repo) -> Unpacked | None:
 def _unpack(index: Index, config: Mapping[str, Any]) -> Unpacked | None:
     if not counting.count(index.entries).schemes:
         return None
-    from weighbridge.packings import unpack
+    from weighbridge.packings import METADATA, unpack
 
     stored = {e.name: node_of(index, e) for e in index}
     troubles: list[WeighbridgeError] = []
-    return Unpacked(stored, unpack(stored, config, troubles.append), troubles)
+    told = {**config, METADATA: index.metadata}
+    return Unpacked(stored, unpack(stored, told, troubles.append), troubles)
 
 
 def shapes(repo: Repo) -> dict[str, tuple[int, ...]] | None:
