@@ -65,18 +65,21 @@ def _renamed(name: str, pairs: Pairs) -> str:
     return name
 
 
+_WORDS = {
+    "hidden_size": ("hidden_size", "n_embd"),
+    "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "num_key_value_heads": (
+        "num_key_value_heads", "multi_query_group_num", "num_query_groups", "num_attention_heads", "n_head",
+    ),
+    "max_position_embeddings": ("max_position_embeddings", "seq_length", "n_positions"),
+}  # fmt: skip
+
+
 def _common(config: Config) -> dict[str, Any]:
     """What all say, each in its own words."""
-    heads = config["num_attention_heads"]
-    layers = config.get("num_hidden_layers", config.get("num_layers"))
-    return {
-        "vocab_size": config["vocab_size"],
-        "hidden_size": config["hidden_size"],
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": config.get("num_key_value_heads", config.get("multi_query_group_num")) or heads,
-        "max_position_embeddings": config.get("max_position_embeddings", config.get("seq_length")),
-    }
+    said = {ours: next(config[word] for word in words if word in config) for ours, words in _WORDS.items()}
+    return {"vocab_size": config["vocab_size"], **said}
 
 
 def _rope(config: Config, **more: Any) -> dict[str, Any]:
@@ -237,10 +240,40 @@ def _orion(config: Config) -> dict[str, Any]:
     }
 
 
+_CODESHELL = {
+    "transformer.wte": "model.embed_tokens",
+    "transformer.ln_f": "model.norm",
+    "transformer.h.": "model.layers.",
+    "ln_1": "input_layernorm",
+    "ln_2": "post_attention_layernorm",
+    "attn.c_proj": "self_attn.o_proj",
+    ".attn.": ".self_attn.",
+}
+
+
+def _codeshell(config: Config) -> dict[str, Any]:
+    return {
+        "intermediate_size": config["n_embd"] * 4,
+        "norm_epsilon": config["layer_norm_epsilon"],
+        "sliding_window": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+
+
+def _grouped_at_the_end(config: Config, name: str, tensor: Any) -> Tensors:
+    """CodeShell: all queries, all keys, all values."""
+    if "c_attn" not in name:
+        return {name: tensor}
+    pairs = config["num_query_groups"] * config["n_embd"] // config["n_head"]
+    cut = tensor.split([config["n_embd"], pairs, pairs])
+    return {name.replace("c_attn", f"{part}_proj"): t for part, t in zip("qkv", cut, strict=True)}
+
+
 TWINS: dict[str, Twin] = {
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
     "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),
     "ExaoneForCausalLM": Twin("LlamaConfig", _llama, _EXAONE),
+    "CodeShellForCausalLM": Twin("Starcoder2Config", _codeshell, _CODESHELL, _grouped_at_the_end),
     "QWenLMHeadModel": Twin("Qwen2Config", _qwen, _QWEN, _thirds),
     "OrionForCausalLM": Twin("StableLmConfig", _orion, {}),
     "ChatGLMModel": Twin("GlmConfig", _chatglm, _CHATGLM, _joined),

@@ -230,6 +230,41 @@ _ORION_DEFAULTS = _LLAMA | {
     "tie_word_embeddings": False, "attention_bias": False,
 }  # fmt: skip
 
+_CODESHELL: Shapes = {
+    "transformer.wte.weight": (_BPE, 64),
+    **_layers(
+        2,
+        {
+            "transformer.h.{l}.ln_1.weight": (64,),
+            "transformer.h.{l}.ln_1.bias": (64,),
+            "transformer.h.{l}.attn.c_attn.weight": (128, 64),
+            "transformer.h.{l}.attn.c_attn.bias": (128,),
+            "transformer.h.{l}.attn.c_proj.weight": (64, 64),
+            "transformer.h.{l}.attn.c_proj.bias": (64,),
+            "transformer.h.{l}.ln_2.weight": (64,),
+            "transformer.h.{l}.ln_2.bias": (64,),
+            "transformer.h.{l}.mlp.c_fc.weight": (256, 64),
+            "transformer.h.{l}.mlp.c_fc.bias": (256,),
+            "transformer.h.{l}.mlp.c_proj.weight": (64, 256),
+            "transformer.h.{l}.mlp.c_proj.bias": (64,),
+        },
+    ),
+    "transformer.ln_f.weight": (64,),
+    "transformer.ln_f.bias": (64,),
+    "lm_head.weight": (_BPE, 64),
+}
+_CODESHELL_SAID: dict[str, Any] = BPE | {
+    "model_type": "codeshell", "n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "num_query_groups": 2,
+    "layer_norm_epsilon": 5e-2, "activation_function": "gelu_pytorch_tanh", "scale_attn_weights": True,
+    "position_embedding_type": "rope", "group_query_attention": True, "tie_word_embeddings": False,
+}  # fmt: skip
+_CODESHELL_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 70144, "n_positions": 8192, "n_embd": 4096, "n_layer": 42, "n_head": 32, "n_inner": None,
+    "activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-5, "scale_attn_weights": True,
+    "bos_token_id": 70000, "eos_token_id": 70000, "position_embedding_type": "rope", "group_query_attention": True,
+    "num_query_groups": 8, "tie_word_embeddings": False,
+}  # fmt: skip
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -305,6 +340,16 @@ CASES: dict[str, Case] = {
             unheld=frozenset({"score_function"}),
         ),
         Case(
+            "codeshell",
+            "CodeShellForCausalLM",
+            "bpe",
+            _CODESHELL_SAID,
+            shapes=_CODESHELL,
+            defaults=_CODESHELL_DEFAULTS,
+            older=("transformer.h.0.attn.rotary_emb.inv_freq",),
+            gelu=True,
+        ),
+        Case(
             "qwen1",
             "QWenLMHeadModel",
             "qwen",
@@ -359,6 +404,15 @@ UNSAID: dict[str, dict[str, Any]] = {
     },
     "qwen": {"rotary_pct": 0.5, "no_bias": False, "tie_word_embeddings": True} | _ROPE,
     "orion": _ACT | _ROPE | {"attention_bias": True, "rope.rope_theta": 5000.0},
+    "codeshell": {
+        "activation_function": "relu",
+        "scale_attn_weights": False,
+        "position_embedding_type": "learned",
+        "n_inner": 96,
+        "group_query_attention": False,
+        "tie_word_embeddings": True,
+        "rope_scaling": {"type": "linear", "factor": 2.0},
+    },
     "minicpm": _ACT | _ROPE | {"attention_bias": True, "num_experts": 8},
     "bailingmoe2": _ACT
     | _ROPE
