@@ -6,6 +6,7 @@ changed row is seen: the mutations below prove it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.models._tokenizers import NASTY, PLAIN, folder_files, llamacpp_ids, reading, tokenizers_ids, uncut, with_pre
+from tests.oracles import tree
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.meta.tokenizer import Kind, TokenType, Vocab, from_hf, merges, pretokenizer, to_hf
@@ -118,6 +120,18 @@ def test_names_classes_and_switches_are_those_of_the_source() -> None:
     flags = ("ignore_merges", "add_bos")
     assert {n: (c.name, {f for f in flags if getattr(c, f)}) for c in TABLE.classes for n in c.names} == expected
     assert len(TABLE.names) == len(expected)  # no name twice
+
+
+# What the reference calls the pre-tokenizer of WordPiece, where llama.cpp reads no name.
+OF_WORDPIECE = {"bert-bge", "bert-bge-large", "jina-v2-en"}
+
+
+@pytest.mark.oracle
+def test_every_name_that_the_reference_writes_is_in_the_table() -> None:
+    source = (tree.require() / "conversion" / "base.py").read_text()
+    names = set(re.findall(r'res = "([^"]+)"', source))
+    assert len(names) > 80
+    assert names - set(TABLE.names) == OF_WORDPIECE
 
 
 # A vocabulary's marks -> the name. One line for each row of `choose`, with what makes it hold.

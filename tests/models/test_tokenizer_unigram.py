@@ -377,6 +377,40 @@ def test_no_model_is_written_that_sentencepiece_would_refuse() -> None:
     assert json.loads(files["tokenizer.json"])["model"]["unk_id"] == 2
 
 
+def bare(kind: str, architecture: str) -> dict[str, Any]:
+    """A SentencePiece model and the architecture, which tells the class."""
+    return {OWN[kind]: folder_files(kind)[OWN[kind]], "config.json": {"architectures": [architecture]}}
+
+
+RULES: dict[str, tuple[str, Any, dict[str, Any] | None]] = {
+    "fairseq's first tokens": ("FAIRSEQ", (*unigram.FAIRSEQ[1:], unigram.FAIRSEQ[0]), None),
+    "which pieces they stand for": ("ALIGNED", ["<unk>", "</s>", "<s>"], None),
+    "the file of fairseq's ids": ("FAIRSEQ_FILE", "other.model", None),
+    "the number of sentinels": ("SENTINELS", 99, {"t5": "T5ForConditionalGeneration"}),
+    "T5's class": ("T5", "MT5Tokenizer", {"t5": "T5ForConditionalGeneration"}),
+    "XLM-R's class": ("XLM", "RobertaTokenizer", None),
+    "classes with token types": ("TYPED", (), None),
+    "llama.cpp's unknown token": ("UNKNOWN_ID", 3, {"xlmr": "CamembertModel"}),
+}  # fmt: skip
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("rule", RULES)
+def test_a_fault_in_a_rule_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, value, which = RULES[rule]
+    kind, architecture = next(iter((which or {"xlmr": "XLMRobertaModel"}).items()))
+    files = bare(kind, architecture)
+    if architecture == "CamembertModel":  # ids from tokenizer.json, and nothing that names the unknown token
+        tokenizer = json.loads(folder_files(kind)["tokenizer.json"])
+        files = {"tokenizer.json": tokenizer, "config.json": {"bos_token_id": 0, "eos_token_id": 2}}
+    right = to_gguf(from_hf(reading(files)))
+    monkeypatch.setattr(unigram, name, value)
+    try:
+        assert to_gguf(from_hf(reading(files))) != right
+    except (FormatError, UnsupportedError):
+        return
+
+
 def test_losses_of_a_plain_model_are_none() -> None:
     assert losses(trained("t5")) == losses(trained("xlmr")) == ()
     assert len(unigram.FAIRSEQ) == 4
