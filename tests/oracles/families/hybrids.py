@@ -139,6 +139,17 @@ CASES: dict[str, Case] = {
             recorded=("mlx",),
             unheld=_LIMIT | {"max_position_embeddings"},
         ),
+        # Granite 4 without any: attention with positions in all layers
+        _case(
+            "granite4-attention",
+            "GraniteMoeHybridConfig",
+            _GRANITE
+            | {"layer_types": ["full_attention"] * 3, "intermediate_size": 128, "position_embedding_type": "rope"}
+            | {"num_local_experts": 0, "num_experts_per_tok": 0, "tie_word_embeddings": True},
+            said={"layer_types": ["attention"] * 3, "head_dim": 16},
+            recorded=("mlx",),
+            unheld=_LIMIT | {"head_dim", "mamba_d_head"},
+        ),
         # LFM2: gated convolutions, attention in some layers; its feed forward's width is adjusted
         _case("lfm2", "Lfm2Config", _LFM2, recorded=("mlx",), said={"block_dim": 64}, unheld=_WIDTH),
         _case(
@@ -211,6 +222,7 @@ _NEMOTRON_UNSAID: dict[str, Any] = {
 UNSAID: dict[str, dict[str, Any]] = {
     "nemotronh": _NEMOTRON_UNSAID,
     "nemotronhmoe": _NEMOTRON_UNSAID,
+    "granite4": {"hidden_act": "relu", "attention_bias": True, "rope.rope_type": "dynamic"},
     "lfm2": {"conv_bias": True, "rope.rope_type": "dynamic", "block_auto_adjust_ff_dim": True},
     "lfm2moe": {
         "conv_bias": True,
