@@ -12,10 +12,10 @@ from tests.packings.stored import values
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings import makers, unpack
+from weighbridge.packings import makers, regrid, unpack
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors import reference
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes import Node, Packed
 
 mx = pytest.importorskip("mlx.core", reason="MLX WAS NOT COMPARED WITH: install requirements/oracles.txt")
 pytestmark = pytest.mark.oracle
@@ -95,3 +95,26 @@ def test_a_bias_that_overflows_is_told() -> None:
     node = n.made(n.Const(Spec((1, 32), BY_NAME["Q8_0"]), raw.tobytes()), makers.BlocksOf(BY_NAME["Q8_0"]))
     with pytest.raises(UnsupportedError, match="no F16"):
         node["biases"].read_all()
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_0", "Q8_0"])
+def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
+    """What came of Q8_0 goes back to the same blocks; one bias that is another one, and it has no such form."""
+    dtype = BY_NAME[name]
+    blocks = n.cast(n.const(numbers("normal", 64 * 512).reshape(64, 512), F32), dtype)
+    maker = makers.BlocksOf(dtype)
+    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.made(blocks, maker).items()}
+    told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
+    node = unpack(parts, told)["m.weight"]
+    assert isinstance(node, Packed)
+    grid = regrid.as_grid(node)
+    assert grid is not None
+    assert dtype in grid.packing.blocks
+    assert grid.packing.inexact(grid.members, dtype) == ""
+    np.testing.assert_array_equal(n.transcode(grid, dtype).read_all(), blocks.read_all())
+    np.testing.assert_array_equal(values(grid), values(node))
+    other = parts["m.biases"].read_all()
+    other[-2] ^= 1
+    node = unpack({**parts, "m.biases": n.Const(parts["m.biases"].spec, other.tobytes())}, told)["m.weight"]
+    assert isinstance(node, Packed)
+    assert regrid.as_grid(node) is None

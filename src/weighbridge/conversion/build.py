@@ -33,7 +33,7 @@ from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.packings import ggml, makers
+from weighbridge.packings import ggml, makers, regrid
 from weighbridge.tensors.nodes import Node, Packed, transcode
 
 _SUFFIXES: Final = MappingProxyType(
@@ -244,9 +244,11 @@ def _moved(name: str, node: Packed, chosen: DType, *, keep: bool, options: Conve
     source = node.packing.name
     if not keep:
         return _Moved(Move(name, source, chosen.name, "decoded", "another type was asked for"), {})
-    block, why = probe.block_for(node, recipe.EXACT_BLOCKS)
-    if block is not None and not why:
-        return _Moved(Move(name, source, block.name, "exact"), {name: transcode(node, block)})
+    symmetric = regrid.as_grid(node)
+    for form in (node,) if symmetric is None else (symmetric, node):
+        block, why = probe.block_for(form, recipe.EXACT_BLOCKS)
+        if block is not None and not why:
+            return _Moved(Move(name, source, block.name, "exact"), {name: transcode(form, block)})
     if options.inexact == "refuse":
         raise RefusedError(f"{name} can't be moved without loss: {why}", option="--inexact float (or near)")
     if options.inexact == "near" and block is not None and node.packing.parameters:

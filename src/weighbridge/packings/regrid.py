@@ -1,5 +1,6 @@
 """Integer codes with zero points (GPTQ, AWQ, compressed-tensors) as MLX affine with the same values: the codes are
-copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale.
+copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale. And the way back, where all biases
+are such products.
 
 A product of an f16 or bf16 scale and at most 8 bits is exact in F32, so the values are; of an F32 scale that must be
 looked at. Where the scale's own type holds every bias too (zero points that are powers of two: all symmetric schemes),
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,15 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F32, U32, DType
 from weighbridge.base.spec import Spec
 from weighbridge.packings import affine
+from weighbridge.packings.affine import Affine
 from weighbridge.packings.base import Blockless
 from weighbridge.packings.grid import Grid
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
 from weighbridge.tensors.nodes import Packed
+
+_LOOK: Final = 1 << 18  # bytes of scales at a time: most tensors differ in the first of them
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,23 @@ def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:
     for name, part in (("scales", scales), ("biases", biases)):
         parts[name] = _repeated(n.cast(part, kept), grid.group // group)
     return bits, group, parts
+
+
+def as_grid(node: Packed) -> Packed | None:
+    """MLX affine as codes around a zero point in their middle, as symmetric quantizers and ggml's blocks without a
+    minimum have them; None where a bias is another one. Reads as many of them as it takes to tell."""
+    how = node.packing
+    if not isinstance(how, Affine) or how.bits < 2:
+        return None
+    zero, scales, biases = 1 << (how.bits - 1), node.members["scales"], node.members["biases"]
+    step = max(1, _LOOK // max(scales.spec.row_bytes, 1))
+    for lo in range(0, scales.spec.rows, step):
+        hi = min(lo + step, scales.spec.rows)
+        of_scales, found = (kernels.widened(how.scale_dtype, part.read(lo, hi)) for part in (scales, biases))
+        if not np.array_equal(of_scales * np.float32(-zero), found):
+            return None
+    grid = Grid(how.name, how.bits, how.bits, how.group, how.scale_dtype, zero)
+    return Packed(node.spec, grid, {"codes": node.members["weight"], "scales": scales})
 
 
 def short(scales: Node, width: int) -> bool:

@@ -46,17 +46,19 @@ def schemes(report: Report) -> None:
     table(
         ["scheme", Column("weights", right=True), Column("parameters", right=True), Column("bits/weight", right=True),
          "where"],
-        [_scheme(s, i > 0) for i, s in enumerate(report.schemes)],
+        [_scheme(s, i > 0, len(report.schemes)) for i, s in enumerate(report.schemes)],
     )  # fmt: skip
 
 
-def _scheme(s: Scheme, other: bool) -> tuple[str, ...]:
+def _scheme(s: Scheme, other: bool, of: int) -> tuple[str, ...]:
     bits = [f"{s.bits:g} bits"] if s.bits else []
     group = [f"groups of {s.group:,}"] if s.group and s.bits else []
     shown = s.where[:_ROLES] if other else ()
     places = [place.role + (f" ({place.layers})" if place.layers else "") for place in shown]
     rest = len(s.where) - len(shown)
-    where = "; ".join(places + ([f"{rest} more roles"] if rest and other else [])) or "all others"
+    where = "; ".join(places + ([f"{rest} more roles"] if rest and other else [])) or (
+        "all others" if of > 1 else "all"
+    )
     name = ", ".join([s.scheme, *bits, *group])
     return name, f"{s.weights:,}", human_count(s.parameters), f"{s.bits_per_weight:.2f}", where
 
