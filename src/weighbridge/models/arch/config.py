@@ -17,6 +17,7 @@ from weighbridge.base.errors import FormatError
 
 Config = Mapping[str, Any]
 _INT_MAX = (1 << 31) - 1
+_LARGEST_STRETCH = 1e6  # published ones are 1000
 _ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all the same
 _OPERATORS = {"": operator.mul, "*": operator.mul, "/": operator.floordiv, "+": operator.add, "-": operator.sub}
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
@@ -219,8 +220,9 @@ def _ntk_alpha_base(config: Config) -> float | None:
     rope, head = config["rope"], evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config)
     if rope["rope_type"] != "ntk_alpha" or head is None or head < 4:
         return None
-    stretch = float(number(rope["alpha"], "rope_scaling.alpha") ** (head / (head - 2)))
-    return number(rope["rope_theta"], "rope_theta") * stretch
+    if not 0 < (alpha := number(rope["alpha"], "rope_scaling.alpha")) <= _LARGEST_STRETCH:
+        raise FormatError("is no stretch of a base frequency", field="rope_scaling.alpha", found=alpha)
+    return number(rope["rope_theta"], "rope_theta") * math.pow(alpha, head / (head - 2))
 
 
 def _longrope_attention_factor(config: Config) -> float | None:
