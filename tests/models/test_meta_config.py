@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.arch_judges import golden
+from tests.models.family_judges import golden as recorded
 from tests.models.family_judges import judge_keys, models_of
-from tests.models.record_families import GOLDEN, read
 from tests.models.reference_cases import CASES, GQA, LLAMA, SMALL, Case
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
@@ -479,6 +479,6 @@ def test_a_folder_that_pools_strangely_is_refused(files, error) -> None:
 
 def test_how_far_biases_by_distance_go_is_written_where_a_config_does_not_say_it() -> None:
     """llama.cpp takes a missing one for none."""
-    default = read(GOLDEN)["mpt"]["defaults"]["attn_config"]["alibi_bias_max"]
+    default = recorded()["mpt"]["defaults"]["attn_config"]["alibi_bias_max"]
     found = config_to_gguf({"architectures": ["MptForCausalLM"]}, family_of_hf({"model_type": "mpt"}), file_type=0)
     assert found["mpt.attention.max_alibi_bias"] == KV("f32", default)
