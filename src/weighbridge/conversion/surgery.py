@@ -75,10 +75,10 @@ def plan_slice(
 def sliced(model: Checkpoint, what: Slice) -> Operated:
     """What is left of a model. UsageError where nothing is asked for."""
     steps: list[Callable[[Checkpoint], Operated]] = []
-    if what.experts is not None:
-        steps.append(lambda m: slice_experts(m, what.experts or ""))
     if what.layers is not None:
         steps.append(lambda m: slice_layers(m, what.layers or "", renumber=what.renumber))
+    if what.experts is not None:
+        steps.append(lambda m: slice_experts(m, what.experts or ""))
     if what.keep or what.drop:
         steps.append(lambda m: _chosen(m, what.keep, what.drop))
     if not steps:
