@@ -191,3 +191,33 @@ def test_the_command(
     work = {t["name"]: t["how"] for f in plan["files"] for t in f["tensors"]}
     assert {n for n, how in work.items() if how == "merge"} == {f"{Q}.weight"}
     assert set(work.values()) == {"copy", "merge"}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said", "kind", "words"),
+    [
+        ({}, {"fine_tune_type": "dora"}, UnsupportedError, "trained as 'dora'"),
+        ({f"{Q}.m": np.ones(32, "f4")}, {}, UnsupportedError, "no part of a LoRA"),
+        ({f"{Q}.lora_a": np.ones((32, 2), "f4")}, {}, FormatError, "other half"),
+        ({f"{Q}.lora_b": np.ones((3, 32), "f4")}, {}, FormatError, "no one rank"),
+        ({}, {"lora_parameters": {"scale": None}}, FormatError, "lora_parameters.scale"),
+        ({}, {"lora_parameters": []}, FormatError, "lora_parameters.scale"),
+        (
+            {"model.norm.lora_a": np.ones((32, 2), "f4"), "model.norm.lora_b": np.ones((2, 1), "f4")}, {}, FormatError,
+            "model.norm",
+        ),
+    ],
+)  # fmt: skip
+def test_mlx_adapters_that_are_refused(
+    tensors: Tensors, said: Any, kind: type[WeighbridgeError], words: str, base: Path, tmp_path: Path
+) -> None:
+    whole = {f"{Q}.lora_a": np.ones((32, 2), "f4"), f"{Q}.lora_b": np.ones((2, 32), "f4")}
+    folder = tmp_path / "mlx"
+    folder.mkdir()
+    held = tensors if "lora_a" in "".join(tensors) and len(tensors) == 1 else whole | tensors
+    save_file(held, folder / "adapters.safetensors")
+    config = {"lora_parameters": {"rank": 2, "scale": 2.0}, "model": str(base)} | said
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(kind, match=words):
+        wb.convert(folder, tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()

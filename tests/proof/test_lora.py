@@ -141,3 +141,52 @@ def test_a_gguf_comes_back_as_the_folder(
     assert scale == pytest.approx(6 / (rank**0.5 if CASES[name].said.get("use_rslora") else rank))
     assert said["rank_pattern"] == CASES[name].said.get("rank_pattern", {})
     assert len(said["target_modules"]) == len(before) // 2
+
+
+def test_mlx_adapters_are_what_mlx_fuses(folder_of: Any, tmp_path: Path) -> None:
+    """A linear layer, a stack of experts and an embedding: mlx_lm's own `fuse` against ours, from its folder, from the
+    GGUF and from the PEFT folder that we make of it."""
+    mx, nn = pytest.importorskip("mlx.core"), pytest.importorskip("mlx.nn")
+    import numpy as np
+    from mlx_lm.models.switch_layers import SwitchLinear
+    from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
+    from safetensors.numpy import save_file
+
+    base = folder_of("mixtral")
+    held = {name: t.numpy() for name, t in folders.tensors(base).items()}
+    experts = [f"model.layers.1.block_sparse_moe.experts.{e}.w1.weight" for e in range(6)]
+    weights = {
+        "model.layers.0.self_attn.q_proj": held["model.layers.0.self_attn.q_proj.weight"],
+        "model.layers.1.block_sparse_moe.switch_mlp.gate_proj": np.stack([held[name] for name in experts]),
+        "model.embed_tokens": held["model.embed_tokens.weight"],
+    }
+    layers = [
+        (LoRALinear, nn.Linear(*reversed(weights["model.layers.0.self_attn.q_proj"].shape), bias=False)),
+        (LoRASwitchLinear, SwitchLinear(64, 96, 6, bias=False)),
+        (LoRAEmbedding, nn.Embedding(*weights["model.embed_tokens"].shape)),
+    ]
+    rng, tensors, fused = np.random.default_rng(6), {}, {}
+    for (name, weight), (kind, layer) in zip(weights.items(), layers, strict=True):
+        layer.weight = mx.array(weight)
+        adapted = kind.from_base(layer, r=4, scale=3.0)
+        for part in ("lora_a", "lora_b"):
+            values = rng.normal(size=getattr(adapted, part).shape).astype("f4") * 0.3
+            setattr(adapted, part, mx.array(values))
+            tensors[f"{name}.{part}"] = values
+        fused[name] = np.array(adapted.fuse().weight)
+    folder = tmp_path / "mlx"
+    folder.mkdir()
+    save_file(tensors, folder / "adapters.safetensors")
+    config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": {"rank": 4, "scale": 3.0, "dropout": 0.0}}
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"model": str(base)}))
+    wb.convert(folder, tmp_path / "a.gguf")
+    wb.convert(folder, tmp_path / "peft")
+    for number, form in enumerate((folder, tmp_path / "a.gguf", tmp_path / "peft")):
+        wb.convert(base, tmp_path / f"{number}", lora=form)
+        found = {name: t.numpy() for name, t in folders.tensors(tmp_path / f"{number}").items()}
+        stacked = np.stack([found[name] for name in experts])
+        assert np.allclose(stacked, fused["model.layers.1.block_sparse_moe.switch_mlp.gate_proj"], atol=1e-5)
+        for name in ("model.layers.0.self_attn.q_proj", "model.embed_tokens"):
+            assert np.allclose(found[f"{name}.weight"], fused[name], atol=1e-5), (form, name)
+        changed = {*experts, "model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight"}
+        assert [n for n in held if n not in changed and not np.array_equal(found[n], held[n])] == []

@@ -1,14 +1,14 @@
 """LoRA adapters from one form to another, and into the model they are for.
 
-PEFT folder -> GGUF   names, order and layout by the base model's table, as the reference's convert_lora_to_gguf.py
-GGUF -> PEFT folder   the same backwards; the base model says what the adapter's GGUF doesn't
+PEFT, MLX -> GGUF     names, order and layout by the base model's table, as the reference's convert_lora_to_gguf.py
+GGUF, MLX -> PEFT     the same backwards; the base model says what the adapter's GGUF doesn't
 adapter -> model      W + alpha/rank * B @ A while the model is converted
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,12 +20,12 @@ from weighbridge.conversion.draft import Draft, retyped
 from weighbridge.conversion.plan import Loss
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
-from weighbridge.models.arch.expand import Sizes
+from weighbridge.models.arch.expand import Place, Sizes
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.table import Family, family_of_hf, read_family
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.models.jsonfile import decode
-from weighbridge.models.lora import gguf, pairs, peft
+from weighbridge.models.lora import gguf, mlx, pairs, peft
 from weighbridge.models.lora.pairs import Pair
 from weighbridge.models.lora.peft import Adapter
 from weighbridge.models.meta import card
@@ -38,18 +38,44 @@ _MERGE: Final = "merge the adapter into the model: wb convert BASE DST --lora AD
 _BASE: Final = "name the model it is for: --base FOLDER (its config.json is enough) or --base MODEL.gguf"
 
 
+class _Form(NamedTuple):
+    """A form of adapters: whose names its tensors have, how it is known and read, what it can become."""
+
+    dialect: str
+    known: Callable[[Checkpoint], bool]
+    read: Callable[[Checkpoint], Adapter]
+    targets: tuple[str, ...]
+
+
+# In the order in which they are asked for: PEFT's is any other folder with a config of an adapter.
+_FORMS: Final = (
+    _Form("gguf", gguf.is_adapter, gguf.read, ("hf", "safetensors")),
+    _Form("mlx", mlx.is_adapter, mlx.read, ("gguf", "hf", "safetensors")),
+    _Form("hf", peft.is_adapter, peft.read, ("gguf",)),
+)
+
+
+def _form(model: Checkpoint) -> _Form | None:
+    return next((form for form in _FORMS if form.known(model)), None)
+
+
 def wanted(model: Checkpoint, kind: str) -> bool:
-    """Whether a conversion is one of adapters: from PEFT to GGUF or back."""
-    return (peft.is_peft(model) and kind == "gguf") or (gguf.is_adapter(model) and kind in ("hf", "safetensors"))
+    """Whether a conversion is one of adapters, from one form to another."""
+    form = _form(model)
+    return form is not None and kind in form.targets
 
 
 def draft(model: Checkpoint, kind: str, options: ConvertOptions) -> Draft:
-    """An adapter in its other form."""
-    adapter = peft.read(model) if kind == "gguf" else gguf.read(model)
+    """An adapter in another form."""
+    form = _form(model)
+    if form is None:
+        raise UsageError(f"{model.place.path} is no LoRA adapter")
+    adapter = form.read(model)
     base = _base(model, adapter, options)
+    roles = _roles(adapter, form.dialect, base.family, base.sizes)
     if kind == "gguf":
-        return _to_gguf(model, adapter, base, options)
-    return _to_peft(adapter, base, options)
+        return _to_gguf(model, adapter, roles, base, options)
+    return _to_peft(adapter, roles, base, options)
 
 
 class _Base(NamedTuple):
@@ -82,9 +108,8 @@ def _base(model: Checkpoint, adapter: Adapter, options: ConvertOptions) -> _Base
 # ------------------------------------------------------------------------------------------------ to GGUF
 
 
-def _to_gguf(model: Checkpoint, adapter: Adapter, base: _Base, options: ConvertOptions) -> Draft:
+def _to_gguf(model: Checkpoint, adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> Draft:
     out, (family, sizes, tied) = Draft({}), base
-    roles = _roles(adapter, family, sizes)
     named = pairs.save(family, "gguf", sizes, roles)
     if tied and (found := next((n for n in ("output.weight", gguf.EMBEDDING) if n in named), None)):
         raise UnsupportedError(
@@ -102,9 +127,20 @@ def _to_gguf(model: Checkpoint, adapter: Adapter, base: _Base, options: ConvertO
     return out
 
 
-def _roles(adapter: Adapter, family: Family, sizes: Sizes) -> pairs.Roles:
-    held = dict.fromkeys((*adapter.pairs, *adapter.whole))
-    return pairs.load(family, "hf", sizes, adapter.pairs, family.prefix_of("hf", held, sizes))
+def _roles(adapter: Adapter, dialect: str, family: Family, sizes: Sizes) -> pairs.Roles:
+    """The changes of logical tensors that an adapter is."""
+    if dialect not in family.dialects:
+        raise UnsupportedError(f"the {family.name} family has no {dialect} names that an adapter could have")
+    prefix = family.prefix_of(dialect, dict.fromkeys((*adapter.pairs, *adapter.whole)), sizes)
+    places = family.expansion(dialect, sizes, prefix).places
+    turned = {n: dialect == "mlx" and n in places and _is_table(family, places[n]) for n in adapter.pairs}
+    named = {name: pair.turned() if turned[name] else pair for name, pair in adapter.pairs.items()}
+    return pairs.load(family, dialect, sizes, named, prefix)
+
+
+def _is_table(family: Family, place: Place) -> bool:
+    """Whether a tensor is looked up by token."""
+    return family.rows[place.roles[0]].kind == "embedding"
 
 
 def _norms(adapter: Adapter, family: Family, sizes: Sizes, out: Draft) -> dict[str, Node]:
@@ -143,15 +179,15 @@ def _keys(
 # ------------------------------------------------------------------------------------------------ to PEFT
 
 
-def _to_peft(adapter: Adapter, base: _Base, options: ConvertOptions) -> Draft:
+def _to_peft(adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> Draft:
     family, sizes, _ = base
     if adapter.whole:
         raise UnsupportedError(f"the adapter holds {next(iter(adapter.whole))} whole, which is no part of a LoRA")
-    named = pairs.save(family, "hf", sizes, pairs.load(family, "gguf", sizes, adapter.pairs))
-    rows = {name: family.rows[place.roles[0]] for name, place in family.expansion("hf", sizes).places.items()}
-    tables = frozenset(name for name in named if rows[name].kind == "embedding")
+    named = pairs.save(family, "hf", sizes, roles)
+    places = family.expansion("hf", sizes).places
+    tables = frozenset(name for name in named if _is_table(family, places[name]))
     said = str(options.base) if options.base else adapter.base
-    conv = any(rows[name].turned("hf") for name in named)
+    conv = any(family.rows[places[name].roles[0]].turned("hf") for name in named)
     tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
     out = Draft({}, {"format": "pt"})
     for name, node in tensors.items():
@@ -168,18 +204,20 @@ def merged(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint
     Tensors that the adapter holds whole take the place of the model's. The adapter's files stay open with the model."""
     found = open_checkpoint(path)
     try:
-        adapter = peft.read(found) if peft.is_peft(found) else gguf.read(found) if gguf.is_adapter(found) else None
-        if adapter is None:
-            raise UsageError(f"{path} is no LoRA adapter", hint="a PEFT folder, or a GGUF for llama.cpp's --lora")
-        return _with(model, adapter, gguf.is_adapter(found))
+        form = _form(found)
+        if form is None:
+            raise UsageError(
+                f"{path} is no LoRA adapter", hint="a folder of PEFT or MLX, or a GGUF for llama.cpp's --lora"
+            )
+        return _with(model, form.read(found), form.dialect)
     except BaseException:
         found.close()
         raise
 
 
-def _with(model: Checkpoint, adapter: Adapter, of_gguf: bool) -> Checkpoint:
+def _with(model: Checkpoint, adapter: Adapter, dialect: str) -> Checkpoint:
     family, sizes = model.family, model.sizes
-    changes = pairs.load(family, "gguf", sizes, adapter.pairs) if of_gguf else _roles(adapter, family, sizes)
+    changes = _roles(adapter, dialect, family, sizes)
     roles = dict(model.roles)
     for instance, pair in changes.items():
         if instance not in roles:
@@ -189,7 +227,7 @@ def _with(model: Checkpoint, adapter: Adapter, of_gguf: bool) -> Checkpoint:
             )
         roles[instance] = _changed(instance[0], roles[instance], pair, adapter.scale(pair))
     if adapter.whole:
-        roles |= _whole(model, adapter, of_gguf)
+        roles |= _whole(model, adapter, dialect)
     prefix = family.prefix_of(model.dialect, model.logical, sizes)
     nodes = family.save(model.dialect, sizes, roles, prefix=prefix)
     return with_nodes(model, {name: nodes[name] for name in model.logical if name in nodes})
@@ -205,8 +243,8 @@ def _changed(role: str, weight: Node, pair: Pair, scale: float) -> Node:
     return cast(low_rank(weight, pair.a, pair.b, scale), dtype)
 
 
-def _whole(model: Checkpoint, adapter: Adapter, of_gguf: bool) -> Mapping[Any, Node]:
-    family, sizes, dialect = model.family, model.sizes, "gguf" if of_gguf else "hf"
+def _whole(model: Checkpoint, adapter: Adapter, dialect: str) -> Mapping[Any, Node]:
+    family, sizes = model.family, model.sizes
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, adapter.whole, sizes)).places
     out = {}
     for name, node in adapter.whole.items():

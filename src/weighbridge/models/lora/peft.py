@@ -55,7 +55,7 @@ class Adapter:
         return self.alpha / pair.rank
 
 
-def is_peft(model: Checkpoint) -> bool:
+def is_adapter(model: Checkpoint) -> bool:
     return model.format != "gguf" and (model.place.folder / CONFIG).is_file()
 
 

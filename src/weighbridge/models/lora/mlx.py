@@ -1,0 +1,64 @@
+"""mlx_lm's adapters: a folder with adapters.safetensors and adapter_config.json, under MLX's names of the modules.
+
+mlx_lm 0.32, tuner/lora.py, the `fuse` of each class, with one scale for all:
+
+    LoRALinear          W + scale * (a @ b) transposed    a [in, rank], b [rank, out]
+    LoRASwitchLinear    W + scale * b @ a                 a [experts, rank, in], b [experts, out, rank]
+    LoRAEmbedding       W + scale * a @ b                 a [vocabulary, rank], b [rank, hidden]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.config import number
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.lora.pairs import Pair
+from weighbridge.models.lora.peft import CONFIG, Adapter
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+_PARAMETERS: Final = "lora_parameters"
+_A, _B = ".lora_a", ".lora_b"
+
+
+def is_adapter(model: Checkpoint) -> bool:
+    return model.format == "safetensors" and _PARAMETERS in (model.json(CONFIG) or {})
+
+
+def read(model: Checkpoint) -> Adapter:
+    """The adapter in the folder. Pairs are read as linear layers'; an embedding's is that turned. UnsupportedError for
+    DoRA and for what was trained in full, FormatError for a pair without its other half."""
+    config = model.json(CONFIG) or {}
+    kind = config.get("fine_tune_type", "lora")
+    if kind != "lora":
+        raise UnsupportedError(f"{model.place.path}: trained as {kind!r}, not lora", hint="fuse it: mlx_lm.fuse")
+    halves: dict[str, dict[str, Node]] = {}
+    for name, node in model.stored.items():
+        if name[-len(_A) :] not in (_A, _B):
+            raise UnsupportedError(f"{model.place.path}: {name} is no part of a LoRA", hint="fuse it: mlx_lm.fuse")
+        halves.setdefault(f"{name[: -len(_A)]}.weight", {})[name[-len(_A) :]] = node
+    pairs = {name: _pair(name, found) for name, found in halves.items()}
+    ranks = {pair.rank for pair in pairs.values()}
+    if len(ranks) != 1:
+        raise FormatError("an adapter of one rank was expected", path=str(model.place.path), found=sorted(ranks))
+    parameters = config[_PARAMETERS]
+    scale = number(parameters.get("scale") if isinstance(parameters, dict) else None, f"{_PARAMETERS}.scale")
+    base = config.get("model")
+    return Adapter(pairs, alpha=scale * ranks.pop(), base=base if isinstance(base, str) else None)
+
+
+def _pair(name: str, found: dict[str, Node]) -> Pair:
+    from weighbridge.tensors.nodes import transpose
+
+    if set(found) != {_A, _B}:
+        raise FormatError("an adapter's pair without its other half", field=name)
+    a, b = found[_A], found[_B]
+    dims = len(a.spec.shape)
+    stack = dims == 3
+    outer, inner = (b, a) if stack else (a, b)
+    if dims not in (2, 3) or dims != len(b.spec.shape) or outer.spec.shape[-1] != inner.spec.shape[-2]:
+        raise FormatError("a and b are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
+    return Pair(a, b) if stack else Pair(transpose(a), transpose(b))
