@@ -17,7 +17,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, MappingError, Sizes, families, family_of_gguf, family_of_hf
-from weighbridge.tensors.layouts import Dealt, dealt_order, inverse, layout, parted_order, rope_order, tiled_order
+from weighbridge.tensors.layouts import Dealt, dealt_order, inverse, layout, parted_order, rope_order
 from weighbridge.tensors.nodes import Const, Slice, const
 
 LLAMA, BERT = families()["llama"], families()["bert"]
@@ -106,27 +106,20 @@ def test_the_rope_order_is_the_reference_s_permutation_and_its_inverse_undoes_it
     assert np.array_equal(rows[order][inverse(rope_order, len(rows), heads)], rows)
 
 
-_ORDERS = {"rope": rope_order, "parted": parted_order, "tiled": tiled_order}
+_ORDERS = {"rope": rope_order, "parted": parted_order}
 
 
 def test_a_layout_moves_whole_quantized_rows() -> None:
     """Rows of Q8_0 blocks are permuted as bytes: no block is opened."""
     raw = np.random.default_rng(0).integers(0, 256, (16, 68), np.uint8)
     node = Const(Spec((16, 64), Q8_0), raw.tobytes())
-    for name, arguments in (("rope", (2,)), ("parted", (4, 2)), ("tiled", (2, 8))):
+    for name, arguments in (("rope", (2,)), ("parted", (4, 2))):
         way = layout(name, *arguments)
         there = way.apply(node)
         assert way.exact
         assert there.spec == node.spec
         assert there.read(0, 16).tobytes() == raw[_ORDERS[name](16, *arguments)].tobytes()
         assert way.undo(there).read(0, 16).tobytes() == raw.tobytes()
-
-
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
-def test_tiled_heads_lie_as_the_reference_reorders_them(groups: int, each: int, width: int) -> None:
-    rows = np.arange(groups * each * width)
-    want = rows.reshape(groups, each, width).transpose(1, 0, 2).reshape(-1)  # qwen.py `_reorder_v_heads`
-    assert np.array_equal(rows[tiled_order(len(rows), groups, groups * each)], want)
 
 
 def test_dealt_parts_lie_group_by_group_and_come_back() -> None:
@@ -144,9 +137,6 @@ def test_heads_that_do_not_divide_the_rows_are_refused() -> None:
     for rows, heads in ((6, 2), (7, 1), (8, 0)):
         with pytest.raises(FormatError, match="rotary heads"):
             rope_order(rows, heads)
-    for rows, groups, heads in ((6, 2, 3), (6, 0, 3), (6, 2, 4), (7, 1, 2)):
-        with pytest.raises(FormatError, match="heads don't divide"):
-            tiled_order(rows, groups, heads)
 
 
 def test_one_rename_costs_no_copy() -> None:

@@ -140,32 +140,6 @@ class NegExp:
 
 
 @lru_cache(maxsize=64)
-def tiled_order(rows: int, groups: int, heads: int) -> NDArray[np.int64]:
-    """Where the rows of all first heads of the groups, then all second ones ... come from, if a group's heads lie side
-    by side. llama.cpp `_reorder_v_heads`: value heads, some of which share a key, in the order ggml repeats keys in."""
-    if groups <= 0 or heads <= 0 or heads % groups or rows % heads:
-        raise FormatError("heads don't divide the rows", expected=f"a multiple of {heads}", found=rows)
-    order = np.arange(rows, dtype=np.int64).reshape(groups, heads // groups, rows // heads).swapaxes(0, 1).ravel()
-    order.setflags(write=False)
-    return order
-
-
-@dataclass(frozen=True, slots=True)
-class Tiled:
-    """Heads of each group side by side (Hugging Face) <-> the first of every group, then the second ... (ggml)."""
-
-    groups: int
-    heads: int
-    exact: bool = True
-
-    def apply(self, node: Node) -> Node:
-        return gather(node, tiled_order(node.spec.rows, self.groups, self.heads))
-
-    def undo(self, node: Node) -> Node:
-        return gather(node, inverse(tiled_order, node.spec.rows, self.groups, self.heads))
-
-
-@lru_cache(maxsize=64)
 def dealt_order(groups: int, *heights: int) -> NDArray[np.int64]:
     """Where the rows come from when parts of these heights, one under the other, are dealt out: each group gets its
     share of every part."""
@@ -201,7 +175,6 @@ LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
         "transpose": Transposed,
         "shift": Shifted,
         "neg_exp": NegExp,
-        "tiled": Tiled,
     }
 )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 # Layouts that move whole rows and change none.
-_ROW_MOVES: Final = frozenset({"rope", "parted", "tiled"})
+_ROW_MOVES: Final = frozenset({"rope", "parted"})
 # Dialects whose adapters are of linear layers, whichever way round a model's own file holds their weights (GPT-2).
 _LINEAR: Final = frozenset({"hf", "hf5", "mlx", "canonical"})
 
