@@ -10,6 +10,7 @@ from tests.packings import rounded
 from tests.packings.stored import of_torch, values
 
 from weighbridge.base.dtypes import F32
+from weighbridge.base.errors import RefusedError
 from weighbridge.conversion import schemes
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.packings import unpack
@@ -75,7 +76,7 @@ def made(scheme: str, options: dict[str, Any], weight: Tensor) -> dict[str, Node
     """The stored tensors of one module, as the conversion makes them."""
     how = schemes.chosen(ConvertOptions(scheme=scheme, **options))
     node = of_torch(weight)
-    form = how.round(n.cast(node, F32), how, node.spec.dtype, (n.cast(node, F32),))
+    form = how.round("m", n.cast(node, F32), how, node.spec.dtype, (n.cast(node, F32),))
     return how.write(form, how.symmetric)
 
 
@@ -184,3 +185,15 @@ def test_fp8_is_what_transformers_makes(dtype: str) -> None:
     assert {f"m.{name}" for name in found} == set(want)
     for name, tensor in want.items():
         np.testing.assert_array_equal(found[name.removeprefix("m.")].read_all(), raw(tensor), err_msg=name)
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "gptq", "fp8", "fp8_dynamic", "mxfp4a16", "nvfp4a16"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_none_are_refused(scheme: str, value: float) -> None:
+    weight = weights(torch.float32, rows=128, columns=128)
+    weight[70, 3] = value
+    for node in made(scheme, {}, weight).values():
+        below = [x for x in n.walk(node) if isinstance(x, n.Made) and x.maker.quantizes]
+        if below and node.spec.shape != (1,):
+            with pytest.raises(RefusedError, match="m has values that aren't finite"):
+                node.read_all()

@@ -96,30 +96,6 @@ def test_transformers_loads_the_very_values(case: str, wide: Path, tmp_path: Pat
         assert np.linalg.norm(found[name] - original[name]) < rough * np.linalg.norm(original[name]), name
 
 
-@pytest.mark.parametrize("case", [c for c in SCHEMES if c != "fp8"])
-def test_the_config_is_what_the_library_would_write(case: str, wide: Path, tmp_path: Path) -> None:
-    import torch
-    from compressed_tensors.compressors.format import infer_module_format
-    from compressed_tensors.quantization import QuantizationConfig
-    from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
-
-    scheme, options = SCHEMES[case]
-    weighbridge.plan(wide, tmp_path / "q", scheme=scheme, **options)
-    weighbridge.convert(wide, tmp_path / "q", scheme=scheme, **options)
-    preset = preset_name_to_scheme(scheme, ["Linear"])
-    group = int(options.get("q_group_size", 0))
-    changes = {-1: {"group_size": None, "strategy": "channel"}, 32: {"group_size": 32}}.get(group, {})
-    preset = preset.model_copy(update={"weights": preset.weights.model_copy(update=changes)})
-    preset.format = infer_module_format(torch.nn.Linear, preset)
-    want = QuantizationConfig(config_groups={"group_0": preset}, quantization_status="compressed",
-                              format=preset.format, ignore=["lm_head"]).model_dump()  # fmt: skip
-    found = told(tmp_path / "q")
-    assert found.pop("version") == __import__("compressed_tensors").__version__
-    assert found.pop("transform_config") == {}
-    want.pop("moe_sparsity_config")
-    assert found == json.loads(json.dumps(want, default=str))
-
-
 def test_fused_layers_share_their_global_scale(wide: Path, tmp_path: Path) -> None:
     weighbridge.convert(wide, tmp_path / "q", scheme="nvfp4a16")
     import torch

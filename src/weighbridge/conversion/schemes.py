@@ -40,7 +40,7 @@ class Scheme(NamedTuple):
 
     method: str
     read: Callable[[Node], Form | str]
-    round: Callable[[Node, Scheme, DType, tuple[Node, ...]], Form]
+    round: Callable[[str, Node, Scheme, DType, tuple[Node, ...]], Form]
     write: Callable[[Any, bool], outward.Stored]
     bits: int
     group: int = 0
@@ -54,27 +54,27 @@ class Scheme(NamedTuple):
 # ------------------------------------------------------------------------------------------------ rounding
 
 
-def _round_integers(node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Integers:
+def _round_integers(name: str, node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Integers:
     theirs = scheme.method == _CT
     group = scheme.group or node.spec.shape[-1]
     rule, kind = (_CT, own) if theirs else ("gptq", F16)
-    parts = n.made(node, rounding.IntegersOf(rule, scheme.bits, group, scheme.symmetric, own, kind))
+    parts = n.made(node, rounding.IntegersOf(rule, scheme.bits, group, scheme.symmetric, own, kind, name))
     return Integers(scheme.bits, group, parts["codes"], parts["scales"], parts.get("zeros"))
 
 
-def _round_small(node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Small:
+def _round_small(name: str, node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Small:
     columns = node.spec.shape[-1]
     block = scheme.block or (1, columns)
-    parts = n.made(node, rounding.SmallOf(block, columns, own, scheme.method == "fp8"), block[0])
+    parts = n.made(node, rounding.SmallOf(block, columns, own, scheme.method == "fp8", name), block[0])
     return Small(block, parts["weight"], parts["scales"])
 
 
-def _round_micro(node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Micro:
+def _round_micro(name: str, node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Micro:
     if scheme.group == 32:
-        parts = n.made(node, rounding.MicroOf(scheme.bits, own))
+        parts = n.made(node, rounding.MicroOf(scheme.bits, own, name=name))
         return Micro(scheme.bits, parts["codes"], parts["scales"], None)
     overall = n.made(n.peak(together), rounding.OverallOf(own))["overall"]
-    wide = n.made_with(node, rounding.MicroOf(4, own, overall=True), overall)
+    wide = n.made_with(node, rounding.MicroOf(4, own, overall=True, name=name), overall)
     return Micro(4, wide["codes"], wide["scales"], overall)
 
 
@@ -246,7 +246,9 @@ def _rounded(work: _Work, names: list[str]) -> dict[str, Form]:
         many = f" and {len(odd) - 1:,} more stay" if len(odd) > 1 else " stays"
         work.draft.notes.append(f"{name}{many} floats: {why}")
     return {
-        name: scheme.round(n.cast(node, F32), scheme, node.spec.dtype, tuple(nodes[o] for o in _group(name, nodes)))
+        name: scheme.round(
+            name, n.cast(node, F32), scheme, node.spec.dtype, tuple(nodes[o] for o in _group(name, nodes))
+        )
         for name, node in nodes.items()
     }
 

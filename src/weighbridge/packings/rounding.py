@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, F16, F32, U8, DType
+from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings.microfloat import E2M3, E4M3, VALUES
 from weighbridge.tensors import kernels
@@ -116,6 +117,7 @@ class IntegersOf:
     symmetric: bool
     dtype: DType
     scale_dtype: DType
+    name: str = "a tensor"
 
     @property
     def quantizes(self) -> bool:
@@ -128,17 +130,25 @@ class IntegersOf:
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         with np.errstate(all="ignore"):
-            found = RULES[self.rule](_groups(source, self.group), self.bits, self.symmetric, self.dtype)
+            values = _finite(self.name, source).reshape(-1, self.group)
+            found = RULES[self.rule](values, self.bits, self.symmetric, self.dtype)
             for part, out in outs.items():
                 if part == "scales":
                     out[:] = as_bytes(self.scale_dtype, found.scales)
                     continue
-                values = found.codes() if part == "codes" else found.zeros
-                out[:] = np.nan_to_num(values).astype(np.uint8).reshape(-1)
+                numbers = found.codes() if part == "codes" else found.zeros
+                out[:] = numbers.astype(np.uint8).reshape(-1)
 
 
-def _groups(source: Bytes, group: int) -> Floats:
-    return source.view(np.float32).reshape(-1, group)
+def _finite(name: str, source: Bytes) -> Floats:
+    """The values. RefusedError where one is none: a scale would be none either, and a whole group lost by it."""
+    values = source.view(np.float32)
+    if kernels.nonfinite(values):
+        raise RefusedError(
+            f"{name} has values that aren't finite (NaN or Inf), so it can't be quantized",
+            hint="repair the checkpoint (wb verify --values tells where they are)",
+        )
+    return values
 
 
 # ------------------------------------------------------------------------------------------------ 8-bit floats
@@ -153,6 +163,7 @@ class SmallOf:
     columns: int
     dtype: DType
     multiplied: bool = False
+    name: str = "a tensor"
 
     @property
     def quantizes(self) -> bool:
@@ -165,7 +176,7 @@ class SmallOf:
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         """Whole blocks of rows, except for the last."""
-        (height, width), rows = self.block, source.view(np.float32).reshape(-1, self.columns)
+        (height, width), rows = self.block, _finite(self.name, source).reshape(-1, self.columns)
         down, across = -(-len(rows) // height), -(-self.columns // width)
         padded = np.zeros((down * height, across * width), np.float32)
         padded[: len(rows), : self.columns] = rows
@@ -247,6 +258,7 @@ class MicroOf:
     bits: int
     dtype: DType
     overall: bool = False
+    name: str = "a tensor"
 
     @property
     def quantizes(self) -> bool:
@@ -262,7 +274,7 @@ class MicroOf:
         return {"codes": codes, "scales": Spec((*lead, columns // self.group), E4M3 if self.overall else U8)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        groups = _groups(source, self.group)
+        groups = _finite(self.name, source).reshape(-1, self.group)
         with np.errstate(all="ignore"):
             exponents, scales = self._exponents(np.abs(groups).max(axis=1))
             if "scales" in outs:
@@ -271,7 +283,7 @@ class MicroOf:
                 outs["codes"][:] = self._packed(rounded(self.dtype, groups / scales[:, None]))
 
     def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
-        groups, factor = _groups(source, self.group), given.view(np.float32)[0]
+        groups, factor = _finite(self.name, source).reshape(-1, self.group), given.view(np.float32)[0]
         with np.errstate(all="ignore"):
             scales = factor * rounded(self.dtype, np.abs(groups).max(axis=1) / np.float32(_MICRO[4].largest))
             scales = rounded(E4M3, _f32(np.clip(scales, -_LARGEST, _LARGEST)))
