@@ -16,6 +16,7 @@ from zlib import crc32
 
 import numpy as np
 from tests.models.record_families import GOLDEN, digest, read, values, write
+from tests.oracles.case import ENCODERS
 from tests.oracles.families import CASES, UNSAID
 
 from weighbridge.base.dtypes import BY_NAME, F32
@@ -149,7 +150,9 @@ def judge_keys(family: Family, model: str) -> None:
 
 
 def keys_of(family: Family, model: str) -> list[list[Any]]:
-    mean = 1 if CASES[model].bert and not CASES[model].classifies else None  # how the recorded folders pool
+    mean = (
+        1 if CASES[model].config in ENCODERS and not CASES[model].classifies else None
+    )  # how the recorded folders pool
     found = config_to_gguf(golden()[model]["config"], family, file_type=0, pooling=mean)
     return [[k, kv.type, _coded(kv.type, kv.value)] for k, kv in found.items()]
 
@@ -355,6 +358,7 @@ def judge_defaults(family: Family, model: str) -> None:
     sliding = (theirs.get("rope_parameters") or {}).get("sliding_attention") or {}
     theirs |= {word: sliding.get("rope_theta") for word in LOCAL_THETA}
     theirs.setdefault("global_rope_theta", theirs.get("rope_theta"))
+    theirs |= CASES[model].words
     architecture = family.architectures[name]
     for key, value in architecture.defaults.items():
         assert theirs.get(key) == value, f"{name}: {key} is {theirs.get(key)!r}"
@@ -363,12 +367,15 @@ def judge_defaults(family: Family, model: str) -> None:
     if family.architecture(bare) is None:  # the class's own model is another family's
         return
     assert family.architecture({"model_type": architecture.model_type}) is not None
-    said = _sizes_or_none(family, {k: v for k, v in theirs.items() if k not in CASES[model].unheld} | bare)
-    assert said in (None, _sizes_or_none(family, bare)), name
-    filled = {} if "layers_block_type" in CASES[model].unheld else family.effective(bare)
+    plain = bare | CASES[model].words
+    said = _sizes_or_none(family, {k: v for k, v in theirs.items() if k not in CASES[model].unheld} | plain)
+    assert said in (None, _sizes_or_none(family, plain)), name
+    filled = {} if "layers_block_type" in CASES[model].unheld else family.effective(plain)
     assert not architecture.full_layers or filled["layer_types"] == theirs["layer_types"]
+    known = {"head_dim": CASES[model].words, "num_decoder_layers": "cross_q" in family.rows}
+    worded = [key for key, known in known.items() if known]
     held = {"num_key_value_heads", "intermediate_size"} & theirs.keys()
-    for key in (*architecture.null, *(held - CASES[model].unheld if filled else ())):
+    for key in (*architecture.null, *worded, *(held - CASES[model].unheld if filled else ())):
         assert filled.get(key) == theirs[key], f"{name}: {key}"
 
 

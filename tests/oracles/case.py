@@ -50,6 +50,8 @@ class Case:
         default_factory=dict
     )  # keys that the reference gets wrong (docs/reference-differences.md)
     named: dict[str, str] = field(default_factory=dict)  # ... or gives a wrong name: its name, ours
+    # what published configs say in words that transformers doesn't have, and what their silence means
+    words: dict[str, Any] = field(default_factory=dict)
     added: dict[str, Any] = field(default_factory=dict)  # keys that the reference leaves out (the same page)
     settings: dict[str, Any] = field(default_factory=dict)  # under which transformers computes what llama.cpp does
     runs: bool = True  # whether llama.cpp runs it
@@ -82,7 +84,7 @@ class Case:
     @property
     def whole(self) -> bool:
         """Whether it goes to GGUF and back in the proofs: it has a tokenizer, and no head that a GGUF doesn't hold."""
-        return (self.head is None or self.classifies) and self.tokenizer != "none"
+        return (self.head is None or self.classifies or self.config == "T5Config") and self.tokenizer != "none"
 
     @property
     def classifies(self) -> bool:
@@ -92,4 +94,4 @@ class Case:
     @property
     def bert(self) -> bool:
         """Whether it gives an embedding, or numbers of a classifier, and no logits."""
-        return self.config in ENCODERS
+        return self.config in ENCODERS or self.head == "T5EncoderModel"

@@ -145,6 +145,9 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "llama_batch_free": (None, [Batch]),
     "llama_adapter_lora_init": (c.c_void_p, [c.c_void_p, c.c_char_p]),
     "llama_set_adapters_lora": (c.c_int32, [c.c_void_p, c.POINTER(c.c_void_p), c.c_size_t, c.POINTER(c.c_float)]),
+    "llama_model_has_encoder": (c.c_bool, [c.c_void_p]),
+    "llama_model_has_decoder": (c.c_bool, [c.c_void_p]),
+    "llama_encode": (c.c_int32, [c.c_void_p, Batch]),
     "llama_decode": (c.c_int32, [c.c_void_p, Batch]),
     "llama_get_logits_ith": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
     "llama_get_embeddings_seq": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
@@ -177,6 +180,11 @@ def library() -> c.CDLL:
     lib.llama_backend_init()
     _check_layout(lib)
     return lib
+
+
+def answer(ids: Sequence[int]) -> list[int]:
+    """What a decoder is fed with where an encoder was with `ids`: half as many of them, in another order."""
+    return list(ids)[::-2]
 
 
 def _require(handle: object, what: str) -> None:
@@ -248,15 +256,36 @@ class Model:
         return Spoken(self.tokenize(text), parsed, self.detokenize(parsed))
 
     def logits(self, ids: Sequence[int]) -> F32:
-        """f32 logits after every position: [len(ids), n_vocab]."""
+        """f32 logits after every position: [len(ids), n_vocab]; of an encoder with a decoder those of `answer(ids)`."""
+        if self._encodes:
+            return self._answered(ids)
         with self._decoded(ids, embeddings=False) as ctx:
             rows = [self._lib.llama_get_logits_ith(ctx, i) for i in range(len(ids))]
             return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)).copy() for row in rows])
+
+    @property
+    def _encodes(self) -> bool:
+        return bool(self._lib.llama_model_has_encoder(self._model))
+
+    def _answered(self, ids: Sequence[int]) -> F32:
+        ctx = self._context(len(ids), embeddings=False, pooling=POOLING_UNSPECIFIED)
+        batches = [self._batch(ids), self._batch(answer(ids))]
+        try:
+            _require(self._lib.llama_encode(ctx, batches[0]) == 0, "can't encode")
+            _require(self._lib.llama_decode(ctx, batches[1]) == 0, "can't decode")
+            rows = [self._lib.llama_get_logits_ith(ctx, i) for i in range(len(answer(ids)))]
+            return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)).copy() for row in rows])
+        finally:
+            for batch in batches:
+                self._lib.llama_batch_free(batch)
+            self._lib.llama_free(ctx)
 
     def embed(self, ids: Sequence[int], *, pooling: int = POOLING_UNSPECIFIED) -> F32:
         """One vector for the sequence, pooled as the file says unless told otherwise: [n_embd]. Of a classifier, which
         a file with labels is, its numbers: [labels]."""
         width = self.n_embd
+        if self._encodes and pooling == POOLING_UNSPECIFIED:  # a T5's encoder, of which no key tells how it pools
+            pooling = POOLING_MEAN
         if pooling == POOLING_UNSPECIFIED and self._lib.llama_model_cls_label(self._model, 0) is not None:
             pooling, width = POOLING_RANK, int(self._lib.llama_model_n_cls_out(self._model))
         with self._decoded(ids, embeddings=True, pooling=pooling) as ctx:
@@ -269,7 +298,8 @@ class Model:
         ctx = self._context(len(ids), embeddings=embeddings, pooling=pooling)
         batch = self._batch(ids)
         try:
-            status = self._lib.llama_decode(ctx, batch)
+            run = self._lib.llama_encode if self._encodes else self._lib.llama_decode
+            status = run(ctx, batch)
             _require(status == 0, f"decode returned {status}")
             yield ctx
         finally:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tests.oracles import families, mtp, mxfp4, twins, vocabularies
-from tests.oracles.case import Case
+from tests.oracles.case import ENCODERS, Case
+from tests.oracles.llamacpp import answer
 
 F32 = NDArray[np.float32]
 PROBE = 96  # tokens in a probe: past WINDOW and past ROPE_ORIGINAL
@@ -268,6 +269,10 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     auto = transformers.AutoModel if case.bert else transformers.AutoModelForCausalLM
     torch.manual_seed(0)
     model = getattr(transformers, case.head)(config) if case.head else auto.from_config(config)
+    if (
+        case.config == "T5Config" and case.options.get("tie_word_embeddings") is False
+    ):  # which the class ties all the same
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
     randomize(model, 20, case.spreads)
     narrow = model if dtype == "float32" else model.to(getattr(torch, dtype))  # a tower's table may be complex
     narrow.save_pretrained(folder, **case.save)
@@ -283,7 +288,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | case.said, indent=2))
     vocabularies.WRITERS[case.tokenizer](folder)
-    if case.bert and not case.classifies:
+    if case.config in ENCODERS and not case.classifies:
         _write_pooling(folder, config.hidden_size)
     return folder
 
@@ -378,6 +383,8 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
     classifier = settings.architectures[0].endswith("ForSequenceClassification")
     encoder = transformers.AutoModelForSequenceClassification if classifier else transformers.AutoModel
     auto = encoder if embedding else transformers.AutoModelForCausalLM
+    if settings.model_type == "t5":
+        auto = getattr(transformers, settings.architectures[0])
     for key, value in config.items():
         setattr(settings, key, value)
     model = auto.from_pretrained(folder, config=settings, dtype=torch.float32, attn_implementation="eager")
@@ -397,11 +404,14 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 def logits(folder: Path, ids: Sequence[int], **config: Any) -> F32:
-    """transformers' f32 logits at every position: [len(ids), vocabulary]."""
+    """transformers' f32 logits at every position: [len(ids), vocabulary]. Of an encoder with a decoder those of
+    `answer(ids)`: [len(answer(ids)), vocabulary]."""
     import torch
 
+    model = load(folder, **config)
+    answered = {"decoder_input_ids": torch.tensor([answer(ids)])} if model.config.is_encoder_decoder else {}
     with torch.no_grad():
-        out: F32 = load(folder, **config)(torch.tensor([list(ids)])).logits[0].numpy()
+        out: F32 = model(torch.tensor([list(ids)]), **answered).logits[0].numpy()
     return out
 
 

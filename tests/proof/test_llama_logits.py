@@ -98,7 +98,9 @@ def distance(gguf_of: Converter, folder_of: Maker, expected_logits: Expected) ->
         if isinstance(found, str):
             return float("inf")
         expected = models.embedding(folder_of(name), probe_of(name)) if bert else expected_logits(name)
-        return models.relative_error(found, expected) if np.isfinite(found).all() else float("inf")
+        if found.size != expected.size or not np.isfinite(found).all():
+            return float("inf")
+        return models.relative_error(found.reshape(expected.shape), expected)
 
     return measure
 

@@ -30,6 +30,42 @@ _ROBERTA: dict[str, Any] = _SMALL | {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
+_T5: dict[str, Any] = {
+    "d_model": 64,
+    "d_kv": 32,
+    "d_ff": 96,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 16,
+    "layer_norm_epsilon": 3e-3,
+    "decoder_start_token_id": 0,
+}
+_T5_UNHELD = frozenset({"dense_act_fn", "is_gated_act", "scale_decoder_outputs"})  # which follow from the rest
+# Its scores aren't divided by the root of a head's width.
+_T5_SPREADS = (
+    (("layer_norm.weight",), (1.0, 0.25)),
+    (("Attention.q.weight", "Attention.k.weight"), (0.0, 0.09)),
+    (("relative_attention_bias.weight",), (0.0, 0.7)),
+)
+_NOMIC: dict[str, Any] = _SMALL | {
+    "max_position_embeddings": 256,
+    "type_vocab_size": 3,
+    "layer_norm_eps": 5e-2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+}
+_NOMIC_WORDS: dict[str, Any] = {
+    "n_positions": 8192,
+    "max_trained_positions": 2048,
+    "activation_function": "swiglu",
+    "causal": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+}
 _LABELS: dict[str, Any] = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
 _MODERNBERT: dict[str, Any] = _SMALL | {
     "bos_token_id": vocabularies.BPE_SIZE - 4,
@@ -118,6 +154,77 @@ CASES: dict[str, Case] = {
             head="ModernBertForSequenceClassification",
             unheld=frozenset({"label2id"}),
         ),
+        # NomicBERT, in the words of its published config beside those of transformers 5
+        Case(
+            "nomic-bert",
+            "NomicBertConfig",
+            "wordpiece",
+            _NOMIC,
+            said=_NOMIC_WORDS
+            | {
+                "n_embd": 64,
+                "n_layer": 2,
+                "n_head": 4,
+                "n_inner": 96,
+                "rotary_emb_base": 500,
+                "layer_norm_epsilon": 5e-2,
+            },
+            words=_NOMIC_WORDS
+            | {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": 3072, "rotary_emb_base": 1000.0}
+            | {"layer_norm_epsilon": 1e-12},
+            recorded=("hf5",),
+            unheld=frozenset({"rotary_emb_scale_base", "rotary_emb_base"}),
+        ),
+        # T5: first as it was, then gated and with an output of its own, then its encoder alone
+        Case(
+            "t5",
+            "T5Config",
+            "t5",
+            _T5
+            | {
+                "num_layers": 3,
+                "num_decoder_layers": 2,
+                "feed_forward_proj": "gated-gelu",
+                "tie_word_embeddings": False,
+            },
+            said={"tie_word_embeddings": False, "n_positions": 256},
+            head="T5ForConditionalGeneration",
+            spreads=_T5_SPREADS,
+            gelu=True,
+            tolerance=0.02,
+            unheld=_T5_UNHELD,
+            older=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+        ),
+        Case(
+            "t5-first",
+            "T5Config",
+            "t5",
+            _T5,
+            head="T5ForConditionalGeneration",
+            spreads=_T5_SPREADS,
+            unheld=_T5_UNHELD,
+            older=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+            settings={"scale_decoder_outputs": False},
+        ),
+        Case(
+            "t5encoder",
+            "T5Config",
+            "t5",
+            _T5 | {"feed_forward_proj": "gated-gelu"},
+            said={"n_positions": 256},
+            head="T5EncoderModel",
+            spreads=_T5_SPREADS,
+            unheld=_T5_UNHELD | {"decoder_start_token_id", "is_encoder_decoder", "num_decoder_layers"},
+            older=("encoder.embed_tokens.weight",),
+        ),
+        Case(
+            "t5encoder-first",
+            "T5Config",
+            "none",
+            _T5,
+            head="T5EncoderModel",
+            unheld=_T5_UNHELD | {"decoder_start_token_id", "is_encoder_decoder", "num_decoder_layers"},
+        ),
         # two labels without a name: the reference says nothing of them, and llama.cpp then looks for one
         Case(
             "roberta-labels",
@@ -148,6 +255,17 @@ CASES: dict[str, Case] = {
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
+    "t5": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
+    "t5encoder": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
+    "nomic-bert": {
+        "hidden_act": "gelu",
+        "activation_function": "gelu",
+        "causal": True,
+        "prenorm": True,
+        "rotary_emb_fraction": 0.5,
+        "rotary_emb_interleaved": True,
+        "rope.rope_type": "linear",
+    },
     "modernbert": {
         "attention_bias": True,
         "mlp_bias": True,

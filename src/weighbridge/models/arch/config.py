@@ -152,6 +152,7 @@ def effective(
         out["longrope_attention_factor"] = _longrope_attention_factor(out)
     out["unrotated_every"] = every(out.get("no_rope_layers"), 0)
     out["full_attention_every"] = every(out.get("layer_types"), "full_attention")
+    out["gated"] = str(out.get("feed_forward_proj", "")).startswith("gated")  # T5
     out["labels"] = labels(config)
     out["output_labels"] = out["labels"] or (_DUMMIES if _classifies(config) else None)
     return out

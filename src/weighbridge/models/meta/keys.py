@@ -67,7 +67,7 @@ class KeyTable:
     keys: tuple[KeyRow, ...]
     sampling: tuple[KeyRow, ...]
     tokens: Mapping[str, Mapping[str, str]]
-    presence: Mapping[str, Mapping[str, str]]
+    presence: Mapping[str, Mapping[str, str | Mapping[str, str]]]
     silent: Mapping[str, Mapping[str, tuple[Any, ...]]]
 
     def of_family(self, family: str) -> Iterator[KeyRow]:
@@ -90,7 +90,7 @@ class Rules:
 
     keys: tuple[KeyRow, ...]
     tokens: Mapping[str, str]
-    presence: Mapping[str, str]
+    presence: Mapping[str, str | Mapping[str, str]]
     silent: Mapping[str, tuple[Any, ...]]
     implied: tuple[Implied, ...] = ()
     tokenizer: tuple[KeyRow, ...] = ()

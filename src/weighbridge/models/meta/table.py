@@ -171,7 +171,7 @@ def _rotary(
     theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default where the key is absent
     if metadata.get(f"{family.gguf}.rope.scaling.type") == "none":
         rope = {}
-    config[word] = theta
+    config |= {word: theta} if sliding else {word: theta, "rope_theta": theta}
     if "rope_freqs.weight" in tensors:
         freqs = vectors("rope_freqs.weight")
         found = None if freqs is None else llama3_parameters(freqs, number(theta, "rope.freq_base"))
@@ -237,7 +237,9 @@ def _kinds(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, An
 
 def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> None:
     for key, name in table().rules(family).presence.items():
-        if key in config:
+        if isinstance(name, Mapping):
+            config[key] = name["there" if name["tensor"] in tensors else "absent"]
+        elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
 
 
