@@ -372,8 +372,8 @@ def judge_defaults(family: Family, model: str) -> None:
     assert said in (None, _sizes_or_none(family, plain)), name
     filled = {} if "layers_block_type" in CASES[model].unheld else family.effective(plain)
     assert not architecture.full_layers or filled["layer_types"] == theirs["layer_types"]
-    known = {"head_dim": CASES[model].words, "num_decoder_layers": "cross_q" in family.rows}
-    worded = [key for key, known in known.items() if known]
+    wanted = {"head_dim": CASES[model].words, "num_decoder_layers": "cross_q" in family.rows}
+    worded = [key for key, asked in wanted.items() if asked]
     held = {"num_key_value_heads", "intermediate_size"} & theirs.keys()
     for key in (*architecture.null, *worded, *(held - CASES[model].unheld if filled else ())):
         assert filled.get(key) == theirs[key], f"{name}: {key}"
