@@ -317,6 +317,69 @@ def _in_two_steps(work: Path, folder: Path, target: Path) -> str | None:
     return " && ".join(steps) + f" < {shlex.quote(str(jobs))}"
 
 
+def moves_section(work: Path, gigabytes: float) -> Section:
+    """MLX's parts to ggml's blocks and back, each beside a copy of what it writes."""
+    folder, mlx, file, k, of_k = (work / name for name in ("model", "mlx", "blocks.gguf", "k.gguf", "of-k"))
+    make("llama", folder, gigabytes)
+    wb = [sys.executable, "-m", "weighbridge", "-q"]
+    for command in (
+        ["convert", folder, mlx, "--to", "mlx", "--q-bits", "4", "--dtype", "f16"],
+        ["convert", mlx, file],
+        ["quantize", folder, k, "Q4_K", "--pure"],
+        ["convert", k, of_k, "--to", "mlx"],
+    ):
+        process([*wb, *command])()
+    remove(folder)
+    wide = of_k / "model.safetensors"
+    moves = {
+        "MLX to GGUF, 4 bits to Q4_1": (mlx, work / "ours.gguf", "cp + fsync of that GGUF"),
+        "GGUF to MLX, Q4_1 to 4 bits": (file, work / "back", "cp + fsync of that GGUF"),
+        "GGUF to MLX, Q4_K to 4 bits": (k, work / "of-k-again", "cp + fsync of that folder"),
+    }
+    contenders = {
+        f"wb: {name}": process([*wb, "convert", source, target, *(["--to", "mlx"] if "." not in target.name else [])],
+                               fresh=target)
+        for name, (source, target, _) in moves.items()
+    }  # fmt: skip
+    for name, source in (("cp + fsync of that GGUF", file), ("cp + fsync of that folder", wide)):
+        copy = work / f"copy-{source.name}"
+        contenders[name] = process(["cp", *_NO_REFLINK, source, copy], fresh=copy, after=sync(copy))
+    sizes = (f"{path.stat().st_size / 1e9:.1f} GB" for path in (file, wide))
+    return Section(
+        "moves",
+        "Quantized weights from MLX to GGUF and back, their values unchanged: {} of Q4_1, {} of what Q4_K becomes; "
+        "pages in memory, outputs flushed.".format(*sizes),
+        contenders,
+        [
+            *(Target(f"{name}: at least 50 % of {cp}", _of_cp(f"wb: {name}", 0.5, cp))
+              for name, (_, _, cp) in moves.items()),
+            under_memory(300, [name for name in contenders if name.startswith("wb")]),
+        ],
+    )  # fmt: skip
+
+
+def mlx_section(work: Path, gigabytes: float) -> Section:
+    folder = make("llama", work / "model", gigabytes)
+    ours, theirs = work / "ours", work / "theirs"
+    script = "import sys, mlx_lm; mlx_lm.convert(sys.argv[1], sys.argv[2], quantize=True, q_bits=4)"
+    wb = [sys.executable, "-m", "weighbridge", "-q", "convert", folder, ours, "--to", "mlx", "--q-bits", "4"]
+    size = (folder / "model.safetensors").stat().st_size / 1e9
+    return Section(
+        "mlx",
+        f"A Llama folder of {size:.1f} GB in bf16 to MLX of 4 bits in groups of 64, the same tensors by both; its "
+        "pages in memory, every output flushed to the disk.",
+        {
+            "weighbridge": process(wb, fresh=ours),
+            "mlx_lm.convert": process(
+                [sys.executable, "-c", script, folder, theirs],
+                fresh=theirs,
+                after=lambda: sync(theirs / "model.safetensors")(),
+            ),
+        },
+        [faster("mlx_lm.convert", 3), under_memory(300)],
+    )
+
+
 def torch_section(work: Path, gigabytes: float) -> Section:
     source = make("torch_large", work / "model.pt", gigabytes)
     plain = make("large", work / "model.safetensors", gigabytes)
@@ -390,8 +453,8 @@ def _convert_targets(reference: bool) -> list[Target]:
     return [*out, under_memory(300, names)]
 
 
-def _of_cp(name: str) -> Callable[[Measured], bool]:
-    return lambda m: m.ratio("cp + fsync", name) >= 0.7
+def _of_cp(name: str, part: float = 0.7, cp: str = "cp + fsync") -> Callable[[Measured], bool]:
+    return lambda m: m.ratio(cp, name) >= part
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
@@ -441,13 +504,14 @@ def versions() -> str:
         except PackageNotFoundError:
             return f"{name} absent"
 
-    peers = ("weighbridge", "safetensors", "gguf", "numpy", "torch", "transformers")
+    peers = ("weighbridge", "safetensors", "gguf", "numpy", "torch", "transformers", "mlx", "mlx-lm",
+             "compressed-tensors", "bitsandbytes", "hqq")  # fmt: skip
     return ", ".join(map(of, peers)) + "; convert_hf_to_gguf.py of llama.cpp b11549"
 
 
-def kernels_report(rounds: int | None) -> str:
-    """A section of its own form: a table of types (kernels.py)."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "kernels.py"), str(rounds or 5)]
+def table_report(script: str, rounds: int | None) -> str:
+    """A section of its own form: a table of types (kernels.py), or of schemes (unpacking.py)."""
+    command = [sys.executable, str(ROOT / "benchmarks" / script), str(rounds or 5)]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
@@ -460,6 +524,8 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
     "quantize": lambda work, args: quantize_section(work, args.quantized),
+    "moves": lambda work, args: moves_section(work, args.gigabytes * 2),
+    "mlx": lambda work, args: mlx_section(work, args.gigabytes),
     "torch": lambda work, args: torch_section(work, args.gigabytes),
     "torch-open": lambda work, args: torch_open_section(work),
     "scan-pickles": lambda work, args: scan_section(work, "pickles", args.picklescan),
@@ -468,7 +534,8 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
 }
 REPORTS: dict[str, Callable[[argparse.Namespace], str]] = {
     **{name: lambda args, name=name: section_report(name, args) for name in SECTIONS},
-    "kernels": lambda args: kernels_report(args.rounds),
+    "kernels": lambda args: table_report("kernels.py", args.rounds),
+    "unpack": lambda args: table_report("unpacking.py", args.rounds),
 }
 
 
