@@ -105,6 +105,7 @@ def _gguf_tokenizer(metadata: Mapping[str, Any], tokens: Any) -> Tokenizer | Non
         "gpt2": "BPE",
         "bert": "WordPiece",
         "t5": "Unigram",
+        "gemma4": "BPE",
         "none": "none",
         "rwkv": "RWKV",
     }
@@ -186,7 +187,8 @@ _COUNTED: Final = 16 * MIB
 _TOKENIZERS: Final = (
     ("tokenizer.model", "SentencePiece"), ("spiece.model", "SentencePiece"),
     ("sentencepiece.bpe.model", "SentencePiece"), ("tekken.json", "Tekken"), ("vocab.txt", "WordPiece"),
-    ("merges.txt", "BPE"), ("qwen.tiktoken", "tiktoken"),
+    ("merges.txt", "BPE"), ("qwen.tiktoken", "tiktoken"), ("tiktoken.model", "tiktoken"),
+    ("tokenizer.model.v3", "SentencePiece"),
 )  # fmt: skip
 
 

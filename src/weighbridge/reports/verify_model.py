@@ -145,7 +145,8 @@ def _mapped(repo: Repo) -> Any:
 
 _TOKENIZERS: Final = frozenset(
     {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model",
-     "tekken.json", "tokenizer.tiktoken", "qwen.tiktoken", "tokenizer.model.v3", "merges.txt"}
+     "tekken.json", "tokenizer.tiktoken", "qwen.tiktoken", "tiktoken.model", "tokenizer.model.v1", "tokenizer.model.v2",
+     "tokenizer.model.v3", "tokenizer.model.v7", "merges.txt"}
 )  # fmt: skip
 
 
