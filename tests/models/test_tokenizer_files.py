@@ -409,11 +409,12 @@ JSON = st.recursive(
     ),
     max_leaves=5,
 )
-KINDS = ("spm", "spm-json", "bpe", "wordpiece")
+KINDS = ("spm", "spm-json", "bpe", "wordpiece", "t5", "xlmr", "tekken", "kimi")
+NAMES = ("tokenizer.json", "tokenizer_config.json", "tekken.json")
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.sampled_from(KINDS), st.sampled_from(["tokenizer.json", "tokenizer_config.json"]), st.data(), JSON)
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(KINDS), st.sampled_from(NAMES), st.data(), JSON)
 def test_any_value_anywhere_is_a_vocabulary_or_a_refusal(kind: str, name: str, data: st.DataObject, value: Any) -> None:
     """No other exception, wherever a file says something else than it should; what is read can be written both ways."""
     files = dict(folder_files(kind))
