@@ -190,6 +190,12 @@ def test_a_table_is_shown_row_by_row(name: str) -> None:
         arch.shown("nonsense")
 
 
+def test_a_row_of_some_layers_says_of_which() -> None:
+    rows = {row["role"]: row["layers"] for row in json.loads(run("show", "jamba", "--json").output)["rows"]}
+    assert (rows["q"], rows["conv"], rows["gate_exp"], rows["norm"]) == ("attention", "mamba", "moe", None)
+    assert re.search(r"^q .*layers attention$", run("show", "jamba").output, re.M)
+
+
 def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> None:
     assert run("check", acme, "--arch-file", table).return_value == 0
     assert run("check", acme).return_value == 1

@@ -113,7 +113,7 @@ def _roles(family: Family) -> Iterable[Role]:
                 if template.via:
                     layouts[role][dialect.name] = ", ".join(map(str, template.via))
     for row in family.rows.values():
-        span = ":".join(row.span) if row.span else None
+        span = ":".join(row.span) if row.span else row.layers
         yield Role(row.name, row.kind, row.shape, row.when, span, row.optional, names[row.name], layouts[row.name])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.table import Family, MappingReport, families
@@ -73,7 +73,7 @@ def _readings(
                 continue
             for name in reversed(list(family.architectures)):
                 yield family, family.sizes_from_hf({**config, "architectures": [name]})
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError, UsageError):  # what it says is of no model of the family
             continue
 
 
