@@ -137,3 +137,38 @@ def test_a_scale_that_does_not_belong_is_named() -> None:
         unpack({"blk.0.attn_q.weight": weight, "blk.0.attn_q.scale": stored_scale((3,))}, {})
     found = unpack({"blk.0.attn_q.weight": weight, "blk.0.attn_q.scale": stored_scale((1,))}, {})
     assert list(found) == ["blk.0.attn_q.weight"]
+
+
+def scaled(columns: int = 64) -> Any:
+    """A matrix in compressed-tensors' form with a global scale of 3."""
+    from tests.packings.stored import of_numpy
+
+    from weighbridge.packings import unpack
+
+    rng = np.random.default_rng(1)
+    found = unpack(
+        {
+            "m.weight_packed": of_numpy(rng.integers(0, 256, (4, columns // 2), np.uint8), "U8"),
+            "m.weight_scale": of_numpy(rng.integers(1, 0x7F, (4, columns // 16), np.uint8), "F8_E4M3"),
+            "m.weight_global_scale": of_numpy(np.array([3], np.float32), "F32"),
+        },
+        {},
+    )
+    return found["m.weight"]
+
+
+def test_only_where_llama_cpp_multiplies_with_it() -> None:
+    """Elsewhere the scale has no place, and rounding isn't a way either: the values would be others by its factor."""
+    from weighbridge.base.dtypes import F16
+    from weighbridge.conversion import build
+    from weighbridge.conversion.recipe import ConvertOptions
+    from weighbridge.packings import ggml
+
+    for name in ggml.SCALED:
+        parted = ggml.apart(f"blk.0.{name}.weight", scaled())
+        assert parted is not None
+        np.testing.assert_array_equal(parted.scale.read_all().view(np.float32), [np.float32(1) / np.float32(3)])
+    assert ggml.apart("token_embd.weight", scaled()) is None
+    assert ggml.apart("blk.0.attn_q.weight", scaled(columns=48)) is None
+    near = build._moved("token_embd.weight", scaled(), F16, keep=True, options=ConvertOptions(inexact="near"))
+    assert (near.move.kind, near.tensors) == ("decoded", {})
