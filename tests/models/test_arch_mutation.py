@@ -149,7 +149,7 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
             yield f"{label}: config", _set((*at, "config"), [c + "_" for c in row["config"]])
         if "value" in row:
             yield f"{label}: value", _set((*at, "value"), _other(row["value"]))
-        for column in ("layers", "times", "over", "root", "less"):
+        for column in ("layers", "times", "over", "root", "less", "usual"):
             if column in row:
                 yield f"{label}: {column}", _set((*at, column), ...)
         if "map" in row:

@@ -206,7 +206,7 @@ CASES: dict[str, Case] = {
                 "bias": False,
             },
             gelu=True,
-            unheld=frozenset({"ffn_hidden_size"}),
+            unheld=frozenset({"ffn_hidden_size", "num_ln_in_parallel_attn"}),
         ),
         Case(
             "falcon-new",
@@ -224,6 +224,28 @@ CASES: dict[str, Case] = {
                 "tie_word_embeddings": False,
             },
             unheld=frozenset({"num_ln_in_parallel_attn", "ffn_hidden_size"}),
+            gelu=True,
+        ),
+        # Falcon 2: as 40B, with one norm and a base frequency of its own
+        Case(
+            "falcon2",
+            "FalconConfig",
+            "bpe",
+            BPE
+            | theta(500.0)
+            | {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_kv_heads": 2,
+                "new_decoder_architecture": True,
+                "num_ln_in_parallel_attn": 1,
+                "layer_norm_epsilon": 5e-2,
+                "bias": False,
+                "tie_word_embeddings": False,
+            },
+            added={"falcon.rope.freq_base": 500.0},
+            unheld=frozenset({"ffn_hidden_size"}),
             gelu=True,
         ),
         Case(
@@ -527,7 +549,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "gpt2": {"activation_function": "relu", "scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
     "gptneox": _ACT | _ROPE | _BASE | {"attention_bias": False, "tie_word_embeddings": True},
     "starcoder2": _ACT | _ROPE | {"sliding_window": 16},
-    "falcon": _ROPE | _BASE | {"activation": "relu", "bias": True, "alibi": True, "parallel_attn": False},
+    "falcon": _ROPE | {"activation": "relu", "bias": True, "alibi": True, "parallel_attn": False},
     "deepseek2": _ACT
     | {"rope.rope_type": "linear"}
     | {"attention_bias": True, "rope_interleave": False, "num_key_value_heads": 2},

@@ -52,6 +52,7 @@ class KeyRow:
     over: str = ""  # what the config's number is divided by, another of its numbers, which alone comes back
     root: str = ""  # the square root of this number of the config divides it
     less: str = ""  # what the config's number is lessened by
+    usual: Any = None  # what llama.cpp takes where the key is absent: isn't written
     instead: bool = False  # in a family's own table: in the place of the shared row of this name
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
     layers: str | None = None  # a list by layer: the value in the layers of this set, zero in the others; or whether
@@ -85,12 +86,13 @@ class KeyTable:
 class Rules:
     """One family's part. `[meta]` in its table: `key` are rows as in keys.toml, which stand before the last of those
     (`general.quantization_version`), or with `instead` in the place of that of the same name; `base = false`: in place
-    of the others; `without`: names of those it hasn't; `tokens`, `presence`, `silent` as in keys.toml; `tokenizer`:
-    rows that come after the tokenizer's own, over them."""
+    of the others; `without`: names of those it hasn't; `tokens`, `presence`, `silent` as in keys.toml (of a
+    presence also `[TENSOR, value where it is there, value where it isn't]`); `tokenizer`: rows that come after the
+    tokenizer's own, over them."""
 
     keys: tuple[KeyRow, ...]
     tokens: Mapping[str, str]
-    presence: Mapping[str, str | Mapping[str, str]]
+    presence: Mapping[str, str | Mapping[str, Any]]
     silent: Mapping[str, tuple[Any, ...]]
     implied: tuple[Implied, ...] = ()
     tokenizer: tuple[KeyRow, ...] = ()
@@ -173,6 +175,7 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
         row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, families, restored,
         absent=row.get("absent"), null=row.get("null", False), times=row.get("times", 1.0), token=row.get("token"),
         last=row.get("last", False), first=row.get("first", False), less=row.get("less", ""),
+        usual=row.get("usual"),
         instead=row.get("instead", False), known_back=known, whole=row.get("whole", False),
         layers=row.get("layers"),
         over=row.get("over", ""), root=row.get("root", ""),
@@ -233,7 +236,8 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
     value = value if row.layers is None else _by_layer(row, config, value)
     value = number(value, path) / _divisor(row, config) if row.over or row.root else value
     typed = coerce(value, row.type, path)
-    return None if typed in ("", []) else KV(row.type, typed)  # the reference's writer skips what is empty
+    skipped = ("", []) if row.usual is None else ("", [], row.usual)  # the reference's writer skips what is empty
+    return None if typed in skipped else KV(row.type, typed)
 
 
 def _divisor(row: KeyRow, config: Mapping[str, Any]) -> float:
