@@ -57,6 +57,16 @@ _PIXTRAL: dict[str, Any] = {
     "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
     "num_attention_heads": 2, "head_dim": 16, "image_size": 28, "patch_size": 14,
 }  # fmt: skip
+_KIMI: dict[str, Any] = GQA | BPE | {
+    "num_key_value_heads": 4, "num_hidden_layers": 3, "moe_intermediate_size": 32, "n_routed_experts": 6,
+    "num_experts_per_tok": 6, "n_shared_experts": 1, "first_k_dense_replace": 1, "kv_lora_rank": 32,
+    "q_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "n_group": 1, "topk_group": 1,
+    "norm_topk_prob": True, "routed_scaling_factor": 2.827,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+        "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+}  # fmt: skip
 _WORDS = {"vocab_size": vocabularies.BPE_SIZE}
 
 CASES: dict[str, Case] = {
@@ -136,6 +146,19 @@ CASES: dict[str, Case] = {
             | {"tie_word_embeddings": False},
             head="Mistral3ForConditionalGeneration",
             recorded=("hf5", "mlx"),
+        ),
+        # Kimi K2: a DeepSeek V3 with one group of experts and a yarn without a ramp, spelled as published (all experts
+        # are chosen here: a choice may tip where the graph rounds)
+        Case(
+            "kimi-k2",
+            "DeepseekV3Config",
+            "bpe",
+            _KIMI,
+            v4=True,
+            said={"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "aux_loss_alpha": 0.001},
+            tolerance=0.04,
+            spreads=_ROUTER,
+            unheld=frozenset({"scoring_func", "topk_method", "moe_layer_freq", "aux_loss_alpha"}),
         ),
         # Gemma 3 from 4B on
         Case(

@@ -18,6 +18,7 @@ from weighbridge.base.limits import MAPPED_TENSORS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.rows import PREFIX, Dialect, Row, Template, Via, placeholders
 
+_SPARE = "the spare layers"  # what they need, beside a group of their own
 Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical tensor
 
 
@@ -114,7 +115,7 @@ class Place:
     @property
     def need(self) -> str | None:
         spare = self.named and self.named[0] in self._plan.spare
-        return f"{self._plan.need or 'all'} of spare layers" if spare else self._plan.need
+        return " of ".join(filter(None, (self._plan.need, _SPARE))) if spare else self._plan.need
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -195,6 +196,12 @@ def expand(
     places = {place.name: place for place in _places(plans, counts)}
     dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
     return Expansion(places, dropped)
+
+
+def begun(places: Iterable[Place]) -> frozenset[str]:
+    """What of these must be there whole: their groups, and the spare layers if one of them is in those."""
+    needs = {place.need for place in places if place.need is not None}
+    return frozenset(needs | {_SPARE for need in needs if need.endswith(_SPARE)})
 
 
 def absent(dialect: Dialect, sizes: Sizes) -> frozenset[int]:

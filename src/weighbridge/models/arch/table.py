@@ -39,6 +39,7 @@ from weighbridge.models.arch.expand import (
     absent,
     applies,
     arguments,
+    begun,
     expand,
     index_counts,
     run,
@@ -244,10 +245,10 @@ class Family:
         """How tensors of these names and (logical) shapes fit. Needs no data and no numpy."""
         expansion = self.expansion(dialect, sizes, self.prefix_of(dialect, shapes, sizes))
         places = expansion.places
-        begun = {places[name].need for name in shapes if name in places}
+        needed = begun(places[name] for name in shapes if name in places)
         others = [n for n in shapes if n not in places]
         return MappingReport(
-            tuple(n for n, p in places.items() if n not in shapes and (p.need is None or p.need in begun)),
+            tuple(n for n, p in places.items() if n not in shapes and (p.need is None or p.need in needed)),
             tuple(n for n in others if n not in expansion.dropped and not self._is_apart(n)),
             tuple((n, places[n].shape, s) for n, s in shapes.items() if n in places and tuple(s) != places[n].shape),
             tuple(n for n in others if n in expansion.dropped),
@@ -345,9 +346,9 @@ class Family:
         parts = [
             f"{p.name} (its {_label(c.instance)})" for p in present.values() for c in p.cells if c.instance not in roles
         ]
-        begun = {p.need for p in present.values()}
+        needed = begun(present.values())
         places = self.expansion(dialect, sizes, prefix).places
-        missing = [n for n, p in places.items() if n not in present and (p.need is None or p.need in begun)]
+        missing = [n for n, p in places.items() if n not in present and (p.need is None or p.need in needed)]
         if parts or missing:
             raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
 

@@ -1,0 +1,118 @@
+"""config.json as transformers 4 spelled it (`rope_theta` and `rope_scaling` for `rope_parameters`, no list of layers):
+for every recorded model it means what transformers 5's does. That the spelling is right is asked of transformers."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.models.family_judges import golden
+from tests.oracles.families import CASES
+from tests.oracles.models import respelled
+
+from weighbridge.models.arch.table import Family, family_of_hf
+from weighbridge.models.meta.table import config_losses, config_to_gguf
+
+pytestmark = pytest.mark.oracle
+transformers = pytest.importorskip("transformers")
+
+# What follows from other settings, and files of before have not.
+_DERIVED = ("layer_types", "no_rope_layers", "moe_layers", "mlp_layer_types")
+# ModernBERT had words of its own, and is recorded in both spellings; OLMo 3 had one base frequency for all layers.
+_MODELS = sorted(name for name in golden() if not name.startswith(("modernbert", "olmo3")))
+_FORM = {"transformers_version", "dtype", "torch_dtype", "_name_or_path", "architectures", "rope_scaling", "rope_theta"}
+
+
+def _without(config: dict[str, Any]) -> dict[str, Any]:
+    out = {key: value for key, value in config.items() if key not in _DERIVED}
+    if "text_config" in out:
+        out["text_config"] = _without(out["text_config"])
+    return out
+
+
+def _understood(config: dict[str, Any]) -> dict[str, Any] | None:
+    """What transformers makes of a config; None where it has no class for it."""
+    kind = str(config.get("model_type"))
+    if kind not in transformers.CONFIG_MAPPING:
+        return None
+    found = transformers.AutoConfig.for_model(**_decoded(config)).to_dict()
+    return {key: _plain(value) for key, value in found.items() if key not in _FORM}
+
+
+def _decoded(value: Any) -> Any:
+    """With infinity as a number, which JSON has no word for."""
+    if isinstance(value, dict):
+        return float("inf") if "__float__" in value else {k: _decoded(v) for k, v in value.items()}
+    return [_decoded(v) for v in value] if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """Of nested objects what is said, the type of a rope once."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v is not None and k not in ("type", "dtype")}
+    return value
+
+
+def _same(older: dict[str, Any] | None, newer: dict[str, Any]) -> bool:
+    """Whether all is there that the newer one says; transformers keeps words that it doesn't know."""
+    return older is not None and all(_covers(older.get(key), value) for key, value in newer.items())
+
+
+def _covers(older: Any, newer: Any) -> bool:
+    if isinstance(newer, dict) and isinstance(older, dict):
+        return all(_covers(older.get(key), value) for key, value in newer.items())
+    return bool(older == newer)
+
+
+@cache
+def _older(model: str) -> dict[str, Any]:
+    """A recorded model's config in the older spelling, without the lists of layers where they are the class's."""
+    older = respelled(golden()[model]["config"])
+    newer = _understood(golden()[model]["config"])
+    try:
+        return _without(older) if newer is not None and _same(_understood(_without(older)), newer) else older
+    except Exception:  # some classes need the list, and say so in as many ways
+        return older
+
+
+def _said(family: Family, config: dict[str, Any], model: str) -> Any:
+    sizes = family.sizes_from_hf(config)
+    keys = config_to_gguf(config, family, file_type=0, pooling=1 if CASES[model].bert else None)
+    names = {dialect: family.names(dialect, sizes) for dialect in family.dialects}
+    return keys, names, config_losses(config, family)
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_the_older_spelling_means_the_same(model: str) -> None:
+    newer, older = golden()[model]["config"], _older(model)
+    family = family_of_hf(newer)
+    assert family_of_hf(older) is family
+    assert _said(family, older, model) == _said(family, newer, model)
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_transformers_takes_it_for_the_same(model: str) -> None:
+    newer = _understood(golden()[model]["config"])
+    if newer is not None:
+        assert _same(_understood(_older(model)), newer)
+
+
+def test_the_spellings_differ() -> None:
+    """Else nothing was asked."""
+    told = [name for name in _MODELS if _older(name) != golden()[name]["config"]]
+    scaled = [name for name in told if _rope(_older(name))]
+    assert len(told) > 60
+    assert len(scaled) > 6
+
+
+def test_a_type_that_only_its_publisher_knows_is_told_by_the_class() -> None:
+    """Kimi K2's config says `kimi_k2` of a DeepSeek V3."""
+    config = golden()["kimi-k2"]["config"]
+    family = family_of_hf(config)
+    assert family.name == "deepseek2"
+    assert _said(family, config | {"model_type": "kimi_k2"}, "kimi-k2") == _said(family, config, "kimi-k2")
+
+
+def _rope(config: dict[str, Any]) -> Any:
+    return config.get("rope_scaling") or config.get("text_config", {}).get("rope_scaling")
