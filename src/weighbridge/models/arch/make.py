@@ -13,10 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.spec import Shape
 from weighbridge.models.arch.config import evaluate, number
+from weighbridge.models.arch.expand import Instance, Sizes
+from weighbridge.models.arch.rows import Row
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
 
 _FLOAT: Final = struct.Struct("<f")
 
@@ -121,3 +127,16 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | Non
         "longrope_short_factors": partial(longrope_factors, "short_factor"),
     }
 )
+
+
+def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
+    """The tensor of a role that follows from the config, or that nothing computes with; none where none is needed."""
+    values = (0.0,) * math.prod(shape) if row.zeros else MAKERS[row.make or ""](sizes.facts)
+    if values is None:
+        return {}
+    import numpy as np
+
+    from weighbridge.base.dtypes import F32
+    from weighbridge.tensors.nodes import const
+
+    return {(row.name, ()): const(np.array(values, dtype="<f4").reshape(shape), F32)}

@@ -16,7 +16,6 @@ loads numpy but `load` and `save`, which build nodes.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +47,7 @@ from weighbridge.models.arch.expand import (
 from weighbridge.models.arch.inherit import resolve
 from weighbridge.models.arch.joins import Lies, cut, join, layout_of
 from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds
+from weighbridge.models.arch.make import made
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.report import MappingError, MappingReport
 from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size
@@ -374,27 +374,13 @@ class Family:
         out: dict[Instance, Node] = {}
         for row in self.rows.values():
             if (row.make or row.zeros) and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
-                out |= _make(row, shape_of(row, sizes), sizes)
+                out |= made(row, shape_of(row, sizes), sizes)
         return out
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
         """The layout change from a role's own to the dialect's, where there is one."""
         via = self.rows[role].via.get(dialect)
         return None if via is None else layout_of(via, arguments(via, sizes))
-
-
-def _make(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
-    from weighbridge.models.arch.make import MAKERS
-
-    values = (0.0,) * math.prod(shape) if row.zeros else MAKERS[row.make or ""](sizes.facts)
-    if values is None:
-        return {}
-    import numpy as np
-
-    from weighbridge.base.dtypes import F32
-    from weighbridge.tensors.nodes import const
-
-    return {(row.name, ()): const(np.array(values, dtype="<f4").reshape(shape), F32)}
 
 
 def _label(instance: Instance) -> str:

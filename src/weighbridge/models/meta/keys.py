@@ -87,7 +87,7 @@ class Rules:
     """One family's part. `[meta]` in its table: `key` are rows as in keys.toml, which stand before the last of those
     (`general.quantization_version`), or with `instead` in the place of that of the same name; `base = false`: in place
     of the others; `without`: names of those it hasn't; `tokens`, `presence`, `silent` as in keys.toml (of a
-    presence also `[TENSOR, value where it is there, value where it isn't]`); `tokenizer`: rows that come after the
+    presence also `tensor` with values for `there` and `absent`); `tokenizer`: rows that come after the
     tokenizer's own, over them."""
 
     keys: tuple[KeyRow, ...]
@@ -236,8 +236,8 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
     value = value if row.layers is None else _by_layer(row, config, value)
     value = number(value, path) / _divisor(row, config) if row.over or row.root else value
     typed = coerce(value, row.type, path)
-    skipped = ("", []) if row.usual is None else ("", [], row.usual)  # the reference's writer skips what is empty
-    return None if typed in skipped else KV(row.type, typed)
+    # The reference's writer skips what is empty.
+    return None if typed in ("", []) or typed == row.usual else KV(row.type, typed)
 
 
 def _divisor(row: KeyRow, config: Mapping[str, Any]) -> float:
