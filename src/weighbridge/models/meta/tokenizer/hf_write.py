@@ -78,7 +78,7 @@ def untold(vocab: Vocab, files: Mapping[str, bytes]) -> dict[str, int]:
     architectures = ["Gemma4ForCausalLM"] if vocab.kind == Kind.GEMMA4 else []
     config = encode({"vocab_size": len(vocab), "architectures": architectures})
     try:
-        back = from_hf({**files, "config.json": config}.get, pre=vocab.pre or None)
+        back = from_hf({**files, "config.json": config}.get, pre=vocab.pre if vocab.kind == Kind.BPE else None)
     except WeighbridgeError:
         return {}
     return {str(i): t for i, (t, other) in enumerate(zip(vocab.types, back.types, strict=False)) if t != other}
