@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracles import gguf_file, llamacpp, models, ours, reference_converter, vocabularies
+from tests.oracles.case import Case
 from tests.oracles.models import CASES, probe, probe_of
 from tests.proof.test_schemes import WIDE, floats
 
@@ -165,10 +166,33 @@ def test_only_where_llama_cpp_multiplies_with_it() -> None:
     from weighbridge.packings import ggml
 
     for name in ggml.SCALED:
-        parted = ggml.apart(f"blk.0.{name}.weight", scaled())
+        parted = ggml.apart("llama", f"blk.0.{name}.weight", scaled())
         assert parted is not None
         np.testing.assert_array_equal(parted.scale.read_all().view(np.float32), [np.float32(1) / np.float32(3)])
-    assert ggml.apart("token_embd.weight", scaled()) is None
-    assert ggml.apart("blk.0.attn_q.weight", scaled(columns=48)) is None
+    assert ggml.apart("llama", "token_embd.weight", scaled()) is None
+    assert ggml.apart("qwen2", "blk.0.ffn_up.weight", scaled()) is None
+    assert ggml.apart("llama", "blk.0.attn_q.weight", scaled(columns=48)) is None
     near = build._moved("token_embd.weight", scaled(), F16, keep=True, options=ConvertOptions(inexact="near"))
     assert (near.move.kind, near.tensors) == ("decoded", {})
+
+
+def test_a_graph_that_ignores_the_scale_gets_values(tmp_path: Path) -> None:
+    """llama.cpp loads `ffn_up.scale` for a Qwen 2 and doesn't multiply with it: what the reference converter writes
+    runs, and says something else. Ours decodes."""
+    small = CASES["qwen2"]
+    options = dict(small.options) | {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 1}
+    source = models.build(Case("wide-qwen2", small.config, small.tokenizer, options), tmp_path / "s", dtype="bfloat16")
+    weighbridge.convert(source, tmp_path / "q", scheme="nvfp4a16")
+    ids = probe(vocabularies.SIZES[small.tokenizer])
+    reference = reference_converter.convert(tmp_path / "q", tmp_path / "r.gguf", "bf16", pre=small.pre)
+    result = weighbridge.convert(tmp_path / "q", tmp_path / "o.gguf", pre=small.pre)
+    assert {m.kind for m in result.moves} == {"decoded"}
+    plain = ours.to_gguf(tmp_path / "q", tmp_path / "f32.gguf", "f32", pre=small.pre)
+
+    def logits(path: Path) -> np.ndarray:
+        with llamacpp.Model(path) as model:
+            return model.logits(ids)
+
+    want, theirs, mine = logits(plain), logits(reference), logits(tmp_path / "o.gguf")
+    assert np.mean((mine - want) ** 2) / np.var(want) < 1e-3
+    assert not np.mean((theirs - want) ** 2) / np.var(want) < 0.1  # NaN, or far away

@@ -195,7 +195,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
     named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     for name, node in named.items():
-        draft.tensors |= _for_gguf(name, node, wanted, options, draft)
+        draft.tensors |= _for_gguf(family.gguf, name, node, wanted, options, draft)
     draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses)
     return draft
 
@@ -210,12 +210,14 @@ def _upgraded(model: Checkpoint, options: ConvertOptions) -> Draft:
     return draft
 
 
-def _for_gguf(name: str, node: Node, wanted: DType, options: ConvertOptions, draft: Draft) -> dict[str, Node]:
+def _for_gguf(
+    graph: str, name: str, node: Node, wanted: DType, options: ConvertOptions, draft: Draft
+) -> dict[str, Node]:
     """The stored tensors of a logical one: itself, and what goes beside it."""
     chosen = recipe.gguf_dtype(name, node.spec, wanted)
     if isinstance(node, Packed):
         keep = chosen is wanted and options.dtype in (None, "auto")
-        found = (keep and _scaled(name, node)) or _moved(name, node, chosen, keep=keep, options=options)
+        found = (keep and _scaled(graph, name, node)) or _moved(name, node, chosen, keep=keep, options=options)
         draft.moves.append(found.move)
         if found.tensors:
             return found.tensors
@@ -229,9 +231,9 @@ class _Moved(NamedTuple):
     tensors: dict[str, Node]  # none: decoded
 
 
-def _scaled(name: str, node: Packed) -> _Moved | None:
+def _scaled(graph: str, name: str, node: Packed) -> _Moved | None:
     """A tensor whose blocks want a scale of the whole tensor beside them; None where it isn't exact so."""
-    parted = ggml.apart(name, node)
+    parted = ggml.apart(graph, name, node)
     block, why = probe.block_for(parted.blocks, recipe.EXACT_BLOCKS) if parted else (None, "")
     if parted is None or block is None or why:
         return None

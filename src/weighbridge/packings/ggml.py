@@ -28,6 +28,9 @@ from weighbridge.tensors.nodes import Packed
 NAME: Final = "ggml-nvfp4"
 KEYS: Final = (".scale",)
 _SCALES: Final = MappingProxyType({MXFP4: E8M0, NVFP4: E4M3})
+#: The architectures whose graphs multiply with it everywhere. llama.cpp loads it for all, but most graphs (gemma,
+#: qwen2, phi3, granite ...) leave it out of their feed-forward layers without a word: there it says something else.
+GRAPHS: Final = ("cohere2", "llama", "mistral3", "qwen3", "qwen3moe")
 #: The tensors that llama.cpp multiplies with such a scale, by the end of their names before `.weight`.
 SCALED: Final = (
     "attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "attn_gate", "ffn_gate", "ffn_down", "ffn_up",
@@ -64,13 +67,18 @@ class Apart(NamedTuple):
     scale: Node
 
 
-def apart(name: str, node: Packed) -> Apart | None:
+def apart(architecture: str, name: str, node: Packed) -> Apart | None:
     """A tensor of a GGUF's name as what llama.cpp has of it; None where it has no such scales, or they no place
     there."""
     how, module = node.packing, name.removesuffix(".weight")
     if not isinstance(how, MicroFloat) or not how.overall or how.scale_dtype is not E4M3:
         return None
-    if module == name or module.rpartition(".")[2] not in SCALED or node.spec.shape[-1] % NVFP4.block:
+    if (
+        architecture not in GRAPHS
+        or module == name
+        or module.rpartition(".")[2] not in SCALED
+        or node.spec.shape[-1] % NVFP4.block
+    ):
         return None
     factors = how.factor(node.members["global"].read_all())
     bare = replace(how, overall=False, divided=False, each=0)
