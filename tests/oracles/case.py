@@ -17,6 +17,10 @@ ENCODERS = (
 )
 
 
+# classes that a case names and that are no head on another
+_BARE = ("T5ForConditionalGeneration", "T5EncoderModel", "Gemma3TextModel")
+
+
 @dataclass(frozen=True)
 class Case:
     """One model: its transformers config class, what differs from the defaults, and its tokenizer.
@@ -84,7 +88,7 @@ class Case:
     @property
     def whole(self) -> bool:
         """Whether it goes to GGUF and back in the proofs: it has a tokenizer, and no head that a GGUF doesn't hold."""
-        return (self.head is None or self.classifies or self.config == "T5Config") and self.tokenizer != "none"
+        return (self.head is None or self.classifies or self.head in _BARE) and self.tokenizer != "none"
 
     @property
     def classifies(self) -> bool:
@@ -94,4 +98,9 @@ class Case:
     @property
     def bert(self) -> bool:
         """Whether it gives an embedding, or numbers of a classifier, and no logits."""
-        return self.config in ENCODERS or self.head == "T5EncoderModel"
+        return self.config in ENCODERS or self.head in ("T5EncoderModel", "Gemma3TextModel")
+
+    @property
+    def pools(self) -> bool:
+        """Whether its folder says how sentence-transformers pools."""
+        return (self.config in ENCODERS and not self.classifies) or self.head == "Gemma3TextModel"

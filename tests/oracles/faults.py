@@ -20,7 +20,7 @@ BLOCK = "blk.1."
 
 # What no judge of numbers can see: without rotation a key bias adds the same to all scores of a query, and softmax
 # doesn't change. (Its bytes are compared with the reference converter's.)
-INVISIBLE = {"bert": {"blk.0.attn_k.bias", "blk.1.attn_k.bias"}}
+INVISIBLE = {name: {"blk.0.attn_k.bias", "blk.1.attn_k.bias"} for name in ("bert", "roberta-labels")}
 
 
 def shifted(name: str) -> Fault:
@@ -237,6 +237,11 @@ LAYOUTS: dict[str, dict[str, Fault]] = {
         "norms-swapped": _swap("enc.output_norm.weight", "dec.output_norm.weight"),
         "output-tied": _drop_tensor("output.weight"),
     },
+    "gemmaembedding": {
+        "norm-unshifted": _edit(f"{BLOCK}attn_norm.weight", lambda t: t.data - 1),
+        "q-k-norms-swapped": _swap(f"{BLOCK}attn_q_norm.weight", f"{BLOCK}attn_k_norm.weight"),
+        "gate-up-swapped": _swap(f"{BLOCK}ffn_gate.weight", f"{BLOCK}ffn_up.weight"),
+    },
     "roberta-labels": _CLASSIFIER | {"dense-bias-zero": _edit("cls.bias", _zeros)},
     "bert": {
         "q-permuted-as-llama": unpermuted(f"{BLOCK}attn_q.weight", "bert.attention.head_count"),
@@ -354,6 +359,14 @@ KEYS: dict[str, dict[str, Fault]] = {
         "decoder-layers": set_key("t5.decoder_block_count", 1),
         "decoder-layers-dropped": drop_key("t5.decoder_block_count"),
         "ffn-width": set_key("t5.feed_forward_length", 64),
+    },
+    "gemmaembedding": {
+        "eps": set_key("gemma-embedding.attention.layer_norm_rms_epsilon", 1.0),
+        "theta": set_key("gemma-embedding.rope.freq_base", 500.0),
+        "window-theta": set_key("gemma-embedding.rope.freq_base_swa", 50000.0),
+        "window": set_key("gemma-embedding.attention.sliding_window", 12),
+        "pooling": set_key("gemma-embedding.pooling_type", 2),
+        "key-length": drop_key("gemma-embedding.attention.key_length"),
     },
     "roberta-labels": {"labels-dropped": drop_key("bert.classifier.output_labels")},
     "bert": {  # bert.attention.causal isn't here: llama.cpp encodes without a mask whatever it says

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tests.oracles import families, mtp, mxfp4, twins, vocabularies
-from tests.oracles.case import ENCODERS, Case
+from tests.oracles.case import Case
 from tests.oracles.llamacpp import answer
 
 F32 = NDArray[np.float32]
@@ -288,7 +288,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | case.said, indent=2))
     vocabularies.WRITERS[case.tokenizer](folder)
-    if case.config in ENCODERS and not case.classifies:
+    if case.pools:
         _write_pooling(folder, config.hidden_size)
     return folder
 

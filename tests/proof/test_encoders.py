@@ -46,6 +46,19 @@ def test_a_gguf_of_one_graph_goes_back_to_its_own_class(
     assert json.loads((tmp_path / name / "config.json").read_text())["architectures"] == [classes]
 
 
+def test_dense_layers_behind_the_pooling_are_told_as_lost(tmp_path: Path) -> None:
+    folder = models.build(encoders.CASES["distilbert"], tmp_path / "m")
+    modules = json.loads((folder / "modules.json").read_text())
+    more = [
+        {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+        {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules + more))
+    told = [loss.what for loss in api.plan(folder, tmp_path / "x.gguf").losses if "modules.json" in loss.what]
+    assert len(told) == 1
+    assert "2_Dense" in told[0]
+
+
 def test_positions_that_no_token_takes_are_told_as_lost(folder_of: Callable[[str], Path]) -> None:
     losses = {loss.tensor: loss.what for loss in api.plan(folder_of("roberta"), "elsewhere.gguf").losses}
     assert "rows that no token takes" in losses.pop("embeddings.position_embeddings.weight")

@@ -129,9 +129,12 @@ def test_an_unchanged_copy_shows_nothing(
         assert distance(name, path) < (BERT_TOLERANCE if name == "bert" else TOLERANCE)
 
 
+ENCODERS = ["modernbert-labels", "roberta-labels", "nomic-bert", "t5", "gemmaembedding"]
+
+
 @pytest.mark.mutation
 @pytest.mark.parametrize(
-    "name", ["llama", "llama3", "llama-bias", "mixtral", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "bert"]
+    "name", ["llama", "llama3", "llama-bias", "mixtral", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "bert", *ENCODERS]
 )
 def test_every_tensor_matters(
     name: str,

@@ -44,7 +44,8 @@ def for_gguf(
     added to `lost`."""
     place = model.place
     about, unreadable = card.read_card(place.read("README.md"))
-    lost += [Loss(what) for what in (unreadable, *config_losses(model.config, model.family)) if what]
+    modules = sentence.unheld(place.read)
+    lost += [Loss(what) for what in (unreadable, *config_losses(model.config, model.family), *modules) if what]
     general = general_to_gguf(
         model.family,
         directory=options.name or place.folder.resolve().name,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import WINDOW
+from tests.oracles.families.common import SPM, WINDOW
 
 _SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -175,6 +175,30 @@ CASES: dict[str, Case] = {
             recorded=("hf5",),
             unheld=frozenset({"rotary_emb_scale_base", "rotary_emb_base"}),
         ),
+        # EmbeddingGemma: a window to both sides
+        Case(
+            "gemmaembedding",
+            "Gemma3TextConfig",
+            "gemma",
+            _SMALL
+            | SPM
+            | {
+                "num_key_value_heads": 2,
+                "rms_norm_eps": 3e-3,
+                "max_position_embeddings": 256,
+                "num_hidden_layers": 6,
+                "head_dim": 32,
+                "pad_token_id": 0,
+                "sliding_window": WINDOW,
+                "query_pre_attn_scalar": 32,
+                "use_bidirectional_attention": True,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 50000.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                },
+            },
+            head="Gemma3TextModel",
+        ),
         # T5: first as it was, then gated and with an output of its own, then its encoder alone
         Case(
             "t5",
@@ -255,6 +279,16 @@ CASES: dict[str, Case] = {
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
+    "gemmaembedding": {
+        "use_bidirectional_attention": False,
+        "hidden_activation": "relu",
+        "rope.rope_type": "dynamic",
+        "attention_bias": True,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 2.0,
+        "full_attention_every": 5,
+        "query_pre_attn_scalar": 16,
+    },
     "t5": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
     "t5encoder": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
     "nomic-bert": {

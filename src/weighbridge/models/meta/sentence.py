@@ -42,6 +42,20 @@ def pooling_type(read: Read) -> int | None:
     raise UnsupportedError(f"embedding_config.json pools by {said!r}, for which GGUF has no key")
 
 
+_HELD: Final = ("Transformer", "Pooling", "Normalize")
+
+
+def unheld(read: Read) -> list[str]:
+    """Modules behind the pooling that a GGUF doesn't hold, as losses: dense layers."""
+    modules = _json(read, "modules.json")
+    listed = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    return [
+        f"modules.json: {module.get('path')} ({module.get('type')}) isn't carried: embeddings are those before it"
+        for module in listed
+        if not str(module.get("type", "")).endswith(_HELD)
+    ]
+
+
 def _of_config(config: Any) -> int:
     if not isinstance(config, dict):
         raise FormatError("modules.json names a pooling module whose config.json is missing")
