@@ -144,7 +144,46 @@ void pack(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   }
 }
 
+// Sixteen floats of which a code chooses.
+struct Choice {
+  F32 v[16 / W];
+};
+
+WB_INLINE F32 chosen(const Choice& from, I32 code) {
+#if WB_LANES == 16
+  return permute(from.v[0], code);
+#elif WB_LANES == 8
+  return select(code > splat(i32(7)), permute(from.v[1], code), permute(from.v[0], code));
+#else
+  F32 out = from.v[0];
+  for (int i = 0; i < W; ++i) out[i] = from.v[code[i] / W][code[i] % W];
+  return out;
+#endif
+}
+
+// The nibbles of four bytes change places.
+WB_INLINE u32 swapped_nibbles(u32 x) { return (x & 0x0F0F0F0F) << 4 | (x >> 4 & 0x0F0F0F0F); }
+
+template <bool HighFirst>
+void look_up(const Lookup& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales, u8* WB_RESTRICT dst,
+             size_t groups) {
+  const Choice table = load<Choice>(how.table);
+  for (size_t g = 0; g < groups; ++g) {
+    const F32 scale = splat(load<float>(scales, g));
+    for (size_t at = 0; at < how.group; at += 16, codes += 8, dst += 64) {
+      u32 first = load<u32>(codes), second = load<u32>(codes, 1);
+      if constexpr (HighFirst) first = swapped_nibbles(first), second = swapped_nibbles(second);
+      const Sixteen q = widened(join(spread8<4>(first), spread8<4>(second)));
+      for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), chosen(table, q.v[k]) * scale);
+    }
+  }
+}
+
 }  // namespace
+
+void table_decode(const Lookup& how, const u8* codes, const u8* scales, u8* f32, size_t groups) {
+  (how.high_first ? look_up<true> : look_up<false>)(how, codes, scales, f32, groups);
+}
 
 // Columns of no groups in a row: column i is of group index[i]. A code, and a zero point, is a byte.
 void ordered_decode(const Ordered& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales,

@@ -70,6 +70,13 @@ struct Affine {
   bool zeros;                // zero points, u8, taken from the code before it is scaled
 };
 
+// Codes of four bits that are places in a table, two a byte.
+struct Lookup {
+  const u8* table;  // sixteen f32
+  size_t group;     // elements that share a scale, a multiple of 16
+  bool high_first;  // of two codes, the high nibble is the first
+};
+
 struct Ordered {
   size_t rows, columns, groups;
   size_t stride;    // bytes from a row of codes to the next
@@ -116,6 +123,7 @@ struct Table {
   u64 (*nonfinite)(const u8* f32, size_t n);
   void (*affine_decode)(const Affine&, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups);
   void (*ordered_decode)(const Ordered&, const u8* codes, const u8* scales, const u8* zeros, u8* f32);  // scales: f32
+  void (*table_decode)(const Lookup&, const u8* codes, const u8* scales, u8* f32, size_t groups);  // scales: f32
   // codes: null where only the parameters are wanted.
   void (*affine_encode)(const Affine&, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups);
   void (*unpack_codes)(int bits, const u8* src, u8* dst, size_t n);  // n times 8 codes, to a byte each

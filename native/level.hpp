@@ -36,6 +36,7 @@ u64 nonfinite(const u8* f32, size_t n);
 void scale_stats(const Format& type, const u8* src, size_t n, Stats&);
 void affine_decode(const Affine&, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups);
 void ordered_decode(const Ordered&, const u8* codes, const u8* scales, const u8* zeros, u8* f32);
+void table_decode(const Lookup&, const u8* codes, const u8* scales, u8* f32, size_t groups);
 void affine_encode(const Affine&, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups);
 void pack_codes(int bits, const u8* src, u8* dst, size_t n);
 void unpack_codes(int bits, const u8* src, u8* dst, size_t n);

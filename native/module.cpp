@@ -256,6 +256,20 @@ void ordered_decode(size_t columns, size_t groups, nb::handle codes, nb::handle 
   if (largest >= groups) throw nb::value_error("the index names a group that isn't there");
 }
 
+void table_decode(nb::handle table, size_t group, bool high_first, nb::handle codes, nb::handle scales,
+                  nb::handle out) {
+  if (!group || group % 16 || group > size_t(1) << 32) throw nb::value_error("no such groups of codes");
+  const Buffer values(table), c(codes), s(scales), to(out, true);
+  const size_t groups = whole("scales", s, 4);
+  need_size("table", values, 64);
+  if (groups && group > to.size() / 4 / groups) throw nb::value_error("out has no room for the groups");
+  need_size("codes", c, groups * (group / 2));
+  need_size("out", to, groups * group * 4);
+  need_apart(c, to), need_apart(s, to), need_apart(values, to);
+  nb::gil_scoped_release unlocked;
+  kernels().table_decode({values.data(), group, high_first}, c.data(), s.data(), to.data(), groups);
+}
+
 void affine_encode(int bits, size_t group, const char* parameters, nb::handle src, nb::handle codes, nb::handle scales,
                    nb::handle biases) {
   if (bits < 2 || bits == 7 || bits > 8 || group == 0 || group % 32 || group > 4096)
@@ -440,6 +454,8 @@ NB_MODULE(_native, m) {
         "zeros"_a, "out"_a, "Codes with a scale and a bias (or zero point) a group to f32.");
   m.def("ordered_decode", ordered_decode, "columns"_a, "groups"_a, "codes"_a, "scales"_a, "zeros"_a, "index"_a, "out"_a,
         "Codes and zero points of a byte each, columns of the groups that an int32 index names, to f32.");
+  m.def("table_decode", table_decode, "table"_a, "group"_a, "high_first"_a, "codes"_a, "scales"_a, "out"_a,
+        "Places of four bits in a table of sixteen f32, two a byte, times the scale of their group.");
   m.def("affine_encode", affine_encode, "bits"_a, "group"_a, "parameters"_a, "src"_a, "codes"_a, "scales"_a, "biases"_a,
         "f32 to codes with a scale and a bias a group, as MLX's CPU kernel makes them. Empty `codes`: only those.");
   m.def("pack_codes", pack_codes, "bits"_a, "src"_a, "out"_a, "Codes, a byte each, to a little-endian bit stream.");

@@ -12,8 +12,8 @@ extern const Table table;
 const Table table = {
     WB_STRING(WB_LEVEL), WB_LANES, families,      sizeof families / sizeof *families, &regulars,
     cast,                stats,         scale_stats,  nonfinite,
-    affine_decode,       ordered_decode, affine_encode, unpack_codes,
-    pack_codes,          byteswap,      gather,
+    affine_decode,       ordered_decode, table_decode,   affine_encode,
+    unpack_codes,        pack_codes,    byteswap,      gather,
 };
 
 }  // namespace weighbridge::WB_LEVEL

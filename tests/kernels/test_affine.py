@@ -185,3 +185,37 @@ def test_an_index_outside_is_refused(path: str) -> None:
                 native.ordered_decode(96, 3, codes, scales, zeros, np.full(96, wrong, np.int32), out)
         with pytest.raises(ValueError, match="codes"):
             native.ordered_decode(96, 3, codes[5:], scales, zeros, index, out)
+
+
+@pytest.mark.parametrize("high_first", [False, True])
+@pytest.mark.parametrize(("group", "groups"), [(16, 1), (16, 37), (32, 5), (64, 3), (80, 2)])
+def test_codes_that_are_places_in_a_table(group: int, groups: int, high_first: bool, path: str) -> None:
+    rng = np.random.default_rng(group)
+    table = rng.normal(size=16).astype(np.float32)
+    table[8] = -0.0
+    codes, scales = rng.integers(0, 256, groups * group // 2, np.uint8), rng.normal(size=groups).astype(np.float32)
+    out = np.zeros(groups * group, np.float32)
+    odd = np.zeros(codes.size + 1, np.uint8)[1:]
+    odd[:] = codes
+    kernels.table_decode(table, group, odd, scales, out, high_first=high_first)
+    for i, value in enumerate(out):  # spelled out
+        byte = int(codes[i // 2])
+        code = byte >> 4 if (i % 2 == 0) == high_first else byte & 15
+        assert value.tobytes() == (table[code] * scales[i // group]).tobytes()
+
+
+def test_tables_that_do_not_fit_are_refused(path: str) -> None:
+    table, out = np.zeros(16, np.float32), np.zeros(64, np.float32)
+    codes, scales = np.zeros(32, np.uint8), np.zeros(2, np.float32)
+    for group, wrong in ((0, table), (8, table), (24, table), (32, table[:8])):
+        with pytest.raises(UnsupportedError):
+            kernels.table_decode(wrong, group, codes, scales, out, high_first=True)
+    for parts in ((codes[1:], scales, out), (codes, scales[1:], out), (codes, scales, out[1:])):
+        with pytest.raises(UsageError):
+            kernels.table_decode(table, 32, *parts, high_first=True)
+    if path != "reference":  # the door looks for itself
+        from weighbridge.base.native import native
+
+        for arguments in ((table, 8, codes), (table[1:], 32, codes), (table, 32, codes[1:])):
+            with pytest.raises(ValueError):
+                native.table_decode(arguments[0], arguments[1], True, arguments[2], scales, out)

@@ -30,6 +30,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import Blockless, Config, Found, Nodes, described, members, need, stored
+from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
 from weighbridge.tensors.nodes import Packed
@@ -62,11 +63,8 @@ class Mapped(Blockless):
         return MappingProxyType(own | ({"nested_absmax": 0, "nested_map": 0} if self.nested else {}))
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        values = parts["map"].view(np.float32)
-        pairs = np.stack([np.repeat(values, 16), np.tile(values, 16)], axis=1).copy().view(np.complex64).reshape(256)
-        np.take(pairs, parts["codes"], out=out.view(np.complex64))
-        groups = out.reshape(-1, self.block)
-        groups *= self._absmax(parts, lo * spec.shape[-1] // self.block)[:, None]
+        scales = self._absmax(parts, lo * spec.shape[-1] // self.block)
+        kernels.table_decode(parts["map"].view(np.float32), self.block, parts["codes"], scales, out, high_first=True)
 
     def _absmax(self, parts: Mapping[str, Bytes], first: int) -> NDArray[np.float32]:
         if not self.nested:
@@ -161,7 +159,7 @@ def _state(name: str, node: Node) -> dict[str, Any]:
     shape, block = told.get("shape"), told.get("blocksize")
     sound = (
         isinstance(shape, list) and shape and all(type(d) is int and d > 0 for d in shape)
-        and type(block) is int and block > 0 and block % 2 == 0
+        and type(block) is int and block > 0 and block % 16 == 0
         and type(told.get("nested_blocksize", 256)) is int and told.get("nested_blocksize", 256) > 0
         and isinstance(told.get("nested_offset", 0.0), int | float)
     )  # fmt: skip

@@ -48,8 +48,6 @@ VALUES: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, 
 #: The magnitudes of the codes of E2M3 (5.3.2); bit 5 is the sign.
 E2M3: Final = np.concatenate([np.arange(8) / 8, *((1 + np.arange(8) / 8) * 2**e for e in range(3))]).astype(np.float32)
 _SIX: Final = np.concatenate([E2M3, -E2M3])
-# Both values of a byte in one look-up: a pair of floats is as long as a complex number.
-_PAIRS: Final = np.stack([np.tile(VALUES, 16), np.repeat(VALUES, 16)], axis=1).copy().view(np.complex64).reshape(256)
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,13 @@ class MicroFloat:
         return MappingProxyType({"codes": 1, "scales": 1} | ({"global": self.each} if self.overall else {}))
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        scales = kernels.widened(self.scale_dtype, parts["scales"])
         if self.bits == 6:
             np.take(_SIX, kernels.unpack_codes(6, parts["codes"]), out=out)
+            groups = out.reshape(-1, self.group)
+            groups *= scales[:, None]
         else:
-            np.take(_PAIRS, parts["codes"], out=out.view(np.complex64))
-        groups = out.reshape(-1, self.group)
-        groups *= kernels.widened(self.scale_dtype, parts["scales"])[:, None]
+            kernels.table_decode(VALUES, self.group, parts["codes"], scales, out, high_first=False)
         if self.overall:
             factors, rows = self.factor(parts["global"]), out.reshape(hi - lo, -1)
             rows *= factors[np.arange(lo, hi) // self.each - lo // self.each, None] if self.each else factors

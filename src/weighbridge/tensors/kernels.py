@@ -182,6 +182,18 @@ def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np
         _bytes(out)[:] = reference.ordered_decode(codes, scales, zeros, index, rows).view(np.uint8)
 
 
+def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, out: Floats, *, high_first: bool) -> None:
+    """table[code] * scale of codes of four bits, two a byte, and an f32 scale for each `group` of them (a multiple of
+    16). `high_first`: the high nibble is the first of the two."""
+    _need(group > 0 and group % 16 == 0 and table.size == 16, f"no groups of {group} codes in a table of {table.size}")
+    if (codes.nbytes, out.size) != (scales.size * group // 2, scales.size * group):
+        raise UsageError(f"{codes.nbytes} bytes of codes don't fit {scales.size} groups of {group}")
+    if native:
+        native.table_decode(np.ascontiguousarray(table), group, high_first, codes, scales, out)
+    else:
+        _bytes(out)[:] = reference.table_decode(table, group, codes, scales, high_first).view(np.uint8)
+
+
 def affine_encode(
     bits: int, group: int, scale_dtype: DType, src: Floats, codes_too: bool = True
 ) -> tuple[Bytes, Bytes, Bytes]:

@@ -406,6 +406,14 @@ def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np
     return out.reshape(-1)
 
 
+def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, high_first: bool) -> Floats:
+    """table[code] * scale; two codes a byte."""
+    nibbles_ = (codes >> NIBBLE, codes & 15) if high_first else (codes & 15, codes >> NIBBLE)
+    with quiet():
+        out: Floats = table[np.stack(nibbles_, axis=1).reshape(-1, group)] * scales[:, None]
+    return out.reshape(-1)
+
+
 def affine_encode(bits: int, group: int, dtype: str, x: Floats) -> tuple[Bytes, Bytes, Bytes]:
     """(weight, scales, biases) as MLX's CPU kernel 0.32 makes them; GPU kernels round ties otherwise. Scale and bias
     are stored in `dtype`; the codes come from them before that rounding."""
