@@ -82,6 +82,9 @@ def judge_names(family: Family) -> None:
         sizes = family.sizes_from_hf(config)
         report = family.check(dialect, sizes, {n: tuple(s) for n, s in want.items()})
         assert report.ok, f"{key}: {report}"
+        assert want.keys() <= family.names(dialect, sizes).keys(), (
+            key
+        )  # under the prefix that the class is written with
         assert not report.dropped
         if family.name == "bert":
             prefix = "bert." if any(name.startswith("bert.") for name in want) else ""

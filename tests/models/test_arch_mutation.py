@@ -107,8 +107,11 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
             yield f"{name}: null {key}", _set(("architecture", name, "null", key), ...)
         for i in range(len(architecture.get("full_layers", ()))):
             yield f"{name}: full layers, {i}", _set(("architecture", name, "full_layers", i), "1::2")
-        for key in (k for k in ("prefix", "part") if k in architecture):
-            yield f"{name}: no {key}", _set(("architecture", name, key), ...)
+        if "part" in architecture:
+            yield f"{name}: no part", _set(("architecture", name, "part"), ...)
+        if "prefix" in architecture:
+            others = (p for p in document["dialect"]["hf"]["prefixes"] if p != architecture["prefix"])
+            yield f"{name}: another's prefix", _set(("architecture", name, "prefix"), next(others))
         if "gguf" in architecture:
             yield f"{name}: gguf", _set(("architecture", name, "gguf"), ["general.nothing"])
     for i, start in enumerate(document.get("apart", ())):
