@@ -266,6 +266,14 @@ CASES: dict[str, Case] = {
             _ROBERTA | {"type_vocab_size": 2},
             vocabulary={"tokenizer.ggml.scores": [0.0]},
         ),
+        # whose padding token has another number, from behind which positions are counted
+        Case(
+            "xlm-roberta-pad",
+            "XLMRobertaConfig",
+            "none",
+            _ROBERTA | {"type_vocab_size": 2, "pad_token_id": 3, "max_position_embeddings": 132},
+            vocabulary={"tokenizer.ggml.scores": [0.0]},
+        ),
         # a reranker
         Case(
             "xlm-roberta-rank",
