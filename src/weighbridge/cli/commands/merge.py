@@ -28,8 +28,8 @@ from weighbridge.cli.options import examples, jobs_option, json_option
 def command(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Merge the shards of SRC (their folder, or any one of them) into the single file DST, or a folder's one file.
 
-    Tensor bytes stay as they are; the shares of a tensor-parallel set (`wb split --tp 4`) are put side by side. A missing
-    shard is an error, and nothing is written.
+    Tensor bytes stay as they are; the shares of a tensor-parallel set (`wb split SRC OUT --tp 4`) are put side by
+    side. A missing shard is an error, and nothing is written.
     """
     act = show_plan if dry_run else convert_and_tell
     return act(src, dst, to=own_format(src, dst), as_json=as_json, **options)
