@@ -120,7 +120,7 @@ def judge_fit(family: Family, model: str) -> None:
 
 _ALONE = {"lm_head.weight", "vocab_projector.weight", "decoder.weight"}  # may be absent: then it is the embedding
 # How transformers calls what sees, beside what writes.
-_SEEING = ("vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.")
+_SEEING = ("vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.")
 _HEADED = {"qwen", "codeshell", "gpt-oss"}  # whose output never is the embedding
 
 

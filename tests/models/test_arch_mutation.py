@@ -124,7 +124,8 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
     for dialect, fuses in document.get("fuse", {}).items():
         for name, fuse in (fuses or {}).items():
             if fuse is not False:
-                yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
+                if len(fuse["roles"]) > 1:
+                    yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
                 yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
                 if "dealt" in fuse:
                     yield f"{name}: not dealt", _set(("fuse", dialect, name, "dealt"), ...)
@@ -152,7 +153,7 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
             yield f"{label}: config", _set((*at, "config"), [c + "_" for c in row["config"]])
         if "value" in row:
             yield f"{label}: value", _set((*at, "value"), _other(row["value"]))
-        for column in ("layers", "times", "over", "root", "less", "usual"):
+        for column in ("layers", "times", "over", "root", "less", "usual", "padded"):
             if column in row:
                 yield f"{label}: {column}", _set((*at, column), ...)
         if "map" in row:

@@ -17,8 +17,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, MappingError, Sizes, families, family_of_gguf, family_of_hf
-from weighbridge.tensors.layouts import Dealt, dealt_order, inverse, layout, parted_order, rope_order
-from weighbridge.tensors.nodes import Const, Slice, const
+from weighbridge.tensors.layouts import Dealt, dealt_order, inverse, layout, parted_order, rope_order, tiled_order
+from weighbridge.tensors.nodes import Const, Slice, const, decode
 
 LLAMA, BERT = families()["llama"], families()["bert"]
 
@@ -120,6 +120,50 @@ def test_a_layout_moves_whole_quantized_rows() -> None:
         assert there.spec == node.spec
         assert there.read(0, 16).tobytes() == raw[_ORDERS[name](16, *arguments)].tobytes()
         assert way.undo(there).read(0, 16).tobytes() == raw.tobytes()
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
+def test_heads_take_turns_in_rows_and_in_columns(groups: int, each: int, width: int, other: int) -> None:
+    heads = groups * each
+    plain = np.arange(heads * width * other, dtype=np.float32).reshape(heads * width, other)
+    # conversion/qwen.py `_reorder_v_heads`
+    want = plain.reshape(groups, each, width, other).swapaxes(0, 1).reshape(plain.shape)
+    for name, before, after in (("tiled", plain, want), ("tiled_columns", plain.T, want.T)):
+        way = layout(name, groups, heads)
+        there = way.apply(const(np.ascontiguousarray(before), F32))
+        assert way.exact
+        assert np.array_equal(array(there), after)
+        assert np.array_equal(array(way.undo(there)), before)
+    vector = const(np.ascontiguousarray(plain[:, 0]), F32)
+    assert np.array_equal(array(layout("tiled", groups, heads).apply(vector)), want[:, 0])
+
+
+def test_quantized_columns_move_as_blocks_where_heads_are_whole_blocks() -> None:
+    """Four heads of two groups in rows of Q8_0: of 32 columns they move as bytes, of 16 they are decoded first."""
+    raw = np.random.default_rng(0).integers(0, 256, (3, 4, 34), np.uint8)
+    raw[..., 1] &= 0x3F  # finite scales
+    way = layout("tiled_columns", 2, 4)
+    node = Const(Spec((3, 128), Q8_0), raw.tobytes())
+    there = way.apply(node)
+    assert there.spec == node.spec
+    assert there.read(0, 3).tobytes() == raw[:, [0, 2, 1, 3]].tobytes()
+    assert way.undo(there).read(0, 3).tobytes() == raw.tobytes()
+    narrow = Const(Spec((6, 64), Q8_0), raw.tobytes())
+    want = array(decode(narrow, "a test")).reshape(6, 4, 16)[:, [0, 2, 1, 3]].reshape(6, 64)
+    assert np.array_equal(array(way.apply(narrow)), want)
+
+
+def test_heads_that_dont_divide_are_refused() -> None:
+    with pytest.raises(FormatError, match="groups don't divide the heads"):
+        tiled_order(2, 3, 1)
+    node = const(np.zeros((4, 6), np.float32), F32)
+    with pytest.raises(FormatError, match="heads don't divide the rows"):
+        layout("tiled", 1, 3).apply(node)
+    for way, heads in (("tiled", 0), ("tiled_columns", 0), ("tiled_columns", 4)):
+        with pytest.raises(FormatError, match="heads don't divide"):
+            layout(way, 2, heads).apply(node)
+        with pytest.raises(FormatError, match="divide"):
+            layout(way, 0, heads).undo(node)
 
 
 def test_dealt_parts_lie_group_by_group_and_come_back() -> None:

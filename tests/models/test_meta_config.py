@@ -113,6 +113,7 @@ def _damaged() -> list[Any]:
                 else {}
             )
             faults |= {"when": {k: ["never"] for k in row["when"]}} if "when" in row else {}
+            faults |= {"padded": 0} if "padded" in row else {}
             for column, value in faults.items():
                 wrong = copy.deepcopy(document)
                 wrong[part][i][column] = value
@@ -210,6 +211,14 @@ def _su() -> None:
     assert not any("scaling" in key for key in without)
 
 
+def _sections() -> None:
+    """Sections of a rotation, whatever the family: filled up to four, before the base frequency."""
+    for said, want in (([2, 1, 1], [2, 1, 1, 0]), ([16, 0, 0, 0], [16, 0, 0, 0]), ([1, 2, 3, 4, 5], [1, 2, 3, 4])):
+        out = config_to_gguf({**LLAMA, **GQA, "rope_scaling": {"mrope_section": said}}, FAMILY, file_type=0)
+        assert list(out)[6:8] == ["llama.rope.dimension_sections", "llama.rope.freq_base"]
+        assert out["llama.rope.dimension_sections"] == KV("arr[i32]", want)
+
+
 _QWEN = {"hidden_act": "gelu", "use_sliding_window": True, "partial_rotary_factor": 0.5, "rope.rope_type": "llama3"}
 # Cases, and what a config of the family may not say without a loss.
 _UNSAID = {
@@ -249,7 +258,7 @@ def _restored() -> None:
             assert special.items() <= found.generation.items(), name
 
 
-_MORE = (_causal, _sampling, _su, _silent, _restored)
+_MORE = (_causal, _sampling, _su, _sections, _silent, _restored)
 
 
 # ---------------------------------------------------------------------- and back

@@ -95,6 +95,23 @@ def test_mlx_lm_runs_it(folder_of: Maker, tmp_path: Path) -> None:
     assert np.mean((found - want) ** 2) / np.var(want) < 0.01
 
 
+@pytest.mark.parametrize("source", ["hf", "gguf"])
+def test_mlx_lm_runs_what_writes_of_a_qwen35(source: str, folder_of: Maker, tmp_path: Path) -> None:
+    """mlx-lm knows it by the name of the model that sees; mlx_lm.convert refuses it."""
+    import mlx.core as mx
+    import mlx_lm
+
+    folder, ids = folder_of("qwen35"), probe_of("qwen35")
+    made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES["qwen35"].pre) if source == "gguf" else folder
+    weighbridge.convert(made, tmp_path / "ours", to="mlx", dtype="f32")
+    model, _ = mlx_lm.load(str(tmp_path / "ours"))
+    found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
+    want = models.logits(folder, ids)
+    assert np.mean((found - want) ** 2) / np.var(want) < 1e-6
+    with weighbridge.open(tmp_path / "ours", names="canonical") as a, weighbridge.open(made, names="canonical") as b:
+        assert sorted(a) == sorted(b)
+
+
 @pytest.mark.parametrize("ftype", ["q8_0"])
 def test_a_quantized_gguf_keeps_its_values(ftype: str, folder_of: Maker, tmp_path: Path) -> None:
     """GGUF -> MLX: the floats of MLX's folder are those of the GGUF's blocks, and its logits those of the same

@@ -49,6 +49,8 @@ _EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 # `cast_predicate`: tensors that keep their type.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
+# model_type -> mlx-lm's, where it knows a model that sees and not the part that writes, and takes the config of either.
+_CALLED: Final = MappingProxyType({"qwen3_5_text": "qwen3_5"})
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
@@ -235,6 +237,8 @@ def _config(
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "vision_config", "quantization_config")
     }
     config.pop("quantization", None)
+    if (called := _CALLED.get(str(config.get("model_type")))) is not None:
+        config["model_type"] = called
     generation = model.json("generation_config.json") if model.format != "gguf" else None
     if generation and generation.get("eos_token_id"):
         config["eos_token_id"] = generation["eos_token_id"]

@@ -7,6 +7,7 @@ plain and block-quantized tensors alike. The arithmetic is in pure functions tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
-from weighbridge.tensors.nodes import Node, applied, gather, shift, transpose
+from weighbridge.tensors.nodes import Node, Packed, applied, decode, gather, reshape, shift, transpose
 
 
 class Layout(Protocol):
@@ -167,6 +168,73 @@ class Dealt:
         return gather(node, inverse(dealt_order, self.groups, *self.heights))
 
 
+@lru_cache(maxsize=64)
+def tiled_order(groups: int, heads: int, width: int, times: int = 1) -> NDArray[np.int64]:
+    """Where the rows come from when the heads, of `width` rows each, of all groups take turns: the first of each group,
+    then the second of each. `times`: as often one under the other.
+
+    llama.cpp b11549, conversion/qwen.py `_reorder_v_heads`: reshape(groups, heads/groups, width), swap axes 0 and 1.
+    """
+    if groups <= 0 or heads <= 0 or heads % groups:
+        raise FormatError("groups don't divide the heads", expected=f"a multiple of {groups}", found=heads)
+    order = np.arange(times * heads * width, dtype=np.int64)
+    order = order.reshape(times, groups, heads // groups, width).swapaxes(1, 2).ravel()
+    order.setflags(write=False)
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """Rows of value heads, those of one key head side by side (Hugging Face) <-> one of each key head, then the next of
+    each (ggml, which repeats key heads as a whole: Qwen 3.5)."""
+
+    groups: int
+    heads: int
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        return gather(node, self._order(self.groups, node))
+
+    def undo(self, node: Node) -> Node:
+        return gather(node, self._order(self.heads // self.groups if self.groups else 0, node))
+
+    def _order(self, groups: int, node: Node) -> NDArray[np.int64]:
+        """What is tiled is undone by tiling it in as many groups as a group has heads."""
+        if self.heads <= 0 or node.spec.rows % self.heads:
+            raise FormatError(
+                "heads don't divide the rows", expected=f"a multiple of {self.heads}", found=node.spec.rows
+            )
+        return tiled_order(groups, self.heads, node.spec.rows // self.heads)
+
+
+@dataclass(frozen=True, slots=True)
+class TiledColumns:
+    """The same of the columns of a matrix, which takes the heads in. Each row is cut into its heads; a quantized one
+    whose blocks may lie across two heads is decoded first."""
+
+    groups: int
+    heads: int
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        return self._moved(self.groups, node)
+
+    def undo(self, node: Node) -> Node:
+        return self._moved(self.heads // self.groups if self.groups else 0, node)
+
+    def _moved(self, groups: int, node: Node) -> Node:
+        *lead, columns = node.spec.shape
+        if self.heads <= 0 or columns % self.heads:
+            raise FormatError("heads don't divide the columns", expected=f"a multiple of {self.heads}", found=columns)
+        if groups == 1 or groups == self.heads:
+            return node
+        times, width = math.prod(lead), columns // self.heads
+        if isinstance(node, Packed) or width % node.spec.dtype.block:
+            node = decode(node, "its columns are moved")
+        heads = gather(reshape(node, (times * self.heads, width)), tiled_order(groups, self.heads, 1, times))
+        return reshape(heads, (*lead, columns))
+
+
 # name -> its constructor, which takes the sizes (or numbers) named in brackets
 LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
     {
@@ -175,6 +243,8 @@ LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
         "transpose": Transposed,
         "shift": Shifted,
         "neg_exp": NegExp,
+        "tiled": Tiled,
+        "tiled_columns": TiledColumns,
     }
 )
 

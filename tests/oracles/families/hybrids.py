@@ -30,6 +30,18 @@ _QWEN_NEXT: dict[str, Any] = {
     "bos_token_id": None, "eos_token_id": vocabularies.QWEN_TOKENS - 1, "pad_token_id": vocabularies.QWEN_TOKENS - 3,
 }  # fmt: skip
 
+# as published, though for text alone it is as if sections were none
+_SECTIONS: dict[str, Any] = {
+    "rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+}  # fmt: skip
+_QWEN35: dict[str, Any] = {k: v for k, v in _QWEN_NEXT.items() if "expert" not in k and "moe" not in k} | {
+    "rope_parameters": _SECTIONS | {"mrope_section": [2, 1, 1]},
+}  # fmt: skip
+_QWEN35_EYES: dict[str, Any] = {
+    "depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4, "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+}  # fmt: skip
+
 _GRANITE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 128,
@@ -113,6 +125,39 @@ CASES: dict[str, Case] = {
             flags=("--no-mtp",),
             said={"full_attention_interval": 2},  # the list says more
             unheld=frozenset({"full_attention_interval"}),
+        ),
+        # Qwen 3.5: value heads that GGUFs have in another order; alone, and as published, one part of a model that sees
+        _case(
+            "qwen35",
+            "Qwen3_5TextConfig",
+            _QWEN35,
+            tokenizer="qwen",
+            flags=("--no-mtp",),
+            beside=("mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight"),
+        ),
+        _case(
+            "qwen35-odd",
+            "Qwen3_5TextConfig",
+            _QWEN35
+            | {"layer_types": ["full_attention", "linear_attention", "linear_attention"], "num_hidden_layers": 3}
+            | {"tie_word_embeddings": True, "linear_num_value_heads": 6, "rope_parameters": _SECTIONS},
+            tokenizer="qwen",
+            flags=("--no-mtp",),
+            said={"full_attention_interval": 2},  # the list says more
+            # sections that it doesn't say come back
+            unheld=frozenset({"full_attention_interval", "rope", "rope_parameters"}),
+        ),
+        _case(
+            "qwen35-seeing",
+            "Qwen3_5Config",
+            {
+                "text_config": _QWEN35 | {"linear_num_value_heads": 2, "vocab_size": vocabularies.QWEN_SIZE},
+                "vision_config": _QWEN35_EYES,
+            },
+            tokenizer="qwen",
+            head="Qwen3_5ForConditionalGeneration",
+            recorded=("mlx",),
+            flags=("--no-mtp",),
         ),
         # Granite 4: Mamba 2 and attention without positions, with experts and without
         _case(
@@ -250,6 +295,12 @@ UNSAID: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [1],
         "norm_topk_prob": False,
         "rope.rope_type": "dynamic",
+    },
+    "qwen35": {
+        "hidden_act": "relu",
+        "attention_bias": True,
+        "rope.rope_type": "dynamic",
+        "rope.mrope_interleaved": False,
     },
     "mamba2": {
         "hidden_act": "relu",

@@ -55,6 +55,7 @@ class KeyRow:
     usual: Any = None  # what llama.cpp takes where the key is absent: isn't written
     instead: bool = False  # in a family's own table: in the place of the shared row of this name
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
+    padded: int = 0  # a list is filled up with zeros to this length; a zero in the last place doesn't come back
     layers: str | None = None  # a list by layer: the value in the layers of this set, zero in the others; or whether
 
     def key(self, architecture: str) -> str:
@@ -178,7 +179,7 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
         usual=row.get("usual"),
         instead=row.get("instead", False), known_back=known, whole=row.get("whole", False),
         layers=row.get("layers"),
-        over=row.get("over", ""), root=row.get("root", ""),
+        over=row.get("over", ""), root=row.get("root", ""), padded=row.get("padded", 0),
     )  # fmt: skip
 
 
@@ -235,9 +236,15 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
     value = number(value, path) - (evaluate(row.less, config) or 0) if row.less else value
     value = value if row.layers is None else _by_layer(row, config, value)
     value = number(value, path) / _divisor(row, config) if row.over or row.root else value
+    value = _filled(value, row.padded) if row.padded else value
     typed = coerce(value, row.type, path)
     # The reference's writer skips what is empty.
     return None if typed in ("", []) or typed == row.usual else KV(row.type, typed)
+
+
+def _filled(value: Any, length: int) -> Any:
+    """A list of this length, zeros behind what is said."""
+    return [*value, *[0] * (length - len(value))][:length] if is_list(value) else value
 
 
 def _divisor(row: KeyRow, config: Mapping[str, Any]) -> float:
@@ -300,6 +307,8 @@ def from_value(row: KeyRow, value: Any, config: Mapping[str, Any] = MappingProxy
         return int(said) if row.whole and said == int(said) else said
     if row.layers is not None:
         return by_layer(value, row.name)
+    if row.padded and len(value) == row.padded and not value[-1]:
+        return list(value[:-1])
     return list(value) if row.type.startswith("arr") else value
 
 

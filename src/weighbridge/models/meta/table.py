@@ -186,7 +186,17 @@ def _rotary(
         config[next((w for w in LOCAL_THETA if w in config), LOCAL_THETA[0])] = sliding["rope_theta"]
         full = {"rope_type": "default", **rope, "rope_theta": theta}
         config["rope_parameters"] = {"full_attention": full, "sliding_attention": {"rope_type": "default", **sliding}}
-    return lost + _partial(metadata, family, config)
+    lost += _partial(metadata, family, config)
+    if "mrope_section" in rope:
+        _in_one_place(config)
+    return lost
+
+
+def _in_one_place(config: dict[str, Any]) -> None:
+    """The rotation as transformers 5 spells it, alone: what reads a class with sections (mlx-lm's Qwen 3.5) doesn't
+    know the older words."""
+    apart = {key: config.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in config}
+    config["rope_parameters"] = {**config.pop("rope_scaling"), **apart}
 
 
 def _longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], vectors: Vectors) -> list[str]:
