@@ -110,7 +110,7 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
         if "part" in architecture:
             yield f"{name}: no part", _set(("architecture", name, "part"), ...)
         if "prefix" in architecture:
-            others = (p for p in document["dialect"]["hf"]["prefixes"] if p != architecture["prefix"])
+            others = (p for p in families()[document["name"]].dialects["hf"].prefixes if p != architecture["prefix"])
             yield f"{name}: another's prefix", _set(("architecture", name, "prefix"), next(others))
         if "gguf" in architecture:
             yield f"{name}: gguf", _set(("architecture", name, "gguf"), ["general.nothing"])

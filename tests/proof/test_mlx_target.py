@@ -95,14 +95,15 @@ def test_mlx_lm_runs_it(folder_of: Maker, tmp_path: Path) -> None:
     assert np.mean((found - want) ** 2) / np.var(want) < 0.01
 
 
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
 @pytest.mark.parametrize("source", ["hf", "gguf"])
-def test_mlx_lm_runs_what_writes_of_a_qwen35(source: str, folder_of: Maker, tmp_path: Path) -> None:
+def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: Maker, tmp_path: Path) -> None:
     """mlx-lm knows it by the name of the model that sees; mlx_lm.convert refuses it."""
     import mlx.core as mx
     import mlx_lm
 
-    folder, ids = folder_of("qwen35"), probe_of("qwen35")
-    made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES["qwen35"].pre) if source == "gguf" else folder
+    folder, ids = folder_of(name), probe_of(name)
+    made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES[name].pre) if source == "gguf" else folder
     weighbridge.convert(made, tmp_path / "ours", to="mlx", dtype="f32")
     model, _ = mlx_lm.load(str(tmp_path / "ours"))
     found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
@@ -110,6 +111,24 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(source: str, folder_of: Maker, tmp_
     assert np.mean((found - want) ** 2) / np.var(want) < 1e-6
     with weighbridge.open(tmp_path / "ours", names="canonical") as a, weighbridge.open(made, names="canonical") as b:
         assert sorted(a) == sorted(b)
+
+
+def test_routers_of_a_qwen35_are_taken_at_8_bits(folder_of: Maker, tmp_path: Path) -> None:
+    """As mlx_lm's own quant_predicate has it, and mlx_lm loads that."""
+    import mlx_lm
+
+    weighbridge.convert(folder_of("qwen35moe"), tmp_path / "ours", to="mlx", q_bits=4, q_group_size=32)
+    told = json.loads((tmp_path / "ours" / "config.json").read_text())["quantization"]
+    model, _ = mlx_lm.load(str(tmp_path / "ours"))
+    modules: Any = dict(model.named_modules())
+    apart = {name: (q["group_size"], q["bits"]) for name, q in told.items() if isinstance(q, dict)}
+    want = {
+        n
+        for n in modules
+        if (model.language_model.quant_predicate(n, None)) is not True and hasattr(modules[n], "bits")
+    }
+    assert apart == dict.fromkeys(want, (64, 8))
+    assert {modules[name].bits for name in want} == {8}
 
 
 @pytest.mark.parametrize("ftype", ["q8_0"])

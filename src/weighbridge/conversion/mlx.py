@@ -39,6 +39,8 @@ _EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "qwen3_moe": ("mlp.gate",),
         "qwen3_next": ("mlp.gate", "shared_expert_gate"),
+        "qwen3_5_moe": ("mlp.gate", "shared_expert_gate"),
+        "qwen3_5_moe_text": ("mlp.gate", "shared_expert_gate"),
         "gpt_oss": ("router",),
         "granite": ("self_attn.o_proj", "mlp.down_proj", "=lm_head"),
         "granitemoe": ("block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "=lm_head"),
@@ -50,7 +52,7 @@ _EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 # `cast_predicate`: tensors that keep their type.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 # model_type -> mlx-lm's, where it knows a model that sees and not the part that writes, and takes the config of either.
-_CALLED: Final = MappingProxyType({"qwen3_5_text": "qwen3_5"})
+_CALLED: Final = MappingProxyType({"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"})
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 

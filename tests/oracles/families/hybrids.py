@@ -37,6 +37,9 @@ _SECTIONS: dict[str, Any] = {
 _QWEN35: dict[str, Any] = {k: v for k, v in _QWEN_NEXT.items() if "expert" not in k and "moe" not in k} | {
     "rope_parameters": _SECTIONS | {"mrope_section": [2, 1, 1]},
 }  # fmt: skip
+_QWEN35_MOE: dict[str, Any] = {k: v for k, v in _QWEN_NEXT.items() if k != "intermediate_size"} | {
+    "rope_parameters": _SECTIONS | {"mrope_section": [2, 1, 1]}, "moe_intermediate_size": 96,
+}  # fmt: skip
 _QWEN35_EYES: dict[str, Any] = {
     "depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4, "out_hidden_size": 64,
     "num_position_embeddings": 16,
@@ -158,6 +161,29 @@ CASES: dict[str, Case] = {
             head="Qwen3_5ForConditionalGeneration",
             recorded=("mlx",),
             flags=("--no-mtp",),
+        ),
+        # ... and with experts
+        _case(
+            "qwen35moe",
+            "Qwen3_5MoeTextConfig",
+            _QWEN35_MOE,
+            tokenizer="qwen",
+            recorded=("hf5",),
+            flags=("--no-mtp",),
+            beside=("mtp.fc.weight",),
+        ),
+        _case(
+            "qwen35moe-seeing",
+            "Qwen3_5MoeConfig",
+            {
+                "text_config": _QWEN35_MOE | {"vocab_size": vocabularies.QWEN_SIZE},
+                "vision_config": _QWEN35_EYES,
+            },
+            tokenizer="qwen",
+            head="Qwen3_5MoeForConditionalGeneration",
+            recorded=("hf5", "mlx"),
+            flags=("--no-mtp",),
+            said={"full_attention_interval": 2},  # the list says more
         ),
         # Granite 4: Mamba 2 and attention without positions, with experts and without
         _case(
@@ -297,6 +323,12 @@ UNSAID: dict[str, dict[str, Any]] = {
         "rope.rope_type": "dynamic",
     },
     "qwen35": {
+        "hidden_act": "relu",
+        "attention_bias": True,
+        "rope.rope_type": "dynamic",
+        "rope.mrope_interleaved": False,
+    },
+    "qwen35moe": {
         "hidden_act": "relu",
         "attention_bias": True,
         "rope.rope_type": "dynamic",

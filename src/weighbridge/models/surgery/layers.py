@@ -111,7 +111,7 @@ SILENT: Final[Mapping[str, tuple[Pattern, int]]] = MappingProxyType(
     {
         "gemma2": (_WINDOWS, 2), "gemma3_text": (_WINDOWS, 6), "cohere2": (_WINDOWS, 4), "gpt_oss": (_WINDOWS, 2),
         "smollm3": (_ROTATED, 4), "llama4_text": (_ROTATED, 4), "qwen3_next": (_LINEAR, 4),
-        "qwen3_5_text": (_LINEAR, 4),
+        "qwen3_5_text": (_LINEAR, 4), "qwen3_5_moe_text": (_LINEAR, 4),
     }
 )  # fmt: skip
 
