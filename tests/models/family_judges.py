@@ -121,7 +121,7 @@ def judge_fit(family: Family, model: str) -> None:
 _ALONE = {"lm_head.weight", "vocab_projector.weight", "decoder.weight"}  # may be absent: then it is the embedding
 # How transformers calls what sees, beside what writes.
 _SEEING = ("vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.")
-_HEADED = {"qwen", "codeshell", "gpt-oss"}  # whose output never is the embedding
+_HEADED = {"qwen", "codeshell", "gpt-oss", "falcon-h1"}  # whose output never is the embedding
 
 
 def judge_alone(family: Family, model: str) -> None:
@@ -234,7 +234,9 @@ def judge_shards(family: Family, model: str) -> None:
 
 def _same(found: Node, want: Node, name: str, model: str) -> None:
     a, b = (n.read(0, n.spec.rows).view("<f4") for n in (found, want))
-    if not np.array_equal(a, b):  # a norm that was shifted, a logarithm: exact within the step of 1 + w, of exp(w)
+    if CASES[model].folded and "in_proj" in name:  # divided by two numbers again, each time rounded
+        assert np.abs(a - b).max() <= 2.0**-22 * np.abs(b).max(), f"{model}: {name}"
+    elif not np.array_equal(a, b):  # a norm that was shifted, a logarithm: exact within the step of 1 + w, of exp(w)
         assert "norm" in name or "A_log" in name, f"{model}: {name}"
         assert np.abs(a - b).max() <= 2.0**-22, f"{model}: {name}"
 

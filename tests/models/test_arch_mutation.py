@@ -71,6 +71,11 @@ def _via_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         yield f"{name}: a via all the same", _set(at, ...)
     for dialect, via in (row.get("via") or {}).items():
         yield f"{name}: via {dialect} dropped", _set((*at, dialect), ...)
+        if via.startswith("times("):
+            keys = via.removeprefix("times(").removesuffix(")").split(", ")
+            for key in keys:
+                rest = ", ".join(k for k in keys if k != key)
+                yield f"{name}: not times {key}", _set((*at, dialect), f"times({rest})")
         if via in _WRONG_VIA:
             yield f"{name}: via {dialect} of others", _set((*at, dialect), _WRONG_VIA[via])
     if "gguf" in row and "shape" in row and not row.get("via") and not row.get("make"):

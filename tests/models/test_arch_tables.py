@@ -338,6 +338,36 @@ def test_a_config_of_nonsense_is_a_format_error_that_names_the_key(change, field
     assert e.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"key_multiplier": 0}, "key_multiplier"),
+        ({"key_multiplier": "x"}, "key_multiplier"),
+        ({"key_multiplier": 1e-60}, "key_multiplier"),
+        ({"key_multiplier": 1e39}, "key_multiplier"),
+        ({"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers"),
+        ({"ssm_multipliers": 2.0}, "ssm_multipliers"),
+        ({"mlp_multipliers": [2.0, float("nan")]}, "mlp_multipliers.1"),
+    ],
+    ids=str,
+)
+def test_a_multiplier_that_is_none_is_refused(change, field: str) -> None:
+    family = families()["falcon-h1"]
+    sizes = family.sizes_from_hf({"architectures": ["FalconH1ForCausalLM"], **change})
+    with pytest.raises(FormatError) as error:
+        [family.layout_of("gguf", role, sizes) for role in family.rows]
+    assert error.value.field == field
+
+
+def test_multipliers_are_a_config_s_and_1_where_it_says_null() -> None:
+    family = families()["falcon-h1"]
+    config = {"architectures": ["FalconH1ForCausalLM"], "key_multiplier": None, "attention_in_multiplier": 0.5}
+    sizes = family.sizes_from_hf(config | {"ssm_multipliers": None})
+    assert family.layout_of("gguf", "k", sizes) == layout("times", 1.0, 0.5)
+    assert family.layout_of("gguf", "in_dt", sizes) == layout("times", 1.0, 1.0)
+    assert family.layout_of("gguf", "k", Sizes(sizes.values, sizes.architecture)) == layout("times")  # as of a GGUF
+
+
 def test_sizes_that_ask_for_millions_of_names_are_refused_at_once() -> None:
     sizes = LLAMA.sizes_from_hf({**config_of("mixtral"), "num_hidden_layers": (1 << 31) - 1})
     start = time.perf_counter()
@@ -365,6 +395,7 @@ def test_a_gguf_without_sizes_or_with_sizes_by_layer_is_refused() -> None:
         lambda d: d["role"]["q"].update(shape="X,N"),
         lambda d: d["role"]["q"]["via"].update(gguf="rope"),
         lambda d: d["role"]["q"].update(hf="model.{x}.q"),
+        lambda d: d["fuse"]["hf5"]["gate_up_exp"].update(via=["times(rms_norm_eps)"]),
         lambda d: d["role"]["up_exp"].update(shape="F,F"),
         lambda d: d["role"]["gate_exp"].update(shape="F"),
     ],

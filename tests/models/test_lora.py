@@ -174,6 +174,42 @@ def test_what_can_not_be_merged(adapter: Callable[..., Path], base: Path, tmp_pa
         )
 
 
+def test_a_gguf_with_multipliers_in_its_weights_takes_no_change(adapter: Callable[..., Path], tmp_path: Path) -> None:
+    """The adapter's change is of the weights without them; what no number multiplies takes it."""
+    family, rng = families()["falcon-h1"], np.random.default_rng(2)
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "vocab_size": 40, "head_dim": 8, "mamba_d_ssm": 32, "mamba_n_heads": 4,
+             "mamba_d_state": 8}  # fmt: skip
+    config = {"architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1", **sizes, "ssm_out_multiplier": 3.0}
+    (folder := tmp_path / "falcon").mkdir()
+    shapes = family.names("hf", family.sizes_from_hf(config))
+    held = {n: rng.normal(size=s).astype("f4") for n, s in shapes.items() if not n.endswith("mamba.norm.weight")}
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    wb.convert(folder, tmp_path / "falcon.gguf", dtype="f32", tokenizer=False)
+    changed = adapter(pair("model.layers.0.mamba.out_proj", 32, 32))
+    with pytest.raises(UnsupportedError, match="times a number that it doesn't say"):
+        wb.convert(tmp_path / "falcon.gguf", tmp_path / "out.gguf", lora=changed)
+    with pytest.raises(UnsupportedError, match="doesn't follow"):
+        wb.convert(changed, tmp_path / "adapter.gguf", base=folder)
+    wb.convert(folder, tmp_path / "out.gguf", dtype="f32", tokenizer=False, lora=changed)
+    wb.convert(
+        tmp_path / "falcon.gguf",
+        tmp_path / "up.gguf",
+        lora=adapter(pair("model.layers.0.feed_forward.up_proj", 64, 32)),
+    )
+    front = "base_model.model.model.layers.0.mamba.out_proj"
+    tensors = load_file(changed / "adapter_model.safetensors")
+    assert front + ".lora_A.weight" not in tensors  # the folder holds the second adapter now
+    merged = gguf_file.read(tmp_path / "out.gguf").tensors["blk.0.ssm_out.weight"].data.reshape(32, 32)
+    delta = pair("model.layers.0.mamba.out_proj", 32, 32)
+    want = 3 * (
+        held["model.layers.0.mamba.out_proj.weight"]
+        + 2 * delta[f"{front}.lora_B.weight"] @ delta[f"{front}.lora_A.weight"]
+    )
+    np.testing.assert_allclose(merged.view("<f4").reshape(32, 32), want, rtol=1e-4, atol=1e-4)
+
+
 def test_whole_tensors_take_their_place(adapter: Callable[..., Path], base: Path, tmp_path: Path) -> None:
     head = np.full((40, 32), 2.5, "f4")
     wb.convert(base, tmp_path / "out", lora=adapter({f"{FRONT}lm_head.modules_to_save.weight": head} | pair(Q, 32, 32)))

@@ -69,6 +69,7 @@ class Case:
     head: str | None = None  # the class with a head that is built; a GGUF holds that of a classifier alone
     beyond: tuple[str, ...] = ()  # tensors that the reference can't convert: it gets the model without
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
+    folded: bool = False  # whether its GGUF has multipliers of the config in the weights, and so its way back
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
     mtp: bool = False  # a layer that predicts further tokens behind the others
     mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.oracles import gguf_file, models, ours, vocabularies
+from tests.oracles import folded, gguf_file, models, ours, vocabularies
 from tests.oracles.folders import assert_same, tensors
 from tests.oracles.models import CASES, probe_of
 
@@ -52,6 +52,8 @@ def test_tensors_are_identical(name: str, back_of: Converter, folder_of: Maker) 
     if name in UNUSED:
         table, rows = UNUSED[name]
         original[table][:rows] = 0
+    if CASES[name].folded:
+        original = folded.falcon_h1(original, json.loads((folder_of(name) / "config.json").read_text()))
     assert_same(tensors(back_of(name, CASES[name].asked)), original, LOST.get(name, set()))
 
 
@@ -67,7 +69,9 @@ def test_transformers_computes_the_same(name: str, back_of: Converter, folder_of
     case = CASES[name]
     folders = back_of(name, case.asked), folder_of(name)
     found, expected = (run(folder, probe_of(name), **case.settings) for folder in folders)
-    if case.classifies:  # one vector times a matrix: torch adds by how the bytes lie in memory
+    if case.folded:  # weights times a number and activations times it differ by rounding: measured 1.2e-5
+        assert models.relative_error(found, expected) < 5e-5
+    elif case.classifies:  # one vector times a matrix: torch adds by how the bytes lie in memory
         assert models.relative_error(found, expected) < 1e-5
     else:
         assert np.array_equal(found, expected)

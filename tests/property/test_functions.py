@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weighbridge.base.dtypes import BF16, F16, F32
+from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions
 from weighbridge.tensors import nodes as n
@@ -78,11 +78,62 @@ def test_an_applied_node_streams(seed: int, dtype, data: st.DataObject) -> None:
     assert node.read(lo, hi).tobytes() == want[lo:hi].tobytes()
 
 
+@given(st.integers(0, 2**32), st.sampled_from([F32, F16]), st.floats(-8, 8).filter(lambda x: abs(x) > 1e-30), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_scaled_node_has_torch_s_bits_and_streams(seed: int, dtype, by: float, data: st.DataObject) -> None:
+    import torch
+
+    kind = np.float16 if dtype is F16 else np.float32
+    values = (np.random.default_rng(seed).standard_normal((7, 5)) * 2.0 ** data.draw(st.integers(-20, 8))).astype(kind)
+    lo = data.draw(st.integers(0, 7))
+    hi = data.draw(st.integers(lo, 7))
+    for over, want in (
+        (False, torch.from_numpy(values) * by),
+        (True, torch.from_numpy(values).float() / np.float32(by)),
+    ):
+        expected = want.to(torch.from_numpy(values).dtype).numpy()
+        node = n.scaled(n.const(values, dtype), by, over=over)
+        assert node.spec.dtype is dtype
+        if np.isfinite(expected).all():
+            assert node.read(lo, hi).tobytes() == expected[lo:hi].tobytes()
+
+
+def test_a_scaled_node_of_other_types_is_f32_and_undoes_itself() -> None:
+    values = f32(1.5, -2.0, 3.0).reshape(1, 3)
+    halves = n.const((values.view(np.uint32) >> 16).astype(np.uint16), BF16)
+    there = n.scaled(halves, 0.3)
+    assert there.spec.dtype is F32
+    assert there.read_all().tobytes() == (values * np.float32(0.3)).tobytes()
+    node = n.const(values, F32)
+    assert n.scaled(n.scaled(node, 0.3), 0.3, over=True) is node
+    assert n.scaled(n.scaled(node, 0.3, over=True), 0.3) is node
+    assert n.scaled(node, 1.0) is node
+    assert n.scaled(n.scaled(node, 0.3), 0.3) is not node
+    quantized = n.cast(n.const(np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 32), F32), Q8_0)
+    want = n.decode(quantized).read_all().view(np.float32) * np.float32(0.3)
+    assert n.scaled(quantized, 0.3).read_all().tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "kind", "by", "over"), [(F32, np.float32, 8.0, False), (F16, np.float16, 8.0, False),
+                                                           (F32, np.float32, 0.125, True)])  # fmt: skip
+def test_a_product_that_is_too_large_is_told_with_its_row(dtype, kind, by: float, over: bool) -> None:
+    values = np.ones((6, 2), kind)
+    values[4, 1] = np.finfo(kind).max
+    node = n.scaled(n.const(values, dtype), by, over=over)
+    with pytest.raises(FormatError, match=r"in rows 0 to 5 an element .* is too large"):
+        node.read_all()
+    assert node.read(0, 4).size == 8 * values.itemsize
+    values[4, 1] = np.inf  # which it was before
+    assert np.isinf(n.scaled(n.const(values, dtype), by, over=over).read_all().view(kind)[9])
+
+
 def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.linspace(-3, 3, 60, dtype=np.float32).reshape(12, 5)
     for piece in (1, 7, 4096):
         monkeypatch.setattr(functions, "PIECE", piece)
         assert n.applied(n.const(values, F32), "neg_exp").read_all().tobytes() == neg_exp(values).tobytes()
+        want = (values * np.float32(0.3)).tobytes()
+        assert n.scaled(n.const(values, F32), 0.3).read_all().tobytes() == want
 
 
 def test_a_function_and_its_inverse_are_none() -> None:
@@ -94,9 +145,11 @@ def test_a_function_and_its_inverse_are_none() -> None:
 def test_scratch_bounds_what_is_allocated() -> None:
     import tracemalloc
 
-    for rows in (3, 5000):
-        node = n.applied(n.const(-np.ones((rows, 8), np.float32), F32), "log_neg")
-        out = np.empty(rows * 32, np.uint8)
+    kinds = {3: np.float32, 5000: np.float32, 5001: np.float16}
+    for rows, scaled in ((3, False), (3, True), (5000, False), (5000, True), (5001, True)):
+        source = n.const(-np.ones((rows, 8), kinds[rows]), F16 if rows == 5001 else F32)
+        node = n.scaled(source, 0.3) if scaled else n.applied(source, "log_neg")
+        out = np.empty(node.spec.nbytes, np.uint8)
         tracemalloc.start()
         node.read(0, rows, out)
         peak = tracemalloc.get_traced_memory()[1]

@@ -225,6 +225,12 @@ def _with(model: Checkpoint, adapter: Adapter, dialect: str) -> Checkpoint:
                 f"the adapter changes {instance[0]}, which the model doesn't hold by itself",
                 hint="a tied head is the embedding: untie it, or merge with PEFT",
             )
+        via = family.rows[instance[0]].via.get("gguf")
+        if via is not None and via.of_config and not sizes.facts:
+            raise UnsupportedError(
+                f"the GGUF holds {instance[0]} times a number that it doesn't say ({via}), the adapter's change isn't",
+                hint="merge the adapter into the folder that the GGUF was made of",
+            )
         roles[instance] = _changed(instance[0], roles[instance], pair, adapter.scale(pair))
     if adapter.whole:
         roles |= _whole(model, adapter, dialect)

@@ -1,5 +1,6 @@
-"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Made`, `Peak`, `Cast`, `Encode`, `Shift`,
-`LowRank`, `Applied`, `Transpose`; and `Packed`, which holds the several stored tensors of one logical one."""
+"""The nodes that compute, on whole slabs: `Codes`, `Decode`, `Transcode`, `Made`, `Peak`, `Cast`, `Encode`, `LowRank`,
+`Transpose`; and `Packed`, which holds the several stored tensors of one logical one. Those that compute each element by
+itself are in elementwise.py."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import F16, DType
-from weighbridge.base.errors import FormatError, RefusedError, UsageError
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import bits, functions, kernels, old_blocks
+from weighbridge.tensors import bits, kernels, old_blocks
 from weighbridge.tensors.kinds import BAND, Bytes, Node, Over, Run, held
 from weighbridge.tensors.scratch import lent
 
@@ -374,21 +375,6 @@ def _not_finite(row: NDArray[Any]) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Shift(Over):
-    """Every element of an F32 or F16 tensor plus `by`, rounded once in its own type."""
-
-    by: float = 0.0
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
-        with held(Run(self.source, lo, hi)) as (values,):
-            out[:] = np.add(values.view(kind), kind.type(self.by), dtype=kind).view(np.uint8)
-
-    def _scratch(self, lo: int, hi: int) -> int:
-        return 2 * (hi - lo) * self.spec.row_bytes + self.source.scratch(lo, hi)
-
-
-@dataclass(frozen=True, eq=False)
 class LowRank(Over):
     """An F32 matrix plus `scale` times b @ a, in F32: `a` [rank, columns] is read whole, `b` [rows, rank] by rows.
     Added up rank by rank, so that a row's bits don't depend on which rows are read with it (a library's product's
@@ -418,34 +404,6 @@ class LowRank(Over):
     @property
     def sources(self) -> tuple[Node, ...]:
         return (self.source, self.a, self.b)
-
-
-@dataclass(frozen=True, eq=False)
-class Applied(Over):
-    """A function of `tensors/functions.py` of every element of an F32 tensor, a piece at a time. FormatError where an
-    element has no value."""
-
-    function: str
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        apply, step = functions.FUNCTIONS[self.function][0], functions.PIECE
-        with held(Run(self.source, lo, hi)) as (data,):
-            values = data.view(np.float32)
-            for at in range(0, values.size, step):
-                piece = values[at : at + step]
-                try:
-                    out[4 * at : 4 * (at + piece.size)] = apply(piece).view(np.uint8)
-                except FloatingPointError:
-                    raise self._refusal(lo, at, at + piece.size) from None
-
-    def _refusal(self, lo: int, first: int, end: int) -> FormatError:
-        width = self.spec.row_bytes // 4
-        rows = f"in rows {lo + first // width} to {lo + (end - 1) // width}"
-        return FormatError(f"{rows} an element has no {self.function}", expected="a finite number")
-
-    def _scratch(self, lo: int, hi: int) -> int:
-        size = (hi - lo) * self.spec.row_bytes
-        return size + min(size // 4, functions.PIECE) * functions.SCRATCH + self.source.scratch(lo, hi)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
-from weighbridge.tensors.nodes import Node, Packed, applied, decode, gather, reshape, shift, transpose
+from weighbridge.tensors.nodes import Node, Packed, applied, decode, gather, reshape, scaled, shift, transpose
 
 
 class Layout(Protocol):
@@ -140,6 +140,29 @@ class NegExp:
         return applied(node, "log_neg")
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Each element times numbers, one after another: multipliers of a config (Hugging Face) <-> folded into the weights
+    (ggml). Each product is rounded, so undone an element is itself within some 2^-23 of it a factor."""
+
+    factors: tuple[float, ...]
+    exact: bool = False
+
+    def apply(self, node: Node) -> Node:
+        for by in self.factors:
+            node = scaled(node, by)
+        return node
+
+    def undo(self, node: Node) -> Node:
+        for by in reversed(self.factors):
+            node = scaled(node, by, over=True)
+        return node
+
+
+def times(*factors: float) -> Times:
+    return Times(factors)
+
+
 @lru_cache(maxsize=64)
 def dealt_order(groups: int, *heights: int) -> NDArray[np.int64]:
     """Where the rows come from when parts of these heights, one under the other, are dealt out: each group gets its
@@ -235,7 +258,7 @@ class TiledColumns:
         return reshape(heads, (*lead, columns))
 
 
-# name -> its constructor, which takes the sizes (or numbers) named in brackets
+# name -> its constructor, which takes the sizes (or numbers, or the config's at these keys) named in brackets
 LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
     {
         "rope": Rope,
@@ -245,10 +268,11 @@ LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
         "neg_exp": NegExp,
         "tiled": Tiled,
         "tiled_columns": TiledColumns,
+        "times": times,
     }
 )
 
 
-def layout(name: str, *arguments: int) -> Layout:
+def layout(name: str, *arguments: float) -> Layout:
     """The layout that a table calls `name(arguments)`."""
     return LAYOUTS[name](*arguments)

@@ -21,7 +21,6 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions, kernels, old_blocks
 from weighbridge.tensors.compute import (
-    Applied,
     Cast,
     CastReport,
     Codes,
@@ -35,12 +34,12 @@ from weighbridge.tensors.compute import (
     Packing,
     Peak,
     Repack,
-    Shift,
     Spreading,
     Transcode,
     Transpose,
     WideMaker,
 )
+from weighbridge.tensors.elementwise import Applied, Scaled, Shift
 from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Retyped, Run, Slice, Stored, Strided, walk
 
 __all__ = [
@@ -64,6 +63,7 @@ __all__ = [
     "Repack",
     "Retyped",
     "Run",
+    "Scaled",
     "Shift",
     "Slice",
     "Stored",
@@ -86,6 +86,7 @@ __all__ = [
     "peak",
     "reshape",
     "retyped",
+    "scaled",
     "shift",
     "slice_rows",
     "stack",
@@ -405,6 +406,20 @@ def shift(node: Node, by: float) -> Node:
     if isinstance(node, Shift) and node.by == -by:
         return node.source
     return Shift(node.spec, node, by) if node.spec.dtype in (F16, F32) else shift(cast(node, F32, CastReport()), by)
+
+
+def scaled(node: Node, by: float, *, over: bool = False) -> Node:
+    """Every element times `by`, or divided by it (`over`): in F16 where it is that already, else in F32, as torch does
+    it. One that undoes the other is none, and so is a 1."""
+    if by == 1:
+        return node
+    if isinstance(node, Scaled) and (node.by, node.over) == (by, not over):
+        return node.source
+    if isinstance(node, Packed) or node.spec.dtype.kind is Kind.BLOCK:
+        return scaled(decode(node, "its elements are multiplied by a number"), by, over=over)
+    if node.spec.dtype in (F16, F32):
+        return Scaled(node.spec, node, by, over)
+    return scaled(cast(node, F32, CastReport()), by, over=over)
 
 
 def low_rank(node: Node, a: Node, b: Node, scale: float) -> Node:

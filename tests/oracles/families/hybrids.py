@@ -52,6 +52,14 @@ _GRANITE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0,
 }  # fmt: skip
 
+_FALCON_H1: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "rms_norm_eps": 5e-2, "head_dim": 24, "mamba_d_ssm": 96, "mamba_n_heads": 3, "mamba_d_head": 32,
+    "mamba_n_groups": 1, "mamba_d_state": 16, "embedding_multiplier": 1.3, "lm_head_multiplier": 0.7,
+    "key_multiplier": 0.61, "attention_in_multiplier": 1.1, "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.83, "ssm_multipliers": [0.91, 1.13, 0.87, 1.07, 0.79], "mlp_multipliers": [0.77, 1.21],
+}  # fmt: skip
+_MULTIPLIERS = frozenset(key for key in _FALCON_H1 if "multiplier" in key)  # which are in a GGUF's weights
+
 _LFM2: dict[str, Any] = GQA | BPE | theta(5000.0) | {
     "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "norm_eps": 5e-2,
     "intermediate_size": 128, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.3,
@@ -221,6 +229,28 @@ CASES: dict[str, Case] = {
             recorded=("mlx",),
             unheld=_LIMIT | {"head_dim", "mamba_d_head"},
         ),
+        # Falcon-H1: attention and Mamba 2 beside one another, with multipliers
+        _case("falcon-h1", "FalconH1Config", _FALCON_H1, unheld=_LIMIT | _MULTIPLIERS, folded=True),
+        _case(
+            "falcon-h1-norm",
+            "FalconH1Config",
+            _FALCON_H1
+            | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2, "mamba_d_ssm": 128}
+            | {"mamba_n_heads": 4, "num_key_value_heads": 4},
+            unheld=_LIMIT | _MULTIPLIERS,
+            folded=True,
+        ),
+        # ... and one whose config leaves to the class what the reference reads as it is written
+        _case(
+            "falcon-h1-auto",
+            "FalconH1Config",
+            _FALCON_H1 | {"num_key_value_heads": 4},
+            tokenizer="none",
+            said={"num_key_value_heads": None, "mamba_d_head": "auto"},
+            hparams={"num_key_value_heads": 4, "mamba_d_head": 32},
+            unheld=_LIMIT | _MULTIPLIERS,
+            folded=True,
+        ),
         # LFM2: gated convolutions, attention in some layers; its feed forward's width is adjusted
         _case("lfm2", "Lfm2Config", _LFM2, recorded=("mlx",), said={"block_dim": 64}, unheld=_WIDTH),
         _case(
@@ -291,6 +321,18 @@ _NEMOTRON_UNSAID: dict[str, Any] = {
     "time_step_limit": [0.0, 1.0],
 }
 UNSAID: dict[str, dict[str, Any]] = {
+    "falcon-h1": {
+        "hidden_act": "relu",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "projectors_bias": True,
+        "tie_word_embeddings": True,
+        "mamba_conv_bias": False,
+        "mamba_proj_bias": True,
+        "mamba_d_head": 16,
+        "rope.rope_type": "linear",
+        "time_step_limit": [0.0, 1.0],
+    },
     "nemotronh": _NEMOTRON_UNSAID,
     "nemotronhmoe": _NEMOTRON_UNSAID,
     "granite4": {"hidden_act": "relu", "attention_bias": True, "rope.rope_type": "dynamic"},

@@ -17,6 +17,7 @@ from weighbridge.base.errors import FormatError
 
 Config = Mapping[str, Any]
 _INT_MAX = (1 << 31) - 1
+_F32_LEAST, _F32_MOST = 2.0**-126, 2.0**127
 _LARGEST_STRETCH = 1e6  # published ones are 1000
 _ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all the same
 _OPERATORS = {"": operator.mul, "*": operator.mul, "/": operator.floordiv, "+": operator.add, "-": operator.sub}
@@ -42,6 +43,21 @@ def number(value: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
         raise FormatError("is not a number", field=key, expected="a finite number", found=repr(value))
     return float(value)
+
+
+def multiplier(path: str, values: Config) -> float:
+    """A number that weights are multiplied by: that of a key, or with `.2` the third of its list. A null is 1, as
+    classes take it. FormatError for what no weight can be multiplied by and divided by again in F32."""
+    key, _, at = path.partition(".")
+    value = values.get(key)
+    if value is None and key in values:
+        return 1.0
+    if at and (not isinstance(value, list | tuple) or len(value) <= int(at)):
+        raise FormatError("hasn't a number for each part", field=key, expected=f"{int(at) + 1} or more", found=value)
+    factor = number(value[int(at)] if at and value is not None else value, path)
+    if not _F32_LEAST <= abs(factor) <= _F32_MOST:
+        raise FormatError("is no multiplier of weights", field=path, expected="an F32 that isn't zero", found=factor)
+    return factor
 
 
 def evaluate(expression: str, values: Config) -> int | None:

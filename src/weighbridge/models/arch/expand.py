@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MAPPED_TENSORS
 from weighbridge.base.spec import Shape
+from weighbridge.models.arch.config import multiplier
 from weighbridge.models.arch.rows import PREFIX, Dialect, Row, Template, Via, placeholders
 
 _SPARE = "the spare layers"  # what they need, beside a group of their own
@@ -70,7 +71,7 @@ class Plan:
     order: tuple[int, ...]  # where each index of an instance stands among (lead, rest, stacked)
     parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
     joined: Shape  # what they make, of one stacked index
-    layouts: tuple[tuple[Via, tuple[int, ...]], ...]  # how that lies, with the sizes it takes
+    layouts: tuple[tuple[Via, tuple[float, ...]], ...]  # how that lies, with the sizes it takes
     block: Shape  # its shape then
     shape: Shape
     need: str | None
@@ -267,8 +268,11 @@ def _plan(
     )
 
 
-def arguments(via: Via, sizes: Sizes) -> tuple[int, ...]:
-    """The numbers that a layout takes for a model of these sizes."""
+def arguments(via: Via, sizes: Sizes) -> tuple[float, ...]:
+    """The numbers that a layout takes for a model of these sizes. Those of a config are none where it comes from a
+    GGUF: its tensors are multiplied already."""
+    if via.of_config:
+        return tuple(multiplier(key, sizes.facts) for key in via.symbols if sizes.facts)
     return tuple(int(s) if s.isdigit() else sizes[s] for s in via.symbols)
 
 

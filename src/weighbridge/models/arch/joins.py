@@ -25,7 +25,7 @@ Lies = Mapping[str, "tuple[Layout | None, Shape]"]
 
 
 @lru_cache(maxsize=256)
-def layout_of(via: Via, arguments: tuple[int, ...]) -> Layout:
+def layout_of(via: Via, arguments: tuple[float, ...]) -> Layout:
     """The layout that a table names, for these sizes."""
     from weighbridge.tensors.layouts import layout
 

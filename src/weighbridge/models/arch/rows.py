@@ -14,18 +14,19 @@ from typing import Any
 from weighbridge.base.errors import UsageError
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
-_CALL = re.compile(r"(\w+)\(([\w, ]*)\)")
+_CALL = re.compile(r"(\w+)\(([\w., ]*)\)")
 _OPERATORS = re.compile(r"[*+]")
 _ATTRIBUTES = frozenset({
     "kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each", "zeros", "shaped", "layers",
 })  # fmt: skip
 _TURNING = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
+_OF_CONFIG = frozenset({"times"})  # layouts that take numbers of the config by their keys, and no sizes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
 
 
 @dataclass(frozen=True, slots=True)
 class Via:
-    """A layout by name and the size symbols it takes."""
+    """A layout by name and what it takes: symbols of sizes, or keys of the config."""
 
     layout: str
     symbols: tuple[str, ...]
@@ -34,6 +35,16 @@ class Via:
     def turns(self) -> bool:
         """Whether it swaps a tensor's last two axes."""
         return self.layout in _TURNING
+
+    @property
+    def of_config(self) -> bool:
+        """Whether it takes numbers that a config says, and a GGUF doesn't."""
+        return self.layout in _OF_CONFIG
+
+    @property
+    def sizes(self) -> frozenset[str]:
+        """The symbols of sizes that it takes."""
+        return frozenset(s for s in self.symbols if not self.of_config and not s.isdigit())
 
     def __str__(self) -> str:
         return f"{self.layout}({','.join(self.symbols)})"
@@ -243,12 +254,14 @@ def check(
                 raise UsageError(f"{template.name}: dealt in an unknown size")
             if set(template.indices) - set(indices):
                 raise UsageError(f"{template.name}: unknown index")
-            if unknown := {s for via in template.via for s in via.symbols if not s.isdigit()} - set(sizes):
+            if unknown := {s for via in template.via for s in via.sizes} - set(sizes):
                 raise UsageError(f"{template.name}: unknown sizes {sorted(unknown)}")
+            if any(via.of_config for via in template.via):
+                raise UsageError(f"{template.name}: what is joined is laid by sizes; multiply the roles")
         if unknown := set(dialect.without).difference(layers):
             raise UsageError(f"{dialect.name}: unknown layers {sorted(unknown)}")
     for row in rows.values():
-        symbols = {*row.symbols, *(s for via in row.via.values() for s in via.symbols), *(row.span or ())} - {""}
+        symbols = {*row.symbols, *(s for via in row.via.values() for s in via.sizes), *(row.span or ())} - {""}
         if unknown := {s for s in symbols if not s.isdigit()} - set(sizes):
             raise UsageError(f"{row.name}: unknown sizes {sorted(unknown)}")
         if set(row.each) - set(indices):

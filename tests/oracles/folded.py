@@ -1,0 +1,38 @@
+"""Models whose config's multipliers are in the weights of their GGUF, and of a folder that comes back from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ONES = ("attention_in", "attention_out", "embedding", "key", "lm_head", "ssm_in", "ssm_out")
+
+
+def falcon_h1(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Tensors of a Falcon-H1 under which it computes the same with every multiplier 1: each activation's number moved
+    into the matrix before or behind it (transformers 5.23, modeling_falcon_h1.py), one number after another."""
+    by = {key: float(config[f"{key}_multiplier"]) for key in _ONES}
+    gate, down = config["mlp_multipliers"]
+    heights = [config["mamba_d_ssm"]] * 2 + [config["mamba_n_groups"] * config["mamba_d_state"]] * 2
+    parts = [*heights, config["mamba_n_heads"]]
+    whole = {
+        "embed_tokens.weight": (by["embedding"],),
+        "lm_head.weight": (by["lm_head"],),
+        "q_proj.weight": (by["attention_in"],),
+        "k_proj.weight": (by["key"], by["attention_in"]),
+        "v_proj.weight": (by["attention_in"],),
+        "o_proj.weight": (by["attention_out"],),
+        "in_proj.weight": (by["ssm_in"],),
+        "out_proj.weight": (by["ssm_out"],),
+        "gate_proj.weight": (gate,),
+        "down_proj.weight": (down,),
+    }
+    out = {}
+    for name, tensor in tensors.items():
+        last = ".".join(name.split(".")[-2:])
+        for factor in whole.get(last, ()):
+            tensor = tensor * factor
+        if last == "in_proj.weight":
+            for part, factor in zip(tensor.split(parts), config["ssm_multipliers"], strict=True):
+                part *= factor
+        out[name] = tensor
+    return out
