@@ -34,6 +34,7 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import ggml, makers, regrid
+from weighbridge.packings.microfloat import BLOCKS, SCALES
 from weighbridge.tensors.nodes import Node, Packed, transcode
 
 _SUFFIXES: Final = MappingProxyType(
@@ -314,8 +315,6 @@ def _holdable(wanted: DType, kind: str) -> DType:
 
 # ------------------------------------------------------------------------------------------------ to an HF folder
 
-_CODES, _SCALES = "_blocks", "_scales"  # how gpt-oss calls codes and scales
-
 
 def _to_hf(model: Checkpoint, options: ConvertOptions, container: str = "safetensors") -> Draft:
     if model.format == "gguf":
@@ -352,9 +351,9 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
     draft = Draft({}, {"format": "pt"})
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
-        if own and name.endswith(_CODES):
+        if own and name.endswith(BLOCKS):
             draft.moves.append(Move(name, node.spec.dtype.name, own, "exact"))
-            scales = name.removesuffix(_CODES) + _SCALES
+            scales = name.removesuffix(BLOCKS) + SCALES
             draft.tensors[name], draft.tensors[scales] = makers.in_parts(node)
             continue
         wanted = recipe.plain_dtype(options.dtype, node.spec)

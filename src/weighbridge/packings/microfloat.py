@@ -36,7 +36,8 @@ from weighbridge.tensors.kinds import Bytes, Node
 from weighbridge.tensors.nodes import Packed
 
 NAME: Final = "fp4"
-KEYS: Final = (".scales", "_scales", ".weight_packed", ".weight_scale_2")
+BLOCKS, SCALES = "_blocks", "_scales"  # what the names of gpt-oss's codes and scales end in
+KEYS: Final = (".scales", SCALES, ".weight_packed", ".weight_scale_2")
 E4M3: Final = BY_NAME["F8_E4M3"]
 MXFP4: Final = BY_NAME["MXFP4"]
 NVFP4: Final = BY_NAME["NVFP4"]
@@ -129,7 +130,7 @@ def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None
 
 def _gpt_oss(module: str, tensors: Nodes) -> Found | None:
     """Called as its codes are: what transformers calls P lies the other way round, [experts, in, out]."""
-    for codes in ("_blocks", ".blocks"):
+    for codes in (BLOCKS, ".blocks"):
         scales = codes.replace("blocks", "scales")
         if module + codes in tensors and module + scales in tensors:
             nodes = {"codes": tensors[module + codes], "scales": tensors[module + scales]}
@@ -210,5 +211,5 @@ def found(
 
 
 _FORMS: Final = MappingProxyType(
-    {".scales": _mlx, "_scales": _gpt_oss, ".weight_packed": _compressed, ".weight_scale_2": _modelopt}
+    {".scales": _mlx, SCALES: _gpt_oss, ".weight_packed": _compressed, ".weight_scale_2": _modelopt}
 )
