@@ -200,6 +200,13 @@ BAD_FOLDERS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "added id beyond vocab_size": (lambda: {**bpe(extra("<x>", 704)), "config.json": {"vocab_size": 704}}, "704"),
     "added token with two ids": (lambda: bpe(extra("<|begin_of_text|>", 3)), "contradicts"),
     "added token on another's id": (lambda: bpe(extra("<other>", 3)), "contradicts"),
+    "a role's token that falls on another's id": (  # unlisted, it is put after the vocabulary: 3, and here 3 is "b"
+        lambda: {
+            "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "b": 3}}},
+            "tokenizer_config.json": {"cls_token": "[CLS]"},
+        },
+        r"tokenizer_config\.json, id 3: .*\[CLS\].* contradicts",
+    ),
     "added token without text": (lambda: bpe(lambda t: t["added_tokens"].append({"id": 800})), "content"),
     "decoder id as text": (
         lambda: {**bpe(lambda t: t), "tokenizer_config.json": {"added_tokens_decoder": {"x": {"content": "y"}}}},

@@ -85,15 +85,16 @@ def added_tokens(folder: Folder, vocab: Mapping[str, int], tokenizer: TokenizerJ
     free = len(vocab)
     listed = [(t.id, t, "tokenizer.json") for t in (tokenizer.added_tokens if tokenizer is not None else ())]
     listed += [(i, t, "tokenizer_config.json") for i, t in folder.added_decoder.items()]
-    texts = {i: t for t, i in vocab.items()} if listed else {}
+    texts = {i: t for t, i in vocab.items()}
     for index, token, path in listed:
         place(found, ids, texts, vocab, index, token, path)
         free = max(free, index + 1)
     for _, text in specials(folder):
         if text not in ids:
-            index = vocab.get(text, free)
-            free = max(free, check_size(index, "added tokens") + 1)
-            found[index], ids[text] = AddedToken(text, index, special=True, normalized=False), index
+            index = check_size(vocab.get(text, free), "added tokens")
+            token = AddedToken(text, index, special=True, normalized=False)
+            place(found, ids, texts, vocab, index, token, "tokenizer_config.json")
+            free = max(free, index + 1)
     return found
 
 

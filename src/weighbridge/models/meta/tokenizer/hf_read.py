@@ -188,9 +188,8 @@ def base(folder: Folder, vocab: dict[str, int], tokenizer: TokenizerJson | None)
         tokens[index] = text
     for index, token in added.items():
         tokens[index], types[index] = base_added(token, tokenizer)
-    if len(known) < size:
-        for index in [i for i, t in enumerate(tokens) if t is None]:
-            tokens[index], types[index] = padding(index), int(TokenType.UNUSED)
+    for index in [i for i, t in enumerate(tokens) if t is None]:
+        tokens[index], types[index] = padding(index), int(TokenType.UNUSED)
     return Base(tokens, types, known)
 
 
