@@ -188,8 +188,10 @@ def _mlx(config: dict[str, Any], arrays: dict[str, NDArray[np.float32]]) -> dict
         arrays = {n: _words(a) if n.endswith("_blocks") else a for n, a in blocks.items()}
     weights = {name: mx.array(a) for name, a in arrays.items()}
     weights = model.sanitize(weights) if hasattr(model, "sanitize") else weights
-    model.load_weights(list(weights.items()), strict=True)
-    held = {name: np.array(value) for name, value in tree_flatten(model.parameters()) if name in weights}
+    model.load_weights(list(weights.items()), strict=False)  # there may be more, biases that it doesn't know
+    parameters = dict(tree_flatten(model.parameters()))
+    assert parameters.keys() <= weights.keys(), parameters.keys() - weights.keys()
+    held = {name: np.array(value) for name, value in parameters.items()}
     return {name: a.view(np.float32) if a.dtype == np.uint32 else a for name, a in held.items()}
 
 

@@ -49,7 +49,7 @@ def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator
     if "kind" in row:
         yield f"{name}: kind", _set((*at, "kind"), "linear" if row["kind"] in _F32_KINDS else "norm")
     yield from _via_faults(name, row)
-    for attribute in ("group", "tied", "make", "when", "span", "flat", "each", "shaped", "layers"):
+    for attribute in ("group", "tied", "make", "when", "span", "flat", "each", "shaped", "layers", "keyed"):
         if row.get(attribute) is False:
             yield f"{name}: {attribute} all the same", _set((*at, attribute), ...)
         elif attribute in row:
@@ -179,6 +179,8 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
 def _other(value: Any) -> Any:
     if isinstance(value, list):
         return [*value, 1]
+    if isinstance(value, dict):
+        return {key: _other(said) for key, said in value.items()}
     return not value if isinstance(value, bool) else value + (1 if isinstance(value, int | float) else "x")
 
 

@@ -113,6 +113,33 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
         assert sorted(a) == sorted(b)
 
 
+def test_mlx_lm_runs_an_apertus(folder_of: Maker, tmp_path: Path) -> None:
+    """The numbers of its activations come out of a GGUF's keys, as scalars."""
+    import mlx.core as mx
+    import mlx_lm
+
+    folder, ids = folder_of("apertus"), probe_of("apertus")
+    made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES["apertus"].pre)
+    weighbridge.convert(made, tmp_path / "ours", to="mlx", dtype="f32")
+    model, _ = mlx_lm.load(str(tmp_path / "ours"))
+    found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
+    want = models.logits(folder, ids)
+    assert np.mean((found - want) ** 2) / np.var(want) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["apertus", "mamba2"])
+def test_a_folder_of_names_that_are_the_same_is_known_by_its_shapes(
+    name: str, folder_of: Maker, tmp_path: Path
+) -> None:
+    weighbridge.convert(folder_of(name), tmp_path / "mlx", to="mlx")
+    pre = CASES[name].pre
+    files = [
+        ours.to_gguf(folder, tmp_path / f"{n}.gguf", "f32", pre=pre)
+        for n, folder in enumerate((folder_of(name), tmp_path / "mlx"))
+    ]
+    assert weighbridge.diff(*files, names="stored").same
+
+
 def test_routers_of_a_qwen35_are_taken_at_8_bits(folder_of: Maker, tmp_path: Path) -> None:
     """As mlx_lm's own quant_predicate has it, and mlx_lm loads that."""
     import mlx_lm

@@ -31,6 +31,7 @@ from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.conversion.schemes import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
+from weighbridge.models.arch import keyed
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import ggml, makers, regrid
@@ -195,9 +196,11 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
         draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name) for name in names]
     named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
-    for name, node in named.items():
-        draft.tensors |= _for_gguf(family.gguf, name, node, wanted, options, draft)
-    draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses)
+    inside = keyed.names(family)
+    for name in (n for n in named if n not in inside):
+        draft.tensors |= _for_gguf(family.gguf, name, named[name], wanted, options, draft)
+    lists = {name: probe.numbers(name, node) for name, node in named.items() if name in inside}
+    draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses, lists)
     return draft
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from weighbridge.conversion.recipe import FTYPES, KEPT_FTYPES, ConvertOptions
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.meta import card, sentence
 from weighbridge.models.meta.general import general_to_gguf
-from weighbridge.models.meta.table import assemble, config_losses, config_to_gguf, with_tokenizer_keys
+from weighbridge.models.meta.table import Leading, assemble, config_losses, config_to_gguf, with_tokenizer_keys
 from weighbridge.models.meta.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
 from weighbridge.tensors.nodes import Node
 
@@ -38,10 +38,11 @@ _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_
 
 
 def for_gguf(
-    model: Checkpoint, tensors: Mapping[str, Node], wanted: DType, options: ConvertOptions, lost: list[Loss]
-) -> dict[str, KV]:
-    """All key-values of a GGUF for a model folder, in the reference converter's order. What the keys can't say is
-    added to `lost`."""
+    model: Checkpoint, tensors: Mapping[str, Node], wanted: DType, options: ConvertOptions, lost: list[Loss],
+    lists: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> dict[str, KV]:  # fmt: skip
+    """All key-values of a GGUF for a model folder, in the reference converter's order. `lists`: what the model has in
+    tensors and a GGUF in keys. What the keys can't say is added to `lost`."""
     place = model.place
     about, unreadable = card.read_card(place.read("README.md"))
     modules = sentence.unheld(place.read)
@@ -57,7 +58,9 @@ def for_gguf(
     architecture = config_to_gguf(
         model.config, model.family, file_type=file_type(tensors, wanted), pooling=sentence.pooling_type(place.read)
     )
-    return with_alignment(assemble(general, architecture, _vocabulary(model, options, lost)), options.align)
+    keyed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
+    whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, lost))
+    return with_alignment(whole, options.align)
 
 
 def _vocabulary(model: Checkpoint, options: ConvertOptions, lost: list[Loss]) -> dict[str, KV]:

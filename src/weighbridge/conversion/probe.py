@@ -3,6 +3,7 @@
 block_for       are a packed tensor's parameters exact in a block type?
 rounding        how far are they from it?
 narrowest       does the type of the matrices hold every vector exactly too?
+numbers         what is in a tensor that becomes a key of a GGUF?
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
+from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import Node, Packed, cast
 
-# A vector longer than this is no norm and no bias, and isn't read to plan.
+# A vector of more bytes than this is no norm and no bias, and isn't read to plan.
 _LONGEST = 1 << 22
 
 
@@ -60,6 +62,16 @@ def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:
     if main not in (BF16, F16):
         return {}
     return {n: main for n, node in tensors.items() if node.spec.dtype is F32 and _holds(node, main)}
+
+
+def numbers(name: str, node: Node) -> list[float]:
+    """A short vector's values, rounded to F32. FormatError for one that is no short vector."""
+    if node.spec.nbytes > _LONGEST:
+        raise FormatError(
+            "is too long for a key", field=name, expected=f"at most {_LONGEST} bytes", found=str(node.spec)
+        )
+    values: list[float] = cast(node, F32).read_all().view(np.float32).tolist()
+    return values
 
 
 def _holds(node: Node, dtype: DType) -> bool:

@@ -3,6 +3,7 @@ loads neither numpy nor a tensor; nodes are built when they are asked for.
 
     stored      the tensors as they are in the files, by their names there
     logical     every group of a packing (MLX's weight, scales, biases) as one tensor
+    held        those, and what a GGUF has in keys that is a tensor elsewhere
     roles       (role, index) of the family's table -> logical tensor in its canonical layout
 """
 
@@ -165,7 +166,7 @@ class Checkpoint(Closing):
     @cached_property
     def dialect(self) -> str:
         """Whose names the tensors have."""
-        return self.family.dialect_of(self.logical, self.sizes)
+        return self.family.dialect_of(self.held, self.sizes)
 
     # ---------------------------------------------------------------- tensors
 
@@ -187,8 +188,16 @@ class Checkpoint(Closing):
         return unpack(self.stored, self.told)
 
     @cached_property
+    def held(self) -> Mapping[str, Node]:
+        """What the family's table speaks of."""
+        from weighbridge.models.arch import keyed
+
+        inside = keyed.tensors(self.family, self.sizes, self.metadata) if self.format == "gguf" else {}
+        return {**self.logical, **inside} if inside else self.logical
+
+    @cached_property
     def roles(self) -> Mapping[Any, Node]:
-        return self.family.load(self.dialect, self.sizes, self.logical)
+        return self.family.load(self.dialect, self.sizes, self.held)
 
     @cached_property
     def canonical(self) -> Mapping[str, Node]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
@@ -121,15 +122,19 @@ def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None
     """How the model at `path` fits its family, or the nearest one where it is of none. `arch_file`: a table that is
     looked at first. UnsupportedError where no family is anything like it."""
     with open_checkpoint(os.fspath(path), arch_file=arch_file) as model:
-        shapes = {name: tuple(node.spec.shape) for name, node in model.logical.items()}
+        shapes = _shapes(model.logical)
         try:
-            known, found = True, fit(model.family, model.sizes, shapes)
+            known, found = True, fit(model.family, model.sizes, _shapes(model.held))
         except UnsupportedError:
             known, near = False, nearest({} if model.format == "gguf" else model.config, model.metadata, shapes)
             if near is None:
                 raise
             found = near
         return _check(model, found, known, len(shapes))
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, Shape]:
+    return {name: tuple(node.spec.shape) for name, node in tensors.items()}
 
 
 def _check(model: Checkpoint, found: Fit, known: bool, tensors: int) -> Check:

@@ -167,8 +167,8 @@ def _product(term: str, sizes: Sizes) -> int:
 
 
 def height(shape: Shape) -> int:
-    """Rows of a logical tensor: a vector has one element a row."""
-    return math.prod(shape[:-1]) if len(shape) > 1 else shape[0]
+    """Rows of a logical tensor: a vector has one element a row, a scalar is one."""
+    return math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape)
 
 
 def applies(row: Row, sizes: Sizes) -> bool:
@@ -252,13 +252,13 @@ def _plan(
     stacked = tuple(i for i in all_indices if i not in named)
     order = tuple((*named, *stacked).index(i) for i in all_indices)
     parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.turned(dialect))) for row in members)
-    joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:])
+    joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:]) if len(parts) > 1 else parts[0][1]
     block = _turned(joined, sum(via.turns for via in template.via) % 2 == 1)
     layouts = tuple((via, arguments(via, sizes)) for via in template.via)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
     whole = (*runs, *block)
-    if dialect in members[0].flat:
+    if dialect in (*members[0].flat, *members[0].keyed):
         whole = (math.prod(runs) * block[0], *block[1:])
     layers = _layers(members[0], sizes, counts[named[0]]) if named else None
     dealt = sizes[template.dealt] if template.dealt else 0

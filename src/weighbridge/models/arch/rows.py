@@ -18,6 +18,7 @@ _CALL = re.compile(r"(\w+)\(([\w., ]*)\)")
 _OPERATORS = re.compile(r"[*+]")
 _ATTRIBUTES = frozenset({
     "kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each", "zeros", "shaped", "layers",
+    "keyed",
 })  # fmt: skip
 _TURNING = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
 _OF_CONFIG = frozenset({"times"})  # layouts that take numbers of the config by their keys, and no sizes
@@ -70,6 +71,7 @@ class Row:
     zeros: bool = False  # where it comes from a dialect without it, zeros stand for it: nothing computes with it
     shaped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # its shape where a dialect has another one
     layers: str | None = None  # only in the layers of this set
+    keyed: tuple[str, ...] = ()  # dialects that have it in a key of this name, a number for each index: keyed.py
 
     @property
     def optional(self) -> bool:
@@ -90,12 +92,14 @@ class Row:
 class Template:
     """One physical name of a dialect with its placeholders, and the roles it holds in joining order. `dealt`: in how
     many groups (a size), each with its share of every role; None: one role under the other. `via`: how what is joined
-    then lies, one layout after another. Where an index is stacked, that is done for each by itself."""
+    then lies, one layout after another. Where an index is stacked, that is done for each by itself. `keyed`: it is the
+    name of a key."""
 
     name: str
     roles: tuple[str, ...]
     dealt: str | None = None
     via: tuple[Via, ...] = ()
+    keyed: bool = False
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -168,8 +172,14 @@ def parse_row(name: str, row: Mapping[str, Any]) -> Row:
         name, row["kind"], tuple(row["shape"].split(",")), MappingProxyType(names), MappingProxyType(via), **plain,
         span=span, flat=tuple(row.get("flat", ())), each=tuple(row.get("each", ())),
         zeros=row.get("zeros", False),
-        shaped=MappingProxyType({d: tuple(shape.split(",")) for d, shape in row.get("shaped", {}).items()}),
+        shaped=MappingProxyType({d: _dims(shape) for d, shape in row.get("shaped", {}).items()}),
+        keyed=tuple(row.get("keyed", ())),
     )  # fmt: skip
+
+
+def _dims(shape: str) -> tuple[str, ...]:
+    """`H*D,N` as its dimensions; a scalar has none."""
+    return tuple(shape.split(",")) if shape else ()
 
 
 def _parse_via(text: str) -> Via:
@@ -217,7 +227,7 @@ def _template_in(dialect: str, row: Row, fuses: Mapping[str, Any]) -> Template |
             via = tuple(map(_parse_via, fuse.get("via", ())))
             return Template(str(fuse["name"]), tuple(fuse["roles"]), fuse.get("dealt"), via)
     name = row.names.get(dialect)
-    return None if name is None else Template(name, (row.name,))
+    return None if name is None else Template(name, (row.name,), keyed=dialect in row.keyed)
 
 
 def _bases(name: str, dialects: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
@@ -266,5 +276,7 @@ def check(
             raise UsageError(f"{row.name}: unknown sizes {sorted(unknown)}")
         if set(row.each) - set(indices):
             raise UsageError(f"{row.name}: unknown index")
+        if row.keyed and (row.shape != ("1",) or any("{" in row.names.get(d, "{") for d in row.keyed)):
+            raise UsageError(f"{row.name}: what is in a key is one number for each index, under a name without one")
         if row.layers is not None and row.layers not in layers:
             raise UsageError(f"{row.name}: unknown layers {row.layers!r}")

@@ -219,10 +219,20 @@ class Family:
         return dialect, prefix
 
     def _recognised(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
-        """How many of `names` are of the dialect and prefix that most are of, and these."""
+        """How many of `names` are of the dialect and prefix that most are of, and these. Of dialects that share their
+        names the one whose shapes the tensors have, where they differ and these are known."""
         held = names if isinstance(names, Mapping) else frozenset(names)
-        options = ((d.name, p) for d in self.dialects.values() for p in d.prefixes)
-        return max(((self._hits(d, p, held, sizes), d, p) for d, p in options), key=lambda found: found[0])
+        options = [(self._hits(d.name, p, held, sizes), d.name, p) for d in self.dialects.values() for p in d.prefixes]
+        best = max(options, key=lambda found: found[0])
+        same = [o for o in options if o[0] == best[0] and (o == best or self._cuts_otherwise(o[1]))]
+        if len(same) == 1 or not isinstance(names, Mapping):
+            return best
+        shapes: dict[str, Any] = {n: getattr(getattr(v, "spec", v), "shape", v) for n, v in names.items()}
+        return min(same, key=lambda o: len(self.check(o[1], sizes, shapes).misshapen))
+
+    def _cuts_otherwise(self, dialect: str) -> bool:
+        """Whether tensors of this dialect may have other shapes than those of its base under the same names."""
+        return any(dialect in row.shaped or row.turned(dialect) for row in self.rows.values())
 
     def _hits(self, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
         """How many of a dialect's names are held."""

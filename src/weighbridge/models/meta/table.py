@@ -120,7 +120,7 @@ def gguf_to_config(
     weights are written as.
     """
     architecture = family.architecture_of_gguf(metadata, tensors)
-    config = {k: v for k, v in architecture.defaults.items() if k != "rope_theta"}
+    config = {k: v for k, v in architecture.defaults.items() if k not in ("rope_theta", "rope_parameters")}
     known = _restore(config, metadata, family)
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
@@ -179,7 +179,7 @@ def _rotary(
             raise FormatError("no llama3 rope scaling gives these factors", field="rope_freqs.weight")
         rope = found
     lost = _longrope(rope, tensors, vectors)
-    if rope:
+    if rope or "rope_parameters" in _plain_defaults(family):  # without a word of it that would count
         rope.setdefault("rope_type", "default")
         config["rope_scaling"] = rope
     if sliding is not None:

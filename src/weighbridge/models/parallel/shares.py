@@ -60,6 +60,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 # ... and those that are whole on every rank, besides all norms.
 WHOLE: Final = frozenset(
     {"o_bias", "down_bias", "router", "router_bias", "shared_gate", "position", "q_a", "kv_a", "next_in"}
+    | {"alpha_p", "alpha_n", "beta", "eps"}  # of an activation
 )
 # Norms of several heads are cut as the heads are.
 _OF_HEADS: Final = MappingProxyType({"q_norm": Rule(0, Unit.HEAD), "k_norm": Rule(0, Unit.KV_HEAD)})

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf_meta import KV, kvs
 from weighbridge.models.arch.config import integer
+from weighbridge.models.arch.keyed import of_graph
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.surgery.base import Change, Operated, Renamed, with_config, with_entries, with_keys
 from weighbridge.models.surgery.stack import Stack, find, renumbered, selection
@@ -291,10 +292,11 @@ def gguf_keys(keys: Mapping[str, KV], layers: Layers) -> dict[str, KV]:
     if said is None or not isinstance(said.value, str):
         raise FormatError("the GGUF doesn't say its architecture", field="general.architecture")
     front, kept, count = f"{said.value}.", layers.kept, layers.stack.count
+    inside = of_graph(said.value)
     out = {f"{front}block_count": KV("u32", len(kept))}
     for key, kv in keys.items():
         name = key.removeprefix(front)
-        if name == key or name in _NOT_BY_LAYER:
+        if (name == key and key not in inside) or name in _NOT_BY_LAYER:
             continue
         if kv.type.startswith("arr[") and len(kv.value) == count:
             out[key] = KV(kv.type, [kv.value[i] for i in kept])

@@ -187,7 +187,7 @@ def to_dialect(model: Checkpoint, dialect: str) -> Operated:
             f"{packed} is stored in parts ({model.logical[packed].packing.name}), whose names no table has",  # type: ignore[attr-defined]
             hint=f"convert it: wb convert SRC DST{' --to ' + dialect if dialect in ('gguf', 'mlx', 'hf') else ''}",
         )
-    lost = family.holding(model.dialect, sizes, model.logical, family.lost(dialect, sizes, model.roles))
+    lost = family.holding(model.dialect, sizes, model.held, family.lost(dialect, sizes, model.roles))
     nodes = family.save(dialect, sizes, model.roles)
     renamed = tuple(_pairs(model, dialect, nodes))
     return Operated(with_nodes(model, nodes), renamed, tuple(lost), notes=tuple(_notes(model, nodes, renamed)))
@@ -197,7 +197,7 @@ def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterat
     """Where each tensor comes from."""
     family, sizes = model.family, model.sizes
     places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
-    holder: dict[Instance, str] = {c.instance: n for n in model.logical if n in places for c in places[n].cells}
+    holder: dict[Instance, str] = {c.instance: n for n in model.held if n in places for c in places[n].cells}
     after = family.expansion(dialect, sizes).places
     for name in nodes:
         old = dict.fromkeys(holder[c.instance] for c in after[name].cells if c.instance in holder)
