@@ -168,6 +168,11 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
     for i, row in enumerate(meta.get("implied", ())):
         rest = [r for r in meta["implied"] if r is not row]
         yield f"implied: {row['config']}, {i}", _set(("meta", "implied"), rest)
+    for i, row in enumerate(meta.get("graph", ())):
+        rest = [r for r in meta["graph"] if r is not row]
+        yield f"graph: {row['config']}, {i}", _set(("meta", "graph"), rest)
+        if "when" in row:
+            yield f"graph: {row['config']}, {i}, whenever", _set(("meta", "graph", i, "when"), ...)
     for key in ("base", "without", "tokens"):
         if key in meta:
             yield f"meta: {key}", _set(("meta", key), ...)

@@ -325,6 +325,16 @@ KEYS: dict[str, dict[str, Fault]] = {
         "layers-turned": set_key("olmo2.attention.sliding_window_pattern", lambda v: [not slides for slides in v]),
         "layers-dropped": drop_key("olmo2.attention.sliding_window_pattern"),
     },
+    "deepseek-v3.2-yarn": {
+        "scaling-factor": set_key("deepseek32.rope.scaling.factor", 2.0),
+        "original-length": set_key("deepseek32.rope.scaling.original_context_length", 1 << 14),
+        "eps": set_key("deepseek32.attention.layer_norm_rms_epsilon", 3e-2),
+        "sharpness": set_key("deepseek32.rope.scaling.yarn_log_multiplier", lambda v: v * 3),
+        "chosen-more": set_key("deepseek32.attention.indexer.top_k", 48),
+        "index-heads": set_key("deepseek32.attention.indexer.head_count", 8),
+        "experts-scale": set_key("deepseek32.expert_weights_scale", 1.0),
+        "dense-layers": set_key("deepseek32.leading_dense_block_count", 0),
+    },
     "exaone4": _decoder_keys("exaone4"),
     "modernbert": {
         "eps": set_key("modern-bert.attention.layer_norm_epsilon", 1e-12),

@@ -228,6 +228,8 @@ REFERENCES = [
     *families.REFERENCES,
 ]
 
+_BUFFERS = "e_score_correction_bias"  # that of routers, which transformers holds as a buffer
+
 Spreads = tuple[tuple[tuple[str, ...], tuple[float, float]], ...]
 
 # What a parameter is drawn from, by the end of its name: mean, standard deviation. The rest: (0, 0.15).
@@ -247,6 +249,9 @@ def randomize(model: Any, seed: int, spreads: Spreads = ()) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(drawn(name, parameter.shape, generator, spreads))
+        for name, buffer in model.named_buffers():
+            if name.endswith(_BUFFERS):
+                buffer.copy_(drawn(name, buffer.shape, generator, spreads))
 
 
 def drawn(name: str, shape: Sequence[int], generator: Any, spreads: Spreads) -> Any:

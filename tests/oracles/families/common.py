@@ -23,6 +23,8 @@ BPE: dict[str, Any] = {
 GLM = {"bos_token_id": None, "eos_token_id": vocabularies.BPE_SIZE - 4, "pad_token_id": vocabularies.BPE_SIZE - 4}
 SPM: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
 WINDOW = 24
+# The epsilon of the norms inside latent attention, whatever the config says; llama.cpp takes the config's.
+LATENT = 1e-6
 
 
 def theta(theta: float, **more: Any) -> dict[str, Any]:

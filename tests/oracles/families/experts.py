@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, SPM, theta
+from tests.oracles.families.common import BPE, GQA, LATENT, SPM, WINDOW, theta
 
 _ROUTER = ((("gate.weight",), (0.0, 0.1)),)  # a sigmoid in front of the experts must not saturate
 _ERNIE: dict[str, Any] = GQA | SPM | theta(5000.0) | {
@@ -14,11 +14,14 @@ _ERNIE: dict[str, Any] = GQA | SPM | theta(5000.0) | {
     "pad_token_id": 0, "moe_layer_end_index": 2,
 }  # fmt: skip
 
+# The indexer leaves out most of the probe's tokens: fewer are chosen than there are. Of few heads all may say 0 of a
+# token, and which of several such ones is chosen is left to chance.
 _SPARSE: dict[str, Any] = GQA | BPE | theta(5000.0) | {
+    "rms_norm_eps": LATENT,
     "num_key_value_heads": 4, "num_hidden_layers": 3, "moe_intermediate_size": 32, "n_routed_experts": 6,
     "num_experts_per_tok": 3, "n_shared_experts": 3, "first_k_dense_replace": 1, "q_lora_rank": 48, "kv_lora_rank": 32,
     "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "n_group": 1, "topk_group": 1,
-    "routed_scaling_factor": 2.5, "index_topk": 256, "index_n_heads": 4, "index_head_dim": 128,
+    "routed_scaling_factor": 2.5, "index_topk": WINDOW, "index_n_heads": 16, "index_head_dim": 128,
 }  # fmt: skip
 _YARN = {
     "rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64, "mscale": 1.0,
@@ -42,11 +45,11 @@ _FURTHER: dict[str, tuple[int, ...]] = {
         "self_attn.kv_a_layernorm.weight": (32,),
         "self_attn.kv_b_proj.weight": (160, 32),
         "self_attn.o_proj.weight": (64, 96),
-        "self_attn.indexer.wq_b.weight": (512, 48),
+        "self_attn.indexer.wq_b.weight": (2048, 48),
         "self_attn.indexer.wk.weight": (128, 64),
         "self_attn.indexer.k_norm.weight": (128,),
         "self_attn.indexer.k_norm.bias": (128,),
-        "self_attn.indexer.weights_proj.weight": (4, 64),
+        "self_attn.indexer.weights_proj.weight": (16, 64),
         "mlp.gate.weight": (6, 64),
         "mlp.gate.e_score_correction_bias": (6,),
         **{f"mlp.experts.{e}.{part}_proj.weight": (32, 64) for e in range(6) for part in ("gate", "up")},
@@ -125,7 +128,6 @@ CASES: dict[str, Case] = {
             _SPARSE,
             said={"scoring_func": "sigmoid"},
             recorded=("hf5", "mlx"),
-            tolerance=0.04,
             judged=False,  # the reference wants a tokenizer that begins each text with a token
             spreads=_ROUTER,
             unheld=frozenset({"scoring_func", "mlp_layer_types"}),
@@ -138,7 +140,6 @@ CASES: dict[str, Case] = {
             _SPARSE,
             said={"scoring_func": "sigmoid", "num_nextn_predict_layers": 1},
             further=_FURTHER,
-            tolerance=0.04,
             judged=False,  # the reference wants a tokenizer that begins each text with a token
             spreads=_ROUTER,
             unheld=frozenset({"scoring_func", "mlp_layer_types"}),
@@ -149,9 +150,6 @@ CASES: dict[str, Case] = {
             "bpe",
             _SPARSE | {"rope_parameters": _YARN},
             said={"scoring_func": "sigmoid"},
-            # the more positions, the more llama.cpp b11549 differs from transformers, though of a DeepSeek V3 with
-            # these very settings it doesn't
-            runs=False,
             judged=False,
             spreads=_ROUTER,
             unheld=frozenset({"scoring_func", "mlp_layer_types"}),
@@ -209,6 +207,8 @@ UNSAID: dict[str, dict[str, Any]] = {
         "rope_interleave": False,
         "num_key_value_heads": 2,
         "rope.mscale": 0.707,
+        "rms_norm_eps": 1e-5,
+        "rope": {"rope_type": "yarn", "factor": 4.0},
     },
     "hunyuan-moe": _ACT | _ROPE | {"attention_bias": True, "num_shared_expert": 2},
     "minimax-m2": _ACT | _ROPE | {"scoring_func": "softmax", "use_qk_norm": False},

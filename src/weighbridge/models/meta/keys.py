@@ -89,7 +89,7 @@ class Rules:
     (`general.quantization_version`), or with `instead` in the place of that of the same name; `base = false`: in place
     of the others; `without`: names of those it hasn't; `tokens`, `presence`, `silent` as in keys.toml (of a
     presence also `tensor` with values for `there` and `absent`); `tokenizer`: rows that come after the
-    tokenizer's own, over them."""
+    tokenizer's own, over them; `graph`: what llama.cpp computes otherwise, see `Computed`."""
 
     keys: tuple[KeyRow, ...]
     tokens: Mapping[str, str]
@@ -97,6 +97,26 @@ class Rules:
     silent: Mapping[str, tuple[Any, ...]]
     implied: tuple[Implied, ...] = ()
     tokenizer: tuple[KeyRow, ...] = ()
+    graph: tuple[Computed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A config's value with which llama.cpp's graph computes what the model's own class does: one of `only`, that of
+    the key `equals`, or (`some`) any that is neither absent nor zero; `why`: what it makes of another."""
+
+    config: str
+    only: tuple[Any, ...]
+    equals: str
+    some: bool
+    when: Mapping[str, tuple[Any, ...]]
+    why: str
+
+    def differs(self, config: Mapping[str, Any]) -> bool:
+        value = lookup(config, self.config)
+        wrong = (self.only and value not in self.only) or (self.some and not value)
+        unequal = bool(self.equals) and value != lookup(config, self.equals)
+        return bool(wrong or unequal) and all(_holds(lookup(config, k), v) for k, v in self.when.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +148,12 @@ def _own_rules(meta: Mapping[str, Any], shared: tuple[KeyRow, ...]) -> Rules:
         for row in meta.get("implied", ())
     )
     tokenizer = tuple(map(_parse_row, meta.get("tokenizer", ())))
-    return Rules(rows, meta.get("tokens", _TOKENS), meta.get("presence", {}), silent, implied, tokenizer)
+    graph = tuple(
+        Computed(row["config"], tuple(row.get("only", ())), row.get("equals", ""), row.get("some", False),
+                 {k: tuple(v) for k, v in row.get("when", {}).items()}, row["why"])
+        for row in meta.get("graph", ())
+    )  # fmt: skip
+    return Rules(rows, meta.get("tokens", _TOKENS), meta.get("presence", {}), silent, implied, tokenizer, graph)
 
 
 def _in_place(first: Sequence[KeyRow], own: Sequence[KeyRow]) -> Iterator[KeyRow]:

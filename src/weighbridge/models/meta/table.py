@@ -78,7 +78,8 @@ def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
         said = lookup(facts, key)
         if value is not None and said not in (None, value):
             out.append(f"config.json: {key} = {said!r} has no key in a {family.gguf} GGUF, which means {value!r}")
-    return out
+    computed = (row for row in table().rules(family).graph if row.differs(facts))
+    return [*out, *(f"config.json: {row.config} = {lookup(facts, row.config)!r}: {row.why}" for row in computed)]
 
 
 def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], family: Family) -> dict[str, KV]:
