@@ -16,8 +16,9 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.models.arch.table import families
-from weighbridge.models.parallel import shares as sharing
-from weighbridge.models.parallel.shares import RULES, Part, Share, shares
+from weighbridge.models.parallel import rules as sharing
+from weighbridge.models.parallel.rules import RULES
+from weighbridge.models.parallel.shares import Part, Share, shares
 
 BASE = {
     "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
@@ -36,9 +37,33 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "q_lora_rank": 32, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 16, "v_head_dim": 24,
     } | BASE,
+    "gpt-oss": {"architectures": ["GptOssForCausalLM"], "num_local_experts": 3} | BASE,
+    "mamba": {"architectures": ["MambaForCausalLM"], "time_step_rank": 6, "state_size": 8} | BASE,
+    "mamba2": {
+        "architectures": ["Mamba2ForCausalLM"], "state_size": 8, "num_heads": 8, "n_groups": 4, "head_dim": 16,
+    } | {k: v for k, v in BASE.items() if "head" not in k},
+    "qwen3next": {
+        "architectures": ["Qwen3NextForCausalLM"], "num_experts": 3, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64, "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+    } | BASE,
+    "qwen35": {
+        "architectures": ["Qwen3_5ForCausalLM"], "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+    } | BASE,
+    "falcon-h1": {
+        "architectures": ["FalconH1ForCausalLM"], "mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_n_groups": 4,
+        "mamba_d_state": 8, "mamba_d_head": 16, "mamba_rms_norm": True,
+    } | BASE,
+    "t5": {
+        "architectures": ["T5ForConditionalGeneration"], "num_layers": 1, "num_decoder_layers": 1, "d_model": 64,
+        "num_heads": 4, "d_kv": 16, "d_ff": 96, "vocab_size": 48, "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+    },
 }  # fmt: skip
 _SHARED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "vocab_size",
-           "shared_expert_intermediate_size")  # fmt: skip
+           "shared_expert_intermediate_size", "num_heads", "n_groups", "linear_num_key_heads",
+           "linear_num_value_heads", "mamba_d_ssm", "mamba_n_heads", "mamba_n_groups", "d_ff")  # fmt: skip
 
 
 def expected(name: str, ranks: int) -> dict[str, tuple[int, ...]]:
@@ -88,9 +113,24 @@ SEEN = {
     "mixtral": ("gate_exp", "up_exp", "down_exp"),
     "qwen2moe": ("gate_shared", "up_shared", "down_shared"),
     "deepseek2": ("q_b", "k_b", "v_b"),
+    "gpt-oss": ("sinks", "gate_exp_bias", "up_exp_bias"),
+    "mamba": ("in", "x", "dt", "conv", "conv_bias", "dt_bias", "a_log", "d", "out"),
+    "mamba2": ("ssm_norm",),
+    "qwen3next": ("lin_q", "lin_k", "lin_v", "lin_z", "lin_ba", "lin_out"),
+    "qwen35": ("lin_a", "lin_b", "conv_q", "conv_k", "conv_v"),
+    "falcon-h1": ("in_gate", "in_x", "in_b", "in_c", "in_dt"),
+    "t5": (
+        "bias",
+        "dec_bias",
+        *(f"{part}_{role}" for part in ("cross", "dec") for role in "qkvo"),
+        "dec_gate",
+        "dec_up",
+        "dec_down",
+    ),
 }
 # Fused queries, keys and values: tests/proof/test_parallel.py; the others are vectors or as rare as their families.
-REST = {"qkv", "qkv_bias", "sinks", "head_bias", "next_embed", "next_head"}
+REST = {"qkv", "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
+        "dec_only"}  # fmt: skip
 
 
 @pytest.mark.parametrize("role", sorted(RULES))
@@ -186,20 +226,42 @@ def test_sizes_that_do_not_divide(said: dict[str, Any], ranks: int, words: str, 
     assert not (tmp_path / "out").exists()
 
 
-def test_what_has_no_ranks(model: Path, tmp_path: Path) -> None:
-    wb.convert(model, tmp_path / "m.gguf", tokenizer=False)
-    wb.convert(model, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
-    for source, words in ((tmp_path / "m.gguf", "GGUF isn't shared out"), (tmp_path / "mlx", "quantized in parts")):
-        with pytest.raises(UnsupportedError, match=words):
-            wb.convert(source, tmp_path / "out", tp=2)
-    with pytest.raises(UnsupportedError, match="'in' among ranks"):
-        shares(families()["mamba"], "hf", *_mamba(), 2)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "qwen3next", "qwen35", "falcon-h1", "gpt-oss", "t5"])
+def test_a_gguf_is_shared_out_as_its_layout_demands(name: str, ranks: int) -> None:
+    """What a rank's GGUF would be if the rank's folder were converted has the shapes of the GGUF's shares."""
+    family = next(f for f in families().values() if f.architecture(CONFIGS[name]))
+    sizes = family.sizes_from_hf(CONFIGS[name])
+    config = {k: v // ranks if k in _SHARED else v for k, v in CONFIGS[name].items()}
+    wanted, whole = family.names("gguf", family.sizes_from_hf(config)), family.names("gguf", sizes)
+    for tensor, share in shares(family, "gguf", sizes, whole, ranks).items():
+        shape = list(whole[tensor])
+        if share is not None:
+            shape[share.axis] = sum(share.local(ranks))
+        assert tuple(shape) == wanted[tensor], tensor
 
 
-def _mamba() -> tuple[Any, Any]:
-    family = families()["mamba"]
-    sizes = family.sizes_from_hf({"architectures": ["MambaForCausalLM"], "num_hidden_layers": 1, "hidden_size": 32})
-    return sizes, family.names("hf", sizes)
+def test_a_norm_of_one_group_is_cut_inside_it() -> None:
+    config = CONFIGS["mamba2"] | {"n_groups": 1}
+    family = families()["mamba2"]
+    sizes = family.sizes_from_hf(config)
+    how = shares(family, "gguf", sizes, family.names("gguf", sizes), 2)
+    assert how["blk.0.ssm_norm.weight"] == Share(1, (Part(128),))
+    # gate, x, and what the one group has of B and C on both ranks, and the time steps
+    parts = (Part(128), Part(128), Part(8, 2), Part(8, 2), Part(8))
+    assert how["blk.0.ssm_in.weight"] == Share(0, parts)
+
+
+def test_value_heads_that_take_turns() -> None:
+    """Of Qwen 3.5's GGUF a rank has the value heads of its key heads, wherever they lie."""
+    family = families()["qwen35"]
+    sizes = family.sizes_from_hf(CONFIGS["qwen35"])
+    how = shares(family, "gguf", sizes, family.names("gguf", sizes), 2)
+    assert how["blk.0.attn_gate.weight"] == Share(0, (Part(64), Part(64)))
+    assert how["blk.0.ssm_out.weight"] == Share(1, (Part(64), Part(64)))
+    gate = how["blk.0.attn_gate.weight"]
+    assert gate is not None
+    assert gate.runs(1, 2) == [(32, 64), (96, 128)]
 
 
 def _again(path: Path, tensors: dict[str, Any] | None = None, **said: str) -> None:

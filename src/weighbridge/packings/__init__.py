@@ -19,10 +19,10 @@ from weighbridge.packings import (
     scaled,
     torchao,
 )
-from weighbridge.packings.base import METADATA, Trouble, Unpacker
+from weighbridge.packings.base import METADATA, Found, Trouble, Unpacker
 from weighbridge.tensors.nodes import Node
 
-__all__ = ["METADATA", "REGISTRY", "unpack"]
+__all__ = ["METADATA", "REGISTRY", "Found", "groups", "unpack"]
 
 REGISTRY: Final[tuple[Unpacker, ...]] = (
     affine, gptq, awq, ggml, microfloat, compressed, planes, scaled, bitsandbytes, torchao,
@@ -34,3 +34,8 @@ def unpack(
 ) -> Mapping[str, Node]:
     """Logical tensors: every group that a packing recognises becomes one `Packed` node. See `base.unpack`."""
     return base.unpack(REGISTRY, tensors, config, trouble)
+
+
+def groups(tensors: Mapping[str, Node], config: Mapping[str, Any]) -> Mapping[str, Found]:
+    """The group of each stored tensor that is a part of a logical one. See `base.groups`."""
+    return base.groups(REGISTRY, tensors, config)

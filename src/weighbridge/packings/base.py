@@ -67,16 +67,17 @@ class Unpacker(Protocol):
 Trouble = Callable[[WeighbridgeError], None]
 
 
-def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: Trouble | None = None) -> Nodes:
-    """The same tensors with every group replaced by one node, in the place of its first member. Where there are no
-    groups, the mapping itself. `trouble` is told of each group that can't be read, which then stays as it is stored;
-    without it the first one is raised."""
+def groups(
+    packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: Trouble | None = None
+) -> Mapping[str, Found]:
+    """The group of each stored tensor that is in one. `trouble` is told of each group that can't be read, which then
+    stays as it is stored; without it the first one is raised."""
     joined = "\0".join((*tensors, ""))  # one search over all names a key: most models have none
     active = [(p, key) for p in packings for key in p.KEYS if f"{key}\0" in joined]
-    groups: dict[str, Found] = {}
+    out: dict[str, Found] = {}
     for name in tensors if active else ():
         for packing, key in active:
-            if name.endswith(key) and name not in groups:
+            if name.endswith(key) and name not in out:
                 try:
                     found = packing.match(name.removesuffix(key), key, tensors, config)
                     if found:
@@ -87,12 +88,19 @@ def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble
                     trouble(error)
                     break
                 if found:
-                    groups.update(dict.fromkeys(found.stored, found))
-    if not groups:
+                    out.update(dict.fromkeys(found.stored, found))
+    return out
+
+
+def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: Trouble | None = None) -> Nodes:
+    """The same tensors with every group replaced by one node, in the place of its first member. Where there are no
+    groups, the mapping itself. See `groups`."""
+    found = groups(packings, tensors, config, trouble)
+    if not found:
         return tensors
     out: dict[str, Node] = {}
     for name in tensors:
-        group = groups.get(name)
+        group = found.get(name)
         out[group.name if group else name] = group.node if group else tensors[name]
     return out
 

@@ -42,7 +42,7 @@ _SCALES: Final = (F32, BF16, F16, E8M0, U8)
 KEYS: Final = (
     ".weight_scale_inv", ".weight_scale", ".scale_weight", ".qscale_weight", ".scale", ".scales", "_scale_inv",
 )  # fmt: skip
-_BESIDE: Final = (".input_scale", ".activation_scale", ".qscale_act", ".scale_input", ".k_scale", ".v_scale")
+BESIDE: Final = (".input_scale", ".activation_scale", ".qscale_act", ".scale_input", ".k_scale", ".v_scale")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None
         weight = _mlx(weight, scales)
     if weight is None or weight.spec.dtype not in _SMALL:
         return None
-    return Found(name, packed(module, weight, scales), stored(module, tensors, (*_BESIDE, key)) | {name})
+    return Found(name, packed(module, weight, scales), stored(module, tensors, (*BESIDE, key)) | {name})
 
 
 def _mlx(words: Node, scales: Node) -> Node | None:

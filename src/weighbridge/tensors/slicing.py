@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
 
+from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors.kinds import Node
-from weighbridge.tensors.nodes import Packed, concat, reshape, slice_rows, strided
+from weighbridge.tensors.kinds import Node, Stored
+from weighbridge.tensors.nodes import Packed, as_bytes, concat, reshape, retyped, slice_rows, strided
 
 Index = int | slice | EllipsisType
 
@@ -87,8 +88,8 @@ def _wrap(at: int, count: int) -> int:
 
 
 def take(node: Node, axis: int, runs: Sequence[tuple[int, int]]) -> Node:
-    """Entries lo..hi of one axis for each of `runs`, one after the other. The first axis is cut in packed tensors and
-    in blocks too, others in plain types alone: UnsupportedError."""
+    """Entries lo..hi of one axis for each of `runs`, one after the other. The first axis is cut in packed tensors too,
+    others in plain types and, between blocks, in block types as they are stored: UnsupportedError."""
     joined: list[tuple[int, int]] = []
     for lo, hi in runs:  # neighbours are one run
         if joined and joined[-1][1] == lo:
@@ -110,6 +111,8 @@ def _run(node: Node, axis: int, lo: int, hi: int) -> Node:
         lead = shape[:axis]
         rows = reshape(node, shape[axis:])
         return reshape(_rows(rows, lo, hi), (*lead, hi - lo, *shape[axis + 1 :]))
+    if isinstance(node, Stored) and node.spec.dtype.kind is Kind.BLOCK and _between(node, axis, lo, hi):
+        return _run_of_blocks(node, axis, lo, hi)
     if not node.spec.dtype.plain or isinstance(node, Packed):
         raise UnsupportedError(
             f"{node.spec} is quantized: axis {axis} can't be cut", hint="decode it first: --dtype f16"
@@ -117,3 +120,22 @@ def _run(node: Node, axis: int, lo: int, hi: int) -> Node:
     line = reshape(node, (node.spec.elements,))
     cut = strided(line, lo * inner, (outer, (hi - lo) * inner), (shape[axis] * inner, 1))
     return reshape(cut, (*shape[:axis], hi - lo, *shape[axis + 1 :]))
+
+
+def _between(node: Stored, axis: int, lo: int, hi: int) -> bool:
+    """Whether a run begins and ends between blocks."""
+    block = node.spec.dtype.block
+    return not node.swap and not node.spec.flat and (axis < len(node.spec.shape) - 1 or not (lo % block or hi % block))
+
+
+def _run_of_blocks(node: Stored, axis: int, lo: int, hi: int) -> Node:
+    """The same of stored blocks, as bytes: on the last axis whole blocks, on others whole rows of them."""
+    shape, dtype = node.spec.shape, node.spec.dtype
+    each = dtype.block if axis == len(shape) - 1 else 1  # entries that are `inner` bytes of each run
+    inner = dtype.size if each > 1 else math.prod(shape[axis + 1 : -1]) * node.spec.row_bytes
+    line = reshape(as_bytes(node), (node.spec.nbytes,))
+    width = (hi - lo) // each * inner
+    cut = strided(line, lo // each * inner, (math.prod(shape[:axis]), width), (shape[axis] // each * inner, 1))
+    after = (*shape[:axis], hi - lo, *shape[axis + 1 :])
+    rows = reshape(cut, (math.prod(after[:-1]), after[-1] // dtype.block * dtype.size))
+    return reshape(retyped(rows, dtype, after[-1]), after)

@@ -51,8 +51,6 @@ def command(
     With --tp each tensor is cut: linear layers by outputs or inputs as their place in the model demands, heads whole,
     norms on every rank. `wb merge` puts the ranks together again.
     """
-    if tp is not None and (max_size is not None or max_tensors is not None):
-        raise UsageError("ranks get one file each", hint="leave out --max-size and --max-tensors")
     if max_size is None and max_tensors is None and tp is None:
         raise UsageError("how large may a shard be?", hint="say --max-size 5GB or --max-tensors 128, or --tp 4")
     act = show_plan if dry_run else convert_and_tell

@@ -1,20 +1,23 @@
-"""The files of a tensor-parallel set: `model-rank-0-of-4.safetensors` ..., each with all names, and in its metadata
-which rank it is, of how many, and how the tensors were shared out:
+"""The files of a tensor-parallel set: `model-rank-0-of-4.safetensors` ... (`.gguf` of a GGUF), each with all names, and
+in its metadata which rank it is, of how many, and how the tensors were shared out:
 
     tensor_parallel.rank = "0"    tensor_parallel.size = "4"
     tensor_parallel.split = {"model.layers.0.self_attn.q_proj.weight": {"axis": 0, "parts": [[4096, 1]]},
                              "model.norm.weight": null, ...}
 
-A part is its entries in the whole tensor and on how many ranks each of them is; null: whole on every rank. The names
-are in the model's order. So a set is joined without a table of the model, to the file that it was.
+A part is its entries in the whole tensor and on how many ranks each of them is; null: whole on every rank. Numbers that
+follow from a matrix's sizes say those: {"shape": [4096, 4096]}, {"turn": [4096, 128]} (columns and how many are a
+group). The names are in the model's order. So a set is joined without a table of the model, to the file that it was.
+
+A rank may be a set of files itself, as any model: `model-rank-0-of-4-00001-of-00003.safetensors` ..., and its index.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +26,7 @@ from weighbridge.base.limits import SHARDS
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
+from weighbridge.models.parallel.parts import How, Shape, Turn, whole_of
 from weighbridge.models.parallel.shares import Part, Share, joined
 from weighbridge.models.surgery.base import with_nodes
 
@@ -31,46 +35,112 @@ if TYPE_CHECKING:
 
 RANK, SIZE, SPLIT = "tensor_parallel.rank", "tensor_parallel.size", "tensor_parallel.split"
 _NAME: Final = re.compile(
-    r"(?P<stem>.+)-rank-(?P<rank>\d{1,5})-of-(?P<size>\d{1,5})\.safetensors", re.ASCII | re.DOTALL
+    r"(?P<stem>.+)-rank-(?P<rank>\d{1,5})-of-(?P<size>\d{1,5})(?P<shard>-\d{5}-of-\d{5})?"
+    r"\.(?P<suffix>safetensors|gguf)(?P<index>\.index\.json)?",
+    re.ASCII | re.DOTALL,
 )
 _AXES: Final = 8
 
 
-def file_name(rank: int, ranks: int, stem: str = "model") -> str:
-    return f"{stem}-rank-{rank}-of-{ranks}.safetensors"
+@dataclass(frozen=True)
+class Set:
+    """A tensor-parallel set as its files' names tell it: `files` of the ranks that are there (a file, or a set's index
+    or first shard)."""
+
+    folder: Path
+    stem: str
+    size: int
+    suffix: str
+    files: Mapping[int, Path]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The files of the ranks that aren't there."""
+        gone = (n for n in range(self.size) if n not in self.files)
+        return tuple(f"{stem_of(n, self.size, self.stem)}.{self.suffix}" for n in gone)
 
 
-def metadata(rank: int, ranks: int, shares: Mapping[str, Share | None]) -> dict[str, str]:
+def stem_of(rank: int, ranks: int, stem: str = "model") -> str:
+    return f"{stem}-rank-{rank}-of-{ranks}"
+
+
+def metadata(rank: int, ranks: int, shares: Mapping[str, How]) -> dict[str, str]:
     """What a rank's file says of the set."""
-    said = {name: s and {"axis": s.axis, "parts": [list(p) for p in s.parts]} for name, s in shares.items()}
+    said = {name: _said(how) for name, how in shares.items()}
     return {RANK: str(rank), SIZE: str(ranks), SPLIT: json.dumps(said, separators=(",", ":"))}
+
+
+def _said(how: How) -> dict[str, Any] | None:
+    if isinstance(how, Shape):
+        return {"shape": list(how.whole)}
+    if isinstance(how, Turn):
+        return {"turn": [how.columns, how.group]}
+    return how and {"axis": how.axis, "parts": [list(p) for p in how.parts]}
+
+
+def rank_of(name: str) -> tuple[int, int] | None:
+    """Which rank a file's name says it is, of how many; None where it is no such name."""
+    match = _NAME.fullmatch(name)
+    return (int(match["rank"]), int(match["size"])) if match else None
+
+
+def named(folder: Path, names: Iterable[str]) -> Set | None:
+    """The set that these files of a folder are; None where there is none of ranks. FormatError where there are several
+    sets, or one of more ranks than there can be."""
+    found = [match for match in map(_NAME.fullmatch, sorted(names)) if match]
+    sets = sorted({(m["stem"], int(m["size"]), m["suffix"]) for m in found})
+    if not sets:
+        return None
+    if len(sets) > 1:
+        told = ", ".join(f"{stem} of {size}" for stem, size, _ in sets[:4])
+        raise FormatError(
+            "holds several sets of ranks", path=str(folder), found=told, hint="name a file of one of them"
+        )
+    stem, size, suffix = sets[0]
+    if not 1 <= size <= SHARDS:
+        raise FormatError("the name speaks of too many ranks", path=str(folder), found=size)
+    files: dict[int, Path] = {}
+    for match in sorted(found, key=lambda m: (m["index"] is None, m["shard"] or "")):  # an index before its files
+        if int(match["rank"]) < size:
+            files.setdefault(int(match["rank"]), folder / match.string)
+    return Set(folder, stem, size, suffix, files)
+
+
+def sets_of(path: Path) -> Set | None:
+    """The set that `path` is a folder or a file of. FormatError as of `named`."""
+    if path.is_dir():
+        return named(path, [p.name for p in path.iterdir()])
+    match = _NAME.fullmatch(path.name)
+    if match is None or not path.exists():
+        return None
+    start = f"{match['stem']}-rank-"
+    beside = [p.name for p in path.parent.iterdir() if p.name.startswith(start)]
+    alike = [n for n in beside if (m := _NAME.fullmatch(n)) and m.group("stem", "size") == match.group("stem", "size")]
+    return named(path.parent, [n for n in alike if match["suffix"] in n])
 
 
 def find(path: Path) -> list[Path]:
     """The files of the set that `path` is a folder or a file of, rank by rank; [] where it is none. FormatError where
     one is missing."""
-    names = [p.name for p in path.iterdir()] if path.is_dir() else [path.name]
-    found = sorted({(m["stem"], int(m["size"])) for name in names if (m := _NAME.fullmatch(name))})
-    if not found:
+    found = sets_of(path)
+    if found is None:
         return []
-    folder = path if path.is_dir() else path.parent
-    if len(found) > 1:
-        sets = ", ".join(f"{stem} of {size}" for stem, size in found[:4])
-        raise FormatError("holds several sets of ranks", path=str(path), found=sets, hint="name a file of one of them")
-    stem, size = found[0]
-    if not 1 <= size <= SHARDS:
-        raise FormatError("the name speaks of too many ranks", path=str(path), found=size)
-    files = [folder / file_name(rank, size, stem) for rank in range(size)]
-    if missing := next((f for f in files if not f.is_file()), None):
-        raise FormatError(f"a rank of the set is missing: {missing.name}", path=str(folder))
-    return files
+    if found.missing:
+        more = f" and {len(found.missing) - 1:,} more" if len(found.missing) > 1 else ""
+        raise FormatError(
+            f"a rank of the set is missing: {found.missing[0]}{more}", path=str(found.folder),
+            expected=f"{found.size} ranks of one model", found=f"{len(found.files)} of them",
+            hint="the others' shares are in no file here: copy it, or split the model again",
+        )  # fmt: skip
+    return [found.files[rank] for rank in range(found.size)]
 
 
 def whole(path: Path, files: Sequence[Path]) -> Checkpoint:
     """The model of a set of ranks, put together. FormatError where they don't belong together."""
     opened: list[Checkpoint] = []
     try:
-        opened = [open_checkpoint(file) for file in files]
+        for file in files:
+            opened.append(open_checkpoint(file))  # those opened are closed where one can't be
         return _whole(path, opened)
     except BaseException:
         for model in opened:
@@ -80,28 +150,43 @@ def whole(path: Path, files: Sequence[Path]) -> Checkpoint:
 
 def _whole(path: Path, ranks: Sequence[Checkpoint]) -> Checkpoint:
     first = ranks[0]
-    shares = _shares(first)
+    shares = shares_of(first)
     for number, model in enumerate(ranks):
         _check(model, first, number, len(ranks), set(shares))
     nodes = {name: _joined(name, ranks, shares[name]) for name in shares}
-    place = Place(path, tuple(w for m in ranks for w in m.place.weights), first.place.folder)
-    kept = {k: v for k, v in first.metadata.items() if k not in (RANK, SIZE, SPLIT)}
+    folder = first.place.path.parent if first.place.path.is_file() else first.place.path
+    place = Place(path, tuple(w for m in ranks for w in m.place.weights), folder)
+    kept = _without(first)
     files = tuple(source for m in ranks for source in m.index.files)
     return with_nodes(replace(first, place=place, index=replace(first.index, metadata=kept, files=files)), nodes)
 
 
-def _joined(name: str, ranks: Sequence[Checkpoint], share: Share | None) -> Node:
+def _without(model: Checkpoint) -> Any:
+    """A rank's metadata without what it says of the set."""
+    if model.format != "gguf":
+        return {k: v for k, v in model.metadata.items() if k not in (RANK, SIZE, SPLIT)}
+    from weighbridge.containers.gguf_meta import Metadata, kvs
+
+    return Metadata({k: kv for k, kv in kvs(model.metadata).items() if k not in (RANK, SIZE, SPLIT)})
+
+
+def _joined(name: str, ranks: Sequence[Checkpoint], how: How) -> Node:
     """A tensor out of all ranks' shares of it."""
     parts = [model.stored[name] for model in ranks]
-    want = None if share is None else sum(share.local(len(ranks)))
     for model, part in zip(ranks, parts, strict=True):
         shape = part.spec.shape
-        held = None if share is None or share.axis >= len(shape) else shape[share.axis]
-        if part.spec != parts[0].spec or held != want:
+        if isinstance(how, Share):
+            fits = how.axis < len(shape) and shape[how.axis] == (want := sum(how.local(len(ranks))))
+            expected = f"{want} entries on axis {how.axis}" if how.axis < len(shape) else f"an axis {how.axis}"
+        elif how is not None:
+            want = 2 if isinstance(how, Shape) else how.columns // len(ranks)
+            fits, expected = shape == (want,) and part.spec.dtype.name in ("I32", "I64"), f"{want} whole numbers"
+        else:
+            fits, expected = True, str(parts[0].spec)
+        if part.spec != parts[0].spec or not fits:
             words = "isn't the share that the set speaks of"
-            expected = str(parts[0].spec) if want is None else f"{want} entries on axis {share.axis if share else 0}"
             raise FormatError(words, path=_path(model), field=name, expected=expected, found=str(part.spec))
-    return joined(parts, share)
+    return whole_of(parts[0], how) if isinstance(how, Shape | Turn) else joined(parts, how)
 
 
 def _path(model: Checkpoint) -> str:
@@ -118,23 +203,29 @@ def _check(model: Checkpoint, first: Checkpoint, rank: int, ranks: int, names: s
         raise FormatError("isn't of one set with the first rank", path=_path(model), field=SPLIT)
 
 
-def _shares(model: Checkpoint) -> dict[str, Share | None]:
-    """What the first rank says of the split, checked."""
+def shares_of(model: Checkpoint) -> dict[str, How]:
+    """What a rank says of the split, checked."""
     path = f"{_path(model)} ({SPLIT})"
     said: dict[str, Any] = decode(str(model.metadata.get(SPLIT, "")).encode(), path, dict[str, Any])
     size = model.metadata.get(SIZE, "")
     ranks = int(size) if str(size).isdecimal() else 0
-    out: dict[str, Share | None] = {}
-    for name, one in said.items():
-        if one is None:
-            out[name] = None
-            continue
-        axis = one.get("axis") if isinstance(one, dict) else None
-        parts = one.get("parts") if isinstance(one, dict) else None
-        if type(axis) is not int or not 0 <= axis < _AXES or not isinstance(parts, list) or not parts:
+    return {name: None if one is None else _how(one, ranks, path, name) for name, one in said.items()}
+
+
+def _how(one: Any, ranks: int, path: str, name: str) -> How:
+    if not isinstance(one, dict):
+        raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
+    pair = one.get("shape") or one.get("turn")
+    if pair is not None:
+        good = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and 0 < n < 1 << 31 for n in pair)
+        if not good or len(one) != 1 or not ranks or ("turn" in one and pair[0] % ranks):
             raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
-        out[name] = Share(axis, tuple(_part(part, ranks, path, name) for part in parts))
-    return out
+        numbers = pair[0], pair[1]
+        return Shape(numbers, numbers) if "shape" in one else Turn(*numbers)
+    axis, parts = one.get("axis"), one.get("parts")
+    if type(axis) is not int or not 0 <= axis < _AXES or not isinstance(parts, list) or not parts:
+        raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
+    return Share(axis, tuple(_part(part, ranks, path, name) for part in parts))
 
 
 def _part(part: Any, ranks: int, path: str, name: str) -> Part:

@@ -1,11 +1,6 @@
-"""How a tensor is shared out among the ranks of a tensor-parallel group: what each role is cut along.
-
-A linear layer is cut by its outputs (column-parallel: queries by heads, keys and values by theirs, gate and up by their
-width, embedding and head by the vocabulary) or by its inputs (row-parallel: the attention's output, down): then the sum
-of the ranks' results is the result. Everything else is whole on every rank: norms, routers, biases of row-parallel
-layers, which count once. So it is done in Megatron-LM (core/tensor_parallel/layers.py) and in vLLM
-(model_executor/layers/linear.py, vocab_parallel_embedding.py): heads are never cut, and where there are fewer key heads
-than ranks, each is on several.
+"""How a tensor is shared out among the ranks of a tensor-parallel group: runs of its entries along one axis. Which
+that is, and between which units it is cut, is said by the role (`rules`); heads are never cut, and where there are
+fewer key heads than ranks, each is on several.
 """
 
 from __future__ import annotations
@@ -13,58 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.expand import Place, Sizes, shape_of
-from weighbridge.models.arch.rows import Row
+from weighbridge.models.arch.rows import Row, Via
 from weighbridge.models.arch.table import Family
+from weighbridge.models.parallel.rules import Rule, Unit, rule_of
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
-
-class Unit(StrEnum):
-    """What isn't cut any further."""
-
-    HEAD = "attention head"
-    KV_HEAD = "key/value head"
-    FUSED = "query, key and value heads in one tensor"
-    WIDTH = "inner width"
-    VOCABULARY = "vocabulary"
-
-
-class Rule(NamedTuple):
-    """The axis of a role's own shape [outputs, inputs] that is cut, and between which units."""
-
-    axis: int
-    unit: Unit
-
-
-def _rules(axis: int, unit: Unit, *roles: str) -> dict[str, Rule]:
-    return dict.fromkeys(roles, Rule(axis, unit))
-
-
-# What families' tables call the roles that are cut.
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
-    _rules(0, Unit.HEAD, "q", "q_bias", "q_b", "k_b", "v_b", "sinks")
-    | _rules(1, Unit.HEAD, "o")
-    | _rules(0, Unit.KV_HEAD, "k", "k_bias", "v", "v_bias")
-    | _rules(0, Unit.FUSED, "qkv", "qkv_bias")
-    | _rules(0, Unit.WIDTH, "gate", "gate_bias", "up", "up_bias", "gate_exp", "up_exp", "gate_shared", "up_shared")
-    | _rules(1, Unit.WIDTH, "down", "down_exp", "down_shared")
-    | _rules(0, Unit.VOCABULARY, "embed", "head", "head_bias", "next_embed", "next_head")
-)
-# ... and those that are whole on every rank, besides all norms.
-WHOLE: Final = frozenset(
-    {"o_bias", "down_bias", "router", "router_bias", "shared_gate", "position", "q_a", "kv_a", "next_in"}
-    | {"alpha_p", "alpha_n", "beta", "eps"}  # of an activation
-)
-# Norms of several heads are cut as the heads are.
-_OF_HEADS: Final = MappingProxyType({"q_norm": Rule(0, Unit.HEAD), "k_norm": Rule(0, Unit.KV_HEAD)})
 _HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+# Layouts of a dialect that leave every row in its head, or whose runs are known here.
+_LAYOUTS: Final = frozenset({"rope", "shift", "neg_exp", "times", "transpose", "parted", "tiled", "tiled_columns"})
 
 
 class Part(NamedTuple):
@@ -124,37 +81,8 @@ def shares(family: Family, dialect: str, sizes: Sizes, names: Mapping[str, Any],
     """How each of a model's tensors is shared out; None: whole on every rank. UnsupportedError for a role that no rule
     is known for, UsageError where the ranks don't divide what must be divided."""
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, names, sizes)).places
-    return {name: _share(family, dialect, sizes, places[name], ranks) for name in names if name in places}
-
-
-def _share(family: Family, dialect: str, sizes: Sizes, place: Place, ranks: int) -> Share | None:
-    rows = [family.rows[role] for role in place.roles]
-    rules = {_rule(row) for row in rows}
-    if len(rules) > 1 and len({rule and rule.axis for rule in rules}) > 1:
-        raise UnsupportedError(f"{place.name} joins what is cut on different axes")
-    rule = rules.pop()
-    if rule is None:
-        return None
-    if place.dealt or place.plan.layouts:
-        raise UnsupportedError(f"{place.name} joins its parts so that they can't be shared out by themselves")
-    stacked = place.indices[len(place.named) :]
-    parts = [part for row in rows for part in _parts(row, _rule(row) or rule, sizes)]
-    lead = len(place.shape) - len(rows[0].shape)
-    axis = lead + (len(rows[0].shape) - 1 - rule.axis if rows[0].turned(dialect) else rule.axis)
-    if "h" in stacked:  # one tensor a head, in a stack or one under the other
-        axis, parts = 0, [_Run(place.shape[0], sizes["H"])]
-    return Share(axis, tuple(_part(place.name, rule.unit, run, ranks) for run in parts))
-
-
-def _rule(row: Row) -> Rule | None:
-    """What a role is cut along; None: nothing."""
-    if row.kind == "norm" or row.name.endswith("norm_bias"):
-        return _OF_HEADS.get(row.name) if len(row.shape) > 1 else None
-    if row.name in WHOLE:
-        return None
-    if row.name not in RULES:
-        raise UnsupportedError(f"no rule is known for sharing out {row.name!r} among ranks")
-    return RULES[row.name]
+    cutter = Cutter(family, dialect, sizes, ranks)
+    return {name: cutter.share(places[name]) for name in names if name in places}
 
 
 class _Run(NamedTuple):
@@ -165,40 +93,147 @@ class _Run(NamedTuple):
     copied: bool = False
 
 
-def _parts(row: Row, rule: Rule, sizes: Sizes) -> list[_Run]:
-    """The parts of a role along its axis."""
-    whole = shape_of(row, sizes)[rule.axis]
-    heads = sizes.get("H") or next((int(n) for key in _HEADS if (n := sizes.facts.get(key))), 1)
-    key_heads = sizes.get("KV") or (1 if row.shape[0] == "D" else heads)
-    if rule.unit is Unit.HEAD:
-        return [_Run(whole, heads)]
-    if rule.unit is Unit.KV_HEAD:
-        return [_Run(whole, key_heads, copied=True)]
-    if rule.unit is not Unit.FUSED:
-        return [_Run(whole, whole)]
-    if (via := row.via.get("gguf")) is not None and via.layout == "parted":  # each group has its queries, key and value
-        return [_Run(whole, sizes[via.symbols[1]])]
-    return _terms(row.shape[0], sizes, heads)
+class _Cut(NamedTuple):
+    """The axis of a role's shape in a dialect, and the parts there."""
+
+    axis: int
+    runs: list[_Run]
 
 
-def _terms(dim: str, sizes: Sizes, heads: int) -> list[_Run]:
-    """Queries, keys and values one under the other: `3*N`, `N+2*D`."""
-    out: list[_Run] = []
+@dataclass(frozen=True)
+class Cutter:
+    """The sizes of a model, and how many ranks there are."""
+
+    family: Family
+    dialect: str
+    sizes: Sizes
+    ranks: int
+
+    @property
+    def heads(self) -> int:
+        """Attention heads."""
+        said = self.sizes.facts
+        return self.sizes.get("H") or next((int(n) for key in _HEADS if (n := said.get(key))), 1)
+
+    @property
+    def state_heads(self) -> int:
+        """Heads, or channels, of a state space: what A is there for; of a convolution alone its channels."""
+        rows = self.family.rows
+        row = rows.get("a_log") or rows["conv"]
+        return shape_of(row, self.sizes)[0]
+
+    def share(self, place: Place) -> Share | None:
+        rows = [self.family.rows[role] for role in place.roles]
+        rules = {rule_of(row) for row in rows}
+        if len(rules) > 1 and len({rule and rule.axis for rule in rules}) > 1:
+            raise UnsupportedError(f"{place.name} joins what is cut on different axes")
+        rule = rules.pop()
+        if rule is None:
+            return None
+        stacked = place.indices[len(place.named) :]
+        if "h" in stacked:  # one tensor a head, in a stack or one under the other
+            axis, runs = 0, [_Run(place.shape[0], self.sizes["H"])]
+        else:
+            axis, runs = self._cut(place, rows)
+        return Share(axis, tuple(self._part(place.name, rule.unit, run) for run in runs))
+
+    def _cut(self, place: Place, rows: Sequence[Row]) -> _Cut:
+        """The axis of the stored tensor that is cut, and its parts."""
+        cuts = [self._of_role(row, rule) for row in rows if (rule := rule_of(row))]
+        axis, rank = cuts[0].axis, len(rows[0].shaped.get(self.dialect, rows[0].shape))
+        runs = [run for cut in cuts for run in cut.runs]
+        if place.dealt:
+            runs = [_Run(sum(place.heights), place.dealt)]
+        turned = rows[0].turned(self.dialect)
+        for via, _ in place.plan.layouts:
+            turned ^= via.turns
+            laid = [] if via.turns or len(rows) > 1 else self._laid(via, sum(run.size for run in runs))
+            if not via.turns and not laid:
+                raise UnsupportedError(f"{place.name} joins its parts so that they can't be shared out by themselves")
+            runs = laid or runs
+        if turned:
+            axis = 2 * rank - 3 - axis  # the last two change places
+        return _Cut(len(place.shape) - rank + axis, runs)
+
+    def _of_role(self, row: Row, rule: Rule) -> _Cut:
+        dims = row.shaped.get(self.dialect, row.shape)
+        if dims == ("G", "W"):  # a norm of all groups: of one group cut inside it, or group by group
+            groups = self.sizes["G"]
+            inside = groups == 1
+            return _Cut(int(inside), [_Run(self.sizes["W"], self.state_heads) if inside else _Run(groups, groups)])
+        whole = shape_of(row, self.sizes, self.dialect)[rule.axis]
+        via = row.via.get(self.dialect)
+        if via is not None and via.layout not in _LAYOUTS:
+            raise UnsupportedError(f"{row.name!r} lies so ({via}) that it can't be shared out")
+        if via is not None and (found := self._laid(via, whole)):
+            return _Cut(rule.axis, found)
+        return _Cut(rule.axis, self._runs(row, rule, dims[rule.axis], whole))
+
+    def _laid(self, via: Via, whole: int) -> list[_Run]:
+        """The runs of a layout that takes heads apart; [] of others."""
+        if via.layout == "parted":
+            heads, groups = (self.sizes[s] for s in via.symbols)
+            width = whole // (heads + 2 * groups)
+            return [_Run(heads * width, heads), *[_Run(groups * width, groups, copied=True)] * 2]
+        if via.layout.startswith("tiled"):  # one of each group, then the next of each
+            groups, heads = (self.sizes[s] for s in via.symbols)
+            turns = heads // groups
+            return [_Run(whole // turns, groups)] * turns
+        return []
+
+    def _runs(self, row: Row, rule: Rule, dim: str, whole: int) -> list[_Run]:
+        """The parts of a role along its axis."""
+        if rule.unit is Unit.HEAD:
+            return [_Run(whole, self.heads)]
+        if rule.unit is Unit.KV_HEAD:
+            key_heads = self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
+            return [_Run(whole, key_heads, copied=True)]
+        if rule.unit is Unit.KEY_HEAD:
+            return [_Run(whole, self.sizes["G"])]
+        if rule.unit is Unit.STATE:
+            return self._state_terms(dim)
+        if rule.unit is not Unit.FUSED:
+            return [_Run(whole, whole)]
+        if (via := row.via.get("gguf")) is not None and via.layout == "parted":  # each group has its own three
+            return [_Run(whole, self.sizes[via.symbols[1]])]
+        return self._fused_terms(row.shape[0])
+
+    def _fused_terms(self, dim: str) -> list[_Run]:
+        """Queries, keys and values one under the other: `3*N`, `N+2*D`."""
+        out: list[_Run] = []
+        for count, symbols in _terms(dim):
+            size = math.prod(self.sizes[s] for s in symbols)
+            units = self.heads if not out or size == out[0].size else 1 if symbols == ["D"] else self.sizes["KV"]
+            out += [_Run(size, units, copied=bool(out))] * count
+        return out
+
+    def _state_terms(self, dim: str) -> list[_Run]:
+        """What goes into a state space, one under the other: by heads, and what a group of heads shares by groups."""
+        out: list[_Run] = []
+        for count, symbols in _terms(dim):
+            size = math.prod(self.sizes[s] for s in symbols)
+            shared = "G" in symbols
+            out += [_Run(size, self.sizes["G"] if shared else self.state_heads, shared)] * count
+        return out
+
+    def _part(self, name: str, unit: Unit, run: _Run) -> Part:
+        size, units, copied = run
+        ranks = self.ranks
+        if units and units % ranks == 0 and size % units == 0:
+            return Part(size)
+        if copied and units and ranks % units == 0 and size % units == 0:
+            return Part(size, ranks // units)
+        raise UsageError(
+            f"{name}: {ranks} ranks can't share {units:,} evenly ({unit})",
+            hint=f"a number of ranks that divides {units:,}, and what else is cut",
+        )
+
+
+def _terms(dim: str) -> list[tuple[int, list[str]]]:
+    """`2*I+G*S` as how often and of which sizes."""
+    out = []
     for term in dim.split("+"):
-        count, _, rest = term.partition("*") if term[0].isdigit() else ("1", "", term)
-        size = math.prod(sizes[s] for s in rest.split("*"))
-        units = heads if not out or size == out[0].size else 1 if rest == "D" else sizes["KV"]
-        out += [_Run(size, units, copied=bool(out))] * int(count)
+        symbols = term.split("*")
+        count = int(symbols.pop(0)) if symbols[0].isdigit() else 1
+        out.append((count, symbols))
     return out
-
-
-def _part(name: str, unit: Unit, run: _Run, ranks: int) -> Part:
-    size, units, copied = run
-    if units and units % ranks == 0 and size % units == 0:
-        return Part(size)
-    if copied and units and ranks % units == 0 and size % units == 0:
-        return Part(size, ranks // units)
-    raise UsageError(
-        f"{name}: {ranks} ranks can't share {units:,} evenly ({unit})",
-        hint=f"a number of ranks that divides {units:,}, and what else is cut",
-    )

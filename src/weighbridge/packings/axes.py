@@ -1,0 +1,176 @@
+"""How what a packing stores of a matrix [.., out, in] lies along it: which of its axes run along the matrix's rows or
+columns, and how many of those share an entry. A cut of the matrix that falls between entries of every part is a cut of
+each, and no code changes.
+
+    MLX, 4 bits     P.weight [out, in / 8]     8 columns a word         P.scales [out, in / 64]   64 columns a scale
+    GPTQ, 4 bits    P.qweight [in / 8, out]    the other way round      P.qzeros [in / 128, out / 8]
+    FP8             P.weight [out, in]         as it is                 P.weight_scale_inv [out / 128, in / 128]
+
+Leading axes (experts) are the matrix's own in every part that has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.dtypes import U32, DType, Kind
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.spec import Spec
+from weighbridge.packings import scaled
+from weighbridge.packings.base import Found
+from weighbridge.tensors.nodes import Packed
+
+ROWS, COLUMNS = 0, 1
+
+
+class Along(NamedTuple):
+    """An axis of a stored tensor that runs along `side` of the matrix: `each` of that are `entries` of it, which share
+    `what`."""
+
+    side: int
+    each: int = 1
+    entries: int = 1
+    what: str = "an entry"
+
+
+#: One for each of a tensor's last axes; None: it has nothing of either side.
+Lie = tuple[Along | None, ...]
+_ROW, _COLUMN = Along(ROWS), Along(COLUMNS)
+_SHAPES: Final = ".weight_shape"
+#: Tensors of numbers that follow from the matrix's sizes: its shape, the group of each column.
+SHAPE: Final = (_SHAPES,)
+ORDER: Final = (".g_idx", ".weight_g_idx")
+
+
+def lies(found: Found, stored: Mapping[str, Spec]) -> dict[str, Lie]:
+    """How each of a group's stored tensors lies. UnsupportedError for a packing whose parts don't lie along the
+    matrix."""
+    node = found.node
+    form = _FORMS.get(node.packing.name) if isinstance(node, Packed) else None
+    if form is None or not isinstance(node, Packed):
+        kind = node.packing.name if isinstance(node, Packed) else "a form that is decoded"
+        raise UnsupportedError(f"{found.name} is in {kind}, whose parts don't lie along its rows and columns")
+    known = form(node.packing, node.spec, stored)
+    return {name: _lie(found, name, known) for name in found.stored}
+
+
+def _lie(found: Found, name: str, known: Mapping[str, Lie]) -> Lie:
+    if name == found.name and "" in known:
+        return known[""]
+    ending = max((key for key in known if key and name.endswith(key)), key=len, default=None)
+    if ending is None:
+        raise UnsupportedError(f"{name}: how it lies along {found.name} isn't known")
+    return known[ending]
+
+
+def of_blocks(dtype: DType) -> Lie:
+    """A tensor of a block type as it is: rows one by one, columns in whole blocks."""
+    return (_ROW, Along(COLUMNS, dtype.block, dtype.block, "a block"))
+
+
+def _words(side: int, bits: int, of: int, words: int) -> Along:
+    """Codes in words of 32 bits: dense (as many as come out even), or padded, whole ones in each."""
+    if words == -(-of * bits // 32):
+        even = math.gcd(bits, 32)
+        return Along(side, 32 // even, bits // even, "a word" if 32 // even * bits == 32 else "words")
+    return Along(side, 32 // bits, 1, "a word")
+
+
+def _group(size: int, of: int) -> Along | None:
+    """Columns under one scale; None where that is all of them."""
+    return None if size >= of else Along(COLUMNS, size, 1, "a scale")
+
+
+def _affine(how: Any, spec: Spec, stored: Mapping[str, Spec]) -> dict[str, Lie]:
+    # Never all columns: MLX knows its groups by their size.
+    scales = (_ROW, Along(COLUMNS, how.group, 1, "a scale"))
+    even = math.gcd(how.bits, 32)
+    return {".weight": (_ROW, Along(COLUMNS, 32 // even, how.bits // even, "words")), ".scales": scales,
+            ".biases": scales}  # fmt: skip
+
+
+def _gptq(how: Any, spec: Spec, stored: Mapping[str, Spec]) -> dict[str, Lie]:
+    outer, inner = spec.shape
+    if how.bits != how.width:  # in planes of 32 columns
+        down, across = (Along(side, 32, how.width, "words") for side in (COLUMNS, ROWS))
+    else:
+        down, across = (_words(side, how.width, of, of * how.width // 32) for side, of in ((1, inner), (0, outer)))
+    group = _group(how.group, inner)
+    return {".qweight": (down, _ROW), ".qzeros": (group, across), ".scales": (group, _ROW), ".g_idx": (_COLUMN,)}
+
+
+def _awq(how: Any, spec: Spec, stored: Mapping[str, Spec]) -> dict[str, Lie]:
+    group, words = _group(how.group, spec.shape[-1]), Along(ROWS, 8, 1, "a word")
+    return {".qweight": (_COLUMN, words), ".qzeros": (group, words), ".scales": (group, _ROW)}
+
+
+def _compressed(how: Any, spec: Spec, stored: Mapping[str, Spec]) -> dict[str, Lie]:
+    outer, inner = spec.shape
+    group = _group(how.group, inner)
+    shapes = {name.rpartition(".")[2]: s.shape for name, s in stored.items()}
+    out: dict[str, Lie] = {
+        ".weight": (_ROW, _COLUMN), ".weight_g_idx": (_COLUMN,), _SHAPES: (None,),
+        ".weight_scale": _scales(shapes["weight_scale"], group), **dict.fromkeys(_BESIDE, ()),
+    }  # fmt: skip
+    if "weight_packed" in shapes:
+        out[".weight_packed"] = (_ROW, _words(COLUMNS, how.width, inner, shapes["weight_packed"][1]))
+    if "weight_zero_point" in shapes:
+        zeros = shapes["weight_zero_point"]
+        packed = "weight_packed" in shapes
+        out[".weight_zero_point"] = (
+            (_words(ROWS, how.width, outer, zeros[0]), group) if packed else _scales(zeros, group)
+        )
+    return out
+
+
+def _scales(shape: tuple[int, ...], group: Along | None) -> Lie:
+    """[out, groups], [out], or one for all."""
+    if math.prod(shape) == 1:
+        return (None,) * len(shape)
+    return (_ROW, group)[: len(shape)]
+
+
+# Scales of activations and caches: one number, or nothing along the matrix.
+_BESIDE: Final = (*scaled.BESIDE, ".input_zero_point", ".output_scale", ".input_global_scale")
+
+
+def _fp8(how: Any, spec: Spec, stored: Mapping[str, Spec]) -> dict[str, Lie]:
+    *lead, outer, inner = spec.shape
+    height, width = how.block
+    down = _ROW if height == 1 else None if height >= outer else Along(ROWS, height, 1, "a scale")
+    across = None if width >= inner else Along(COLUMNS, width, 1, "a scale")
+    both: Lie = (down, across)
+    out: dict[str, Lie] = {"": (_ROW, _COLUMN), **dict.fromkeys(_BESIDE, ())}
+    for name, s in stored.items():
+        if name.endswith(scaled.KEYS):
+            flat = len(s.shape) < 2 or s.elements == 1
+            out[next(k for k in scaled.KEYS if name.endswith(k))] = (
+                ((down,) if s.elements > 1 and not lead else (None,)) * len(s.shape) if flat else both
+            )
+        elif s.dtype is U32:  # MLX's words of four
+            out[""] = (_ROW, Along(COLUMNS, 4, 1, "a word"))
+    return out
+
+
+def _micro(how: Any, spec: Spec, stored: Mapping[str, Spec]) -> dict[str, Lie]:
+    out: dict[str, Lie] = dict.fromkeys((*_BESIDE, ".weight_global_scale", ".weight_scale_2", ".scale"), ())
+    scales = (_ROW, Along(COLUMNS, how.group, 1, "a scale"))
+    out |= dict.fromkeys((".scales", "_scales", ".weight_scale"), scales)
+    out |= dict.fromkeys(("_blocks", ".blocks"), (_ROW, Along(COLUMNS, 32, 1, "a block"), None))
+    for name, s in stored.items():
+        if name.endswith((".weight", ".weight_packed")):
+            ending = name[name.rindex(".") :]
+            each = s.row_bytes * 8 // how.bits // s.shape[-1] if how.bits == 4 else 4
+            out[ending] = (_ROW, Along(COLUMNS, each, 1 if how.bits == 4 else 3, "a word"))
+            if s.dtype.kind is Kind.BLOCK:
+                out[ending] = of_blocks(s.dtype)
+    return out
+
+
+_FORMS: Final[Mapping[str, Callable[[Any, Spec, Mapping[str, Spec]], dict[str, Lie]]]] = MappingProxyType(
+    {"mlx-affine": _affine, "gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed, "fp8": _fp8}
+    | dict.fromkeys(("mxfp4", "mxfp6", "nvfp4"), _micro)
+)
