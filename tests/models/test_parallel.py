@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, W
 from weighbridge.cli.main import main
 from weighbridge.models.arch.table import families
 from weighbridge.models.parallel import rules as sharing
+from weighbridge.models.parallel.ranks import Ranks
 from weighbridge.models.parallel.rules import RULES
 from weighbridge.models.parallel.shares import Part, Share, shares
 
@@ -317,3 +319,79 @@ def test_a_set_that_is_wrong_is_refused(name: str, model: Path, tmp_path: Path) 
         wb.convert(tmp_path / "two", tmp_path / "out")
     assert isinstance(caught.value, WeighbridgeError)
     assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------------------------------------ what a set is
+
+
+def test_a_rank_may_be_a_set_of_files(model: Path, tmp_path: Path) -> None:
+    assert main(["split", str(model), str(tmp_path / "two"), "--tp", "2", "--max-shard-size", "30KB"]) == 0
+    names = sorted(p.name for p in (tmp_path / "two").iterdir())
+    assert "model-rank-1-of-2.safetensors.index.json" in names
+    assert "model-rank-1-of-2-00002-of-00003.safetensors" in names
+    wb.convert(model, tmp_path / "whole")
+    for number, part in enumerate(("", "model-rank-0-of-2-00001-of-00003.safetensors")):
+        wb.convert(tmp_path / "two" / part, tmp_path / f"{number}.safetensors")
+        back = (tmp_path / f"{number}.safetensors").read_bytes()
+        assert back == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert {f.rule for f in wb.verify(tmp_path / "two").findings} == {"ranks/whole"}
+    (tmp_path / "two" / "model-rank-1-of-2-00002-of-00003.safetensors").unlink()
+    with pytest.raises(FormatError, match="file 2 of 3 of the set is missing"):
+        wb.convert(tmp_path / "two", tmp_path / "out")
+    assert not wb.verify(tmp_path / "two").ok
+
+
+def test_a_gguf_may_be_a_set_too(model: Path, tmp_path: Path) -> None:
+    wb.convert(model, tmp_path / "m.gguf", tokenizer=False)
+    wb.convert(tmp_path / "m.gguf", tmp_path / "two", tp=2, max_shard_size=30_000)
+    assert "model-rank-0-of-2-00001-of-00003.gguf" in {p.name for p in (tmp_path / "two").iterdir()}
+    wb.convert(tmp_path / "two", tmp_path / "back.gguf")
+    assert (tmp_path / "back.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
+    assert wb.inspect(tmp_path / "two").ranks == Ranks(2)
+
+
+def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wb.convert(model, tmp_path / "four", tp=4)
+    whole, found = wb.inspect(model), wb.inspect(tmp_path / "four")
+    assert found.ranks == Ranks(4)
+    assert {t.name: (t.shape, t.dtype) for t in found.tensors} == {t.name: (t.shape, t.dtype) for t in whole.tensors}
+    assert (found.parameters, len(found.files)) == (whole.parameters, 4)
+    assert found.metadata == whole.metadata
+    one = tmp_path / "four" / "model-rank-2-of-4.safetensors"
+    assert wb.inspect(one).ranks == Ranks(4, 2)
+    assert [(f.rule, f.message) for f in wb.verify(one).findings] == [
+        ("ranks/part", "rank 2 of 4 of one model, shared out by tensor parallelism")
+    ]
+    assert [f.rule for f in wb.verify(tmp_path / "four").findings] == ["ranks/whole"]
+    for rank in (0, 3):
+        (tmp_path / "four" / f"model-rank-{rank}-of-4.safetensors").unlink()
+    gone = ("model-rank-0-of-4.safetensors", "model-rank-3-of-4.safetensors")
+    assert wb.inspect(tmp_path / "four").ranks == Ranks(4, None, gone)
+    assert wb.inspect(tmp_path / "four").parameters == whole.parameters
+    assert main(["inspect", str(tmp_path / "four")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 of 4 of one model, shared out by tensor parallelism; missing: " + ", ".join(gone) in said
+    assert main(["verify", str(tmp_path / "four")]) == 1
+    assert "2 of 4 ranks of one model are missing: " + ", ".join(gone) in " ".join(capsys.readouterr().out.split())
+
+
+# What verify says of a set that is wrong; the other faults are those of FAULTS.
+STRANGE: dict[str, tuple[Any, str]] = {
+    "the same rank twice": (FAULTS["the same rank twice"][0], "says that it is rank 0 of 2"),
+    "another split": (FAULTS["another split"][0], "cut otherwise than model-rank-0-of-2"),
+    "another name": (FAULTS["another name"][0], "the set knows nothing of it|it isn't there"),
+    "another shape": (FAULTS["another shape"][0], r"it is F16\[64, 30\], and not the share .* 32 entries on axis 1"),
+    "another type": (FAULTS["another type"][0], r"it is F32\[64, 32\], and not the share .*F16"),
+    "no share": (FAULTS["no share"][0], "says no share"),
+    "no JSON": (FAULTS["no JSON"][0], "tensor_parallel.split"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_verify_tells_ranks_that_do_not_belong_together(name: str, model: Path, tmp_path: Path) -> None:
+    fault, words = STRANGE[name]
+    wb.convert(model, tmp_path / "two", tp=2)
+    fault(sorted((tmp_path / "two").glob("*.safetensors")))
+    found = [f for f in wb.verify(tmp_path / "two").findings if f.rule == "ranks/apart"]
+    assert found
+    assert all(re.search(words, f.message) for f in found)

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from tests.packings import makers
 
 import weighbridge as wb
+from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch.table import families
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
@@ -35,7 +36,7 @@ MIXTURE: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 3, "num_experts_per_tok": 2,
     "moe_intermediate_size": 256,
 }  # fmt: skip
-MLX = {
+MLX: dict[str, dict[str, Any]] = {
     **{f"{bits} bits": {"q_bits": bits, "q_group_size": 64} for bits in (2, 3, 4, 5, 6, 8)},
     "mxfp4": {"q_mode": "mxfp4"}, "mxfp8": {"q_mode": "mxfp8"}, "nvfp4": {"q_mode": "nvfp4"},
 }  # fmt: skip
@@ -62,7 +63,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def values(opened: Checkpoint) -> Iterator[tuple[str, F32]]:
     for name, node in opened.logical.items():
-        wide = n.cast(n.decode(node), n.F32)
+        wide = n.cast(n.decode(node), BY_NAME["F32"])
         yield name, wide.read_all().view(np.float32).reshape(node.spec.shape)
 
 
@@ -258,7 +259,7 @@ def _other(lies: Any) -> Any:
 @pytest.mark.parametrize("name", sorted(axes._FORMS))
 def test_a_form_that_lies_otherwise_is_seen(name: str, source: Any, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    how = {"mlx-affine": {"to": "mlx", "q_bits": 4}, "gptq": {"scheme": "gptq"}, "awq": {"scheme": "awq"},
+    how: dict[str, Any] = {"mlx-affine": {"to": "mlx", "q_bits": 4}, "gptq": {"scheme": "gptq"}, "awq": {"scheme": "awq"},
            "compressed-tensors": {"scheme": "w4a16"}, "fp8": {"scheme": "fp8"}, "mxfp4": {"scheme": "mxfp4a16"},
            "mxfp6": {"scheme": "mxfp6a16"}, "nvfp4": {"scheme": "nvfp4a16"}}[name]  # fmt: skip
     wb.convert(source("llama"), tmp_path / "packed", **({"to": "hf"} | how))

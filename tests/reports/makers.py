@@ -211,3 +211,16 @@ def llama_folder(folder: Path, shards: int = 2, config: Mapping[str, Any] | None
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
+
+
+def ranks(folder: Path, count: int = 2) -> Path:
+    """The files of a tensor-parallel set, of a matrix that is shared out and a vector that isn't."""
+    split = {"a.weight": {"axis": 0, "parts": [[4 * count, 1]]}, "b": None}
+    folder.mkdir(exist_ok=True)
+    for rank in range(count):
+        said = {"rank": str(rank), "size": str(count), "split": json.dumps(split)}
+        data = safetensors(
+            {"a.weight": ("F32", (4, 8)), "b": ("F32", (16,))}, {f"tensor_parallel.{k}": v for k, v in said.items()}
+        )
+        (folder / f"model-rank-{rank}-of-{count}.safetensors").write_bytes(data)
+    return folder

@@ -15,6 +15,7 @@ from weighbridge.cli.main import main
 from weighbridge.cli.render import plain
 from weighbridge.containers.base import Finding
 from weighbridge.conversion import importance_report, strip, surgery
+from weighbridge.models.parallel import ranks
 from weighbridge.models.surgery import base as operations
 from weighbridge.models.surgery import rename
 from weighbridge.reports import anatomy, facts, get, hashing, identify, inspect, manifests, schemes, verify
@@ -33,6 +34,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "dtype"): inspect.DTypeRow,
     ("inspect", "tensor"): inspect.Tensor,
     ("inspect", "scheme"): schemes.Scheme,
+    ("inspect", "ranks"): ranks.Ranks,
     ("inspect", "role"): schemes.Layers,
     ("importance", ""): importance_report.Report,
     ("importance", "entry"): importance_report.Line,
@@ -131,6 +133,16 @@ def test_real_reports_have_the_documented_types(tmp_path: Path) -> None:
             for one in value[key]:
                 check(one, (name, part))
     check(json.loads(json.dumps(plain(inspect.inspect(file).model))), ("inspect", "model"))
+
+
+def test_a_set_of_ranks_has_the_documented_types(tmp_path: Path) -> None:
+    m.ranks(tmp_path)
+    (tmp_path / "model-rank-1-of-2.safetensors").unlink()
+    for path in (tmp_path, tmp_path / "model-rank-0-of-2.safetensors"):
+        value = json.loads(json.dumps(plain(inspect.inspect(path)), allow_nan=False))
+        check(value, ("inspect", ""))
+        check(value["ranks"], ("inspect", "ranks"))
+        assert value["ranks"]["missing"] == ["model-rank-1-of-2.safetensors"]
 
 
 def test_a_real_importance_matrix_has_the_documented_types(tmp_path: Path) -> None:

@@ -582,6 +582,32 @@ def a_tensor_that_ends_in_zeros(folder: Path) -> Path:
     return folder / "e.safetensors"
 
 
+# ---- ranks ----
+
+
+@case("ranks/whole", words="2 ranks of one model")
+def a_set_of_ranks(folder: Path) -> Path:
+    return m.ranks(folder.parent / "ranks")
+
+
+@case("ranks/part", words="rank 1 of 2")
+def a_rank_alone(folder: Path) -> Path:
+    return m.ranks(folder.parent / "ranks") / "model-rank-1-of-2.safetensors"
+
+
+@case("ranks/missing", words="1 of 2 ranks of one model are missing: model-rank-0-of-2.safetensors")
+def a_rank_that_is_missing(folder: Path) -> Path:
+    (m.ranks(folder.parent / "ranks") / "model-rank-0-of-2.safetensors").unlink()
+    return folder.parent / "ranks"
+
+
+@case("ranks/apart", "ranks/whole", words="rank 0 of 2, its name says another")
+def the_same_rank_twice(folder: Path) -> Path:
+    files = sorted(m.ranks(folder.parent / "ranks").glob("*.safetensors"))
+    files[1].write_bytes(files[0].read_bytes())
+    return folder.parent / "ranks"
+
+
 # ---- importance matrices ----
 
 

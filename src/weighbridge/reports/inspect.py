@@ -19,7 +19,8 @@ from typing import Any, Final
 from weighbridge.base import garbage
 from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.containers.base import Entry, Finding, Index
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.parallel.ranks import Ranks, opened
 from weighbridge.reports import counting, facts, target
 from weighbridge.reports.facts import Model, Quantization
 from weighbridge.reports.schemes import Scheme, schemes
@@ -70,7 +71,8 @@ class DTypeRow:
 class Report:
     """`tensors` holds the rows that pass the selection, `selected` is their number before `limit`; all sums are over
     the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is. `schemes`: of
-    a quantized model, what its matrices lie in."""
+    a quantized model, what its matrices lie in. `ranks`: of a tensor-parallel set, or one of its files, what it is; a
+    folder's tensors are then those of the whole model."""
 
     path: str
     format: str
@@ -90,6 +92,7 @@ class Report:
     schemes: tuple[Scheme, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Finding, ...] = ()
+    ranks: Ranks | None = None
     schema: str = SCHEMA
 
     def _repr_html_(self) -> str:
@@ -110,9 +113,11 @@ def inspect(
     """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
     selection = Selection(tuple(filters), tuple(include), tuple(exclude), sort, limit)
     place, name = target.split(path)
-    with garbage.paused(), open_checkpoint(place) as model:
-        rows = (target.entry(model.index, name, place),) if name is not None else model.index.entries
-        return _report(model, rows, selection)
+    with garbage.paused():
+        model, ranks = opened(place)
+        with model:
+            rows = (target.entry(model.index, name, place),) if name is not None else model.index.entries
+            return replace(_report(model, rows, selection), ranks=ranks)
 
 
 def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> Report:

@@ -16,7 +16,7 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Finding, Severity
-from weighbridge.reports import verify_imatrix, verify_model, verify_packing, verify_rules, verify_values
+from weighbridge.reports import verify_imatrix, verify_model, verify_packing, verify_ranks, verify_rules, verify_values
 from weighbridge.reports.reading import broken
 from weighbridge.reports.verify_repo import Repo
 from weighbridge.reports.verify_rules import Rule
@@ -26,7 +26,9 @@ SCHEMA: Final = "weighbridge/verify/1"
 Progress = Callable[[int, int, str], None]
 
 #: Every rule of ours that needs no tensor data. The order is that of the docs; findings are sorted.
-RULES: Final[tuple[Rule, ...]] = (*verify_rules.RULES, *verify_imatrix.RULES, *verify_model.RULES)
+RULES: Final[tuple[Rule, ...]] = (
+    *verify_rules.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
+)  # fmt: skip
 
 _RANK: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 

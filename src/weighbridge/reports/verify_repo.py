@@ -23,6 +23,7 @@ from weighbridge.containers.sharded import ShardIndex
 from weighbridge.containers.sniff import sniff
 from weighbridge.containers.sniff_base import Identity
 from weighbridge.io.source import FileSource
+from weighbridge.models.parallel.ranks import rank_of
 from weighbridge.reports import beside, reading
 
 # Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
@@ -172,7 +173,7 @@ class Repo(Closing):
     def model(self) -> Index | None:
         """The model of the folder itself: the set of the first index, else `model*.safetensors`; None where there is
         none or it isn't whole enough to be spoken of."""
-        top = [listed for listed in self.listed if "/" not in listed.file.name and listed.map]
+        top = [x for x in self.listed if "/" not in x.file.name and x.map and not rank_of(x.file.base)]
         if top and top[0].map:
             shards = self.shards(top[0])
             try:

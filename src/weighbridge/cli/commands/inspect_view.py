@@ -17,6 +17,7 @@ from weighbridge.cli.render import (
     table,
     warn,
 )
+from weighbridge.models.parallel.ranks import Ranks
 from weighbridge.reports.facts import Model
 from weighbridge.reports.inspect import Report, Tensor
 from weighbridge.reports.schemes import Scheme
@@ -36,6 +37,8 @@ def summary(report: Report) -> None:
 
 # Roles that are named of a scheme; the rest are counted.
 _ROLES = 4
+# Missing ranks that are named.
+_NAMED = 4
 
 
 def schemes(report: Report) -> None:
@@ -67,6 +70,7 @@ def _summary(report: Report) -> Iterator[tuple[str, object]]:
     model, count = report.model, len(report.files)
     version = f" v{report.version}" if report.version else ""
     yield "format", f"{report.format}{version}" + (", big-endian" if report.byte_order == "big" else "")
+    yield "ranks", _ranks(report.ranks)
     yield "size", human_bytes(report.nbytes, exact=True) + (f" in {count} files" if count > 1 else "")
     yield (
         "architecture",
@@ -82,6 +86,18 @@ def _summary(report: Report) -> Iterator[tuple[str, object]]:
     yield "chat template", f"{model.chat_template:,} characters" if model.chat_template else None
     alignment = f", each at a multiple of {counted(report.alignment, 'byte')}" if report.alignment > 1 else ""
     yield "tensors", f"{report.tensor_count:,}{alignment}"
+
+
+def _ranks(ranks: Ranks | None) -> str | None:
+    """What a file or folder is of a tensor-parallel set."""
+    if ranks is None:
+        return None
+    what = f"all {ranks.size}" if ranks.rank is None else f"rank {ranks.rank} of {ranks.size}"
+    if ranks.missing and ranks.rank is None:
+        what = f"{ranks.size - len(ranks.missing)} of {ranks.size}"
+    gone = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
+    more = f" and {len(ranks.missing) - _NAMED:,} more" if len(ranks.missing) > _NAMED else ""
+    return f"{what} of one model, shared out by tensor parallelism{gone}{more}"
 
 
 def _layers(model: Model) -> str | None:

@@ -18,7 +18,7 @@ from weighbridge.cli.options import arch_file_option, examples, jobs_option, jso
         "wb split model.safetensors ./sharded/ --max-size 5GB",
         "wb split model.gguf ./sharded/ --max-size 2G",
         "wb split model.gguf ./sharded/ --max-tensors 128 --dry-run",
-        "wb split ./model/ ./four-ranks/ --tp 4",
+        "wb split ./model/ ./four-ranks/ --tp 4 --max-shard-size 5GB",
     )
 )
 @click.argument("src", type=click.Path(path_type=Path))
@@ -49,7 +49,8 @@ def command(
     llama-gguf-split. Tensor bytes stay as they are; a tensor larger than the bound gets a shard of its own.
 
     With --tp each tensor is cut: linear layers by outputs or inputs as their place in the model demands, heads whole,
-    norms on every rank. `wb merge` puts the ranks together again.
+    norms on every rank. Quantized tensors are cut in their own codes, between words, blocks and groups. `wb merge` puts
+    the ranks together again.
     """
     if max_size is None and max_tensors is None and tp is None:
         raise UsageError("how large may a shard be?", hint="say --max-size 5GB or --max-tensors 128, or --tp 4")

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SHARDS
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
@@ -31,6 +33,7 @@ from weighbridge.models.parallel.shares import Part, Share, joined
 from weighbridge.models.surgery.base import with_nodes
 
 if TYPE_CHECKING:
+    from weighbridge.base.spec import Spec
     from weighbridge.tensors.nodes import Node
 
 RANK, SIZE, SPLIT = "tensor_parallel.rank", "tensor_parallel.size", "tensor_parallel.split"
@@ -75,7 +78,7 @@ def _said(how: How) -> dict[str, Any] | None:
         return {"shape": list(how.whole)}
     if isinstance(how, Turn):
         return {"turn": [how.columns, how.group]}
-    return how and {"axis": how.axis, "parts": [list(p) for p in how.parts]}
+    return None if how is None else {"axis": how.axis, "parts": [list(p) for p in how.parts]}
 
 
 def rank_of(name: str) -> tuple[int, int] | None:
@@ -84,26 +87,27 @@ def rank_of(name: str) -> tuple[int, int] | None:
     return (int(match["rank"]), int(match["size"])) if match else None
 
 
+def sets(folder: Path, names: Iterable[str]) -> list[Set]:
+    """The sets that files of a folder are."""
+    found = [match for match in map(_NAME.fullmatch, sorted(names)) if match]
+    found.sort(key=lambda m: (m["index"] is None, m["shard"] or ""))  # an index before its files
+    out: dict[tuple[str, int, str], dict[int, Path]] = {}
+    for match in found:
+        if (rank := int(match["rank"])) < (size := int(match["size"])):
+            out.setdefault((match["stem"], size, match["suffix"]), {}).setdefault(rank, folder / match.string)
+    return [Set(folder, *key, files) for key, files in sorted(out.items())]
+
+
 def named(folder: Path, names: Iterable[str]) -> Set | None:
     """The set that these files of a folder are; None where there is none of ranks. FormatError where there are several
     sets, or one of more ranks than there can be."""
-    found = [match for match in map(_NAME.fullmatch, sorted(names)) if match]
-    sets = sorted({(m["stem"], int(m["size"]), m["suffix"]) for m in found})
-    if not sets:
-        return None
-    if len(sets) > 1:
-        told = ", ".join(f"{stem} of {size}" for stem, size, _ in sets[:4])
-        raise FormatError(
-            "holds several sets of ranks", path=str(folder), found=told, hint="name a file of one of them"
-        )
-    stem, size, suffix = sets[0]
-    if not 1 <= size <= SHARDS:
-        raise FormatError("the name speaks of too many ranks", path=str(folder), found=size)
-    files: dict[int, Path] = {}
-    for match in sorted(found, key=lambda m: (m["index"] is None, m["shard"] or "")):  # an index before its files
-        if int(match["rank"]) < size:
-            files.setdefault(int(match["rank"]), folder / match.string)
-    return Set(folder, stem, size, suffix, files)
+    found = sets(folder, names)
+    if len(found) > 1:
+        told, hint = ", ".join(f"{s.stem} of {s.size}" for s in found[:4]), "name a file of one of them"
+        raise FormatError("holds several sets of ranks", path=str(folder), found=told, hint=hint)
+    if found and found[0].size > SHARDS:
+        raise FormatError("the name speaks of too many ranks", path=str(folder), found=found[0].size)
+    return found[0] if found else None
 
 
 def sets_of(path: Path) -> Set | None:
@@ -150,7 +154,7 @@ def whole(path: Path, files: Sequence[Path]) -> Checkpoint:
 
 def _whole(path: Path, ranks: Sequence[Checkpoint]) -> Checkpoint:
     first = ranks[0]
-    shares = shares_of(first)
+    shares = shares_of(first.metadata, _path(first))
     for number, model in enumerate(ranks):
         _check(model, first, number, len(ranks), set(shares))
     nodes = {name: _joined(name, ranks, shares[name]) for name in shares}
@@ -170,20 +174,33 @@ def _without(model: Checkpoint) -> Any:
     return Metadata({k: kv for k, kv in kvs(model.metadata).items() if k not in (RANK, SIZE, SPLIT)})
 
 
+def misfit(how: How, spec: Spec, first: Spec, ranks: int) -> str | None:
+    """What a rank's tensor should be, where it isn't the share that the set speaks of; `first`: the first rank's."""
+    if isinstance(how, Share):
+        want = sum(how.local(ranks))
+        if how.axis >= len(spec.shape) or spec.shape[how.axis] != want:
+            return f"{want} entries on axis {how.axis}"
+    elif how is not None:
+        want = 2 if isinstance(how, Shape) else how.columns // ranks
+        if spec.shape != (want,) or spec.dtype.name not in ("I32", "I64"):
+            return f"{want} whole numbers"
+    return None if spec == first else str(first)
+
+
+def whole_shape(how: How, spec: Spec) -> tuple[int, ...]:
+    """The shape of the whole tensor whose share has this one."""
+    if isinstance(how, Turn):
+        return (how.columns,)
+    if not isinstance(how, Share) or how.axis >= len(spec.shape):
+        return spec.shape
+    return (*spec.shape[: how.axis], sum(part.size for part in how.parts), *spec.shape[how.axis + 1 :])
+
+
 def _joined(name: str, ranks: Sequence[Checkpoint], how: How) -> Node:
     """A tensor out of all ranks' shares of it."""
     parts = [model.stored[name] for model in ranks]
     for model, part in zip(ranks, parts, strict=True):
-        shape = part.spec.shape
-        if isinstance(how, Share):
-            fits = how.axis < len(shape) and shape[how.axis] == (want := sum(how.local(len(ranks))))
-            expected = f"{want} entries on axis {how.axis}" if how.axis < len(shape) else f"an axis {how.axis}"
-        elif how is not None:
-            want = 2 if isinstance(how, Shape) else how.columns // len(ranks)
-            fits, expected = shape == (want,) and part.spec.dtype.name in ("I32", "I64"), f"{want} whole numbers"
-        else:
-            fits, expected = True, str(parts[0].spec)
-        if part.spec != parts[0].spec or not fits:
+        if (expected := misfit(how, part.spec, parts[0].spec, len(ranks))) is not None:
             words = "isn't the share that the set speaks of"
             raise FormatError(words, path=_path(model), field=name, expected=expected, found=str(part.spec))
     return whole_of(parts[0], how) if isinstance(how, Shape | Turn) else joined(parts, how)
@@ -203,11 +220,11 @@ def _check(model: Checkpoint, first: Checkpoint, rank: int, ranks: int, names: s
         raise FormatError("isn't of one set with the first rank", path=_path(model), field=SPLIT)
 
 
-def shares_of(model: Checkpoint) -> dict[str, How]:
-    """What a rank says of the split, checked."""
-    path = f"{_path(model)} ({SPLIT})"
-    said: dict[str, Any] = decode(str(model.metadata.get(SPLIT, "")).encode(), path, dict[str, Any])
-    size = model.metadata.get(SIZE, "")
+def shares_of(metadata: Mapping[str, Any], path: str) -> dict[str, How]:
+    """What a rank's metadata says of the split, checked."""
+    path = f"{path} ({SPLIT})"
+    said: dict[str, Any] = decode(str(metadata.get(SPLIT, "")).encode(), path, dict[str, Any])
+    size = metadata.get(SIZE, "")
     ranks = int(size) if str(size).isdecimal() else 0
     return {name: None if one is None else _how(one, ranks, path, name) for name, one in said.items()}
 
@@ -234,3 +251,49 @@ def _part(part: Any, ranks: int, path: str, name: str) -> Part:
     if not good or not ranks or ranks % part[1] or part[0] * part[1] % ranks:
         raise FormatError("says no share", path=path, field=name, found=repr(part)[:80])
     return Part(*part)
+
+
+# ------------------------------------------------------------------------------------------------ what a set is
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which ranks of a tensor-parallel set a file (`rank`) or a folder is, and the files of those that are missing."""
+
+    size: int
+    rank: int | None = None
+    missing: tuple[str, ...] = ()
+
+
+def opened(path: Path, **options: Any) -> tuple[Checkpoint, Ranks | None]:
+    """What lies at `path` by its headers alone: of a folder of ranks the whole model's tensors, whether or not all of
+    them are there (offsets are those in the first). Nothing of it can be read but headers and metadata."""
+    found = sets_of(path)
+    if found is None:
+        return open_checkpoint(path, **options), None
+    if not path.is_dir():
+        rank = rank_of(path.name)
+        return open_checkpoint(path, **options), Ranks(found.size, rank and rank[0], found.missing)
+    models: list[Checkpoint] = []
+    try:
+        for _, file in sorted(found.files.items()):
+            models.append(open_checkpoint(file, **options))
+        return _seen(path, models), Ranks(found.size, None, found.missing)
+    except BaseException:
+        for model in models:
+            model.close()
+        raise
+
+
+def _seen(path: Path, models: Sequence[Checkpoint]) -> Checkpoint:
+    first = models[0]
+    shares = shares_of(first.metadata, _path(first))
+    entries = []
+    for e in first.index:
+        spec = e.spec.with_shape(*whole_shape(shares.get(e.name), e.spec))
+        entries.append(msgspec.structs.replace(e, shape=spec.shape, nbytes=spec.nbytes))
+    files = tuple(source for m in models for source in m.index.files)
+    starts = tuple(start for m in models for start in m.index.data_start)
+    index = replace(first.index, entries=tuple(entries), metadata=_without(first), files=files, data_start=starts)
+    place = Place(path, tuple(w for m in models for w in m.place.weights), path)
+    return replace(first, place=place, index=index)
