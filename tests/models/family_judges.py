@@ -127,7 +127,7 @@ def judge_fit(family: Family, model: str) -> None:
 _ALONE = {"lm_head.weight", "vocab_projector.weight", "decoder.weight"}  # may be absent: then it is the embedding
 # How transformers calls what sees, beside what writes.
 _SEEING = ("vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.")
-_HEADED = {"qwen", "codeshell", "gpt-oss", "falcon-h1", "apertus"}  # whose output never is the embedding
+_HEADED = {"qwen", "codeshell", "gpt-oss", "falcon-h1", "apertus", "gptj"}  # whose output never is the embedding
 
 
 def judge_alone(family: Family, model: str) -> None:
@@ -197,7 +197,7 @@ def judge_numbers(family: Family, model: str) -> None:
         lost = set(family.lost(dialect, sizes, roles))
         kept = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
-        made = {i for i in back if family.rows[i[0]].make}
+        made = {i for i in back if family.rows[i[0]].make or (family.rows[i[0]].zeros and i not in kept)}
         assert back.keys() - made == kept.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back})
         for name, node in again.items():

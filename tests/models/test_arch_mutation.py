@@ -62,7 +62,8 @@ def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator
         yield f"{name}: span of the others", _set((*at, "span"), ":".join((hi, lo, *step)))
 
 
-_WRONG_VIA = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2)", "parted(H,KV)": "parted(KV,KV)"}
+_WRONG_VIA = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2)", "parted(H,KV)": "parted(KV,KV)",
+              "halves(H,K)": "rope(H)"}  # fmt: skip
 
 
 def _via_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
@@ -78,7 +79,7 @@ def _via_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
                 yield f"{name}: not times {key}", _set((*at, dialect), f"times({rest})")
         if via in _WRONG_VIA:
             yield f"{name}: via {dialect} of others", _set((*at, dialect), _WRONG_VIA[via])
-    if "gguf" in row and "shape" in row and not row.get("via") and not row.get("make"):
+    if "gguf" in row and "shape" in row and not row.get("via") and not (row.get("make") or row.get("zeros")):
         yield f"{name}: via where none is", _set(at, {"gguf": "rope(H)"})
 
 

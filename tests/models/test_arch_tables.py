@@ -17,7 +17,16 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, MappingError, Sizes, families, family_of_gguf, family_of_hf
-from weighbridge.tensors.layouts import Dealt, dealt_order, inverse, layout, parted_order, rope_order, tiled_order
+from weighbridge.tensors.layouts import (
+    Dealt,
+    dealt_order,
+    halves_order,
+    inverse,
+    layout,
+    parted_order,
+    rope_order,
+    tiled_order,
+)
 from weighbridge.tensors.nodes import Const, Slice, const, decode
 
 LLAMA, BERT = families()["llama"], families()["bert"]
@@ -106,14 +115,14 @@ def test_the_rope_order_is_the_reference_s_permutation_and_its_inverse_undoes_it
     assert np.array_equal(rows[order][inverse(rope_order, len(rows), heads)], rows)
 
 
-_ORDERS = {"rope": rope_order, "parted": parted_order}
+_ORDERS = {"rope": rope_order, "parted": parted_order, "halves": halves_order}
 
 
 def test_a_layout_moves_whole_quantized_rows() -> None:
     """Rows of Q8_0 blocks are permuted as bytes: no block is opened."""
     raw = np.random.default_rng(0).integers(0, 256, (16, 68), np.uint8)
     node = Const(Spec((16, 64), Q8_0), raw.tobytes())
-    for name, arguments in (("rope", (2,)), ("parted", (4, 2))):
+    for name, arguments in (("rope", (2,)), ("parted", (4, 2)), ("halves", (2, 6))):
         way = layout(name, *arguments)
         there = way.apply(node)
         assert way.exact
@@ -175,6 +184,29 @@ def test_dealt_parts_lie_group_by_group_and_come_back() -> None:
     for groups, heights in ((0, (2,)), (2, (4, 3))):
         with pytest.raises(FormatError, match="groups don't divide"):
             dealt_order(groups, *heights)
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))
+def test_what_rotates_as_neighbours_rotates_the_same_as_halves(heads: int, pairs: int, rest: int) -> None:
+    """transformers' rotation of GPT-J, and GPT-NeoX's of what is laid as halves: the same numbers in another order."""
+    width = 2 * pairs + rest
+    rows = np.random.default_rng(heads).standard_normal((heads, width))
+    order = halves_order(heads * width, heads, 2 * pairs)
+    angles = np.arange(1.0, pairs + 1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    even, odd = rows[:, 0 : 2 * pairs : 2], rows[:, 1 : 2 * pairs : 2]
+    turned = rows.copy()
+    turned[:, 0 : 2 * pairs : 2], turned[:, 1 : 2 * pairs : 2] = even * cos - odd * sin, odd * cos + even * sin
+    laid = rows.ravel()[order].reshape(heads, width)
+    first, second = laid[:, :pairs], laid[:, pairs : 2 * pairs]
+    halves = np.concatenate([first * cos - second * sin, second * cos + first * sin, laid[:, 2 * pairs :]], axis=1)
+    assert np.array_equal(halves.ravel(), turned.ravel()[order])
+
+
+def test_pairs_that_are_none_are_refused() -> None:
+    for heads, rotated in ((0, 2), (3, 2), (2, 3), (2, 6), (2, 0)):
+        with pytest.raises(FormatError, match="no pairs of a head"):
+            halves_order(8, heads, rotated)
 
 
 def test_heads_that_do_not_divide_the_rows_are_refused() -> None:

@@ -71,6 +71,7 @@ class Case:
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
     folded: bool = False  # whether its GGUF has multipliers of the config in the weights, and so its way back
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
+    twin: bool = False  # the reference converts none of its class: it is asked for the model of twins.STAND_INS
     mtp: bool = False  # a layer that predicts further tokens behind the others
     mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published
     beside: tuple[str, ...] = ()  # names of other parts of the model in published files

@@ -22,29 +22,44 @@ Pairs = Mapping[str, str]
 @dataclass(frozen=True)
 class Twin:
     """`cls`: transformers' config class. `config`: its arguments for a config. `names`: parts of names and what they
-    are in the twin. `parts`: cuts a tensor that the twin has in several."""
+    are in the twin. `parts`: cuts a tensor that the twin has in several. `beyond`: how names of a GGUF of the twin end
+    that one of the model hasn't."""
 
     cls: str
     config: Callable[[Config], dict[str, Any]]
     names: Pairs
     parts: Callable[[Config, str, Any], Tensors] = lambda config, name, tensor: {name: tensor}
+    beyond: tuple[str, ...] = ()
 
-    def load(self, folder: Path) -> Any:
-        """The twin with the folder's weights, in f32, eager attention."""
-        import torch
+    def write(self, folder: Path, target: Path) -> Any:
+        """The twin with the folder's weights as a folder, in the order in which the model's own names are read: a file
+        for each tensor. Its settings."""
         import transformers
         from safetensors.torch import load_file, save_file
 
         config = json.loads((folder / "config.json").read_text())
         held: Tensors = {}
-        for name, tensor in load_file(folder / "model.safetensors").items():
+        for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
             held |= self.parts(config, name, tensor.float())
         state = {_renamed(name, self.names): tensor.contiguous() for name, tensor in held.items()}
         tied = config.get("tie_word_embeddings", "lm_head.weight" not in state)
         settings = getattr(transformers, self.cls)(**_common(config), **self.config(config), tie_word_embeddings=tied)
+        settings.architectures = [transformers.AutoModelForCausalLM._model_mapping[type(settings)].__name__]
+        settings.save_pretrained(target)
+        state = dict(sorted(state.items(), key=lambda item: bool(item[1].any())))  # what is made comes first
+        files = {name: f"model-{n:05}-of-{len(state):05}.safetensors" for n, name in enumerate(state, 1)}
+        for name, file in files.items():
+            save_file({name: state[name]}, target / file, {"format": "pt"})
+        (target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+        return settings
+
+    def load(self, folder: Path) -> Any:
+        """The twin with the folder's weights, in f32, eager attention."""
+        import torch
+        import transformers
+
         with tempfile.TemporaryDirectory() as twin:
-            settings.save_pretrained(twin)
-            save_file(state, Path(twin, "model.safetensors"), {"format": "pt"})
+            settings = self.write(folder, Path(twin))
             model, found = transformers.AutoModelForCausalLM.from_pretrained(
                 twin, config=settings, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
             )
@@ -269,6 +284,45 @@ def _grouped_at_the_end(config: Config, name: str, tensor: Any) -> Tensors:
     return {name.replace("c_attn", f"{part}_proj"): t for part, t in zip("qkv", cut, strict=True)}
 
 
+_GPTJ = {
+    "transformer.wte": "model.embed_tokens",
+    "transformer.ln_f": "model.final_layernorm",
+    "transformer.h.": "model.layers.",
+    "ln_1": "input_layernorm",
+    "attn.out_proj": "self_attn.dense",
+    ".attn.": ".self_attn.",
+    "fc_in": "fc1",
+    "fc_out": "fc2",
+}
+
+
+def _gptj(config: Config) -> dict[str, Any]:
+    return {
+        "intermediate_size": config.get("n_inner") or config["n_embd"] * 4,
+        "layer_norm_eps": config["layer_norm_epsilon"],
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": config["rotary_dim"] * config["n_head"] / config["n_embd"],
+        },
+    }
+
+
+def _halved(config: Config, name: str, tensor: Any) -> Tensors:
+    """GPT-J rotates neighbours, Phi-2 halves; Phi-2 adds a bias to what GPT-J adds none to."""
+    if ".attn." not in name:
+        return {name: tensor}
+    part, rotated = name.removesuffix(".weight"), config["rotary_dim"]
+    zeros = {f"{part}.bias": tensor.new_zeros(tensor.shape[0])}
+    if not part.endswith(("q_proj", "k_proj")):
+        return {name: tensor, **zeros}
+    import torch
+
+    heads = tensor.reshape(config["n_head"], -1, tensor.shape[1])
+    turned = [row for head in heads for row in (*head[0:rotated:2], *head[1:rotated:2], *head[rotated:])]
+    return {name: torch.stack(turned), **zeros}
+
+
 TWINS: dict[str, Twin] = {
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
     "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),
@@ -278,4 +332,9 @@ TWINS: dict[str, Twin] = {
     "OrionForCausalLM": Twin("StableLmConfig", _orion, {}),
     "ChatGLMModel": Twin("GlmConfig", _chatglm, _CHATGLM, _joined),
     "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _joined),
+}
+
+# What the reference is given in the place of a model that it doesn't convert.
+STAND_INS: dict[str, Twin] = {
+    "GPTJForCausalLM": Twin("PhiConfig", _gptj, _GPTJ, _halved, ("attn_q.bias", "attn_k.bias", "attn_v.bias")),
 }

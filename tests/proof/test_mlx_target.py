@@ -113,13 +113,14 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
         assert sorted(a) == sorted(b)
 
 
-def test_mlx_lm_runs_an_apertus(folder_of: Maker, tmp_path: Path) -> None:
-    """The numbers of its activations come out of a GGUF's keys, as scalars."""
+@pytest.mark.parametrize("name", ["apertus", "gptj"])
+def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_path: Path) -> None:
+    """The numbers of Apertus' activations come out of keys, as scalars; GPT-J's pairs are neighbours again."""
     import mlx.core as mx
     import mlx_lm
 
-    folder, ids = folder_of("apertus"), probe_of("apertus")
-    made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES["apertus"].pre)
+    folder, ids = folder_of(name), probe_of(name)
+    made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES[name].pre)
     weighbridge.convert(made, tmp_path / "ours", to="mlx", dtype="f32")
     model, _ = mlx_lm.load(str(tmp_path / "ours"))
     found = np.array(model(mx.array([ids]))[0].astype(mx.float32))

@@ -351,7 +351,7 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
         raise UsageError(f"{model.place.path} holds no tensors, only keys", hint="name the GGUF with the weights")
     own = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
     named = model.family.save(own or "hf", model.sizes, model.roles)
-    draft = Draft({}, {"format": "pt"})
+    draft = Draft({}, {"format": "pt"}, losses=_unplaced(model, own or "hf"))
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
         if own and name.endswith(BLOCKS):
@@ -367,6 +367,14 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> Draft:
     draft.texts, lost = meta.for_hf(model, draft.tensors, options, quantized=own)
     draft.losses += lost
     return draft
+
+
+def _unplaced(model: Checkpoint, dialect: str) -> list[Loss]:
+    """What a GGUF holds that a folder has no place for; zeros that its graph asks for are no loss."""
+    family = model.family
+    lost = [i for i in family.lost(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
+    names = family.holding(model.dialect, model.sizes, model.held, lost)
+    return [Loss(f"left out: a {family.name} folder has no place for it", name) for name in names]
 
 
 _DRAFTS: Final[Mapping[str, Callable[[Checkpoint, ConvertOptions], Draft]]] = MappingProxyType(

@@ -3,6 +3,7 @@
 block_for       are a packed tensor's parameters exact in a block type?
 rounding        how far are they from it?
 narrowest       does the type of the matrices hold every vector exactly too?
+nothing         is a vector all zeros?
 numbers         what is in a tensor that becomes a key of a GGUF?
 """
 
@@ -62,6 +63,11 @@ def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:
     if main not in (BF16, F16):
         return {}
     return {n: main for n, node in tensors.items() if node.spec.dtype is F32 and _holds(node, main)}
+
+
+def nothing(node: Node) -> bool:
+    """Whether a tensor is a vector of zeros."""
+    return node.spec.nbytes <= _LONGEST and not any(node.read_all())
 
 
 def numbers(name: str, node: Node) -> list[float]:

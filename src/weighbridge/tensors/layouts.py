@@ -71,6 +71,33 @@ class Rope:
 
 
 @lru_cache(maxsize=64)
+def halves_order(rows: int, heads: int, rotated: int) -> NDArray[np.int64]:
+    """Where the rows come from when the neighbouring pairs (2j, 2j + 1) of the first `rotated` rows of each head lie
+    as halves (j, j + rotated/2): GPT-J's rotation as GPT-NeoX's, which ggml calls NEOX."""
+    if heads <= 0 or rows % heads or rotated % 2 or not 0 < rotated <= rows // heads:
+        raise FormatError("the rotated rows are no pairs of a head", expected=f"an even part of {rows}", found=rotated)
+    table = np.arange(rows, dtype=np.int64).reshape(heads, rows // heads)
+    order = np.concatenate([table[:, :rotated:2], table[:, 1:rotated:2], table[:, rotated:]], axis=1).ravel()
+    order.setflags(write=False)
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Neighbouring pairs of the part of each head that rotates (Hugging Face's GPT-J) <-> halves (ggml's NEOX)."""
+
+    heads: int
+    rotated: int
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        return gather(node, halves_order(node.spec.rows, self.heads, self.rotated))
+
+    def undo(self, node: Node) -> Node:
+        return gather(node, inverse(halves_order, node.spec.rows, self.heads, self.rotated))
+
+
+@lru_cache(maxsize=64)
 def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
     """Where the rows of all queries, then all keys, then all values come from, if each group has its own queries, its
     key and its value side by side (GPT-NeoX, BLOOM: a group a head; Falcon: some heads share a group)."""
@@ -262,6 +289,7 @@ class TiledColumns:
 LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
     {
         "rope": Rope,
+        "halves": Halves,
         "parted": Parted,
         "transpose": Transposed,
         "shift": Shifted,

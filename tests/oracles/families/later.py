@@ -25,6 +25,10 @@ _LLAMA3: dict[str, Any] = {
 }
 # norms of q and k hide a smaller epsilon
 _APERTUS: dict[str, Any] = GQA | BPE | {"rms_norm_eps": 1e-2}
+_GPTJ: dict[str, Any] = BPE | {
+    "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "rotary_dim": 8, "layer_norm_epsilon": 5e-2,
+}  # fmt: skip
+_GPTJ_SPREADS = (((".wte.weight",), (0.0, 0.5)), ((".ln_1.weight", ".ln_f.weight"), (1.0, 0.25)))
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -49,6 +53,28 @@ CASES: dict[str, Case] = {
             further=_XIELU,
             spreads=_XIELU_SPREADS,
         ),
+        # GPT-J: a Phi-2 without biases of its attention, whose pairs of a rotation are neighbours
+        Case(
+            "gptj",
+            "GPTJConfig",
+            "bpe",
+            _GPTJ,
+            spreads=_GPTJ_SPREADS,
+            recorded=("mlx",),
+            twin=True,
+            judged=False,
+            gelu=True,
+            unheld=frozenset({"n_inner"}),
+            older=("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"),
+        ),
+        Case(
+            "gptj-wide",
+            "GPTJConfig",
+            "none",
+            _GPTJ | {"n_inner": 96},
+            twin=True,
+            ours={"phi2.feed_forward_length": 96},
+        ),
         Case(
             "apertus-bias",
             "ApertusConfig",
@@ -60,6 +86,7 @@ CASES: dict[str, Case] = {
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
+    "gptj": {"activation_function": "relu", "tie_word_embeddings": True},
     "apertus": {
         "hidden_act": "gelu",
         "tie_word_embeddings": True,

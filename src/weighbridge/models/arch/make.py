@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import MappingProxyType
@@ -129,8 +129,8 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | Non
 )
 
 
-def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
-    """The tensor of a role that follows from the config, or that nothing computes with; none where none is needed."""
+def made(row: Row, shape: Shape, sizes: Sizes, indices: Iterable[tuple[int, ...]]) -> dict[Instance, Node]:
+    """The tensors of a role that follow from the config, or that nothing computes with; none where none is needed."""
     values = (0.0,) * math.prod(shape) if row.zeros else MAKERS[row.make or ""](sizes.facts)
     if values is None:
         return {}
@@ -139,4 +139,5 @@ def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import const
 
-    return {(row.name, ()): const(np.array(values, dtype="<f4").reshape(shape), F32)}
+    node = const(np.array(values, dtype="<f4").reshape(shape), F32)
+    return {(row.name, index): node for index in indices}

@@ -17,10 +17,11 @@ loads numpy but `load` and `save`, which build nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,6 @@ from weighbridge.models.arch.expand import (
     begun,
     expand,
     index_counts,
-    run,
     shape_of,
 )
 from weighbridge.models.arch.inherit import resolve
@@ -51,6 +51,7 @@ from weighbridge.models.arch.make import made
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.report import MappingError, MappingReport
 from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size
+from weighbridge.models.arch.telling import held_of, recognised
 from weighbridge.models.arch.view import ArchView
 
 if TYPE_CHECKING:
@@ -215,41 +216,19 @@ class Family:
 
     def recognise(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[str, str]:
         """The dialect and prefix under whose names most of `names` are; the first of the table where several fit."""
-        _, dialect, prefix = self._recognised(names, sizes)
+        _, dialect, prefix = recognised(self, names, sizes)
         return dialect, prefix
-
-    def _recognised(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
-        """How many of `names` are of the dialect and prefix that most are of, and these. Of dialects that share their
-        names the one whose shapes the tensors have, where they differ and these are known."""
-        held = names if isinstance(names, Mapping) else frozenset(names)
-        options = [(self._hits(d.name, p, held, sizes), d.name, p) for d in self.dialects.values() for p in d.prefixes]
-        best = max(options, key=lambda found: found[0])
-        same = [o for o in options if o[0] == best[0] and (o == best or self._cuts_otherwise(o[1]))]
-        if len(same) == 1 or not isinstance(names, Mapping):
-            return best
-        shapes: dict[str, Any] = {n: getattr(getattr(v, "spec", v), "shape", v) for n, v in names.items()}
-        return min(same, key=lambda o: len(self.check(o[1], sizes, shapes).misshapen))
-
-    def _cuts_otherwise(self, dialect: str) -> bool:
-        """Whether tensors of this dialect may have other shapes than those of its base under the same names."""
-        return any(dialect in row.shaped or row.turned(dialect) for row in self.rows.values())
-
-    def _hits(self, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
-        """How many of a dialect's names are held."""
-        counts = index_counts(self.index, sizes)
-        templates = [t for t in self._dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes)]
-        return sum(name in held for t in templates for name in run(t.name, counts, prefix))
 
     def dialect_of(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> str:
         """The dialect that the names are in. UnsupportedError where they are in none."""
-        hits, dialect, _ = self._recognised(names, sizes)
+        hits, dialect, _ = recognised(self, names, sizes)
         if not hits:
             raise UnsupportedError(f"none of the tensors has a name of the {self.name} family")
         return dialect
 
     def prefix_of(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
         prefixes = self._dialect(dialect).prefixes
-        return prefixes[0] if len(prefixes) == 1 else max(prefixes, key=lambda p: self._hits(dialect, p, names, sizes))
+        return max(prefixes, key=lambda p: held_of(self, dialect, p, names, sizes)) if prefixes[1:] else prefixes[0]
 
     def check(self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape]) -> MappingReport:
         """How tensors of these names and (logical) shapes fit. Needs no data and no numpy."""
@@ -383,8 +362,10 @@ class Family:
         named = {role for template in self._dialect(dialect).templates for role in template.roles}
         out: dict[Instance, Node] = {}
         for row in self.rows.values():
-            if (row.make or row.zeros) and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
-                out |= made(row, shape_of(row, sizes), sizes)
+            if (row.make or row.zeros) and row.name in named and applies(row, sizes):
+                every = product(*(range(index_counts(self.index, sizes)[i]) for i in self.role_indices[row.name]))
+                absent = [index for index in every if (row.name, index) not in roles]
+                out |= made(row, shape_of(row, sizes), sizes, absent) if absent else {}
         return out
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:

@@ -1,0 +1,37 @@
+"""Whose names tensors have: of a family's dialects and their prefixes those that most of the names are of."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weighbridge.models.arch.expand import Sizes, applies, index_counts, run
+
+if TYPE_CHECKING:
+    from weighbridge.models.arch.table import Family
+
+
+def recognised(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
+    """How many of `names` are of the dialect and prefix that most are of, and these; the first of the table where
+    several fit. Of dialects that share their names the one whose shapes the tensors have, where these are known."""
+    held = names if isinstance(names, Mapping) else frozenset(names)
+    pairs = ((d.name, prefix) for d in family.dialects.values() for prefix in d.prefixes)
+    options = [(held_of(family, dialect, prefix, held, sizes), dialect, prefix) for dialect, prefix in pairs]
+    best = max(options, key=lambda found: found[0])
+    same = [o for o in options if o[0] == best[0] and (o == best or _cuts_otherwise(family, o[1]))]
+    if len(same) == 1 or not isinstance(names, Mapping):
+        return best
+    shapes: dict[str, Any] = {n: getattr(getattr(v, "spec", v), "shape", v) for n, v in names.items()}
+    return min(same, key=lambda option: len(family.check(option[1], sizes, shapes).misshapen))
+
+
+def held_of(family: Family, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
+    """How many of a dialect's names are held."""
+    counts = index_counts(family.index, sizes)
+    templates = [t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes)]
+    return sum(name in held for t in templates for name in run(t.name, counts, prefix))
+
+
+def _cuts_otherwise(family: Family, dialect: str) -> bool:
+    """Whether tensors of this dialect may have other shapes than those of its base under the same names."""
+    return any(dialect in row.shaped or row.turned(dialect) for row in family.rows.values())
