@@ -53,3 +53,13 @@ def test_biases_of_zeros_go_and_others_are_told(tmp_path: Path) -> None:
     assert [loss.tensor for loss in told] == ["blk.1.attn_output.bias"]
     wb.convert(gguf, tmp_path / "hf", tokenizer=False)
     assert load_file(tmp_path / "hf" / "model.safetensors").keys() == golden()["gptj"]["hf"].keys()
+
+
+def test_heads_go_to_ranks_in_both_forms(tmp_path: Path) -> None:
+    """A rank's queries are those of its heads, whichever way they lie."""
+    gguf = _gguf(tmp_path, "gptj")
+    for source, name in ((gguf, "blk.0.attn_q.weight"), (tmp_path / "gptj", "transformer.h.0.attn.q_proj.weight")):
+        wb.convert(source, tmp_path / f"{source.name}-ranks", tp=2)
+        rank = sorted(p for p in (tmp_path / f"{source.name}-ranks").iterdir() if "rank-1-of-2" in p.name)[0]
+        with wb.open(rank) as part, wb.open(source) as whole:
+            assert np.array_equal(np.asarray(part[name]), np.asarray(whole[name])[32:])
