@@ -235,6 +235,32 @@ def test_copy_inside_the_kernel_equals_the_bytes(tmp_path: Path) -> None:
         assert not out.copy(source, 299_999, 0, 2)  # reaches beyond the source: the ordinary way has to tell it
 
 
+def test_the_disk_begins_with_what_was_written_while_the_rest_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(module, "_sync_file_range", lambda: lambda fd, at, size, flag: begun.append((at, size, flag)))
+    (tmp_path / "source").write_bytes(bytes(range(256)) * (8 << 10))
+    with FileSource(tmp_path / "source") as source, Sink(tmp_path / "out", folder=False) as whole:
+        out = whole.create("", 4 << 20)
+        out.write(100, bytes(1 << 20))
+        out.write(0, b"few")
+        copied = out.copy(source, 0, 2 << 20, 2 << 20)
+    assert begun == [(100, 1 << 20, 2), *([(2 << 20, 2 << 20, 2)] if copied else [])]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has the call")
+def test_the_call_that_begins_is_the_systems_own(tmp_path: Path) -> None:
+    call = module._sync_file_range()
+    if call is None:
+        pytest.skip("a C library without it")
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes(5000))
+        file.flush()
+        assert call(file.fileno(), 10, 4000, 2) == 0
+        assert call(file.fileno(), 10, 4000, 1 << 9) == -1  # no such flag: the arguments are where they belong
+
+
 def test_in_place_changes_only_what_it_is_told(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b"0123456789")
     with InPlace(tmp_path / "t") as file:

@@ -18,7 +18,8 @@ import shutil
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ _PARTIAL = re.compile(r"\.(\d+)\.partial\Z")
 # What a system call says where the file system or the kernel has no such service: do it the ordinary way.
 _CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
+_WORTH_BEGINNING = 1 << 20  # bytes: fewer aren't worth a system call
 _COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to cost nothing, short enough for progress
 
 
@@ -57,9 +59,11 @@ class OutFile:
         view = memoryview(data).cast("B")
         if offset < 0 or offset + len(view) > self.size:
             raise UsageError(f"a write of {len(view)} bytes at {offset} into a file of {self.size}")
+        start, size = offset, len(view)
         while len(view):
             done = self._pwrite(view, offset)
             view, offset = view[done:], offset + done
+        _begin_to_disk(self._fd, start, size)
 
     def _pwrite(self, view: memoryview, offset: int) -> int:
         if hasattr(os, "pwrite"):
@@ -84,6 +88,7 @@ class OutFile:
                 raise
             if got == 0:  # the source became shorter: the ordinary read says so in the right words
                 return False
+            _begin_to_disk(self._fd, offset + done, got)
             done += got
         return True
 
@@ -98,6 +103,28 @@ class OutFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _begin_to_disk(fd: int, offset: int, size: int) -> None:
+    """Let the disk begin with bytes that were just written, where the system can be told so (sync_file_range(2)): else
+    it may idle until the sync at the end. Nothing is promised: what goes wrong on the way, that sync tells."""
+    if size >= _WORTH_BEGINNING and (call := _sync_file_range()) is not None:
+        call(fd, offset, size, 2)  # SYNC_FILE_RANGE_WRITE
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):  # a C library without it
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    found: Callable[[int, int, int, int], int] = call
+    return found
 
 
 def _preallocate(fd: int, size: int) -> None:
