@@ -110,6 +110,31 @@ struct Regulars {
   size_t count;
 };
 
+// Rows of `columns`, of which each `width` share a scale; the last of a row may be fewer.
+struct Tiles {
+  size_t rows, columns, width;
+};
+
+struct Rounding {
+  Tiles tiles;
+  int bits;  // of whole numbers, 1 to 8
+};
+
+// A way to round floats to codes (rounding.cpp), of `bits` bits each. Of those that share a scale: whole sixteens unless
+// codes are bytes.
+struct RoundingRule {
+  using Run = void (*)(const Rounding&, const u8* f32, const u8* scales, const u8* zeros, u8* codes);
+  const char* name;
+  int bits;
+  Run in[3];       // each step in F32, F16, BF16; null: isn't offered
+  Run multiplied;  // in F32, the scale multiplied
+};
+
+struct RoundingRules {
+  const RoundingRule* rows;
+  size_t count;
+};
+
 // All kernels of one level.
 struct Table {
   const char* level;
@@ -126,6 +151,9 @@ struct Table {
   void (*table_decode)(const Lookup&, const u8* codes, const u8* scales, u8* f32, size_t groups);  // scales: f32
   // codes: null where only the parameters are wanted.
   void (*affine_encode)(const Affine&, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups);
+  const RoundingRules* rounding_rules;  // scales and zeros (null: none): f32
+  void (*extremes)(const Tiles&, const u8* f32, u8* low, u8* high);  // f32; NaN where one is
+  void (*scaled_decode)(const Format& type, const Tiles&, const u8* src, const u8* scales, u8* f32);  // scales: f32
   void (*unpack_codes)(int bits, const u8* src, u8* dst, size_t n);  // n times 8 codes, to a byte each
   void (*pack_codes)(int bits, const u8* src, u8* dst, size_t n);    // the way back
   void (*byteswap)(const u8* src, u8* dst, size_t n, u32 word);  // src == dst is fine

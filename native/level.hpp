@@ -38,6 +38,8 @@ void affine_decode(const Affine&, const u8* codes, const u8* scales, const u8* o
 void ordered_decode(const Ordered&, const u8* codes, const u8* scales, const u8* zeros, u8* f32);
 void table_decode(const Lookup&, const u8* codes, const u8* scales, u8* f32, size_t groups);
 void affine_encode(const Affine&, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups);
+void extremes(const Tiles&, const u8* f32, u8* low, u8* high);
+void scaled_decode(const Format& type, const Tiles&, const u8* src, const u8* scales, u8* f32);
 void pack_codes(int bits, const u8* src, u8* dst, size_t n);
 void unpack_codes(int bits, const u8* src, u8* dst, size_t n);
 void byteswap(const u8* src, u8* dst, size_t n, u32 word);
@@ -79,6 +81,7 @@ void iq1_s_encode_weighted(const Weighted& rows, u8* dst, Counts&);
 
 extern const Family floats, blocks32, lowbit, kquants, iquants;
 extern const Regulars regulars;
+extern const RoundingRules rounding_rules;
 
 namespace {
 

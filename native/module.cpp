@@ -286,6 +286,66 @@ void affine_encode(int bits, size_t group, const char* parameters, nb::handle sr
   table.affine_encode(how, from.data(), c.size() ? c.data() : nullptr, s.data(), b.data(), groups);
 }
 
+Tiles tiles(const Buffer& f32, size_t columns, size_t width) {
+  if (!columns || !width || columns > size_t(1) << 40 || width > size_t(1) << 40) throw nb::value_error("no columns");
+  return {whole("floats", f32, columns * 4), columns, width};
+}
+
+size_t scale_count(const Tiles& t) { return t.rows * ((t.columns - 1) / t.width + 1); }
+
+RoundingRule::Run rounding_rule(const char* name, const char* type, bool multiplied, int& bits) {
+  static const char* const types[] = {"F32", "F16", "BF16"};
+  const RoundingRules& all = *kernels().rounding_rules;
+  for (size_t i = 0; i < all.count; ++i) {
+    if (std::strcmp(all.rows[i].name, name)) continue;
+    bits = all.rows[i].bits;
+    for (size_t k = 0; k < 3; ++k)
+      if (const auto run = multiplied ? all.rows[i].multiplied : all.rows[i].in[k];
+          run && !std::strcmp(types[k], type) && !(multiplied && k))
+        return run;
+  }
+  PyErr_Format(PyExc_ValueError, "no rule %s in steps of %s", name, type);
+  throw nb::python_error();
+}
+
+// An empty `zeros`: none.
+void round_codes(const char* rule, const char* type, bool multiplied, int bits, size_t columns, size_t width,
+                 nb::handle src, nb::handle scales, nb::handle zeros, nb::handle codes) {
+  if (bits < 1 || bits > 8) throw nb::value_error("no such codes");
+  int stored;
+  const RoundingRule::Run run = rounding_rule(rule, type, multiplied, stored);
+  const Buffer from(src), s(scales), z(zeros), to(codes, true);
+  const Rounding how{tiles(from, columns, width), bits};
+  if (stored < 8 && (width % 16 || columns % width)) throw nb::value_error("codes don't fill their bytes");
+  need_size("scales", s, scale_count(how.tiles) * 4);
+  if (z.size()) need_size("zeros", z, s.size());
+  const size_t n = from.size() / 4;
+  need_size("codes", to, stored == 8 ? n : n / 8 * size_t(stored));
+  need_apart(from, to), need_apart(s, to), need_apart(z, to);
+  nb::gil_scoped_release unlocked;
+  run(how, from.data(), s.data(), z.size() ? z.data() : nullptr, to.data());
+}
+
+void extremes(size_t columns, size_t width, nb::handle src, nb::handle low, nb::handle high) {
+  const Buffer from(src), l(low, true), h(high, true);
+  const Tiles t = tiles(from, columns, width);
+  need_size("low", l, scale_count(t) * 4), need_size("high", h, scale_count(t) * 4);
+  need_apart(from, l), need_apart(from, h), need_apart(l, h);
+  nb::gil_scoped_release unlocked;
+  kernels().extremes(t, from.data(), l.data(), h.data());
+}
+
+void scaled_decode(const char* name, size_t columns, size_t width, nb::handle src, nb::handle scales, nb::handle out) {
+  const Format& type = float_format(name);
+  const Buffer from(src), s(scales), to(out, true);
+  const Tiles t = tiles(to, columns, width);
+  need_size("src", from, t.rows * columns * type.size);
+  need_size("scales", s, scale_count(t) * 4);
+  need_apart(from, to), need_apart(s, to);
+  nb::gil_scoped_release unlocked;
+  kernels().scaled_decode(type, t, from.data(), s.data(), to.data());
+}
+
 void unpack_codes(int bits, nb::handle src, nb::handle out) {
   if (bits < 1 || bits > 8) throw nb::value_error("no such packing of codes");
   const Buffer from(src), to(out, true);
@@ -458,6 +518,12 @@ NB_MODULE(_native, m) {
         "Places of four bits in a table of sixteen f32, two a byte, times the scale of their group.");
   m.def("affine_encode", affine_encode, "bits"_a, "group"_a, "parameters"_a, "src"_a, "codes"_a, "scales"_a, "biases"_a,
         "f32 to codes with a scale and a bias a group, as MLX's CPU kernel makes them. Empty `codes`: only those.");
+  m.def("round_codes", round_codes, "rule"_a, "steps"_a, "multiplied"_a, "bits"_a, "columns"_a, "width"_a, "src"_a,
+        "scales"_a, "zeros"_a, "codes"_a, "f32 to codes of few bits under an f32 scale for each `width` of a row.");
+  m.def("extremes", extremes, "columns"_a, "width"_a, "src"_a, "low"_a, "high"_a,
+        "The least and largest of each `width` f32 of a row; NaN where one is.");
+  m.def("scaled_decode", scaled_decode, "dtype"_a, "columns"_a, "width"_a, "src"_a, "scales"_a, "out"_a,
+        "Floats to f32, times an f32 scale for each `width` of a row.");
   m.def("pack_codes", pack_codes, "bits"_a, "src"_a, "out"_a, "Codes, a byte each, to a little-endian bit stream.");
   m.def("unpack_codes", unpack_codes, "bits"_a, "src"_a, "out"_a, "Codes of a little-endian bit stream, a byte each.");
   m.def("regulars", regular_names, "way"_a = "split", "Names of the block types that can be split, or joined.");

@@ -13,6 +13,7 @@ const Table table = {
     WB_STRING(WB_LEVEL), WB_LANES, families,      sizeof families / sizeof *families, &regulars,
     cast,                stats,         scale_stats,  nonfinite,
     affine_decode,       ordered_decode, table_decode,   affine_encode,
+    &rounding_rules,     extremes,      scaled_decode,
     unpack_codes,        pack_codes,    byteswap,      gather,
 };
 

@@ -11,6 +11,7 @@ import pytest
 from tests.kernels.data import running
 from tests.packings import makers as packed
 from tests.packings import test_integers as integers
+from tests.packings import test_makers as made
 from tests.packings import test_rounding as rounds
 from tests.packings import test_scaled as scaled
 from tests.packings.stored import of_numpy, values
@@ -18,7 +19,7 @@ from tests.packings.stored import of_numpy, values
 from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1
 from weighbridge.packings import awq, blocks, gptq, makers, microfloat, planes, rounding, unpack
 from weighbridge.packings import scaled as fp8
-from weighbridge.tensors import bits, reference, reference_regroup
+from weighbridge.tensors import bits, reference, reference_regroup, reference_rounding
 from weighbridge.tensors import nodes as n
 
 Check = Callable[[], Any]
@@ -83,6 +84,22 @@ def unlabelled() -> None:
     np.testing.assert_array_equal(values(integers.only(five.tensors)), five.values)
 
 
+def in_numpy(check: Check) -> Check:
+    """The same by the reference alone."""
+
+    def run() -> None:
+        with running("reference"):
+            check()
+
+    return run
+
+
+def _in_f32(rule: str) -> Any:
+    """A rule whose own steps aren't rounded to the weights' type."""
+    codes = reference_rounding.RULES[rule].codes
+    return lambda x, step: codes(x, step._replace(dtype="F32"))
+
+
 def _with(table: Any, **changes: Any) -> Any:
     return MappingProxyType({**table, **changes})
 
@@ -106,7 +123,10 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
     "E2M1 of NVFP4": (microfloat, "VALUES", microfloat.VALUES[::-1].copy(), lambda: fp4("F8_E4M3")),
     "group of NVFP4": (microfloat, "_GROUPS", MappingProxyType({microfloat.E4M3: 32, fp8.E8M0: 32}),
                        lambda: fp4("F8_E4M3")),
-    "middles of E2M1": (makers, "_MIDDLES", makers._MIDDLES + np.float32(0.26), lambda: fp4_made("mxfp4")),
+    "E2M1 of MLX": (reference_rounding, "E2M1", reference_rounding.E2M1 + np.float32(0.26),
+                    in_numpy(lambda: fp4_made("mxfp4"))),
+    "ties of MLX": (makers, "MODES", _with(makers.MODES, mxfp4=makers.MODES["mxfp4"]._replace(rule="e2m1")),
+                    lambda: made.test_float_modes_equal_mlx("mxfp4", F32, "halves")),
     "largest of a mode": (makers, "MODES", _with(makers.MODES, nvfp4=makers.MODES["nvfp4"]._replace(largest=4.0)),
                           lambda: fp4_made("nvfp4")),
     "room of Q4_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, Q4_0: _Q4_0._replace(low=-7)}),
@@ -143,11 +163,20 @@ FAULTS |= {
                                  same(f"mxfp{b}a16")) for b in (4, 6, 8)},
     **{f"mantissa of {b} bits": (rounding, "_MICRO", _micro(b, mantissa=4 - rounding._MICRO[b].mantissa),
                                  same(f"mxfp{b}a16", "f32")) for b in (4, 6, 8)},
-    **{f"largest of {b} bits": (rounding, "_MICRO", _micro(b, largest=rounding._MICRO[b].largest / 2),
-                                same(f"mxfp{b}a16")) for b in (4, 6, 8)},
-    "values of E2M1": (rounding, "_VALUES", {**rounding._VALUES, 4: rounding._VALUES[4] + np.float32(0.5)},
-                       same("mxfp4a16")),
-    "values of E2M3": (rounding, "_VALUES", {**rounding._VALUES, 6: rounding._VALUES[6][::-1]}, same("mxfp6a16")),
+    "largest of E2M1": (rounding, "_E2M1_LARGEST", np.float32(3), same("nvfp4a16")),
+    "the rule of MXFP4": (rounding, "_MICRO", {**rounding._MICRO, 4: rounding._MICRO[8]}, same("mxfp4a16")),
+    "the rule of MXFP6": (rounding, "_MICRO", {**rounding._MICRO, 6: rounding._MICRO[8]}, same("mxfp6a16")),
+    "values of E2M1": (reference_rounding, "E2M1", reference_rounding.E2M1 + np.float32(0.5),
+                       in_numpy(same("mxfp4a16"))),
+    "values of E2M3": (reference_rounding, "E2M3", reference_rounding.E2M3[::-1], in_numpy(same("mxfp6a16"))),
+    "largest code of E4M3": (reference_rounding, "_LARGEST", np.float32(240), in_numpy(same("fp8_dynamic"))),
+    "far from every number": (reference_rounding, "_FAR", np.float32(2),
+                              in_numpy(lambda: rounds.test_gptq_and_awq_round_as_gptqmodel_does(4, True))),
+    **{f"steps of {rule}": (
+        reference_rounding, "RULES",
+        _with(reference_rounding.RULES, **{rule: reference_rounding.RULES[rule]._replace(codes=_in_f32(rule))}),
+        in_numpy(same(case)),
+    ) for rule, case in (("int", "w8a16 asymmetric"),)},
     "E2M3 read": (microfloat, "_SIX", microfloat._SIX[::-1].copy(), same("mxfp6a16")),
     "AWQ's order written": (bits, "_ORDERS", {**bits._ORDERS, "awq": (0, 1, 2, 3, 4, 5, 6, 7)},
                             lambda: rounds.test_gptq_and_awq_round_as_gptqmodel_does(4, False)),

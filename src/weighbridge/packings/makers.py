@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings.microfloat import VALUES
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
@@ -67,23 +66,23 @@ class AffineOf:
 
 
 class _Mode(NamedTuple):
-    """A float mode of MLX: the elements that share a scale, the largest value, and what a code is."""
+    """A float mode of MLX: the elements that share a scale, the bits of a code, the largest value, the type of the
+    scale, and the rule of the codes."""
 
     group: int
     bits: int
     largest: float
     scale: str
+    rule: str
 
 
 MODES: Final[Mapping[str, _Mode]] = MappingProxyType(
     {
-        "mxfp4": _Mode(32, 4, 6.0, "F8_E8M0"),
-        "mxfp8": _Mode(32, 8, 448.0, "F8_E8M0"),
-        "nvfp4": _Mode(16, 4, 6.0, "F8_E4M3"),
+        "mxfp4": _Mode(32, 4, 6.0, "F8_E8M0", "e2m1-down"),
+        "mxfp8": _Mode(32, 8, 448.0, "F8_E8M0", "e4m3"),
+        "nvfp4": _Mode(16, 4, 6.0, "F8_E4M3", "e2m1-down"),
     }
 )
-# Codes of E2M1 in the order of their magnitude, and the middle between neighbours.
-_MIDDLES: Final = (VALUES[:7] + VALUES[1:8]) / 2
 
 
 @dataclass(frozen=True)
@@ -108,22 +107,18 @@ class FloatOf:
         }
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        how = MODES[self.mode]
-        groups = source.view(np.float32).reshape(-1, how.group)
-        scales = self._scales(groups, how)
+        how, values = MODES[self.mode], source.view(np.float32)
+        with np.errstate(all="ignore"):
+            scales = self._scales(values, how)
         if "scales" in outs:
             outs["scales"][:] = scales
         if "weight" in outs:
-            outs["weight"][:] = self._codes(groups, scales, how)
+            wide = kernels.widened(BY_NAME[how.scale], scales)
+            outs["weight"][:] = kernels.round_codes(how.rule, values, wide, how.group, how.group)
 
-    def _codes(self, groups: Floats, scales: Bytes, how: _Mode) -> Bytes:
-        wide = kernels.widened(BY_NAME[how.scale], scales)[:, None]
-        with np.errstate(all="ignore"):
-            values = np.where(wide == 0, np.float32(0), groups / wide)  # a scale of zero: codes of zero
-        return _fp8(values) if how.bits == 8 else _fp4(values)
-
-    def _scales(self, groups: Floats, how: _Mode) -> Bytes:
-        ratio = self._rounded(np.abs(groups).max(axis=1) / np.float32(how.largest))
+    def _scales(self, values: Floats, how: _Mode) -> Bytes:
+        low, high = kernels.extremes(values, how.group, how.group)
+        ratio = self._rounded(np.maximum(np.abs(low), np.abs(high)) / np.float32(how.largest))
         if how.scale == "F8_E4M3":
             return _bytes_of("F8_E4M3", ratio)
         fraction, exponent = np.frexp(ratio)  # 0.5 <= fraction < 1: a power of two is 0.5
@@ -138,19 +133,6 @@ def _bytes_of(name: str, x: Floats) -> Bytes:
     out = np.empty(x.size * BY_NAME[name].size, np.uint8)
     kernels.cast(F32, BY_NAME[name], np.ascontiguousarray(x).view(np.uint8), out)
     return out
-
-
-def _fp8(values: Floats) -> Bytes:
-    top = np.float32(448)
-    return _bytes_of("F8_E4M3", np.clip(values, -top, top).reshape(-1))
-
-
-def _fp4(values: Floats) -> Bytes:
-    size = np.abs(values).reshape(-1)
-    codes = np.searchsorted(_MIDDLES, size, side="left").astype(np.uint8)
-    codes |= np.where((values.reshape(-1) < 0) & (codes > 0), np.uint8(8), np.uint8(0))
-    pairs: Bytes = codes[0::2] | codes[1::2] << np.uint8(4)
-    return pairs
 
 
 # ------------------------------------------------------------------------------------------------ repacking

@@ -34,6 +34,7 @@ from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
 from weighbridge.tensors.nodes import Packed
+from weighbridge.tensors.reference_rounding import E2M1, E2M3
 
 NAME: Final = "fp4"
 BLOCKS, SCALES = "_blocks", "_scales"  # what the names of gpt-oss's codes and scales end in
@@ -45,9 +46,7 @@ _GROUPS: Final = MappingProxyType({E8M0: 32, E4M3: 16})
 _BLOCKS: Final = MappingProxyType({E8M0: MXFP4, E4M3: NVFP4})
 
 #: The sixteen values of E2M1 (OCP MX 1.0, 5.3.3).
-VALUES: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-#: The magnitudes of the codes of E2M3 (5.3.2); bit 5 is the sign.
-E2M3: Final = np.concatenate([np.arange(8) / 8, *((1 + np.arange(8) / 8) * 2**e for e in range(3))]).astype(np.float32)
+VALUES: Final = np.concatenate([E2M1, -E2M1])
 _SIX: Final = np.concatenate([E2M3, -E2M3])
 
 

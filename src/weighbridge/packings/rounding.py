@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import BF16, F16, F32, U8, DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings.microfloat import E2M3, E4M3, VALUES
+from weighbridge.packings.microfloat import E4M3
 from weighbridge.tensors import kernels
 from weighbridge.tensors.kinds import Bytes
 
 Floats = NDArray[np.float32]
 
 _LARGEST: Final = np.float32(448)  # of E4M3
+_E2M1_LARGEST: Final = np.float32(6)
 #: What stands for a scale of zero: the type's epsilon (torch.finfo).
 _EPSILON: Final[Mapping[DType, float]] = MappingProxyType({F32: 2.0**-23, F16: 2.0**-10, BF16: 2.0**-7})
 # ... and for one of NVFP4 (`_get_dtype_eps`).
@@ -60,15 +61,15 @@ def _f32(x: NDArray[Any]) -> Floats:
 
 
 class _Found(NamedTuple):
-    """Scales, zero points (of unsigned codes) and the codes of groups [groups, group]."""
+    """Scales and zero points (of unsigned codes) of groups, and the numbers that the rule of the codes adds to values
+    (none: where it needs none)."""
 
     scales: Floats
     zeros: Floats
-    codes: Callable[[], Floats]
+    added: Floats | None
 
 
-def _compressed(x: Floats, bits: int, symmetric: bool, dtype: DType) -> _Found:
-    low, high = np.minimum(x.min(axis=1), 0), np.maximum(x.max(axis=1), 0)
+def _compressed(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -> _Found:
     top, half = rounded(dtype, np.array([(1 << bits) - 1], np.float32)), np.float32(1 << (bits - 1))
     if symmetric:
         scales = rounded(dtype, np.maximum(-low, high) / (top / 2))
@@ -78,18 +79,10 @@ def _compressed(x: Floats, bits: int, symmetric: bool, dtype: DType) -> _Found:
         at = np.clip(rounded(dtype, -half - rounded(dtype, low / scales)), -half, half - 1)
         zeros = np.nan_to_num(np.rint(at))  # of a group of zeros it is 0 / 0
     scales = np.where(scales == 0, np.float32(_EPSILON[dtype]), scales)
-
-    def codes() -> Floats:
-        found = rounded(dtype, x / scales[:, None])
-        if not symmetric:
-            found = rounded(dtype, found + zeros[:, None])
-        return _f32(np.rint(np.clip(found, -half, half - 1)) + half)
-
-    return _Found(_f32(scales), _f32(zeros + half), codes)
+    return _Found(_f32(scales), _f32(zeros + half), None if symmetric else _f32(zeros))
 
 
-def _gptq(x: Floats, bits: int, symmetric: bool, dtype: DType) -> _Found:
-    low, high = np.minimum(x.min(axis=1), 0), np.maximum(x.max(axis=1), 0)
+def _gptq(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -> _Found:
     top = np.float32((1 << bits) - 1)
     if symmetric:
         high = np.maximum(-low, high)
@@ -98,11 +91,20 @@ def _gptq(x: Floats, bits: int, symmetric: bool, dtype: DType) -> _Found:
     low, high = np.where(empty, np.float32(-1), low), np.where(empty, np.float32(1), high)
     scales = (high - low) / top
     zeros = np.full_like(scales, (1 << bits) // 2) if symmetric else np.rint(-low / scales)
-    return _Found(_f32(scales), _f32(zeros), lambda: np.clip(np.rint(x / scales[:, None]) + zeros[:, None], 0, top))
+    return _Found(_f32(scales), _f32(zeros), _f32(zeros))
 
 
-RULES: Final[Mapping[str, Callable[[Floats, int, bool, DType], _Found]]] = MappingProxyType(
-    {"compressed-tensors": _compressed, "gptq": _gptq}
+class _Rule(NamedTuple):
+    """Parameters of groups with these least and largest values (each of which is also zero), the rule of their codes,
+    and whether its steps are rounded to the type of the weights."""
+
+    parameters: Callable[[Floats, Floats, int, bool, DType], _Found]
+    codes: str
+    narrow: bool
+
+
+RULES: Final[Mapping[str, _Rule]] = MappingProxyType(
+    {"compressed-tensors": _Rule(_compressed, "int", True), "gptq": _Rule(_gptq, "gptq", False)}
 )
 
 
@@ -129,15 +131,20 @@ class IntegersOf:
         return own if self.symmetric else own | {"zeros": Spec(groups, U8)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        values, rule = _finite(self.name, source), RULES[self.rule]
         with np.errstate(all="ignore"):
-            values = _finite(self.name, source).reshape(-1, self.group)
-            found = RULES[self.rule](values, self.bits, self.symmetric, self.dtype)
-            for part, out in outs.items():
-                if part == "scales":
-                    out[:] = as_bytes(self.scale_dtype, found.scales)
-                    continue
-                numbers = found.codes() if part == "codes" else found.zeros
-                out[:] = numbers.astype(np.uint8).reshape(-1)
+            low, high = kernels.extremes(values, self.group, self.group)
+            low, high = np.minimum(low, np.float32(0)), np.maximum(high, np.float32(0))
+            found = rule.parameters(low, high, self.bits, self.symmetric, self.dtype)
+            if "scales" in outs:
+                outs["scales"][:] = as_bytes(self.scale_dtype, found.scales)
+            if "zeros" in outs:
+                outs["zeros"][:] = found.zeros.astype(np.uint8)
+        if "codes" in outs:
+            outs["codes"][:] = kernels.round_codes(
+                rule.codes, values, found.scales, self.group, self.group, zeros=found.added, bits=self.bits,
+                dtype=self.dtype if rule.narrow else F32,
+            )  # fmt: skip
 
 
 def _finite(name: str, source: Bytes) -> Floats:
@@ -176,22 +183,20 @@ class SmallOf:
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         """Whole blocks of rows, except for the last."""
-        (height, width), rows = self.block, _finite(self.name, source).reshape(-1, self.columns)
-        down, across = -(-len(rows) // height), -(-self.columns // width)
-        padded = np.zeros((down * height, across * width), np.float32)
-        padded[: len(rows), : self.columns] = rows
-        blocks = padded.reshape(down, height, across, width)
+        (height, width), values = self.block, _finite(self.name, source)
+        low, high = kernels.extremes(values, self.columns, width)
+        rows = np.maximum(np.abs(low), np.abs(high)).reshape(-1, -(-self.columns // width))
         with np.errstate(all="ignore"):
-            peaks = np.abs(blocks).max(axis=(1, 3))
+            peaks = np.maximum.reduceat(rows, np.arange(0, len(rows), height))
             scales, factors = (self._inverse if self.multiplied else self._divisors)(peaks)
-            if "scales" in outs:
-                outs["scales"][:] = as_bytes(F32 if self.multiplied else self.dtype, scales)
-            if "weight" not in outs:
-                return
-            spread = factors[:, None, :, None]
-            values = blocks * spread if self.multiplied else rounded(self.dtype, blocks / spread)
-        values = values.reshape(padded.shape)[: len(rows), : self.columns]
-        outs["weight"][:] = as_bytes(E4M3, np.clip(values, -_LARGEST, _LARGEST))
+        if "scales" in outs:
+            outs["scales"][:] = as_bytes(F32 if self.multiplied else self.dtype, scales)
+        if "weight" in outs:
+            each = np.repeat(factors, height, axis=0)[: len(rows)].reshape(-1)
+            dtype = F32 if self.multiplied else self.dtype
+            outs["weight"][:] = kernels.round_codes(
+                "e4m3", values, each, self.columns, width, dtype=dtype, multiplied=self.multiplied
+            )
 
     def _divisors(self, peaks: Floats) -> tuple[Floats, Floats]:
         scales = rounded(self.dtype, peaks / _LARGEST)
@@ -207,45 +212,20 @@ class SmallOf:
 # ------------------------------------------------------------------------------------------------ shared exponents
 
 
-def _e2m1(x: Floats) -> Bytes:
-    """Codes of E2M1, ties to even; a negative value that becomes zero keeps its sign, -0 doesn't (`cast_to_fp4`)."""
-    found: Bytes = _nearest(np.abs(x), _VALUES[4]) | np.where(x < 0, np.uint8(8), np.uint8(0))
-    return found
-
-
-def _e2m3(x: Floats) -> Bytes:
-    found: Bytes = _nearest(np.abs(x), _VALUES[6]) | np.where(np.signbit(x), np.uint8(32), np.uint8(0))
-    return found
-
-
-def _nearest(size: Floats, values: Floats) -> Bytes:
-    """Indices of the nearest of ascending values, of two that are as near the even one."""
-    middles = (values[:-1] + values[1:]) / 2
-    found = np.searchsorted(middles, size, side="left")
-    tie = middles[np.minimum(found, len(middles) - 1)] == size
-    nearest: Bytes = (found + (tie & (found % 2 == 1))).astype(np.uint8)
-    return nearest
-
-
-# The magnitudes of a type's codes in their order.
-_VALUES: Final[Mapping[int, Floats]] = MappingProxyType({4: VALUES[:8], 6: E2M3})
-
-
 class _Micro(NamedTuple):
-    """A type of elements under a shared exponent: the largest value, floor(log2) of it, the bits of mantissa with which
-    the exponent is rounded (`generate_mx_scales`), and how values become bytes."""
+    """A type of elements under a shared exponent: the rule of its codes, floor(log2) of the largest value, the bits of
+    mantissa with which the exponent is rounded (`generate_mx_scales`)."""
 
-    largest: float
+    rule: str
     exponent: int
     mantissa: int
-    pack: Callable[[Floats], Bytes]
 
 
 _MICRO: Final[Mapping[int, _Micro]] = MappingProxyType(
     {
-        4: _Micro(6.0, 2, 1, lambda x: kernels.pack_codes(4, _e2m1(x))),
-        6: _Micro(7.5, 2, 3, lambda x: kernels.pack_codes(6, _e2m3(x))),
-        8: _Micro(448.0, 8, 1, lambda x: as_bytes(E4M3, x)),
+        4: _Micro("e2m1", 2, 1),
+        6: _Micro("e2m3", 2, 3),
+        8: _Micro("e4m3", 8, 1),
     }
 )
 
@@ -274,28 +254,32 @@ class MicroOf:
         return {"codes": codes, "scales": Spec((*lead, columns // self.group), E4M3 if self.overall else U8)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        groups = _finite(self.name, source).reshape(-1, self.group)
+        values = _finite(self.name, source)
         with np.errstate(all="ignore"):
-            exponents, scales = self._exponents(np.abs(groups).max(axis=1))
-            if "scales" in outs:
-                outs["scales"][:] = exponents
-            if "codes" in outs:
-                outs["codes"][:] = self._packed(rounded(self.dtype, groups / scales[:, None]))
+            exponents, scales = self._exponents(self._peaks(values))
+        if "scales" in outs:
+            outs["scales"][:] = exponents
+        if "codes" in outs:
+            outs["codes"][:] = self._codes(values, scales, self.dtype)
 
     def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
-        groups, factor = _finite(self.name, source).reshape(-1, self.group), given.view(np.float32)[0]
+        values, factor = _finite(self.name, source), given.view(np.float32)[0]
         with np.errstate(all="ignore"):
-            scales = factor * rounded(self.dtype, np.abs(groups).max(axis=1) / np.float32(_MICRO[4].largest))
+            scales = factor * rounded(self.dtype, self._peaks(values) / _E2M1_LARGEST)
             scales = rounded(E4M3, _f32(np.clip(scales, -_LARGEST, _LARGEST)))
-            scales = np.where(scales == 0, _EPSILON_E4M3, scales)
+            scales = _f32(np.where(scales == 0, _EPSILON_E4M3, scales))
             if "scales" in outs:
                 outs["scales"][:] = as_bytes(E4M3, scales)
             if "codes" in outs:
-                outs["codes"][:] = self._packed(groups / (scales / factor)[:, None])
+                outs["codes"][:] = self._codes(values, scales / factor, F32)
 
-    def _packed(self, values: Floats) -> Bytes:
-        top = np.float32(_MICRO[self.bits].largest)
-        return _MICRO[self.bits].pack(np.clip(values, -top, top).reshape(-1))
+    def _peaks(self, values: Floats) -> Floats:
+        low, high = kernels.extremes(values, self.group, self.group)
+        found: Floats = np.maximum(np.abs(low), np.abs(high))
+        return found
+
+    def _codes(self, values: Floats, scales: Floats, dtype: DType) -> Bytes:
+        return kernels.round_codes(_MICRO[self.bits].rule, values, scales, self.group, self.group, dtype=dtype)
 
     def _exponents(self, peaks: Floats) -> tuple[Bytes, Floats]:
         """The bytes of the scales and what they stand for in the weights' type: the peak's exponent, its mantissa

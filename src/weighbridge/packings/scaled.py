@@ -63,21 +63,10 @@ class Scaled(Blockless):
         return MappingProxyType({"weight": 1, "scales": self.block[0]})
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        rows, columns = hi - lo, spec.shape[-1]
-        kernels.cast(self.dtype, F32, parts["weight"], out.view(np.uint8))
-        across = -(-columns // self.block[1])
-        scales = kernels.widened(self.scale_dtype, parts["scales"]).reshape(-1, across)
-        each = scales[np.arange(lo, hi) // self.block[0] - lo // self.block[0]]
-        _multiply(out.reshape(rows, columns), each, self.block[1])
-
-
-def _multiply(rows: NDArray[np.float32], scales: NDArray[np.float32], width: int) -> None:
-    """Columns times the scale of their block, the last of which may be short; a row of scales for each row."""
-    whole = rows.shape[1] // width
-    main = rows[:, : whole * width].reshape(len(rows), whole, width)
-    main *= scales[:, :whole, None]
-    if whole < scales.shape[1]:
-        rows[:, whole * width :] *= scales[:, whole:]
+        columns, (height, width) = spec.shape[-1], self.block
+        scales = kernels.widened(self.scale_dtype, parts["scales"]).reshape(-1, -(-columns // width))
+        each = scales[np.arange(lo, hi) // height - lo // height].reshape(-1)
+        kernels.scaled_decode(self.dtype, parts["weight"], each, columns, width, out)
 
 
 def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None:

@@ -15,7 +15,7 @@ from weighbridge.base.byteorder import swap_plan
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.native import native
-from weighbridge.tensors import codecs, reference, reference_regroup
+from weighbridge.tensors import codecs, reference, reference_regroup, reference_rounding
 from weighbridge.tensors.reference import Array, Bytes, Floats
 
 
@@ -209,6 +209,70 @@ def affine_encode(
     scales, biases = (np.empty(groups * scale_dtype.size, np.uint8) for _ in range(2))
     native.affine_encode(bits, group, scale_dtype.name, src, codes, scales, biases)
     return codes, scales, biases
+
+
+def scaled_decode(dtype: DType, src: Bytes, scales: Floats, columns: int, width: int, out: Floats) -> None:
+    """Stored floats to f32, times an f32 scale for each `width` of a row of `columns`, the last of which may be
+    fewer."""
+    _need(casts(dtype, dtype), f"{dtype} is no plain float type")
+    _tiles(out, scales, columns, width)
+    _sizes(src, dtype.size, out, 4)
+    if dtype.name in _DECODES:
+        native.scaled_decode(dtype.name, columns, width, src, np.ascontiguousarray(scales), out)
+    else:
+        _bytes(out)[:] = reference_rounding.scaled_decode(dtype.name, src, scales, columns, width).view(np.uint8)
+
+
+def extremes(src: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
+    """The least and the largest of each `width` f32 of a row; NaN where one of them is none."""
+    count = _whole(src, columns * 4) * -(-columns // width)
+    if not native:
+        return reference_rounding.extremes(src, columns, width)
+    low, high = np.empty(count, np.float32), np.empty(count, np.float32)
+    native.extremes(columns, width, src, low, high)
+    return low, high
+
+
+def round_codes(
+    rule: str,
+    src: Floats,
+    scales: Floats,
+    columns: int,
+    width: int,
+    *,
+    dtype: DType = F32,
+    zeros: Floats | None = None,
+    bits: int = 8,
+    multiplied: bool = False,
+) -> Bytes:
+    """f32 in rows of `columns` to codes by a rule of `reference_rounding.RULES`, under an f32 scale (and zero point)
+    for each `width` of a row: x / scale, or with `multiplied` x * scale, each step rounded to numbers of `dtype`.
+    `bits`: of whole numbers. Codes of fewer than 8 bits lie in a stream, and then those that share a scale are whole
+    sixteens."""
+    how = reference_rounding.RULES[rule]
+    _need(dtype.name in (("F32",) if multiplied else how.steps) and (how.multiplied or not multiplied),
+          f"no rule {rule} in steps of {dtype}")  # fmt: skip
+    _need(1 <= bits <= 8 and (how.bits == 8 or not (width % 16 or columns % width)), "codes don't fill their bytes")
+    _tiles(src, scales, columns, width)
+    if zeros is not None and zeros.size != scales.size:
+        raise UsageError(f"{zeros.size} zero points don't fit {scales.size} scales")
+    if not native:
+        return reference_rounding.round_codes(
+            rule, src, scales, zeros, columns, width, dtype.name, bits, multiplied
+        )  # fmt: skip
+    out = np.empty(src.size * how.bits // 8, np.uint8)
+    offsets = np.empty(0, np.float32) if zeros is None else np.ascontiguousarray(zeros)
+    native.round_codes(
+        rule, dtype.name, multiplied, bits, columns, width, src, np.ascontiguousarray(scales), offsets, out
+    )
+    return out
+
+
+def _tiles(values: Floats, scales: Floats, columns: int, width: int) -> None:
+    """There is a scale for each `width` of each row."""
+    wanted = _whole(values, columns * 4) * -(-columns // width)
+    if scales.size != wanted:
+        raise UsageError(f"{scales.size} scales don't fit {wanted} runs of {width} of rows of {columns}")
 
 
 def unpack_codes(bits: int, src: Bytes) -> Bytes:
