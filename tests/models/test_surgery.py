@@ -17,7 +17,7 @@ import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.surgery import layers, rename
+from weighbridge.models.surgery import layers, rename, sides
 from weighbridge.models.surgery.layers import GGUF_RULES, GRAPHS, RULES, SILENT, UNROTATED, Layers, gguf_keys, hf_config
 from weighbridge.models.surgery.rename import WRAPPERS, suggestions
 from weighbridge.models.surgery.stack import Stack, find, selection
@@ -38,7 +38,9 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
     **{
         key: (LETTERS, KEPT, list("bcefg"))
         for key in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers",
-                    "block_configs", "attn_type_list", "block_types")
+                    "block_configs", "attn_type_list", "block_types", "activation_sparsity_pattern",
+                    "intermediate_size", "num_key_value_heads", "num_attention_heads", "num_query_heads",
+                    "num_kv_heads", "ffn_multipliers", "moe_intermediate_size", "moe_topk", "num_shared_expert")
     },
     "hybrid_override_pattern": ("M-M*M-ME", KEPT, "-MM-M"),
     **{
@@ -50,9 +52,9 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
     "max_window_layers": (5, KEPT, 3),
     **{
         key: (2, (2, 3, 6, 7), 2)
-        for key in ("decoder_sparse_step", "interleave_moe_layer_step", "attn_layer_period", "expert_layer_period",
-                    "moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers")
+        for key in ("moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers")
     },
+    "num_kv_shared_layers": (3, (1, 3, 4, 5, 7), 2),
     "moe_layer_freq": ([0, 1, 1, 1, 1, 1, 1, 0], (0, 1, 7), [0, 1, 0]),
 }  # fmt: skip
 STEPS = [key for key, rule in RULES.items() if rule is layers._step]
@@ -73,6 +75,47 @@ def test_layers_that_follow_no_step_any_more_are_refused(key: str) -> None:
     with pytest.raises(UsageError, match=f"every 2th layer is of another kind .{key}."):
         hf_config({"num_hidden_layers": COUNT, key: 2}, left((0, 2, 3)))
     assert hf_config({"num_hidden_layers": COUNT, key: 1}, left((0, 2, 3)))[0][key] == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "first"), [((1, 2, 3, 4), 0), ((2, 3, 4, 5, 6, 7), 2), ((0, 1, 2, 6, 7), 1), ((0, 2, 3), None)]
+)
+def test_a_period_begins_elsewhere(kept: tuple[int, ...], first: int | None) -> None:
+    """Layers 1, 4 and 7 are of another kind; `first`: the first of what is left, None: they follow no period."""
+    said = {"num_hidden_layers": COUNT, "attn_layer_period": 3, "attn_layer_offset": 1}
+    if first is None:
+        with pytest.raises(UsageError, match=r"every 2th layer is of another kind .attn_layer_period."):
+            hf_config(said | {"attn_layer_period": 2, "attn_layer_offset": 0}, left(kept))
+        return
+    found = hf_config(said, left(kept))[0]
+    assert (found["attn_layer_period"], found["attn_layer_offset"]) == (3, first)
+    assert [old % 3 == 1 for old in kept] == [new % 3 == first for new in range(len(kept))]
+
+
+def test_layers_with_experts_are_told_one_by_one() -> None:
+    config = {"num_hidden_layers": COUNT, "interleave_moe_layer_step": 2}
+    assert hf_config(config, left((0, 1, 3)))[0]["moe_layers"] == [1, 2]
+    assert "moe_layers" not in hf_config(config, left((2, 3, 4, 5)))[0]
+    config = {"num_hidden_layers": COUNT, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    found = hf_config(config, left((1, 2, 3, 5)))[0]
+    assert (found["decoder_sparse_step"], found["mlp_only_layers"]) == (1, [1, 2])
+
+
+def test_layers_that_take_keys_from_others() -> None:
+    for key in ("num_kv_shared_layers", "attention.shared_kv_layers"):
+        rule = {**RULES, **GGUF_RULES}[key]
+        assert rule(key, 3, (3, 4), COUNT) == 0
+        assert rule(key, 3, (0, 3, 4, 6), COUNT) == 1
+        for kept in ((0, 3, 5), (4, 3, 5), (3, 5, 4), (0, 5)):
+            with pytest.raises(UsageError, match=f"from layers 3 and 4 .{key}."):
+                rule(key, 3, kept, COUNT)
+
+
+def test_a_list_without_a_rule_is_told() -> None:
+    config = {"strange_list": list(range(9)), "layer_types": ["x"] * 9, "short": [1, 2]}
+    notes = layers._unknown(config, left((0, 1), 9, 9))
+    assert notes == ("strange_list has as many entries as there were layers, and stays as it is",)
+    assert not layers._unknown(config, left((0, 1), 2, 2))
 
 
 def test_what_says_nothing_is_left_alone() -> None:
@@ -167,13 +210,24 @@ def test_arrays_of_a_gguf_with_an_entry_a_layer() -> None:
 
 @pytest.mark.parametrize("key", GGUF_RULES)
 def test_numbers_of_a_gguf_that_speak_of_layers(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if GGUF_RULES[key] is layers._step:
+    if GGUF_RULES[key] is layers._shared:
+        assert gguf_keys(keys_of("x", **{key: KV("u32", 3)}), left((3, 4, 5)))[f"x.{key}"] == KV("u32", 1)
+    elif GGUF_RULES[key] is layers._step:
         with pytest.raises(UsageError, match=key):
             gguf_keys(keys_of("x", **{key: KV("u32", 2)}), left((0, 2, 3)))
         monkeypatch.setattr(layers, "GGUF_RULES", {})
         gguf_keys(keys_of("x", **{key: KV("u32", 2)}), left((0, 2, 3)))
     else:
         assert gguf_keys(keys_of("x", **{key: KV("u32", 3)}), left())[f"x.{key}"] == KV("u32", 2)
+
+
+def test_an_array_says_more_than_a_step() -> None:
+    said = keys_of("x", full_attention_interval=KV("u32", 2))
+    with pytest.raises(UsageError, match="full_attention_interval"):
+        gguf_keys(said, left((0, 1, 3)))
+    said = {**said, "x.attention.recurrent_layers": KV("arr[bool]", [True, False] * 4)}
+    found = gguf_keys(said, left((0, 1, 3)))
+    assert found["x.attention.recurrent_layers"] == KV("arr[bool]", [True, False, False])
 
 
 @pytest.mark.oracle
@@ -464,3 +518,92 @@ def test_a_rename_to_a_dialect_that_is_refused(tmp_path: Path) -> None:
     wb.convert(source, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
     with pytest.raises(UnsupportedError, match="stored in parts"):
         wb.rename(tmp_path / "mlx", tmp_path / "out", names="hf")
+
+
+# ------------------------------------------------------------------------------------------------ two stacks
+
+
+def two(folder: Path, **said: Any) -> Path:
+    """A T5 of three and two layers, in names and shapes."""
+    from safetensors.numpy import save_file
+
+    from weighbridge.models.arch.table import families
+
+    config = {
+        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "num_layers": 3, "num_decoder_layers": 2,
+        "d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64, "vocab_size": 48, "feed_forward_proj": "relu",
+    } | said  # fmt: skip
+    family = families()["t5"]
+    folder.mkdir()
+    shapes = family.names("hf", family.sizes_from_hf(config))
+    held = {n: np.full(s, len(n), "f4") for n, s in shapes.items()}
+    held["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = np.zeros((32, 2), "f4")
+    save_file(held, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return folder
+
+
+def test_each_side_is_cut_by_its_name(tmp_path: Path) -> None:
+    source = two(tmp_path / "m")
+    report = wb.slice(source, tmp_path / "a", layers="encoder:2,decoder:1,0", renumber=True)
+    assert [(c.key, c.before, c.after) for c in report.changed] == [("num_layers", 3, 1)]
+    bias = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    held = written(tmp_path / "a" / "model.safetensors")
+    assert {f"{side}.{bias}" for side in ("encoder", "decoder")} < held.keys()  # of the stack, not of layer 0
+    assert sum(name.startswith("encoder.block.") for name in held) == 9
+    assert wb.verify(tmp_path / "a").ok
+    part = wb.slice(source, tmp_path / "part", layers="decoder:1")
+    assert any("--renumber" in note for note in part.notes)
+    held = written(tmp_path / "part" / "model.safetensors")
+    assert {f"decoder.{bias}", "decoder.block.1.layer.0.SelfAttention.q.weight"} < held.keys()
+    assert main(["slice", str(source), str(tmp_path / "b"), "--layers", "encoder:0-1", "--layers", "decoder:0"]) == 0
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert (config["num_layers"], config["num_decoder_layers"]) == (2, 1)
+
+
+def test_a_count_of_both_sides_is_spelled_out(tmp_path: Path) -> None:
+    source = two(tmp_path / "m", num_layers=2, num_decoder_layers=None)
+    changed = wb.slice(source, tmp_path / "a", layers="encoder:0", dry_run=True).changed
+    assert [(c.key, c.before, c.after) for c in changed] == [("num_layers", 2, 1), ("num_decoder_layers", None, 2)]
+    changed = wb.slice(source, tmp_path / "b", layers="decoder:0", dry_run=True).changed
+    assert [(c.key, c.before, c.after) for c in changed] == [("num_decoder_layers", None, 1)]
+
+
+def test_keys_of_two_sides() -> None:
+    for side, before, wanted in (
+        ("encoder", {"encoder_layers": 3, "decoder_layers": 2, "num_hidden_layers": 3},
+         {"encoder_layers": 1, "num_hidden_layers": 1}),
+        ("decoder", {"encoder_layers": 3, "decoder_layers": 3}, {"decoder_layers": 1}),
+    ):  # fmt: skip
+        assert sides.hf_counts(before, side, 3, 1) == wanted
+    assert sides.gguf_counts({}, "t5.", "encoder", 3, 1) == {
+        "t5.block_count": KV("u32", 1), "t5.decoder_block_count": KV("u32", 3)
+    }  # fmt: skip
+    assert sides.gguf_counts({}, "t5.", "decoder", 3, 1) == {"t5.decoder_block_count": KV("u32", 1)}
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ("0-1", "an encoder of 3 layers and a decoder of 2 layers: whose are meant"),
+        ("encoder:3", "there are no layers 3"), ("1,encoder:0", "says no layers of an encoder and a decoder"),
+        ("tower:0", "says no layers of an encoder and a decoder"), ("encoder:0,encoder:1", "says no layers"),
+        ("encoder:", "says no layers"),
+    ],
+)  # fmt: skip
+def test_sides_that_are_refused(layers: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words):
+        wb.slice(two(tmp_path / "m"), tmp_path / "out", layers=layers, renumber=True)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="no encoder beside another stack"):
+        wb.slice(mixture(tmp_path / "one"), tmp_path / "out", layers="encoder:0")
+
+
+def test_a_gguf_that_no_graph_runs_is_refused(tmp_path: Path) -> None:
+    wb.convert(two(tmp_path / "m"), tmp_path / "m.gguf", dtype="f32", tokenizer=False)
+    with pytest.raises(UsageError, match="no decoder of 2 layers beside an encoder of 1"):
+        wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:0")
+    report = wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:2,decoder:1", renumber=True)
+    assert {c.key: c.after for c in report.changed if "count" in c.key} == {
+        "t5.block_count": 1, "t5.decoder_block_count": 1
+    }  # fmt: skip

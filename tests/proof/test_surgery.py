@@ -66,14 +66,62 @@ CASES = {
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     root = tmp_path_factory.mktemp("surgery")
-    return cache(lambda name: models.build(CASES[name], root / name))
+    return cache(lambda name: models.build(CASES.get(name) or models.CASES[name], root / name))
+
+
+CASES |= {name: models.CASES[name] for name in ("jamba", "qwen3next")}
 
 
 def probe(name: str) -> tuple[int, ...]:
     return models.probe(vocabularies.SIZES[CASES[name].tokenizer])
 
 
-def by_hand(folder: Path, ids: tuple[int, ...], layers: list[int] | None, experts: list[int] | None = None) -> Any:
+def t5_by_hand(folder: Path, ids: tuple[int, ...], kept: dict[str, list[int]], **settings: Any) -> Any:
+    """The logits of the T5 of which only these layers are left. The first one there has the position biases."""
+    import torch
+
+    model = models.load(folder, **settings)
+    for side, numbers in kept.items():
+        stack = getattr(model, side)
+        biases = stack.block[0].layer[0].SelfAttention.relative_attention_bias
+        stack.block = torch.nn.ModuleList([stack.block[n] for n in numbers])
+        for number, block in enumerate(stack.block):
+            block.layer[0].SelfAttention.has_relative_attention_bias = number == 0
+        stack.block[0].layer[0].SelfAttention.relative_attention_bias = biases
+    with torch.no_grad():
+        answer = torch.tensor([llamacpp.answer(ids)])
+        return model(torch.tensor([list(ids)]), decoder_input_ids=answer, use_cache=False).logits[0].numpy()
+
+
+T5_CUTS = {
+    "encoder:1-,decoder:1,0": {"encoder": [1, 2], "decoder": [1, 0]},
+    "decoder:1": {"decoder": [1]},
+    "encoder:2,0,1": {"encoder": [2, 0, 1]},
+}
+
+
+@pytest.mark.parametrize("layers", T5_CUTS)
+def test_an_encoder_and_a_decoder_are_cut_each_by_itself(layers: str, folder_of: Any, tmp_path: Path) -> None:
+    case = models.CASES["t5"]
+    folder = folder_of("t5")
+    ids = models.probe(vocabularies.SIZES[case.tokenizer])
+    expected = t5_by_hand(folder, ids, T5_CUTS[layers], **case.settings)
+    wb.slice(folder, tmp_path / "cut", layers=layers, renumber=True)
+    assert np.array_equal(models.logits(tmp_path / "cut", ids, **case.settings), expected)
+    assert wb.verify(tmp_path / "cut").ok
+    wb.convert(folder, tmp_path / "whole.gguf", dtype="f32", pre=case.pre)
+    wb.slice(tmp_path / "whole.gguf", tmp_path / "cut.gguf", layers=layers, renumber=True)
+    with llamacpp.Model(tmp_path / "cut.gguf") as model:
+        assert models.relative_error(model.logits(ids), expected) < (case.tolerance or TOLERANCE)
+
+
+# What else has to be said of the cut: where a period begins.
+BY_HAND = {"jamba": {"attn_layer_offset": 0, "expert_layer_offset": 0}}
+
+
+def by_hand(
+    name: str, folder: Path, ids: tuple[int, ...], layers: list[int] | None, experts: list[int] | None = None
+) -> Any:
     """The logits of the model of which only these layers and experts are left."""
     import torch
 
@@ -81,10 +129,12 @@ def by_hand(folder: Path, ids: tuple[int, ...], layers: list[int] | None, expert
     config = model.config
     if layers is not None:
         for key in ("layer_types", "no_rope_layers"):
-            if getattr(config, key, None) is not None:
+            if getattr(config, key, None) is not None and not isinstance(getattr(type(config), key, None), property):
                 setattr(config, key, [getattr(config, key)[i] for i in layers])
         model.model.layers = torch.nn.ModuleList([model.model.layers[i] for i in layers])
         config.num_hidden_layers = len(layers)
+        for key, value in BY_HAND.get(name, {}).items():
+            setattr(config, key, value)
     for layer in model.model.layers if experts is not None else ():
         if hasattr(layer.mlp, "experts"):
             _fewer(layer.mlp, experts or [])
@@ -119,6 +169,8 @@ CUTS = [
     ("mixture", None, None, "1-3", [1, 2, 3]),  # fewer than a token is sent to
     ("fused", None, None, "5,0", [5, 0]),
     ("deepseek", "1,3", [1, 3], None, None),
+    ("jamba", "1-3", [1, 2, 3], None, None),  # another offset of the same period
+    ("qwen3next", "1,3,0", [1, 3, 0], None, None),  # breaks the interval, which is then written out
     ("deepseek", None, None, "0-2,5-7", [0, 1, 2, 5, 6, 7]),
 ]
 _IDS = [f"{name}-{layers or 'all'}-{experts or 'all'}" for name, layers, _, experts, _ in CUTS]
@@ -129,7 +181,7 @@ def test_what_is_left_computes_what_a_model_cut_by_hand_does(
     name: str, layers: str | None, kept: Any, experts: str | None, chosen: Any, folder_of: Any, tmp_path: Path
 ) -> None:
     folder, case = folder_of(name), CASES[name]
-    expected = by_hand(folder, probe(name), kept, chosen)
+    expected = by_hand(name, folder, probe(name), kept, chosen)
     wb.slice(folder, tmp_path / "cut", layers=layers, renumber=True, experts=experts)
     assert np.array_equal(models.logits(tmp_path / "cut", probe(name)), expected)
     assert wb.verify(tmp_path / "cut").ok

@@ -213,9 +213,9 @@ def slice(
     progress: Progress | None = None,
     **settings: Any,
 ) -> SurgeryReport:
-    """Write a part of the model `src` to `dst`: `layers` and `experts` by number ("0-15", "0,2,4-7", "8-"), tensors by
-    globs. config.json, a GGUF's keys and per-layer arrays are cut with them; `renumber` counts layers anew from 0.
-    `settings` as in `convert`."""
+    """Write a part of the model `src` to `dst`: `layers` and `experts` by number ("0-15", "0,2,4-7", "8-", of two
+    stacks "encoder:0-3,decoder:0-1"), tensors by globs. config.json, a GGUF's keys and per-layer arrays are cut with
+    them; `renumber` counts layers anew from 0. `settings` as in `convert`."""
     from weighbridge.conversion.run import run
     from weighbridge.conversion.surgery import Slice, plan_slice
 

@@ -111,6 +111,15 @@ def with_nodes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
     return replace(model, index=replace(model.index, entries=tuple(entries), findings=()), nodes=nodes)
 
 
+def with_shapes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
+    """The model with these nodes, all under their names; entries keep their place and get the new shapes."""
+    entries = tuple(
+        msgspec.structs.replace(e, shape=nodes[e.name].spec.shape, nbytes=nodes[e.name].spec.nbytes)
+        for e in model.index
+    )
+    return replace(model, index=replace(model.index, entries=entries), nodes=nodes)
+
+
 def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[Change]) -> Checkpoint:
     """The model with another config.json; as it was, where there is no change."""
     if not tuple(changes):

@@ -15,7 +15,16 @@ from weighbridge.containers.gguf_meta import KV, kvs
 from weighbridge.models.arch.config import integer
 from weighbridge.models.arch.expand import Place
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.surgery.base import Change, Cut, Operated, Renamed, with_config, with_entries, with_keys
+from weighbridge.models.surgery.base import (
+    Change,
+    Cut,
+    Operated,
+    Renamed,
+    with_config,
+    with_entries,
+    with_keys,
+    with_shapes,
+)
 from weighbridge.models.surgery.stack import selection
 
 if TYPE_CHECKING:
@@ -131,18 +140,7 @@ def _cut(model: Checkpoint, experts: _Experts) -> Operated:
     done = with_entries(model, entries)
     renamed = tuple(Renamed((e.name,), name) for e, name in entries if e.name != name)
     nodes, told = _narrowed(done, cuts, experts)
-    return Operated(done if not told else _with_cuts(done, nodes), renamed, tuple(gone), told)
-
-
-def _with_cuts(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
-    """The model with these nodes; entries keep their place and get the new shapes."""
-    import msgspec
-
-    entries = tuple(
-        msgspec.structs.replace(e, shape=nodes[e.name].spec.shape, nbytes=nodes[e.name].spec.nbytes)
-        for e in model.index
-    )
-    return replace(model, index=replace(model.index, entries=entries), nodes=nodes)
+    return Operated(done if not told else with_shapes(done, nodes), renamed, tuple(gone), told)
 
 
 def _narrowed(model: Checkpoint, cuts: Mapping[str, int], experts: _Experts) -> tuple[dict[str, Node], tuple[Cut, ...]]:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.containers.gguf_meta import KV, kvs
 from weighbridge.models.arch.config import integer
 from weighbridge.models.arch.keyed import of_graph
+from weighbridge.models.arch.rows import placeholders
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.surgery.across import narrowed
 from weighbridge.models.surgery.base import Change, Operated, Renamed, with_config, with_entries, with_keys
+from weighbridge.models.surgery.sides import asked, check_depth, check_one, gguf_counts, hf_counts, of_side
 from weighbridge.models.surgery.stack import Stack, find, renumbered, selection
 
 COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -68,6 +71,22 @@ def _step(key: str, value: Any, kept: Kept, count: int) -> Any:
     return value
 
 
+def _shared(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """How many of the last layers take keys and values from earlier ones: the last two that have their own, one of
+    each kind of attention (Gemma 3n)."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < count:
+        return value
+    first = count - value
+    flags = [old >= first for old in kept]
+    own = [old for old in kept if old < first]
+    if sorted(flags) != flags or (any(flags) and own[-2:] != list(range(first - 2, first))):
+        raise UsageError(
+            f"the last {value} layers take keys and values from layers {first - 2} and {first - 1} ({key})",
+            hint="keep these, and those that take from them as the last ones",
+        )
+    return sum(flags)
+
+
 def _regular(step: int, kept: Kept) -> bool:
     return step <= 1 or all(new % step == old % step for new, old in enumerate(kept))
 
@@ -77,15 +96,17 @@ Rule = Callable[[str, Any, Kept, int], Any]
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     dict.fromkeys(
         ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers", "block_configs",
-         "attn_type_list", "hybrid_override_pattern", "block_types"), _listed)
+         "attn_type_list", "hybrid_override_pattern", "block_types", "activation_sparsity_pattern", "intermediate_size",
+         "num_key_value_heads", "num_attention_heads", "num_query_heads", "num_kv_heads", "ffn_multipliers",
+         "moe_intermediate_size", "moe_topk", "num_shared_expert"), _listed)
     | dict.fromkeys(
         ("mlp_only_layers", "moe_layers", "attn_layer_indices", "full_attn_idxs", "hybrid_layer_ids",
          "global_attn_layers", "cross_attention_layers"), _numbers)
     | dict.fromkeys(
         ("first_k_dense_replace", "max_window_layers", "moe_layer_start_index", "num_dense_layers"), _leading)
     | dict.fromkeys(
-        ("decoder_sparse_step", "interleave_moe_layer_step", "attn_layer_period", "expert_layer_period",
-         "moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers"), _step)
+        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers"), _step)
+    | {"num_kv_shared_layers": _shared}
 )  # fmt: skip
 
 _ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key says nothing
@@ -116,11 +137,20 @@ SILENT: Final[Mapping[str, tuple[Pattern, int]]] = MappingProxyType(
     }
 )  # fmt: skip
 
+# Keys of a period, and of the first layer of another kind in it (Jamba).
+_PERIODS: Final = MappingProxyType(
+    {"attn_layer_period": "attn_layer_offset", "expert_layer_period": "expert_layer_offset"}
+)
+# A list that a config has longer than this, with as many entries as layers, is told where no rule is known for it.
+_SHORT: Final = 8
+
 # Keys of a GGUF (llama.cpp b11549, llama-arch.cpp) but for arrays of one entry a layer, which need no rule.
 GGUF_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
-    {"leading_dense_block_count": _leading}
+    {"leading_dense_block_count": _leading, "attention.shared_kv_layers": _shared}
     | dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers", "full_attention_interval"), _step)
 )
+# ... which say nothing beside an array of each layer's.
+_TOLD: Final = MappingProxyType({"full_attention_interval": "attention.recurrent_layers"})
 # Arrays of a GGUF that happen to be as long as there are layers.
 _NOT_BY_LAYER: Final = frozenset({"rope.dimension_sections", "classifier.output_labels", "target_layers"})
 
@@ -155,6 +185,12 @@ class Layers:
     stack: Stack
     kept: tuple[int, ...]
     stated: int | None  # by the config; more are numbered where extra ones predict further tokens
+    side: str = ""  # "encoder" or "decoder", where there are both
+    fixed: frozenset[str] = frozenset()  # tensors of the whole stack that have a layer's number in their names
+
+    def layer(self, name: str) -> int | None:
+        """The layer that a tensor is of."""
+        return None if name in self.fixed else self.stack.layer(name)
 
     @property
     def places(self) -> dict[int, int]:
@@ -168,23 +204,50 @@ class Layers:
 
 
 def slice_layers(model: Checkpoint, wanted: str, *, renumber: bool = False) -> Operated:
-    """The model with these layers (`0-15`; see `selection`). Numbers and config stay as they are where layers that
-    aren't the first ones are taken without `renumber`: that is a part of the model, and no model."""
-    layers = _layers(model, wanted)
+    """The model with these layers (`0-15`; see `selection`; `encoder:0-3`: see `sides`). Numbers and config stay as
+    they are where layers that aren't the first ones are taken without `renumber`: that is a part of the model, and no
+    model."""
+    done = Operated(model)
+    for side, numbers in asked(wanted).items():
+        done = done.then(_sliced(done.model, _layers(done.model, side, numbers), renumber))
+    check_depth(done.model)
+    return done
+
+
+def _sliced(model: Checkpoint, layers: Layers, renumber: bool) -> Operated:
     if not renumber and not layers.whole:
         return _part(model, layers)
-    done = _moved(model, layers)
+    cut, told = (model, ()) if layers.side else narrowed(model, layers.kept, layers.stack.count)
+    done = replace(_moved(cut, layers), cut=told)
     if model.format == "gguf":
         keyed, changes = with_keys(done.model, gguf_keys(kvs(model.metadata), layers))
         return replace(done, model=keyed, changed=changes)
     config, changes = hf_config(model.config, layers)
-    return replace(done, model=with_config(done.model, config, changes), changed=changes)
+    notes = _unknown(_of_text(model.config), layers)
+    return replace(done, model=with_config(done.model, config, changes), changed=changes, notes=notes)
 
 
-def _layers(model: Checkpoint, wanted: str) -> Layers:
+def _layers(model: Checkpoint, side: str, wanted: str) -> Layers:
+    names = [e.name for e in model.index]
+    if side:
+        stack = of_side(names, side)
+        return Layers(stack, selection(wanted, stack.count), stack.count, side, _fixed(model))
+    check_one(names)
     stated = _stated(model)
-    stack = find((e.name for e in model.index), stated)
-    return Layers(stack, selection(wanted, stack.count), stated)
+    stack = find(names, stated)
+    return Layers(stack, selection(wanted, stack.count), stated, fixed=_fixed(model))
+
+
+def _fixed(model: Checkpoint) -> frozenset[str]:
+    """Tensors of a whole stack that have a number in their names: T5's position biases are called those of layer 0."""
+    try:
+        family, sizes = model.family, model.sizes
+    except WeighbridgeError:
+        return frozenset()  # a model without a table
+    dialect = model.dialect
+    places = family.expansion(dialect, sizes, family.prefix_of(dialect, model.logical, sizes)).places
+    unread = (name for name in family.dialects[dialect].drop if not placeholders(name))
+    return frozenset((*(name for name, place in places.items() if not place.named), *unread))
 
 
 def _stated(model: Checkpoint) -> int | None:
@@ -206,7 +269,7 @@ def _part(model: Checkpoint, layers: Layers) -> Operated:
     if len(set(layers.kept)) < len(layers.kept):
         raise UsageError("a layer that is taken twice needs a number of its own", hint="--renumber")
     taken = set(layers.kept)
-    entries = [e for e in model.index if (n := layers.stack.layer(e.name)) is None or n in taken]
+    entries = [e for e in model.index if (n := layers.layer(e.name)) is None or n in taken]
     note = (
         "the layers keep their numbers, and config and metadata are the whole model's: --renumber makes a model of them"
     )
@@ -215,7 +278,7 @@ def _part(model: Checkpoint, layers: Layers) -> Operated:
 
 def _gone(model: Checkpoint, layers: Layers) -> tuple[str, ...]:
     taken = set(layers.kept)
-    numbered = ((e.name, layers.stack.layer(e.name)) for e in model.index)
+    numbered = ((e.name, layers.layer(e.name)) for e in model.index)
     return tuple(name for name, n in numbered if n is not None and n not in taken)
 
 
@@ -225,7 +288,7 @@ def _moved(model: Checkpoint, layers: Layers) -> Operated:
     pairs = []
     for turn in range(max(map(len, again.values()))):
         for entry in model.index:
-            old = layers.stack.layer(entry.name)
+            old = layers.layer(entry.name)
             if old is None and not turn:
                 pairs.append((entry, entry.name))
             elif old is not None and turn < len(again.get(old, ())):
@@ -255,6 +318,17 @@ def hf_config(config: Mapping[str, Any], layers: Layers) -> tuple[dict[str, Any]
 
 
 def _changes(config: Mapping[str, Any], layers: Layers) -> Iterator[Change]:
+    after = _of_side(config, layers) if layers.side else _of_stack(config, layers)
+    for key, value in after.items():
+        if config.get(key) != value:
+            yield Change(key, config.get(key), value)
+
+
+def _of_side(config: Mapping[str, Any], layers: Layers) -> Mapping[str, Any]:
+    return hf_counts(config, layers.side, layers.stack.count, len(layers.kept))
+
+
+def _of_stack(config: Mapping[str, Any], layers: Layers) -> dict[str, Any]:
     extra = next((key for key in _EXTRA if config.get(key)), None)
     main = [k for k in layers.kept if layers.stated is None or k < layers.stated]
     if list(layers.kept[: len(main)]) != main:
@@ -268,9 +342,41 @@ def _changes(config: Mapping[str, Any], layers: Layers) -> Iterator[Change]:
             after[key] = rule(key, config[key], main, count)
     for pattern in _PATTERNS:
         after |= _pattern(config, pattern, main, count)
-    for key, value in after.items():
-        if config.get(key) != value:
-            yield Change(key, config.get(key), value)
+    for key, offset in _PERIODS.items():
+        after |= _period(config, key, offset, main)
+    return after | _sparse(config, main)
+
+
+def _period(config: Mapping[str, Any], key: str, offset: str, kept: Kept) -> dict[str, Any]:
+    """A period with another offset, where the layers that are left follow that. UsageError where they follow none."""
+    step, first = config.get(key), config.get(offset)
+    if not isinstance(step, int) or not isinstance(first, int):
+        return {} if step is None else {key: _step(key, step, kept, 0)}
+    other = [old % step == first for old in kept]
+    found = next((o for o in range(step) if [new % step == o for new in range(len(kept))] == other), None)
+    return {offset: found} if found is not None else {key: _step(key, step, kept, 0)}
+
+
+def _sparse(config: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
+    """Which layers have experts, where every n-th has and the layers that are left don't follow that: layer by layer
+    (Llama 4's `moe_layers`, Qwen's `mlp_only_layers`)."""
+    step, dense = config.get("interleave_moe_layer_step"), config.get("decoder_sparse_step")
+    if isinstance(step, int) and config.get("moe_layers") is None and not _regular(step, kept):
+        return {"moe_layers": [new for new, old in enumerate(kept) if (old + 1) % step == 0]}
+    if isinstance(dense, int) and not _regular(dense, kept):
+        only = config.get("mlp_only_layers") or ()
+        return {
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [new for new, old in enumerate(kept) if (old + 1) % dense or old in only],
+        }
+    return {}
+
+
+def _unknown(config: Mapping[str, Any], layers: Layers) -> tuple[str, ...]:
+    """Lists that may be of the layers, and for which no rule is known."""
+    count = layers.stated or layers.stack.count
+    lists = (k for k, v in config.items() if isinstance(v, list) and len(v) == count > _SHORT and k not in RULES)
+    return tuple(f"{key} has as many entries as there were layers, and stays as it is" for key in lists)
 
 
 def _pattern(config: Mapping[str, Any], pattern: Pattern, kept: Kept, count: int) -> dict[str, Any]:
@@ -292,6 +398,8 @@ def gguf_keys(keys: Mapping[str, KV], layers: Layers) -> dict[str, KV]:
     if said is None or not isinstance(said.value, str):
         raise FormatError("the GGUF doesn't say its architecture", field="general.architecture")
     front, kept, count = f"{said.value}.", layers.kept, layers.stack.count
+    if layers.side:
+        return gguf_counts(keys, front, layers.side, count, len(kept))
     inside = of_graph(said.value)
     out = {f"{front}block_count": KV("u32", len(kept))}
     for key, kv in keys.items():
@@ -300,7 +408,7 @@ def gguf_keys(keys: Mapping[str, KV], layers: Layers) -> dict[str, KV]:
             continue
         if kv.type.startswith("arr[") and len(kv.value) == count:
             out[key] = KV(kv.type, [kv.value[i] for i in kept])
-        elif name in GGUF_RULES:
+        elif name in GGUF_RULES and f"{front}{_TOLD.get(name)}" not in keys:
             out[key] = KV(kv.type, GGUF_RULES[name](name, kv.value, kept, count))
     out |= _extra_keys(keys, front, layers)
     return out | _window_keys(keys, said.value, layers)

@@ -38,25 +38,34 @@ class Stack:
         return f"{self.prefix}{to}{dot}{rest}"
 
 
-def find(names: Iterable[str], stated: int | None) -> Stack:
-    """The stack of a model whose config states this many layers. UnsupportedError where there is none, or several."""
+def _numbered(names: Iterable[str]) -> dict[str, set[int]]:
+    """What stands before a number in names, and which numbers."""
     found: dict[str, set[int]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
             found.setdefault(match["prefix"], set()).add(int(match["number"]))
+    return found
+
+
+def stacks(names: Iterable[str]) -> list[Stack]:
+    """All that is numbered from 0 up."""
+    return [Stack(prefix, len(ns)) for prefix, ns in _numbered(names).items() if max(ns) == len(ns) - 1]
+
+
+def find(names: Iterable[str], stated: int | None) -> Stack:
+    """The stack of a model whose config states this many layers. UnsupportedError where there is none, or several."""
+    found = _numbered(names)
     whole = {p: len(ns) for p, ns in found.items() if max(ns) == len(ns) - 1 and (stated is None or len(ns) >= stated)}
-    stacks = [Stack(prefix, count) for prefix, count in whole.items() if stated is not None or count > 1]
-    if len(stacks) == 1:
-        return stacks[0]
-    if exact := [s for s in stacks if s.count == stated]:
-        stacks = exact
-        if len(exact) == 1:
-            return exact[0]
+    likely = [Stack(prefix, count) for prefix, count in whole.items() if stated is not None or count > 1]
+    if exact := [s for s in likely if s.count == stated]:
+        likely = exact
+    if len(likely) == 1:
+        return likely[0]
     said = "" if stated is None else f" The config says {stated}."
-    if not stacks:
+    if not likely:
         have = ", ".join(f"{p}N ({len(ns)})" for p, ns in list(found.items())[:4]) or "none"
         raise UnsupportedError(f"no names are numbered from 0 up as layers are.{said}", hint=f"numbered names: {have}")
-    several = ", ".join(f"{s.prefix}N ({s.count})" for s in stacks[:4])
+    several = ", ".join(f"{s.prefix}N ({s.count})" for s in likely[:4])
     raise UnsupportedError(
         f"the model has several stacks of layers: {several}.{said}", hint="choose tensors by name: --keep, --drop"
     )
