@@ -159,9 +159,11 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
             yield f"{label}: config", _set((*at, "config"), [c + "_" for c in row["config"]])
         if "value" in row:
             yield f"{label}: value", _set((*at, "value"), _other(row["value"]))
-        for column in ("layers", "times", "over", "root", "less", "usual", "padded"):
+        for column in ("layers", "times", "over", "root", "less", "usual", "padded", "absent", "null", "whole"):
             if column in row:
                 yield f"{label}: {column}", _set((*at, column), ...)
+        if "absent" in row:
+            yield f"{label}: absent, another", _set((*at, "absent"), _other(row["absent"]))
         if "map" in row:
             yield f"{label}: map", _set((*at, "map"), {k: _other(v) for k, v in row["map"].items()})
         if "when" in row:

@@ -18,7 +18,13 @@ ENCODERS = (
 
 
 # classes that a case names and that are no head on another
-_BARE = ("T5ForConditionalGeneration", "T5EncoderModel", "Gemma3TextModel")
+_BARE = (
+    "T5ForConditionalGeneration",
+    "MT5ForConditionalGeneration",
+    "UMT5ForConditionalGeneration",
+    "T5EncoderModel",
+    "Gemma3TextModel",
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,10 @@ class Case:
     beyond: tuple[str, ...] = ()  # tensors that the reference can't convert: it gets the model without
     unheld: frozenset[str] = frozenset()  # settings that a GGUF doesn't hold and that change no number here
     folded: bool = False  # whether its GGUF has multipliers of the config in the weights, and so its way back
+    # tensors that the reference leaves out or calls otherwise: whose numbers (of which Hugging Face name) they are
+    kept: dict[str, str] = field(default_factory=dict)
+    told: tuple[str, ...] = ()  # how what a plan tells of llama.cpp's way to compute it begins
+    taken: str = ""  # the class that its GGUF is taken for, which computes the same (its model_type)
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
     twin: bool = False  # the reference converts none of its class: it is asked for the model of twins.STAND_INS
     mtp: bool = False  # a layer that predicts further tokens behind the others

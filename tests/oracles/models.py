@@ -275,7 +275,7 @@ def build(case: Case, folder: Path, *, dtype: str = "float32") -> Path:
     torch.manual_seed(0)
     model = getattr(transformers, case.head)(config) if case.head else auto.from_config(config)
     if (
-        case.config == "T5Config" and case.options.get("tie_word_embeddings") is False
+        case.head is not None and "T5For" in case.head and case.said.get("tie_word_embeddings") is False
     ):  # which the class ties all the same
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
     randomize(model, 20, case.spreads)
@@ -388,11 +388,15 @@ def load(folder: Path, *, embedding: bool = False, **config: Any) -> Any:
     classifier = settings.architectures[0].endswith("ForSequenceClassification")
     encoder = transformers.AutoModelForSequenceClassification if classifier else transformers.AutoModel
     auto = encoder if embedding else transformers.AutoModelForCausalLM
-    if settings.model_type == "t5":
+    if settings.model_type in ("t5", "mt5", "umt5"):
         auto = getattr(transformers, settings.architectures[0])
+    # of UMT5's class: whether what goes into the output is divided. Said before, it would part the embeddings.
+    late = {key: config.pop(key) for key in ("tie_word_embeddings",) if key in config}
     for key, value in config.items():
         setattr(settings, key, value)
     model = auto.from_pretrained(folder, config=settings, dtype=torch.float32, attn_implementation="eager")
+    for key, value in late.items():
+        setattr(model.config, key, value)
     return model.eval()
 
 

@@ -14,6 +14,7 @@ from weighbridge import api
 
 pytestmark = pytest.mark.oracle
 
+Maker = Callable[[str], Path]
 Converter = Callable[[str, str], Path]
 TOLERANCE = 5e-3  # as in test_llama_logits
 
@@ -35,6 +36,8 @@ def test_embeddings_equal_without_a_tokenizer(name: str, tmp_path: Path) -> None
         ("distilbert", "DistilBertModel"),
         ("roberta", "RobertaModel"),
         ("xlm-roberta", "XLMRobertaModel"),
+        ("bert-rank", "BertForSequenceClassification"),
+        ("distilbert-labels", "DistilBertForSequenceClassification"),
         ("roberta-labels", "RobertaForSequenceClassification"),
         ("xlm-roberta-rank", "XLMRobertaForSequenceClassification"),
     ],
@@ -44,6 +47,34 @@ def test_a_gguf_of_one_graph_goes_back_to_its_own_class(
 ) -> None:
     api.convert(gguf_of(name, "f32"), tmp_path / name, to="hf")
     assert json.loads((tmp_path / name / "config.json").read_text())["architectures"] == [classes]
+
+
+def test_a_distilbert_classifier_is_all_there_but_for_its_activation(folder_of: Maker, gguf_of: Converter) -> None:
+    """Its class has a ReLU in front of the output, for which llama.cpp has no word and takes tanh; a plan tells it."""
+    import torch
+
+    folder, ids = folder_of("distilbert-labels"), models.probe_of("distilbert-labels")
+    model = models.load(folder, embedding=True)
+    with torch.no_grad():
+        first = model.distilbert(torch.tensor([list(ids)])).last_hidden_state[:, 0]
+        numbers = model.classifier(torch.tanh(model.pre_classifier(first)))[0].numpy()
+    with llamacpp.Model(gguf_of("distilbert-labels", "f32")) as judge:
+        found = judge.embed(ids)
+    assert models.relative_error(found, numbers) < TOLERANCE
+    assert models.relative_error(found, models.embedding(folder, ids)) > 0.05
+    assert any("ReLU" in loss.what for loss in api.plan(folder, "elsewhere.gguf").losses)
+
+
+@pytest.mark.parametrize("name", ["t5-first", "mt5"])
+def test_how_a_tied_t5_s_logits_differ_is_told(name: str, gguf_of: Converter, folder_of: Maker) -> None:
+    """They are sqrt(d_model) times those of the class, and an untied one's are equal, of which nothing is told."""
+    told = [loss.what for loss in api.plan(folder_of(name), "elsewhere.gguf").losses if "sqrt(d_model)" in loss.what]
+    ids = models.probe_of(name)
+    with llamacpp.Model(gguf_of(name, "f32")) as judge:
+        found = judge.logits(ids)
+    times = 8.0 if told else 1.0  # of 64
+    assert bool(told) == (name == "t5-first")
+    assert models.relative_error(found, models.logits(folder_of(name), ids) * times) < 0.02
 
 
 def test_dense_layers_behind_the_pooling_are_told_as_lost(tmp_path: Path) -> None:

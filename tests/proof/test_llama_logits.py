@@ -54,7 +54,8 @@ def test_narrow_types_stay_near(name: str, dtype: str, gguf_of: Converter, expec
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.bert])
+# test_encoders.py has the one that llama.cpp computes otherwise
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.bert and n != "distilbert-labels"])
 def test_embedding_equals(name: str, dtype: str, gguf_of: Converter, folder_of: Maker) -> None:
     expected = models.embedding(folder_of(name), probe_of(name))
     with llamacpp.Model(gguf_of(name, dtype)) as model:

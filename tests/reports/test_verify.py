@@ -491,7 +491,8 @@ def an_added_token_without_an_embedding(folder: Path) -> None:
 @case("tokenizer/size", words="40 tokens")
 def more_words_than_embeddings(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
-    (folder / "vocab.txt").write_text("".join(f"w{i}\n" for i in range(40)))
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    (folder / "vocab.txt").write_text("".join(f"{w}\n" for w in (*special, *(f"w{i}" for i in range(35)))))
 
 
 @case("tokenizer/gguf-size", words="2 tokens")

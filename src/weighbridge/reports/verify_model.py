@@ -180,23 +180,26 @@ def vocab_size(repo: Repo) -> Iterator[Found]:
         yield Found(words, str(repo.root), hint="the tokenizer is another model's, or added tokens were not embedded")
 
 
+_RESERVED: Final = "<|reserved_token_"  # of tiktoken files, which count two more of them than Kimi K2 has rows
+
+
 def _tokens(repo: Repo) -> int | None:
-    """The largest token id plus one, from tokenizer.json, vocab.txt or tokenizer.model."""
-    data = beside.read(repo.root / "tokenizer.json", TOKENIZER_JSON)
-    if data is not None:
-        return _tokens_of_json(data)
-    data = beside.read(repo.root / "vocab.txt")
-    if data is not None:
-        return len(data.decode("utf-8", "replace").splitlines())
-    data = beside.read(repo.root / "tokenizer.model")
-    if data is None:
-        return None
-    from weighbridge.models.meta.tokenizer import sentencepiece
+    """The largest token id plus one, as a conversion reads the tokenizer (whatever files it is in), fillers at the end
+    aside; of one that no conversion takes as tokenizer.json numbers them."""
+    from weighbridge.models.meta.tokenizer import TokenType, from_hf
+
+    def read(name: str) -> bytes | None:  # what config.json says the size is must not stretch the vocabulary
+        return None if name == "config.json" else beside.read(repo.root / name, TOKENIZER_JSON)
 
     try:
-        return len(sentencepiece.parse(data).pieces)
+        vocab = from_hf(read, pre="default")  # a split of text that has no name yet has as many tokens
     except WeighbridgeError:
-        return None
+        data = read("tokenizer.json")
+        return None if data is None else _tokens_of_json(data)
+    fillers = (
+        kind == TokenType.UNUSED or t.startswith(_RESERVED) for t, kind in zip(vocab.tokens, vocab.types, strict=True)
+    )
+    return max((i for i, filler in enumerate(fillers) if not filler), default=-1) + 1 or None
 
 
 def _tokens_of_json(data: bytes) -> int | None:

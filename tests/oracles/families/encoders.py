@@ -22,6 +22,8 @@ _DISTILBERT: dict[str, Any] = {
     "max_position_embeddings": 128,
 }
 _SHARP = ((("q_lin.weight", "k_lin.weight"), (0.0, 0.22)),)
+_BERT: dict[str, Any] = _SMALL | {"max_position_embeddings": 128, "layer_norm_eps": 5e-2, "pad_token_id": 0}
+_POOLER = {"cls.weight": "bert.pooler.dense.weight", "cls.bias": "bert.pooler.dense.bias"}
 _ROBERTA: dict[str, Any] = _SMALL | {
     "max_position_embeddings": 130,  # two of which no token takes
     "layer_norm_eps": 5e-2,
@@ -229,6 +231,53 @@ CASES: dict[str, Case] = {
             unheld=_T5_UNHELD,
             older=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
             settings={"scale_decoder_outputs": False},
+            told=("config.json: tie_word_embeddings",),
+        ),
+        # mT5, which is T5 v1.1, and UMT5, each of whose blocks has its own bias of positions
+        Case(
+            "mt5",
+            "MT5Config",
+            "t5",
+            _T5 | {"num_layers": 3, "num_decoder_layers": 2},
+            said={"tie_word_embeddings": False},
+            head="MT5ForConditionalGeneration",
+            taken="t5",
+            spreads=_T5_SPREADS,
+            gelu=True,
+            tolerance=0.02,
+            unheld=_T5_UNHELD | {"model_type", "architectures"},
+            older=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+        ),
+        Case(
+            "mt5-tied",
+            "MT5Config",
+            "none",
+            _T5,
+            head="MT5ForConditionalGeneration",
+            taken="t5",
+            unheld=_T5_UNHELD | {"model_type", "architectures"},
+        ),
+        Case(
+            "umt5",
+            "UMT5Config",
+            "t5",
+            _T5 | {"num_layers": 3, "num_decoder_layers": 2},
+            said={"tie_word_embeddings": False, "n_positions": 256},
+            head="UMT5ForConditionalGeneration",
+            spreads=_T5_SPREADS,
+            gelu=True,
+            tolerance=0.02,
+            unheld=_T5_UNHELD,
+            settings={"tie_word_embeddings": False},
+        ),
+        Case(
+            "umt5-plain",
+            "UMT5Config",
+            "none",
+            _T5 | {"feed_forward_proj": "relu"},
+            head="UMT5ForConditionalGeneration",
+            unheld=_T5_UNHELD,
+            told=("config.json: tie_word_embeddings",),
         ),
         Case(
             "t5encoder",
@@ -249,6 +298,37 @@ CASES: dict[str, Case] = {
             head="T5EncoderModel",
             unheld=_T5_UNHELD | {"decoder_start_token_id", "is_encoder_decoder", "num_decoder_layers"},
         ),
+        # classifiers: a reranker with the pooler that its output wants, one whose two labels have no names, and one of
+        # DistilBERT's, whose activation llama.cpp has no word for
+        Case(
+            "bert-rank",
+            "BertConfig",
+            "wordpiece",
+            _BERT | {"num_labels": 1},
+            head="BertForSequenceClassification",
+            unheld=frozenset({"label2id"}),
+            kept=_POOLER,
+        ),
+        Case(
+            "bert-unnamed",
+            "BertConfig",
+            "wordpiece",
+            _BERT,
+            head="BertForSequenceClassification",
+            added={"bert.classifier.output_labels": ["LABEL_0", "LABEL_1"]},
+            kept=_POOLER | {"cls.output.weight": "classifier.weight", "cls.output.bias": "classifier.bias"},
+        ),
+        Case(
+            "distilbert-labels",
+            "DistilBertConfig",
+            "wordpiece",
+            _DISTILBERT | _LABELS,
+            head="DistilBertForSequenceClassification",
+            spreads=_SHARP,
+            unheld=frozenset({"label2id"}),
+            vocabulary={"tokenizer.ggml.bos_token_id": 2},
+            told=("config.json: architectures",),
+        ),
         # two labels without a name: the reference says nothing of them, and llama.cpp then looks for one
         Case(
             "roberta-labels",
@@ -256,6 +336,8 @@ CASES: dict[str, Case] = {
             "roberta",
             _ROBERTA,
             head="RobertaForSequenceClassification",
+            # which older files hold, and nothing computes with
+            further={"roberta.pooler.dense.weight": (64, 64), "roberta.pooler.dense.bias": (64,)},
             vocabulary={"tokenizer.ggml.merges": ["a b"]},
             added={"bert.classifier.output_labels": ["LABEL_0", "LABEL_1"]},
         ),
@@ -298,6 +380,7 @@ UNSAID: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 16,
     },
     "t5": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
+    "umt5": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
     "t5encoder": {"feed_forward_proj": "gated-silu", "relative_attention_max_distance": 64},
     "nomic-bert": {
         "hidden_act": "gelu",

@@ -174,9 +174,10 @@ CASES: dict[str, Case] = {
         _case(
             "qwen35moe",
             "Qwen3_5MoeTextConfig",
-            _QWEN35_MOE,
+            _QWEN35_MOE | {"rope_parameters": _SECTIONS},
             tokenizer="qwen",
             recorded=("hf5",),
+            unheld=frozenset({"rope", "rope_parameters"}),  # as above
             flags=("--no-mtp",),
             beside=("mtp.fc.weight",),
         ),

@@ -170,6 +170,7 @@ def effective(
     out["full_attention_every"] = every(out.get("layer_types"), "full_attention")
     out["gated"] = str(out.get("feed_forward_proj", "")).startswith("gated")  # T5
     out["labels"] = labels(config)
+    out["classifies"] = _classifies(config)
     out["output_labels"] = out["labels"] or (_DUMMIES if _classifies(config) else None)
     return out
 

@@ -116,6 +116,7 @@ class Family:
             same = [a for a in self.architectures.values() if a.model_type == whole.get("model_type")]
             architecture = (*same, architecture)[0]
         facts = effective(whole, architecture.defaults, architecture.null, architecture.full_layers)
+        facts.setdefault("model_type", architecture.model_type)
         count = self._layer_count("hf", facts) if self.kinds else 0
         return {**facts, "layer_count": count, "layer_sets": layer_sets(self.kinds, "hf", facts, count)}
 

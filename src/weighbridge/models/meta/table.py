@@ -263,11 +263,14 @@ def _implied(config: dict[str, Any], family: Family) -> None:
 
 def _lessened(config: dict[str, Any], architecture: Architecture, family: Family) -> None:
     """What a GGUF counts without a config's number (positions behind the padding token) gets it back; a tokenizer that
-    doesn't say the number is taken to have the class's own."""
-    for row in table().rules(family).keys:
+    doesn't say the number is taken to have the class's own, where its absence doesn't mean that there is none."""
+    rows = table().rules(family).keys
+    none = {row.back[0] for row in rows if row.null}
+    for row in rows:
         if row.less:
             if evaluate(row.less, config) is None:
-                config |= {k: v for k, v in architecture.defaults.items() if k in row.less and config[k] is None}
+                said = {k: v for k, v in architecture.defaults.items() if k in row.less and k not in none}
+                config |= {k: v for k, v in said.items() if config[k] is None}
             config[row.back[0]] += evaluate(row.less, config) or 0
 
 
