@@ -126,7 +126,10 @@ def judge_fit(family: Family, model: str) -> None:
 
 _ALONE = {"lm_head.weight", "vocab_projector.weight", "decoder.weight"}  # may be absent: then it is the embedding
 # How transformers calls what sees, beside what writes.
-_SEEING = ("vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.")
+_SEEING = (
+    "vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.",
+    "model.embed_vision.",
+)  # fmt: skip
 _HEADED = {"qwen", "codeshell", "gpt-oss", "falcon-h1", "apertus", "gptj"}  # whose output never is the embedding
 
 

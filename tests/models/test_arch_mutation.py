@@ -149,6 +149,11 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
             yield f"together: order {i}", _set(("dialect", name, "together", i), group[::-1])
 
 
+_COLUMNS = (
+    "layers", "others", "means", "times", "over", "root", "less", "usual", "padded", "absent", "null", "whole",
+)  # fmt: skip
+
+
 def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
     """Every own key-value wrong in each of its columns, and whatever else ties a config to a GGUF left out."""
     for i, row in enumerate(meta.get("key", ())):
@@ -159,7 +164,7 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
             yield f"{label}: config", _set((*at, "config"), [c + "_" for c in row["config"]])
         if "value" in row:
             yield f"{label}: value", _set((*at, "value"), _other(row["value"]))
-        for column in ("layers", "times", "over", "root", "less", "usual", "padded", "absent", "null", "whole"):
+        for column in _COLUMNS:
             if column in row:
                 yield f"{label}: {column}", _set((*at, column), ...)
         if "absent" in row:

@@ -247,7 +247,8 @@ def randomize(model: Any, seed: int, spreads: Spreads = ()) -> None:
 
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        learnt = ((name, b) for name, b in model.named_buffers() if name.endswith("layer_scalar"))  # of Gemma 4
+        for name, parameter in (*model.named_parameters(), *learnt):
             parameter.copy_(drawn(name, parameter.shape, generator, spreads))
         for name, buffer in model.named_buffers():
             if name.endswith(_BUFFERS):
@@ -326,8 +327,10 @@ def _respell(path: Path) -> None:
 
 
 def respelled(config: dict[str, Any]) -> dict[str, Any]:
-    """A config of transformers 5 in the words of transformers 4."""
+    """A config of transformers 5 in the words of transformers 4, a younger class's in those of its first."""
     config = dict(config)
+    if config["model_type"] == "gemma4_text":
+        return _in_words(config)
     scaling = dict(config.pop("rope_parameters", None) or {})
     if scaling:
         full = dict(scaling.get("full_attention", scaling))
@@ -350,6 +353,15 @@ def respelled(config: dict[str, Any]) -> dict[str, Any]:
     if "text_config" in config:
         config["text_config"] = respelled(config["text_config"])
     return config
+
+
+def _in_words(config: dict[str, Any]) -> dict[str, Any]:
+    """A Gemma 4's config as it is published: what layers that attend to all tokens have, once for all of them."""
+    own = next(iter(config.pop("per_layer_config", {}).values()), None)
+    if own is None:
+        return config
+    keys = {"num_global_key_value_heads": own.get("num_key_value_heads")}
+    return {**config, "global_head_dim": own["head_dim"], **keys}
 
 
 def _write_pooling(folder: Path, size: int) -> None:

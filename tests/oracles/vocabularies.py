@@ -251,6 +251,21 @@ def write_gemma(folder: Path) -> None:
     _json(folder / "tokenizer_config.json", _SPM_CONFIG | {"tokenizer_class": "GemmaTokenizer"})
 
 
+def write_gemma4(folder: Path) -> None:
+    """tokenizer.json as Gemma 4 has it: the vocabulary as BPE over characters, spaces written as U+2581, nothing put in
+    front but the first token."""
+    write_sentencepiece_json(folder)
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    back = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+    tokenizer["pre_tokenizer"] = split
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    _json(path, tokenizer)
+    _json(folder / "tokenizer_config.json", _SPM_CONFIG | {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
 def write_glm(folder: Path) -> None:
     """tokenizer.json as GLM-4 has it: Llama 3's pattern, tokens that the reference looks for by name."""
     from tokenizers import models
@@ -429,6 +444,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "modernbert": write_modernbert,
     "glm": write_glm,
     "gemma": write_gemma,
+    "gemma4": write_gemma4,
     "spm": write_sentencepiece,
     "spm-json": write_sentencepiece_json,
     "bpe": write_byte_level,
@@ -445,6 +461,7 @@ SIZES = {
     "modernbert": BPE_SIZE,
     "glm": BPE_SIZE,
     "gemma": SPM_SIZE,
+    "gemma4": SPM_SIZE,
     "spm": SPM_SIZE,
     "spm-json": SPM_SIZE,
     "bpe": BPE_SIZE,
@@ -461,6 +478,7 @@ PRE = {
     "modernbert": "modern-bert",
     "glm": "chatglm-bpe",
     "gemma": None,
+    "gemma4": None,
     "spm": None,
     "spm-json": None,
     "bpe": LLAMA3_PRE,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,14 +20,27 @@ import weighbridge
 
 pytestmark = pytest.mark.oracle
 
-# (class of the part, bound of llama.cpp's logits as in test_llama_logits)
+
+class Seeing(NamedTuple):
+    """The class of the part that writes, the bound of llama.cpp's logits as in test_llama_logits, what stands before
+    the part's names, and what instead where it is all."""
+
+    part: str
+    bound: float
+    front: str = "language_model."
+    alone: str = ""
+
+    def renamed(self, name: str) -> str:
+        return self.alone + name.removeprefix(self.front)
+
+
 SEEING = {
-    "gemma3-seeing": ("Gemma3ForCausalLM", 1e-2),
-    "llama4-seeing": ("Llama4ForCausalLM", 5e-4),
-    "ministral3-seeing": ("Ministral3ForCausalLM", 5e-4),
-    "mistral3-small": ("MistralForCausalLM", 5e-4),
+    "gemma3-seeing": Seeing("Gemma3ForCausalLM", 1e-2),
+    "gemma4-seeing": Seeing("Gemma4ForCausalLM", 1e-2, "model.language_model.", "model."),
+    "llama4-seeing": Seeing("Llama4ForCausalLM", 5e-4),
+    "ministral3-seeing": Seeing("Ministral3ForCausalLM", 5e-4),
+    "mistral3-small": Seeing("MistralForCausalLM", 5e-4),
 }
-PART = "language_model."
 
 
 def probe(name: str) -> tuple[int, ...]:
@@ -78,13 +92,13 @@ def test_computes_what_the_whole_computes_for_a_text(
 ) -> None:
     with llamacpp.Model(gguf(name)) as model:
         found = model.logits(probe(name))
-    assert models.relative_error(found, logits(folder(name), probe(name))) < SEEING[name][1]
+    assert models.relative_error(found, logits(folder(name), probe(name))) < SEEING[name].bound
 
 
 @pytest.mark.parametrize("name", SEEING)
 def test_what_is_left_out_is_told(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
     """Every tensor that isn't of the part is counted, whatever the target."""
-    others = [n for n in tensors(folder(name)) if not n.startswith(PART)]
+    others = [n for n in tensors(folder(name)) if not n.startswith(SEEING[name].front)]
     for target, to in (("model.gguf", "gguf"), ("mlx", "mlx")):
         plan = weighbridge.plan(folder(name), tmp_path / target, to=to, pre=families.CASES[name].pre)
         told = [str(loss) for loss in plan.losses if "another part of the model" in str(loss)]
@@ -98,10 +112,11 @@ def test_comes_back_as_the_part(
 ) -> None:
     back = ours.to_folder(gguf(name), tmp_path / name)
     found, original = tensors(back), tensors(folder(name))
-    part = {n.removeprefix(PART): t for n, t in original.items() if n.startswith(PART)}
+    seeing = SEEING[name]
+    part = {seeing.renamed(n): t for n, t in original.items() if n.startswith(seeing.front)}
     assert found.keys() == part.keys()
     assert [n for n in part if not found[n].equal(part[n])] == []
-    assert json.loads((back / "config.json").read_text())["architectures"] == [SEEING[name][0]]
+    assert json.loads((back / "config.json").read_text())["architectures"] == [SEEING[name].part]
     assert np.array_equal(logits(back, probe(name)), logits(folder(name), probe(name)))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
@@ -62,9 +62,13 @@ def multiplier(path: str, values: Config) -> float:
 
 def evaluate(expression: str, values: Config) -> int | None:
     """`a/b/2`, `a*4`, `a-b` over sizes, strictly left to right (a division is floored, as transformers does), `#a` the
-    length of a list, `each a` what every layer has that has any; None where one is absent or null."""
+    length of a list, `each a` what every layer has that has any, `a of SET` what each of a set's layers has (`values`
+    has the sets); None where one is absent or null, or the set is empty."""
     if expression.startswith("each "):
         return by_layer(values.get(expression[5:]), expression[5:])
+    key, among, name = expression.partition(" of ")
+    if among:
+        return of_layers(values.get(key), key, values["layer_sets"][name])
     if expression.startswith("#"):
         listed = values.get(expression[1:])
         return len(listed) or None if listed is not None else None
@@ -86,6 +90,18 @@ def by_layer(value: Any, name: str) -> int | None:
         return None if value is None else integer(value, name)
     found = {integer(v, name) for v in value} - {0}
     return _scalar(sorted(found), name) if len(found) > 1 else max(found, default=0)
+
+
+def of_layers(value: Any, name: str, layers: Collection[int]) -> int | None:
+    """The one number that these layers have in a list with an entry for each layer; a number is that of all."""
+    if value is None or not layers:
+        return None
+    if not hasattr(value, "__len__"):
+        return integer(value, name)
+    if len(value) <= max(layers):
+        raise FormatError("hasn't an entry for each layer", field=name, expected=max(layers) + 1, found=len(value))
+    found = {integer(value[i], name) for i in layers}
+    return _scalar(sorted(found), name) if len(found) > 1 else found.pop()
 
 
 def _scalar(value: Any, name: str) -> int:
@@ -156,6 +172,7 @@ def effective(
             out[key] = listed[0]
     if full_layers and out.get("layer_types") is None:
         out["layer_types"] = layer_types(full_layers, out)
+    out |= unlike_layers(out)
     if (word := next((w for w in THETA if w in defaults), None)) is not None:
         out["rope_sliding"] = sliding_rope(out)
         share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"  # GPT-NeoX has its own word
@@ -198,6 +215,47 @@ def adjusted_width(config: Config) -> dict[str, Any]:
         width = width if multiplier is None else int(number(multiplier, "block_ffn_dim_multiplier") * width)
         width = multiple * ((width + multiple - 1) // multiple)
     return {"intermediate_size": width, "block_auto_adjust_ff_dim": False}
+
+
+_OF_FULL: Final = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+
+
+def unlike_layers(config: Config) -> dict[str, Any]:
+    """What Gemma 4's layers have that not all of them have: those that attend to all tokens heads of another width, and
+    another number of keys where these are the values too; those that share keys maybe a feed forward of twice the
+    width. transformers 5.23 writes the first by layer (`per_layer_config`), published configs and mlx-lm in words of
+    their own (configuration_gemma4.py). The last layer always attends to all tokens."""
+    if "global_head_dim" not in config:
+        return {}
+    kinds = list(config.get("layer_types") or ())
+    kinds[-1:] = ["full_attention"] if kinds else []
+    full = {i for i, kind in enumerate(kinds) if kind == "full_attention"}
+    doubled = 2 if config.get("use_double_wide_mlp") else 1
+    width = evaluate("intermediate_size", config)
+    out = {"layer_types": kinds, "shared_intermediate_size": None if width is None else doubled * width}
+    listed = config.get("per_layer_config")
+    if listed is None:
+        return out if config.get("attention_k_eq_v") else {**out, "num_global_key_value_heads": None}
+    said = {i: own for i, own in _by_number(listed, "per_layer_config").items() if own}
+    if said.keys() - full or any(own != said[min(said)] or own.keys() - _OF_FULL.keys() for own in said.values()):
+        raise FormatError(
+            "says something else than this family's table describes", field="per_layer_config", found=listed,
+            expected="head_dim and num_key_value_heads, the same in all layers that attend to all tokens",
+        )  # fmt: skip
+    if said and said.keys() != full:
+        raise FormatError("doesn't say it of all layers that attend to all tokens", field="per_layer_config")
+    own = said[min(said)] if said else {}
+    return {**out, "global_head_dim": own.get("head_dim", config.get("head_dim")),
+            "num_global_key_value_heads": own.get("num_key_value_heads")}  # fmt: skip
+
+
+def _by_number(value: Any, key: str) -> dict[int, Mapping[str, Any]]:
+    """An object whose keys are the numbers of layers, and whose values are objects."""
+    if not isinstance(value, Mapping) or not all(isinstance(own, Mapping) for own in value.values()):
+        raise FormatError("is not an object of objects", field=key, found=repr(value)[:80])
+    if any(not str(number).isdigit() for number in value):
+        raise FormatError("isn't by the numbers of layers", field=key, found=sorted(map(str, value)))
+    return {int(number): own for number, own in value.items()}
 
 
 def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:

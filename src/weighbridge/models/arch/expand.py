@@ -7,13 +7,14 @@ name. Pure arithmetic over shapes, no numpy, so that inspecting a file costs not
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, product
 from typing import Any, NamedTuple
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import MAPPED_TENSORS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.config import multiplier
@@ -194,7 +195,11 @@ def expand(
         layer = next(iter(index))
         plans = [_held(p, range(counts[layer]), spare, gone) if p.lead == (layer,) else p for p in plans]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
-    places = {place.name: place for place in _places(plans, counts)}
+    listed = [*_places(plans, counts)]
+    places = {place.name: place for place in listed}
+    if len(places) < len(listed):
+        twice = next(name for name, n in Counter(place.name for place in listed).items() if n > 1)
+        raise UsageError(f"two rows of the table have the {dialect.name} name {twice}")
     dropped = frozenset(name for template in dialect.drop for name in run(template, counts, prefix))
     return Expansion(places, dropped)
 

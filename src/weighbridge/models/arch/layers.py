@@ -9,6 +9,7 @@ A set is stated in one of these ways, the first whose keys are there:
     KEY           an array with an entry for each layer, which is there, true or not zero; one value: all layers or none
     @NAME         whether a GGUF has this tensor ({l}: the layer)
     !SET, SET     the layers that aren't in other sets; `!` and one of these ways: that it doesn't say
+    SET if WAY    those of another set that one of these ways says too; `SET unless WAY`: that it doesn't
 
 Pure functions over parsed JSON and metadata; what contradicts the number of layers is a FormatError.
 """
@@ -17,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.models.arch.config import evaluate
 
 Layers = frozenset[int]
+_CONDITIONS: Final = {" if ": frozenset[int].intersection, " unless ": frozenset[int].difference}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ def layer_sets(kinds: Mapping[str, Kind], side: str, values: Mapping[str, Any], 
 
 def _read(source: str, values: Mapping[str, Any], count: int, known: Mapping[str, Layers]) -> Layers | None:
     """The layers that one source says; None where its keys are absent."""
+    for word, kept in _CONDITIONS.items():
+        if word in source:
+            name, _, way = source.partition(word)
+            told = _read(way, values, count, known)
+            return None if told is None else kept(known[name], told)
     if source.startswith("!"):
         names = [name.strip() for name in source[1:].split(",")]
         named = set(names) <= known.keys()
@@ -100,8 +107,10 @@ def as_config(kinds: Mapping[str, Kind], sets: Mapping[str, Layers], count: int)
     out: dict[str, Any] = {}
     for name, kind in ((n, k) for n, k in kinds.items() if not k.spare):
         source, layers = kind.hf[0], sets[name]
-        if source.startswith("["):
-            out |= _periodic(source, layers, count)
+        if word := next((word for word in _CONDITIONS if word in source), None):
+            out |= _flag(source, word, layers, sets)
+        elif source.startswith("["):
+            out |= _periodic(source, layers, count) if source.count(":") > 1 else {}  # else sizes of their own say it
         elif source.startswith("in "):
             out[source[3:]] = sorted(layers)
         elif not source.startswith("!"):
@@ -112,6 +121,12 @@ def as_config(kinds: Mapping[str, Kind], sets: Mapping[str, Layers], count: int)
     if unsaid := next((key for key, v in out.items() if isinstance(v, list) and None in v), None):
         raise FormatError("a layer is of no kind that a config has a word for", field=unsaid, found=out[unsaid])
     return out
+
+
+def _flag(source: str, word: str, layers: Layers, sets: Mapping[str, Layers]) -> dict[str, bool]:
+    """The key of a condition, which a config says once for all layers of the other set; nothing where that has none."""
+    name, _, key = source.partition(word)
+    return {key: bool(layers) == (word == " if ")} if sets[name] else {}
 
 
 def _periodic(source: str, layers: Layers, count: int) -> dict[str, int]:

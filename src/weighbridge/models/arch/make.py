@@ -72,6 +72,28 @@ def llama3_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
     return llama3(base, dim, factor, low, high, trained)
 
 
+_STILL: Final = 1e30  # what llama.cpp divides the frequency of a pair by that isn't to turn
+
+
+def proportional_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """`rope_freqs.weight` of layers that turn a leading share of their pairs, spread over the whole head, and leave the
+    others as they are; conversion/gemma.py `Gemma4Model.generate_extra_tensors` (llama.cpp b11549)."""
+    rope, half = config.get("rope") or {}, (evaluate("global_head_dim", config) or 0) // 2
+    share = number(rope.get("partial_rotary_factor", 1.0), "partial_rotary_factor")
+    if not 0 <= share <= 1:
+        raise FormatError("is no share of a head", field="partial_rotary_factor", found=share)
+    turning = int(half * share) if rope.get("rope_type") == "proportional" else half
+    return (1.0,) * turning + (f32(_STILL),) * (half - turning)
+
+
+def proportional_parameters(values: Sequence[float], base: float) -> dict[str, Any] | None:
+    """The rope parameters that give these factors."""
+    turning = values.count(1.0) if isinstance(values, tuple | list) else 0
+    if not values or list(values) != [1.0] * turning + [f32(_STILL)] * (len(values) - turning):
+        return None
+    return {"rope_type": "proportional", "partial_rotary_factor": turning / len(values)}
+
+
 def longrope_factors(key: str, config: Mapping[str, Any]) -> tuple[float, ...] | None:
     """`rope_factors_long.weight` or `rope_factors_short.weight` of a config that scales each frequency by its own."""
     rope = config.get("rope") or {}
@@ -123,9 +145,16 @@ def _candidates(values: Sequence[float], base: float, factor: float) -> Iterator
 MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | None]]] = MappingProxyType(
     {
         "llama3_factors": llama3_factors,
+        "proportional_factors": proportional_factors,
         "longrope_long_factors": partial(longrope_factors, "long_factor"),
         "longrope_short_factors": partial(longrope_factors, "short_factor"),
     }
+)
+
+
+# The way back from `rope_freqs.weight`: the parameters, given the base frequency; None where there are none.
+RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] | None]]] = MappingProxyType(
+    {"llama3_factors": llama3_parameters, "proportional_factors": proportional_parameters}
 )
 
 

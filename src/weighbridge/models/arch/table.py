@@ -139,12 +139,11 @@ class Family:
     def sizes_from_gguf(self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()) -> Sizes:
         """The sizes that a GGUF's key-values state. `names`: its tensors, which may tell the class."""
         view = ArchView(metadata, self.gguf, names)
+        if self.kinds:
+            view.layer_sets = layer_sets(self.kinds, "gguf", view, self._layer_count("gguf", view))
         values = {s: self._first(size.gguf, view, s, size) for s, size in self.sizes.items()}
         architecture = self.architecture_of_gguf(metadata, names).name
-        if not self.kinds:
-            return Sizes(_known_only(values), architecture)
-        layers = layer_sets(self.kinds, "gguf", view, self._layer_count("gguf", view))
-        return Sizes(_known_only(values), architecture, layers=tuple(layers.items()))
+        return Sizes(_known_only(values), architecture, layers=tuple(view.layer_sets.items()))
 
     def _first(self, sources: Sequence[str], values: Mapping[str, Any], symbol: str, size: Size) -> int | None:
         for source in sources:
@@ -191,8 +190,7 @@ class Family:
         """All names of a dialect for a model of these sizes (kept: it is asked for again and again)."""
         column = self._dialect(dialect)
         if prefix is None:
-            wanted = self.architectures[sizes.architecture].prefix
-            prefix = wanted if wanted in column.prefixes else column.prefixes[0]
+            prefix = self._usual_prefix(column, self.architectures[sizes.architecture].prefix)
         key = (dialect, prefix, sizes)
         if key not in self._expansions:
             while len(self._expansions) >= 8:  # a few models at a time, not all there ever were
@@ -200,6 +198,14 @@ class Family:
             named = self.rows, self.role_indices, self.index
             self._expansions[key] = expand(column, *named, sizes, prefix, self._spare(sizes))
         return self._expansions[key]
+
+    def _usual_prefix(self, column: Dialect, wanted: str) -> str:
+        """A class's prefix, or what stands in its place among this dialect's own."""
+        if wanted in column.prefixes:
+            return wanted
+        plain = self.dialects["hf"].prefixes
+        matched = len(plain) == len(column.prefixes) and wanted in plain
+        return column.prefixes[plain.index(wanted) if matched else 0]
 
     def _spare(self, sizes: Sizes) -> frozenset[int]:
         """The layers whose tensors may all be absent."""

@@ -28,8 +28,9 @@ def recognised(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: 
 def held_of(family: Family, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
     """How many of a dialect's names are held."""
     counts = index_counts(family.index, sizes)
-    templates = [t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes)]
-    return sum(name in held for t in templates for name in run(t.name, counts, prefix))
+    templates = (t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes))
+    names = dict.fromkeys(t.name for t in templates)  # rows for some of the layers each may share one
+    return sum(name in held for template in names for name in run(template, counts, prefix))
 
 
 def _cuts_otherwise(family: Family, dialect: str) -> bool:

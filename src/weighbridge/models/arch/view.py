@@ -8,12 +8,15 @@ from typing import Any
 
 class ArchView(Mapping[str, Any]):
     """A GGUF's key-values by their names inside the architecture (`block_count` for `llama.block_count`); `@name`:
-    whether it has that tensor."""
+    whether it has that tensor. `layer_sets`: the sets of its layers, once they are known."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str, names: Container[str] = ()) -> None:
         self._metadata, self._architecture, self._names = metadata, architecture, names
+        self.layer_sets: Mapping[str, frozenset[int]] = {}
 
     def __getitem__(self, key: str) -> Any:
+        if key == "layer_sets":
+            return self.layer_sets
         if key.startswith("@"):
             return key[1:] in self._names
         return self._metadata[key if key.startswith(("general.", "tokenizer.")) else f"{self._architecture}.{key}"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
@@ -41,6 +41,7 @@ class KeyRow:
     back: tuple[str, ...]  # empty: nothing
     absent: Any = None  # what is written where the config says nothing
     null: bool = False  # a GGUF without the key means a null
+    unsaid: Any = None  # ... or this
     times: float = 1.0  # what the config's number is multiplied by
     token: str | None = None  # the number of this token
     last: bool = False  # after all of the tokenizer's
@@ -57,6 +58,8 @@ class KeyRow:
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
     padded: int = 0  # a list is filled up with zeros to this length; a zero in the last place doesn't come back
     layers: str | None = None  # a list by layer: the value in the layers of this set, zero in the others; or whether
+    others: str = ""  # what the config says for the others
+    means: Mapping[str, Any] = field(default_factory=dict)  # what a config says beside that a GGUF with the key is of
 
     def key(self, architecture: str) -> str:
         return self.name.replace("{a}", architecture)
@@ -158,10 +161,10 @@ def _own_rules(meta: Mapping[str, Any], shared: tuple[KeyRow, ...]) -> Rules:
 
 def _in_place(first: Sequence[KeyRow], own: Sequence[KeyRow]) -> Iterator[KeyRow]:
     """The rows of `own` after the others, or in the place of one of them."""
-    instead = {row.name: row for row in own if row.instead}
+    instead = {row.name: [r for r in own if r.instead and r.name == row.name] for row in own if row.instead}
     if unknown := instead.keys() - {row.name for row in first}:
         raise UsageError(f"no shared key-value is called {min(unknown)}")
-    yield from (instead.get(row.name, row) for row in first)
+    yield from (r for row in first for r in instead.get(row.name, [row]))
     yield from (row for row in own if not row.instead)
 
 
@@ -199,11 +202,12 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
     known = "back" not in row
     return KeyRow(
         row["name"], row["type"], config, row.get("value"), row.get("map", {}), when, families, restored,
-        absent=row.get("absent"), null=row.get("null", False), times=row.get("times", 1.0), token=row.get("token"),
+        absent=row.get("absent"), null=row.get("null", False), unsaid=row.get("unsaid"),
+        times=row.get("times", 1.0), token=row.get("token"),
         last=row.get("last", False), first=row.get("first", False), less=row.get("less", ""),
         usual=row.get("usual"),
         instead=row.get("instead", False), known_back=known, whole=row.get("whole", False),
-        layers=row.get("layers"),
+        layers=row.get("layers"), others=row.get("others", ""), means=row.get("means", {}),
         over=row.get("over", ""), root=row.get("root", ""), padded=row.get("padded", 0),
     )  # fmt: skip
 
@@ -284,9 +288,10 @@ def _mapped(row: KeyRow, value: Any) -> Any:
 
 
 def _by_layer(row: KeyRow, config: Mapping[str, Any], value: Any) -> list[Any]:
-    """The value in the layers of the row's set, nothing of its kind in the others."""
+    """The value in the layers of the row's set, in the others another one or nothing of its kind."""
     layers, count = config["layer_sets"][row.layers], config["layer_count"]
-    return [value if i in layers else type(value)() for i in range(count)]
+    other = lookup(config, row.others) if row.others else type(value)()
+    return [value if i in layers else other for i in range(count)]
 
 
 def _holds(value: Any, wanted: Sequence[Any]) -> bool:

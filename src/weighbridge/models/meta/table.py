@@ -13,11 +13,22 @@ from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.config import LOCAL_THETA, THETA, evaluate, integer, layer_types, number
+from weighbridge.models.arch.config import LOCAL_THETA, THETA, evaluate, integer, layer_types, number, of_layers
 from weighbridge.models.arch.layers import as_config
-from weighbridge.models.arch.make import llama3_parameters
+from weighbridge.models.arch.make import RESTORED
 from weighbridge.models.arch.table import Architecture, Family
-from weighbridge.models.meta.keys import from_value, implied, is_list, lookup, shortest, store, table, to_kv, understood
+from weighbridge.models.meta.keys import (
+    KeyRow,
+    from_value,
+    implied,
+    is_list,
+    lookup,
+    shortest,
+    store,
+    table,
+    to_kv,
+    understood,
+)
 
 Vectors = Callable[[str], Sequence[float] | None]
 
@@ -122,11 +133,12 @@ def gguf_to_config(
     """
     architecture = family.architecture_of_gguf(metadata, tensors)
     config = {k: v for k, v in architecture.defaults.items() if k not in ("rope_theta", "rope_parameters")}
-    known = _restore(config, metadata, family)
+    layers = _layers(metadata, family, tensors)
+    known = _restore(config, metadata, family, layers)
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
-    config |= _kinds(metadata, family, tensors)
+    config |= as_config(family.kinds, layers.sets, layers.count)
     _by_presence(config, family, tensors)
     if architecture.full_layers and config.get("layer_types") is None:
         config["layer_types"] = layer_types(architecture.full_layers, config)
@@ -142,20 +154,45 @@ def gguf_to_config(
     return HfConfig(dict(sorted(config.items())), generation, losses)
 
 
-def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> set[str]:
+class _Layers(NamedTuple):
+    """A GGUF's layers: the family's sets of them, and how many there are."""
+
+    sets: Mapping[str, frozenset[int]]
+    count: int
+
+
+def _layers(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> _Layers:
+    if not family.kinds:
+        return _Layers({}, 0)
+    sizes = family.sizes_from_gguf(metadata, tensors)
+    return _Layers(dict(sizes.layers), sizes[next(iter(family.index.values()))])
+
+
+def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family, layers: _Layers) -> set[str]:
     """Every row that gives something back; the keys that any row speaks of."""
     known = set()
     for row in table().rules(family).keys:
         key = row.key(family.gguf)
         if key not in metadata or row.type.startswith("arr") == is_list(metadata[key]):
             known.add(key)
-        if row.null and key not in metadata:
-            store(config, row.back[0], None)
-        if row.back and key in metadata and understood(row, metadata[key]):
+        if (row.null or row.unsaid is not None) and key not in metadata:
+            store(config, row.back[0], row.unsaid)
+        if row.others and key in metadata and understood(row, metadata[key]):
+            _restore_both(config, row, metadata[key], layers)
+        elif row.back and key in metadata and understood(row, metadata[key]):
             own = next(((c,) for c in row.config if row.known_back and c in config), row.back)
             for place in own:
                 store(config, place, from_value(row, metadata[key], config))
     return known
+
+
+def _restore_both(config: dict[str, Any], row: KeyRow, value: Sequence[Any], layers: _Layers) -> None:
+    """What a list says of the layers of a set, and of the others."""
+    within = layers.sets[row.layers or ""]
+    for place, some in ((row.back, within), ((row.others,), frozenset(range(layers.count)) - within)):
+        if place and (said := of_layers(value, row.name, some)) is not None:
+            config[place[0]] = said
+    config |= row.means
 
 
 def _rotary(
@@ -165,7 +202,9 @@ def _rotary(
     """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too. Where layers with a
     window rotate in another way, 5's spelling stands beside: 4 has words for them in few classes alone."""
     own = {k.removeprefix("rope."): v for k, v in implied(table().rules(family), config).items() if k[:5] == "rope."}
-    rope, sliding = {**config.pop("rope", {}), **own}, config.pop("rope_sliding", None)
+    newer = "full_attention" in _plain_defaults(family).get("rope_parameters", {})  # a class that no older version has
+    rope = {**config.pop("rope", {}), **own}
+    sliding = config.pop("rope_sliding", {"rope_theta": 10000.0} if newer else None)
     word = next((w for w in THETA if w in _plain_defaults(family)), None)
     if word is None:
         return []
@@ -174,10 +213,12 @@ def _rotary(
         rope = {}
     config |= {word: theta} if sliding else {word: theta, "rope_theta": theta}
     if "rope_freqs.weight" in tensors:
+        made = next((row.make for row in family.rows.values() if row.make in RESTORED), None) or "llama3_factors"
         freqs = vectors("rope_freqs.weight")
-        found = None if freqs is None else llama3_parameters(freqs, number(theta, "rope.freq_base"))
+        found = None if freqs is None else RESTORED[made](freqs, number(theta, "rope.freq_base"))
         if found is None:
-            raise FormatError("no llama3 rope scaling gives these factors", field="rope_freqs.weight")
+            kind = made.removesuffix("_factors")
+            raise FormatError(f"no {kind} rope scaling gives these factors", field="rope_freqs.weight")
         rope = found
     lost = _longrope(rope, tensors, vectors)
     if rope or "rope_parameters" in _plain_defaults(family):  # without a word of it that would count
@@ -190,6 +231,9 @@ def _rotary(
     lost += _partial(metadata, family, config)
     if "mrope_section" in rope:
         _in_one_place(config)
+    if newer:
+        for key in (word, "rope_theta", "rope_scaling", *LOCAL_THETA):
+            config.pop(key, None)
     return lost
 
 
@@ -236,14 +280,6 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
     return [
         f"{family.gguf}.rope.dimension_count is {rotated}, but a head has {head}: no class of the family rotates a part"
     ]
-
-
-def _kinds(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Which layers are of which kind."""
-    if not family.kinds:
-        return {}
-    sizes = family.sizes_from_gguf(metadata, tensors)
-    return as_config(family.kinds, dict(sizes.layers), sizes[next(iter(family.index.values()))])
 
 
 def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> None:
