@@ -6,7 +6,7 @@ A table is ours, not input: a mistake in it is a UsageError that names the row, 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -122,6 +122,13 @@ class Dialect:
     first: tuple[str, ...] = ()
     holds: str | None = None
     without: tuple[str, ...] = ()
+
+    def prefix_for(self, wanted: str, plain: Sequence[str]) -> str:
+        """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own."""
+        if wanted in self.prefixes:
+            return wanted
+        matched = len(plain) == len(self.prefixes) and wanted in plain
+        return self.prefixes[plain.index(wanted) if matched else 0]
 
 
 @dataclass(frozen=True, slots=True)

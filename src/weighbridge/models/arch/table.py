@@ -190,7 +190,7 @@ class Family:
         """All names of a dialect for a model of these sizes (kept: it is asked for again and again)."""
         column = self._dialect(dialect)
         if prefix is None:
-            prefix = self._usual_prefix(column, self.architectures[sizes.architecture].prefix)
+            prefix = column.prefix_for(self.architectures[sizes.architecture].prefix, self.dialects["hf"].prefixes)
         key = (dialect, prefix, sizes)
         if key not in self._expansions:
             while len(self._expansions) >= 8:  # a few models at a time, not all there ever were
@@ -198,14 +198,6 @@ class Family:
             named = self.rows, self.role_indices, self.index
             self._expansions[key] = expand(column, *named, sizes, prefix, self._spare(sizes))
         return self._expansions[key]
-
-    def _usual_prefix(self, column: Dialect, wanted: str) -> str:
-        """A class's prefix, or what stands in its place among this dialect's own."""
-        if wanted in column.prefixes:
-            return wanted
-        plain = self.dialects["hf"].prefixes
-        matched = len(plain) == len(column.prefixes) and wanted in plain
-        return column.prefixes[plain.index(wanted) if matched else 0]
 
     def _spare(self, sizes: Sizes) -> frozenset[int]:
         """The layers whose tensors may all be absent."""

@@ -138,7 +138,7 @@ def gguf_to_config(
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
-    config |= as_config(family.kinds, layers.sets, layers.count)
+    config |= as_config(family.kinds, layers.sets, layers.number)
     _by_presence(config, family, tensors)
     if architecture.full_layers and config.get("layer_types") is None:
         config["layer_types"] = layer_types(architecture.full_layers, config)
@@ -155,10 +155,10 @@ def gguf_to_config(
 
 
 class _Layers(NamedTuple):
-    """A GGUF's layers: the family's sets of them, and how many there are."""
+    """A GGUF's layers: the family's sets of them, and how many there are (0 where no set is asked for)."""
 
     sets: Mapping[str, frozenset[int]]
-    count: int
+    number: int
 
 
 def _layers(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> _Layers:
@@ -189,7 +189,7 @@ def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family
 def _restore_both(config: dict[str, Any], row: KeyRow, value: Sequence[Any], layers: _Layers) -> None:
     """What a list says of the layers of a set, and of the others."""
     within = layers.sets[row.layers or ""]
-    for place, some in ((row.back, within), ((row.others,), frozenset(range(layers.count)) - within)):
+    for place, some in ((row.back, within), ((row.others,), frozenset(range(layers.number)) - within)):
         if place and (said := of_layers(value, row.name, some)) is not None:
             config[place[0]] = said
     config |= row.means
