@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 from tests.packings import rounded
 from tests.packings.stored import of_torch, values
 
-from weighbridge.base.dtypes import F32
+from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import RefusedError
 from weighbridge.conversion import schemes
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.packings import unpack
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.compute import Peak
+from weighbridge.tensors.nodes import Node, walk
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +78,7 @@ def made(scheme: str, options: dict[str, Any], weight: Tensor) -> dict[str, Node
     """The stored tensors of one module, as the conversion makes them."""
     how = schemes.chosen(ConvertOptions(scheme=scheme, **options))
     node = of_torch(weight)
-    form = how.round("m", n.cast(node, F32), how, node.spec.dtype, (n.cast(node, F32),))
+    form = how.round("m", n.cast(node, F32), how, node.spec.dtype, n.peak([node]))
     return how.write(form, how.symmetric)
 
 
@@ -197,3 +199,43 @@ def test_values_that_are_none_are_refused(scheme: str, value: float) -> None:
         if below and node.spec.shape != (1,):
             with pytest.raises(RefusedError, match="m has values that aren't finite"):
                 node.read_all()
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+def test_transposed_parts_of_wide_rows_take_little_memory() -> None:
+    """A band of narrow scales isn't as many rows as of wide weights: those have to be there to make it."""
+    weight = np.random.default_rng(5).normal(size=(192, 16384)).astype(np.float32)
+    parts = made("gptq", {"q_group_size": 128}, torch.from_numpy(weight))
+    for name in ("scales", "qweight"):
+        part = parts[name]
+        assert part.scratch(0, part.spec.rows) < 3 << 20, name
+    peaks = np.abs(weight.reshape(192, 128, 128)).max(axis=2)
+    want = (2 * peaks / np.float32(15)).astype(np.float16).T
+    np.testing.assert_array_equal(parts["scales"].read_all().view(np.float16).reshape(want.shape), want)
+
+
+def test_a_plan_asks_a_peak_for_little() -> None:
+    """Its memory is that of a first band, however many there are; layers that engines run as one share one peak, so
+    their weights are read once for it."""
+    whole = n.peak([n.const(np.ones((1 << 12, 1 << 10), np.float16), F16)])
+    asked = []
+
+    class Asked(type(whole.over[0])):  # type: ignore[misc]
+        def _scratch(self, lo: int, hi: int) -> int:
+            asked.append((lo, hi))
+            return 0
+
+    wide = Asked(whole.over[0].spec, whole.over[0].source)
+    found = n.peak([wide])
+    assert found.over == (wide,)
+    assert found.scratch(0, 1) == found.scratch(0, 1) == 2 << 20
+    assert len(asked) == 1
+    how = schemes.chosen(ConvertOptions(scheme="nvfp4a16"))
+    nodes = {f"l.{name}_proj.weight": n.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
+    work = SimpleNamespace(floats=nodes, scheme=how, draft=SimpleNamespace(notes=[]))
+    forms = schemes._rounded(work, list(nodes))  # type: ignore[arg-type]
+    q, k, v, o = (next(x for x in walk(form.overall) if isinstance(x, Peak)) for form in forms.values())
+    assert q is k is v is not o
+    assert (len(q.over), len(o.over)) == (3, 1)

@@ -40,7 +40,7 @@ class Scheme(NamedTuple):
 
     method: str
     read: Callable[[Node], Form | str]
-    round: Callable[[str, Node, Scheme, DType, tuple[Node, ...]], Form]
+    round: Callable[[str, Node, Scheme, DType, Node], Form]
     write: Callable[[Any, bool], outward.Stored]
     bits: int
     group: int = 0
@@ -54,7 +54,7 @@ class Scheme(NamedTuple):
 # ------------------------------------------------------------------------------------------------ rounding
 
 
-def _round_integers(name: str, node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Integers:
+def _round_integers(name: str, node: Node, scheme: Scheme, own: DType, peak: Node) -> Integers:
     theirs = scheme.method == _CT
     group = scheme.group or node.spec.shape[-1]
     rule, kind = (_CT, own) if theirs else ("gptq", F16)
@@ -62,18 +62,18 @@ def _round_integers(name: str, node: Node, scheme: Scheme, own: DType, together:
     return Integers(scheme.bits, group, parts["codes"], parts["scales"], parts.get("zeros"))
 
 
-def _round_small(name: str, node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Small:
+def _round_small(name: str, node: Node, scheme: Scheme, own: DType, peak: Node) -> Small:
     columns = node.spec.shape[-1]
     block = scheme.block or (1, columns)
     parts = n.made(node, rounding.SmallOf(block, columns, own, scheme.method == "fp8", name), block[0])
     return Small(block, parts["weight"], parts["scales"])
 
 
-def _round_micro(name: str, node: Node, scheme: Scheme, own: DType, together: tuple[Node, ...]) -> Micro:
+def _round_micro(name: str, node: Node, scheme: Scheme, own: DType, peak: Node) -> Micro:
     if scheme.group == 32:
         parts = n.made(node, rounding.MicroOf(scheme.bits, own, name=name))
         return Micro(scheme.bits, parts["codes"], parts["scales"], None)
-    overall = n.made(n.peak(together), rounding.OverallOf(own))["overall"]
+    overall = n.made(peak, rounding.OverallOf(own))["overall"]
     wide = n.made_with(node, rounding.MicroOf(4, own, overall=True, name=name), overall)
     return Micro(4, wide["codes"], wide["scales"], overall)
 
@@ -245,10 +245,10 @@ def _rounded(work: _Work, names: list[str]) -> dict[str, Form]:
         name, why = next(iter(odd.items()))
         many = f" and {len(odd) - 1:,} more stay" if len(odd) > 1 else " stays"
         work.draft.notes.append(f"{name}{many} floats: {why}")
+    groups = {name: tuple(_group(name, nodes)) for name in nodes}
+    peaks = {group: n.peak([nodes[other] for other in group]) for group in groups.values()}
     return {
-        name: scheme.round(
-            name, n.cast(node, F32), scheme, node.spec.dtype, tuple(nodes[o] for o in _group(name, nodes))
-        )
+        name: scheme.round(name, n.cast(node, F32), scheme, node.spec.dtype, peaks[groups[name]])
         for name, node in nodes.items()
     }
 

@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import bits, kernels, old_blocks
 from weighbridge.tensors.kinds import BAND, Bytes, Node, Over, Run, held
 from weighbridge.tensors.scratch import lent
+
+#: What making a band of a source may take, where fewer rows take less.
+_BAND_COST = 2 * MIB
 
 
 class Packing(Protocol):
@@ -249,12 +253,13 @@ class Peak(Node):
         peak = np.float32(0)
         for run in self._bands():
             with held(run) as (data,):
-                peak = np.maximum(peak, np.abs(data.view(np.float32)).max())
+                values = data.view(np.float32)
+                peak = np.maximum(peak, np.abs(kernels.extremes(values, values.size, values.size)).max())
         return peak
 
     def _bands(self) -> Iterator[Run]:
-        for node in self.over:
-            step = max(1, BAND // max(node.spec.row_bytes, 1))
+        for node in (node for node in self.over if node.spec.elements):
+            step = max(1, MIB // max(node.spec.row_bytes, 1))
             for lo in range(0, node.spec.rows, step):
                 yield Run(node, lo, min(lo + step, node.spec.rows))
 
@@ -262,7 +267,15 @@ class Peak(Node):
         out[:] = np.array([self.value], np.float32).view(np.uint8)
 
     def _scratch(self, lo: int, hi: int) -> int:
-        return max((2 * (b - a) * n.spec.row_bytes + n.scratch(a, b) for n, a, b in self._bands()), default=0)
+        return self._cost
+
+    @cached_property
+    def _cost(self) -> int:
+        """Of the first band of each tensor: the others are as large, and a plan asks often."""
+        first: dict[int, Run] = {}
+        for run in self._bands():
+            first.setdefault(id(run.node), run)
+        return max((2 * (b - a) * n.spec.row_bytes + n.scratch(a, b) for n, a, b in first.values()), default=0)
 
     @property
     def sources(self) -> tuple[Node, ...]:
@@ -423,17 +436,29 @@ class Transpose(Over):
         while at < hi:  # one matrix of a stack at a time
             matrix, column = divmod(at, width)
             count = min(width - column, hi - at)
-            for a, b in self._bands(height, width * size):
+            for a, b in self._bands(height):
                 with held(Run(self.source, matrix * height + a, matrix * height + b)) as (data,):
                     band = data.view(f"V{size}").reshape(b - a, width)
                     stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
             at += count
 
-    @staticmethod
-    def _bands(height: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-        step = max(1, BAND // max(row_bytes, 1))
-        for a in range(0, height, step):
-            yield a, min(a + step, height)
+    def _bands(self, height: int) -> Iterator[tuple[int, int]]:
+        for a in range(0, height, self._step):
+            yield a, min(a + self._step, height)
+
+    @cached_property
+    def _step(self) -> int:
+        """Rows of the source at a time: a band's worth, and fewer where that takes less memory to make them."""
+        height, width = self.source.spec.shape[-2:]
+        rows = max(1, min(height, BAND // max(width * self.spec.dtype.size, 1)))
+        cost = self.source.scratch(0, rows)
+        while rows > 1 and cost > _BAND_COST:
+            half = -(-rows // 2)
+            less = self.source.scratch(0, half)
+            if 4 * less > 3 * cost:  # what it is made of comes in blocks of rows
+                break
+            rows, cost = half, less
+        return rows
 
     def _needs(self, lo: int, hi: int) -> list[Run]:
         height, width = self.source.spec.shape[-2:]
@@ -441,6 +466,6 @@ class Transpose(Over):
 
     def _scratch(self, lo: int, hi: int) -> int:
         height, width = self.source.spec.shape[-2:]
-        a, b = next(self._bands(height, width * self.spec.dtype.size))
+        a, b = next(self._bands(height))
         start = lo // width * height
         return (b - a) * self.source.spec.row_bytes + self.source.scratch(start, start + b - a)
