@@ -21,6 +21,7 @@ from weighbridge.models.surgery import layers, rename, sides
 from weighbridge.models.surgery.layers import GGUF_RULES, GRAPHS, RULES, SILENT, UNROTATED, Layers, gguf_keys, hf_config
 from weighbridge.models.surgery.rename import WRAPPERS, suggestions
 from weighbridge.models.surgery.stack import Stack, find, selection
+from weighbridge.packings import axes
 
 COUNT = 8
 KEPT = (1, 2, 4, 5, 6)
@@ -436,7 +437,7 @@ def test_tensors_by_name(model: Path, tmp_path: Path) -> None:
         wb.slice(model, tmp_path / "b.safetensors", experts="0")
 
 
-def mixture(folder: Path, **said: Any) -> Path:
+def mixture(folder: Path, shapes: Mapping[str, int] | None = None, **said: Any) -> Path:
     """A Qwen 3 mixture of eight experts, in names and shapes."""
     from safetensors.numpy import save_file
 
@@ -444,14 +445,14 @@ def mixture(folder: Path, **said: Any) -> Path:
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 2, "num_experts": 8,
         "num_experts_per_tok": 4, "hidden_size": 64, "moe_intermediate_size": 64, "num_attention_heads": 2,
         "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 32,
-    }  # fmt: skip
+    } | dict(shapes or {})  # fmt: skip
     from weighbridge.models.arch.table import families
 
     family = families()["qwen3moe"]
     generator = np.random.default_rng(3)
-    shapes = family.names("hf", family.sizes_from_hf(config))
+    names = family.names("hf", family.sizes_from_hf(config))
     folder.mkdir()
-    save_file({n: generator.normal(size=s).astype("f4") for n, s in shapes.items()}, folder / "model.safetensors")
+    save_file({n: generator.normal(size=s).astype("f4") for n, s in names.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config | said))
     return folder
 
@@ -515,9 +516,102 @@ def test_a_rename_to_a_dialect_that_is_refused(tmp_path: Path) -> None:
     wb.convert(source, tmp_path / "m.gguf", dtype="f32", tokenizer=False)
     with pytest.raises(UsageError, match="nothing loads"):
         wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", names="hf")
-    wb.convert(source, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
-    with pytest.raises(UnsupportedError, match="stored in parts"):
-        wb.rename(tmp_path / "mlx", tmp_path / "out", names="hf")
+
+
+# ------------------------------------------------------------------------------------------------ quantized names
+
+
+def raw(folder: Path) -> dict[str, tuple[tuple[int, ...], bytes]]:
+    with wb.open(folder, names="stored") as model:
+        return {name: (model[name].shape, bytes(model[name].raw())) for name in model}
+
+
+def config_of(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("how", [{"q_bits": 4, "q_group_size": 32}, {"q_mode": "mxfp4"}, {"q_mode": "mxfp8"}])
+def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path) -> None:
+    """MLX's names and Hugging Face's: codes as they were, settings of a module under its name there."""
+    wb.convert(mixture(tmp_path / "m"), there := tmp_path / "mlx", to="mlx", **how)
+    config = config_of(there)
+    stack = "model.layers.1.mlp.switch_mlp.up_proj"
+    for key in ("quantization", "quantization_config"):
+        config[key][stack] = {"group_size": 32, "bits": config[key]["bits"]}
+    (there / "config.json").write_text(json.dumps(config))
+    report = wb.rename(there, back := tmp_path / "hf", names="hf")
+    held, parted = written(there / "model.safetensors"), written(back / "model.safetensors")
+    for part in ("weight", "scales", *(["biases"] if "q_bits" in how else [])):
+        for expert in range(8):
+            one = parted[f"model.layers.1.mlp.experts.{expert}.up_proj.{part}"]
+            assert np.array_equal(one, held[f"{stack}.{part}"][expert])
+    assert not any("other numbers" in note for note in report.notes)
+    own = config_of(back)["quantization"]
+    each = [f"model.layers.1.mlp.experts.{e}.up_proj" for e in range(8)]
+    assert [own[name] for name in each] == [config["quantization"][stack]] * 8
+    assert stack not in own
+    wb.rename(back, again := tmp_path / "again", names="mlx")
+    after = written(again / "model.safetensors")
+    assert {n: t.tobytes() for n, t in after.items()} == {n: t.tobytes() for n, t in held.items()}
+    assert config_of(again) == config
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "gptq", "awq", "w4a16", "nvfp4a16", "w8a8"])
+def test_parts_keep_their_endings(scheme: str, tmp_path: Path) -> None:
+    """A tensor that is only called otherwise has its parts called so, too, and so has what the config says of them."""
+    wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
+    wb.convert(mixture(tmp_path / "m", shapes=wide), source := tmp_path / "packed", to="hf", scheme=scheme)
+    config = config_of(source)
+    lists = [key for key in ("ignore", "modules_to_not_convert") if key in config["quantization_config"]]
+    for key in lists[:1]:
+        config["quantization_config"][key] = [
+            "lm_head",
+            "model.layers.0.self_attn",
+            "model.layers.0.mlp.gate",
+            "re:x.*",
+        ]
+    (source / "config.json").write_text(json.dumps(config))
+    report = wb.rename(source, out := tmp_path / "out", replacing=[("self_attn", "attention"), (r"\bmlp\b", "ffn")])
+    before, after = raw(source), raw(out)
+    assert {n.replace("self_attn", "attention").replace(".mlp.", ".ffn."): t for n, t in before.items()} == after
+    for key in lists[:1]:
+        assert config_of(out)["quantization_config"][key] == [
+            "lm_head", "model.layers.0.attention", "model.layers.0.ffn.gate", "re:x.*",
+        ]  # fmt: skip
+        assert any("'re:x.*' may fit other names now" in note for note in report.notes)
+
+
+def test_fp8_experts_change_their_spelling(tmp_path: Path) -> None:
+    """transformers 4's experts one by one and transformers 5's stacks, blocks of scales with them."""
+    wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
+    source = mixture(tmp_path / "m", shapes=wide, **wide)
+    wb.convert(source, there := tmp_path / "fp8", to="hf", scheme="fp8")
+    wb.rename(there, five := tmp_path / "five", names="hf5")
+    held, stacked = raw(there), raw(five)
+    front = "model.layers.0.mlp.experts"
+    parts = [held[f"{front}.{e}.{p}_proj.weight_scale_inv"][1] for e in range(8) for p in ("gate", "up")]
+    assert stacked[f"{front}.gate_up_proj_scale_inv"] == ((8, 2, 1), b"".join(parts))
+    assert stacked[f"{front}.gate_up_proj"][0] == (8, 256, 128)
+    wb.rename(five, four := tmp_path / "four", names="hf")
+    assert raw(four) == held
+
+
+def test_parts_that_no_stack_has_are_refused(tmp_path: Path) -> None:
+    wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
+    wb.convert(mixture(tmp_path / "m", shapes=wide), source := tmp_path / "gptq", to="hf", scheme="gptq")
+    with pytest.raises(UnsupportedError, match="joins or parts tensors in gptq, which aren't stored so"):
+        wb.rename(source, tmp_path / "out", names="mlx")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("part", ["scales", "biases", "weight"])
+def test_a_part_that_is_another_is_seen(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = dict(axes._MEMBERS["mlx-affine"])
+    other = {"scales": "biases", "biases": "scales", "weight": "scales"}[part]
+    wrong = {key: other if member == part else member for key, member in kinds.items()}
+    monkeypatch.setattr(axes, "_MEMBERS", MappingProxyType({**axes._MEMBERS, "mlx-affine": wrong}))
+    with pytest.raises((AssertionError, UnsupportedError)):
+        test_quantized_stacks_are_parted_and_stacked_again({"q_bits": 4, "q_group_size": 32}, tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ two stacks

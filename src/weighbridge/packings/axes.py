@@ -174,3 +174,32 @@ _FORMS: Final[Mapping[str, Callable[[Any, Spec, Mapping[str, Spec]], dict[str, L
     {"mlx-affine": _affine, "gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed, "fp8": _fp8}
     | dict.fromkeys(("mxfp4", "mxfp6", "nvfp4"), _micro)
 )
+
+
+def members(node: Packed, found: Found, stored: Mapping[str, Spec]) -> dict[str, str] | None:
+    """Stored tensor -> the member of the node that it is, row for row, so that the node's rows may be moved and stored
+    again; None of a packing whose parts lie otherwise, or are more than its members."""
+    kinds = _MEMBERS.get(node.packing.name, {})
+    out = {}
+    for name, spec in stored.items():
+        member = kinds.get("" if name == found.name else name.removeprefix(_module_of(found.name)))
+        if member is None or member not in node.members or len(spec.shape) < 2:
+            return None
+        out[name] = member
+    return out if set(out.values()) == set(node.members) else None
+
+
+def _module_of(name: str) -> str:
+    return name.removesuffix(".weight")
+
+
+_MEMBERS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "mlx-affine": {"": "weight", ".scales": "scales", ".biases": "biases"},
+        "fp8": {
+            "": "weight",
+            **dict.fromkeys((".weight_scale_inv", "_scale_inv", ".weight_scale", ".scales"), "scales"),
+        },
+        **{kind: {"": "codes", ".scales": "scales"} for kind in ("mxfp4", "mxfp6", "nvfp4")},
+    }
+)

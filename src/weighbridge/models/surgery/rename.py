@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import UsageError
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.surgery import packed
 from weighbridge.models.surgery.base import Operated, Renamed, with_entries, with_nodes
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _renamed(model: Checkpoint, names: Names) -> Operated:
         raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
     if any(not name for _, name in pairs):
         raise UsageError(f"{next(e.name for e, name in pairs if not name)!r} would be left without a name")
-    return Operated(with_entries(model, pairs), renamed)
+    done, changed, notes = packed.settings(with_entries(model, pairs), renamed)
+    return Operated(done, renamed, changed=changed, notes=notes)
 
 
 class _Renamer:
@@ -171,10 +173,8 @@ class _Renamer:
 
 
 def to_dialect(model: Checkpoint, dialect: str) -> Operated:
-    """The model's tensors under another dialect's names and as they lie there. UnsupportedError where that is no matter
-    of rows: what is quantized in parts keeps the names it has."""
-    from weighbridge.tensors.nodes import Packed
-
+    """The model's tensors under another dialect's names and as they lie there, quantized ones in their parts.
+    UnsupportedError where that is no matter of their rows."""
     family, sizes = model.family, model.sizes
     if dialect not in family.dialects:
         raise UsageError(
@@ -182,15 +182,13 @@ def to_dialect(model: Checkpoint, dialect: str) -> Operated:
         )
     if dialect == model.dialect:
         raise UsageError(f"the tensors have {dialect} names already")
-    if packed := next((name for name, node in model.logical.items() if isinstance(node, Packed)), None):
-        raise UnsupportedError(
-            f"{packed} is stored in parts ({model.logical[packed].packing.name}), whose names no table has",  # type: ignore[attr-defined]
-            hint=f"convert it: wb convert SRC DST{' --to ' + dialect if dialect in ('gguf', 'mlx', 'hf') else ''}",
-        )
     lost = family.holding(model.dialect, sizes, model.held, family.lost(dialect, sizes, model.roles))
     nodes = family.save(dialect, sizes, model.roles)
     renamed = tuple(_pairs(model, dialect, nodes))
-    return Operated(with_nodes(model, nodes), renamed, tuple(lost), notes=tuple(_notes(model, nodes, renamed)))
+    stored = packed.parts(model, nodes, renamed)
+    notes = tuple(_notes(stored, renamed))
+    done, changed, told = packed.settings(with_nodes(model, stored), renamed)
+    return Operated(done, renamed, tuple(lost), changed=changed, notes=(*notes, *told))
 
 
 def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterator[Renamed]:
@@ -205,15 +203,15 @@ def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterat
             yield Renamed(tuple(old), name)
 
 
-def _notes(model: Checkpoint, nodes: Mapping[str, Any], renamed: Iterable[Renamed]) -> Iterator[str]:
-    from weighbridge.tensors.nodes import Concat, Gather, Slice, Stored, Strided, Transpose, walk
+def _notes(nodes: Mapping[str, Any], renamed: Iterable[Renamed]) -> Iterator[str]:
+    from weighbridge.tensors.nodes import Concat, Gather, Retyped, Slice, Stored, Strided, Transpose, walk
 
     old = {r.new: r.old for r in renamed}
     copied = [n for n, node in nodes.items() if isinstance(node, Stored) and len(old.get(n, (n,))) == 1]
     moved = [n for n in nodes if n not in copied]
     if moved:
         yield f"{len(moved):,} tensors lie otherwise under these names: joined, cut, or their rows in another order"
-    moves = (Concat, Gather, Slice, Stored, Strided, Transpose)
+    moves = (Concat, Gather, Retyped, Slice, Stored, Strided, Transpose)
     computed = [n for n, node in nodes.items() if not all(isinstance(b, moves) for b in walk(node))]
     if computed:
         yield f"{len(computed):,} of them are other numbers there, first {computed[0]}"
