@@ -259,12 +259,12 @@ def _other(lies: Any) -> Any:
 @pytest.mark.parametrize("name", sorted(axes._FORMS))
 def test_a_form_that_lies_otherwise_is_seen(name: str, source: Any, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    how: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "mlx-affine": {"to": "mlx", "q_bits": 4}, "gptq": {"scheme": "gptq"}, "awq": {"scheme": "awq"},
         "compressed-tensors": {"scheme": "w4a16"}, "fp8": {"scheme": "fp8"}, "mxfp4": {"scheme": "mxfp4a16"},
         "mxfp6": {"scheme": "mxfp6a16"}, "nvfp4": {"scheme": "nvfp4a16"},
-    }[name]  # fmt: skip
-    wb.convert(source("llama"), tmp_path / "packed", **({"to": "hf"} | how))
+    }  # fmt: skip
+    wb.convert(source("llama"), tmp_path / "packed", **({"to": "hf"} | ways[name]))
     right = axes._FORMS[name]
     monkeypatch.setattr(axes, "_FORMS", MappingProxyType({**axes._FORMS, name: lambda *args: _other(right(*args))}))
     with pytest.raises((AssertionError, WeighbridgeError)):

@@ -97,8 +97,8 @@ def test_layers_with_experts_are_told_one_by_one() -> None:
     config = {"num_hidden_layers": COUNT, "interleave_moe_layer_step": 2}
     assert hf_config(config, left((0, 1, 3)))[0]["moe_layers"] == [1, 2]
     assert "moe_layers" not in hf_config(config, left((2, 3, 4, 5)))[0]
-    config = {"num_hidden_layers": COUNT, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
-    found = hf_config(config, left((1, 2, 3, 5)))[0]
+    sparse: dict[str, Any] = {"num_hidden_layers": COUNT, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    found = hf_config(sparse, left((1, 2, 3, 5)))[0]
     assert (found["decoder_sparse_step"], found["mlp_only_layers"]) == (1, [1, 2])
 
 

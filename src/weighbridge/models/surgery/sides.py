@@ -47,7 +47,7 @@ def asked(wanted: str) -> dict[str, str]:
 
 def sides(names: Iterable[str]) -> dict[str, Stack]:
     """The encoder's and the decoder's stack of names; {} where there aren't two."""
-    found = {}
+    found: dict[str, Stack] = {}
     for stack in stacks(names):
         parts = set(stack.prefix.split("."))
         found |= {side: stack for side, words in SIDES.items() if words & parts}
