@@ -202,6 +202,7 @@ def judge_numbers(family: Family, model: str) -> None:
             assert family.dialect_of(held[dialect], sizes) == ("hf" if same else dialect), f"{model}: {dialect}"
     for dialect, tensors in held.items():
         lost = set(family.lost(dialect, sizes, roles))
+        assert dialect != "gguf" or family.save("hf", sizes, family.load("gguf", sizes, tensors)), model
         kept = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
         made = {i for i in back if family.rows[i[0]].make or (family.rows[i[0]].zeros and i not in kept)}
@@ -209,6 +210,24 @@ def judge_numbers(family: Family, model: str) -> None:
         again = family.save("hf", sizes, {**roles, **back})
         for name, node in again.items():
             _same(node, _nodes(model)[name], name, model)
+
+
+def judge_further(family: Family, model: str) -> None:
+    """What published files hold beside the tensors of transformers' class, and other readers want: it may be absent, is
+    so in a dialect that doesn't want it, and zeros in one that does."""
+    further = CASES[model].further
+    if not CASES[model].filled:
+        return
+    sizes, held = sizes_of(family, model), _nodes(model)
+    few = {name: node for name, node in held.items() if name not in further}
+    whole, roles = family.load("hf", sizes, held), family.load("hf", sizes, few)
+    for dialect in family.dialects:
+        named, rest = family.save(dialect, sizes, whole), family.save(dialect, sizes, roles)
+        assert (named.keys() == rest.keys()) == (dialect in CASES[model].filled), f"{model}: {dialect}"
+        zeros = [n for n, node in rest.items() if not node.read(0, node.spec.rows).any()]
+        assert len(zeros) == (len(further) if dialect in CASES[model].filled else 0), f"{model}: {dialect}"
+    if other := CASES[model].whole_mlx:
+        assert family.save("mlx", sizes, roles).keys() == golden()[other]["mlx"].keys(), model
 
 
 def judge_codes(family: Family, model: str) -> None:
@@ -266,7 +285,9 @@ def judge_return(family: Family, model: str) -> None:
     metadata = metadata_of(model)
     names = [*dict.fromkeys([*(name for name, *_ in recorded["gguf"]), *CASES[model].kept])]
     found = family.sizes_from_gguf(metadata, names)
-    assert (found.values, found.layers) == (sizes.values, sizes.layers), model
+    unheld = {s for s, size in family.sizes.items() if CASES[model].unheld.intersection(size.hf)}
+    assert [v for v in found.values if v[0] not in unheld] == [v for v in sizes.values if v[0] not in unheld], model
+    assert found.layers == sizes.layers, model
     restored = gguf_to_config(metadata, family, names, vectors=vectors_of(family, model).get)
     own, defaults = _writing(recorded["config"]), recorded["defaults"]
     assert restored.config["model_type"] == (CASES[model].taken or own["model_type"])
@@ -325,7 +346,7 @@ def judge_silences(family: Family, model: str) -> None:
 
 
 def judge_losses(family: Family, model: str) -> None:
-    """What a config says and a GGUF can't is a loss each; what this one says is none."""
+    """What a config says and a GGUF can't is a loss each; what this one says is none, or those that its case names."""
     config = golden()[model]["config"]
     told = config_losses(config, family)
     assert len(told) == len(CASES[model].told), f"{model}: {told}"
@@ -450,6 +471,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_defaults,
     judge_fit,
     judge_numbers,
+    judge_further,
     judge_codes,
     judge_shards,
     judge_losses,

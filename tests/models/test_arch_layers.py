@@ -66,6 +66,7 @@ def test_a_set_is_read(source: str, layers: set[int]) -> None:
         ("in far", "list of layers"),
         ("in words", "list of layers"),
         ("[lo::none]", "step from layer"),
+        ("[lo-4:]", "number of layers"),
     ],
 )
 def test_a_contradiction_is_told(source: str, words: str) -> None:
@@ -96,6 +97,10 @@ def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None
     said = as_config(kinds, sets, count)
     assert layer_sets(kinds, "hf", said, count) == sets
     assert said["offset"] < said["period"]  # transformers asks for it
+
+
+def test_a_run_s_bounds_are_keys_of_their_own() -> None:
+    assert as_config({"it": Kind(("[count-shared:]",), ())}, {"it": frozenset({2, 3})}, 4) == {}
 
 
 def test_what_a_config_has_no_word_for_is_told() -> None:

@@ -49,7 +49,7 @@ def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator
     if "kind" in row:
         yield f"{name}: kind", _set((*at, "kind"), "linear" if row["kind"] in _F32_KINDS else "norm")
     yield from _via_faults(name, row)
-    for attribute in ("group", "tied", "make", "when", "span", "flat", "each", "shaped", "layers", "keyed"):
+    for attribute in ("group", "tied", "make", "when", "span", "flat", "each", "shaped", "layers", "keyed", "zeros"):
         if row.get(attribute) is False:
             yield f"{name}: {attribute} all the same", _set((*at, attribute), ...)
         elif attribute in row:
@@ -151,6 +151,7 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
 
 _COLUMNS = (
     "layers", "others", "means", "times", "over", "root", "less", "usual", "padded", "absent", "null", "whole",
+    "quantile",
 )  # fmt: skip
 
 

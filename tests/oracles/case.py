@@ -51,6 +51,8 @@ class Case:
     defaults: dict[str, Any] = field(default_factory=dict)
     # tensors that the published files hold beside those of transformers' class, which leaves them unread
     further: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    filled: tuple[str, ...] = ()  # dialects that have zeros for these where they are absent
+    whole_mlx: str = ""  # the case under whose names MLX has it
     judged: bool = True  # whether the reference converts its tokenizer
     said: dict[str, Any] = field(default_factory=dict)  # what config.json says beside
     # what the reference asks of a config and transformers 5 keeps no more: given to it, else it converts none of these

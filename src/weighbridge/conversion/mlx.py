@@ -23,6 +23,7 @@ from weighbridge.conversion.plan import Loss, Move
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.meta.keys import lookup
 from weighbridge.packings import affine, makers, regrid
 from weighbridge.packings.affine import Affine
 from weighbridge.packings.microfloat import MicroFloat
@@ -53,6 +54,19 @@ _EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 # model_type -> mlx-lm's, where it knows a model that sees and not the part that writes, and takes the config of either.
 _CALLED: Final = MappingProxyType({"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"})
+# model_type -> that of the model of which mlx-lm knows the whole alone, with the config of this part in it.
+_PART_OF: Final = MappingProxyType({"gemma3n_text": "gemma3n"})
+# What mlx-lm asks of the config of a part, and newer ones say in other words or leave to their class.
+_ASKED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "gemma3n": {
+            "rope_theta": "rope.rope_theta",
+            "rope_local_base_freq": "rope_sliding.rope_theta",
+            "layer_types": "layer_types",
+            "activation_sparsity_pattern": "activation_sparsity_pattern",
+        }
+    }
+)
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
@@ -241,6 +255,7 @@ def _config(
     config.pop("quantization", None)
     if (called := _CALLED.get(str(config.get("model_type")))) is not None:
         config["model_type"] = called
+    config = _whole(config, model)
     generation = model.json("generation_config.json") if model.format != "gguf" else None
     if generation and generation.get("eos_token_id"):
         config["eos_token_id"] = generation["eos_token_id"]
@@ -250,6 +265,21 @@ def _config(
         own = {m: q.described() for m, q in chosen.items() if q != top or (options.q_recipe and overall is not None)}
         config["quantization"] = config["quantization_config"] = {**told, **own}
     return dict(sorted(config.items()))
+
+
+def _whole(config: dict[str, Any], model: Checkpoint) -> dict[str, Any]:
+    """The config of the whole model, if that is what mlx-lm knows, with all that it asks of the part's."""
+    if (name := _PART_OF.get(str(config.get("model_type")))) is not None:
+        (owner,) = (a for a in model.family.architectures.values() if a.model_type == name)
+        part = {key: value for key, value in config.items() if key != "architectures"}
+        tokens = {key: value for key, value in config.items() if key.endswith("_token_id")}
+        config = {**tokens, "architectures": [owner.name], "model_type": name, str(owner.part): part}
+    text = config.get("text_config")
+    if (asked := _ASKED.get(str(config.get("model_type")))) is not None and isinstance(text, Mapping):
+        facts = model.family.effective(config)
+        said = {key: lookup(facts, path) for key, path in asked.items() if text.get(key) is None}
+        config["text_config"] = {**text, **said}
+    return config
 
 
 def _files(model: Checkpoint, options: ConvertOptions, draft: Draft, config: Mapping[str, Any]) -> None:

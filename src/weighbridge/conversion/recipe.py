@@ -93,7 +93,7 @@ KEPT_FTYPES: Final = MappingProxyType({"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 
 # one dimension, norms, whatever isn't a `.weight`, and these.
 _F32_ALWAYS: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
-    "ssm_conv1d.weight", "shortconv.conv.weight",
+    "ssm_conv1d.weight", "shortconv.conv.weight", "altup_correct_coef.weight", "altup_predict_coef.weight",
 )  # fmt: skip
 
 

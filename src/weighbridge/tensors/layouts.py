@@ -18,7 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
-from weighbridge.tensors.nodes import Node, Packed, applied, decode, gather, reshape, scaled, shift, transpose
+from weighbridge.tensors.nodes import (
+    Node,
+    Packed,
+    applied,
+    concat,
+    decode,
+    gather,
+    reshape,
+    scaled,
+    shift,
+    slice_rows,
+    transpose,
+    zeros,
+)
 
 
 class Layout(Protocol):
@@ -190,6 +203,27 @@ def times(*factors: float) -> Times:
     return Times(factors)
 
 
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Rows for the first `rows` tokens (Hugging Face) <-> zeros behind them up to the number of all tokens (ggml)."""
+
+    rows: int
+    all: int
+    exact: bool = True
+
+    def apply(self, node: Node) -> Node:
+        if self.rows > self.all:
+            raise FormatError("more rows than there are tokens", expected=f"at most {self.all}", found=self.rows)
+        if self.rows == self.all:
+            return node
+        if isinstance(node, Packed) or not node.spec.dtype.plain:
+            node = decode(node, "rows of zeros are put behind it")
+        return concat([node, zeros((self.all - self.rows, *node.spec.shape[1:]), node.spec.dtype)])
+
+    def undo(self, node: Node) -> Node:
+        return slice_rows(node, 0, (self.rows, *node.spec.shape[1:]))
+
+
 @lru_cache(maxsize=64)
 def dealt_order(groups: int, *heights: int) -> NDArray[np.int64]:
     """Where the rows come from when parts of these heights, one under the other, are dealt out: each group gets its
@@ -297,6 +331,7 @@ LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
         "tiled": Tiled,
         "tiled_columns": TiledColumns,
         "times": times,
+        "padded": Padded,
     }
 )
 

@@ -94,12 +94,18 @@ __all__ = [
     "transcode",
     "transpose",
     "walk",
+    "zeros",
 ]  # fmt: skip
 
 
 def const(array: NDArray[Any], dtype: DType) -> Const:
     """A numpy array as a node; its bytes are taken as `dtype`'s."""
     return Const(Spec(array.shape, dtype), np.ascontiguousarray(array).tobytes())
+
+
+def zeros(shape: Sequence[int], dtype: DType) -> Node:
+    """A tensor of a plain type that is zero throughout, of one stored atom."""
+    return strided(Const(Spec((1,), dtype), bytes(dtype.size)), 0, shape, [0] * len(shape))
 
 
 def reshape(node: Node, shape: Sequence[int]) -> Node:

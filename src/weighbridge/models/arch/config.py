@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import MAPPED_TENSORS
 
 Config = Mapping[str, Any]
 _INT_MAX = (1 << 31) - 1
@@ -27,14 +28,12 @@ LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
 _TERM = re.compile(r"([-+*/]?)([^-+*/]+)")
 
 
-def integer(value: Any, key: str, low: int = 0) -> int:
+def integer(value: Any, key: str, low: int = 0, most: int = _INT_MAX) -> int:
     """A size from a config or a GGUF, checked: a bool, a fraction or a negative number is no size."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _INT_MAX:
-        raise FormatError(
-            "is not a size", field=key, expected=f"an integer from {low} to {_INT_MAX}", found=repr(value)
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= most:
+        raise FormatError("is not a size", field=key, expected=f"an integer from {low} to {most}", found=repr(value))
     return value
 
 
@@ -173,6 +172,7 @@ def effective(
     if full_layers and out.get("layer_types") is None:
         out["layer_types"] = layer_types(full_layers, out)
     out |= unlike_layers(out)
+    out |= _sparsity(out)
     if (word := next((w for w in THETA if w in defaults), None)) is not None:
         out["rope_sliding"] = sliding_rope(out)
         share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"  # GPT-NeoX has its own word
@@ -190,6 +190,28 @@ def effective(
     out["classifies"] = _classifies(config)
     out["output_labels"] = out["labels"] or (_DUMMIES if _classifies(config) else None)
     return out
+
+
+def _sparsity(config: Config) -> dict[str, Any]:
+    """A Gemma 3n's list of how sparse each layer is, which its class makes up where a config has none, and how many
+    layers lead with the usual 0.95 before dense ones (-1: the list is another). transformers 5.23, `Gemma3nTextConfig`.
+    """
+    if "altup_num_inputs" not in config:
+        return {}
+    key = "activation_sparsity_pattern"
+    count, shared = _layers(config), integer(config.get("num_kv_shared_layers"), "num_kv_shared_layers")
+    if shared > count:
+        raise FormatError("is no number of layers", field="num_kv_shared_layers", expected=f"<= {count}", found=shared)
+    sparse = 10 if count > 10 else 0
+    listed = config.get(key)
+    if listed is None:
+        listed = [0.95] * sparse + [0.0] * (count - sparse)
+    for name, entries in ((key, listed), ("layer_types", config.get("layer_types"))):
+        if not isinstance(entries, list | tuple) or len(entries) != count:
+            raise FormatError("hasn't an entry for each layer", field=name, expected=count, found=str(entries)[:80])
+    led = listed.count(0.95)
+    usual = [*listed] == [0.95] * led + [0.0] * (count - led)
+    return {key: listed, "sparse_layers": led if usual else -1, "unshared_kv_layers": count - shared}
 
 
 _DUMMIES: Final = ("LABEL_0", "LABEL_1")
@@ -258,10 +280,15 @@ def _by_number(value: Any, key: str) -> dict[int, Mapping[str, Any]]:
     return {int(number): own for number, own in value.items()}
 
 
+def _layers(config: Config) -> int:
+    """How many layers there are, as many as lists are made for."""
+    return integer(evaluate("num_hidden_layers", config) or 0, "num_hidden_layers", most=MAPPED_TENSORS)
+
+
 def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:
     """How each layer attends where a config has no list of it. `full_layers`: which attend to all tokens, as slices
     `3::4` whose parts may be keys of the config; the first whose keys are there. Without a window all do."""
-    layers = range(evaluate("num_hidden_layers", config) or 0)
+    layers = range(_layers(config))
     if config.get("sliding_window", 0) is None:
         return ["full_attention"] * len(layers)
     for text in full_layers:

@@ -97,6 +97,8 @@ def _slice(source: str, values: Mapping[str, Any], count: int) -> Layers | None:
     lo, hi, step = (evaluate(part, values) if part else None for part in parts)
     if any(part and bound is None for part, bound in zip(parts, (lo, hi, step), strict=True)):
         return None
+    if (low := min(lo or 0, hi or 0)) < 0:
+        raise FormatError("isn't a number of layers", field=source, expected="0 or more", found=low)
     if step is not None and step < 1:
         raise FormatError("isn't a step from layer to layer", field=source, expected="a positive number", found=step)
     return frozenset(range(count)[slice(lo, hi, step)])

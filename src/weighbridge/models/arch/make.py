@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.config import evaluate, number
-from weighbridge.models.arch.expand import Instance, Sizes
+from weighbridge.models.arch.expand import Expansion, Instance, Sizes, shape_of
 from weighbridge.models.arch.rows import Row
 
 if TYPE_CHECKING:
@@ -158,15 +158,30 @@ RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] |
 )
 
 
-def made(row: Row, shape: Shape, sizes: Sizes, indices: Iterable[tuple[int, ...]]) -> dict[Instance, Node]:
-    """The tensors of a role that follow from the config, or that nothing computes with; none where none is needed."""
-    values = (0.0,) * math.prod(shape) if row.zeros else MAKERS[row.make or ""](sizes.facts)
-    if values is None:
+def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
+    """The tensor of a role that follows from the config; none where none is needed."""
+    if (values := MAKERS[row.make or ""](sizes.facts)) is None:
         return {}
     import numpy as np
 
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import const
 
-    node = const(np.array(values, dtype="<f4").reshape(shape), F32)
-    return {(row.name, index): node for index in indices}
+    return {(row.name, ()): const(np.array(values, dtype="<f4").reshape(shape), F32)}
+
+
+def absent_zeros(
+    dialect: str, rows: Mapping[str, Row], expansion: Expansion, sizes: Sizes, roles: Container[Instance]
+) -> dict[Instance, Node]:
+    """Zeros for the roles that nothing computes with, that a dialect has all the same, and of which none is given."""
+    wanted = {row.name for row in rows.values() if dialect in row.zeros}
+    if not wanted:
+        return {}
+    from weighbridge.base.dtypes import F32
+    from weighbridge.tensors.nodes import zeros
+
+    cells = (cell.instance for place in expansion.places.values() for cell in place.cells)
+    named = [instance for instance in cells if instance[0] in wanted]
+    given = {role for role, index in named if (role, index) in roles}
+    shapes = {role: shape_of(rows[role], sizes) for role, _ in named}
+    return {instance: zeros(shapes[instance[0]], F32) for instance in named if instance[0] not in given}

@@ -68,7 +68,7 @@ class Row:
     span: tuple[str, ...] | None = None
     flat: tuple[str, ...] = ()
     each: tuple[str, ...] = ()  # indices that no dialect's name has
-    zeros: bool = False  # where it comes from a dialect without it, zeros stand for it: nothing computes with it
+    zeros: tuple[str, ...] = ()  # dialects in which zeros stand for it where it is absent: nothing computes with it
     shaped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # its shape where a dialect has another one
     layers: str | None = None  # only in the layers of this set
     keyed: tuple[str, ...] = ()  # dialects that have it in a key of this name, a number for each index: keyed.py
@@ -178,7 +178,7 @@ def parse_row(name: str, row: Mapping[str, Any]) -> Row:
     return Row(
         name, row["kind"], tuple(row["shape"].split(",")), MappingProxyType(names), MappingProxyType(via), **plain,
         span=span, flat=tuple(row.get("flat", ())), each=tuple(row.get("each", ())),
-        zeros=row.get("zeros", False),
+        zeros=tuple(row.get("zeros", ())),
         shaped=MappingProxyType({d: _dims(shape) for d, shape in row.get("shaped", {}).items()}),
         keyed=tuple(row.get("keyed", ())),
     )  # fmt: skip

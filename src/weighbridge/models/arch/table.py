@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
-from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -41,13 +40,12 @@ from weighbridge.models.arch.expand import (
     arguments,
     begun,
     expand,
-    index_counts,
     shape_of,
 )
 from weighbridge.models.arch.inherit import resolve
 from weighbridge.models.arch.joins import Lies, cut, join, layout_of
 from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds
-from weighbridge.models.arch.make import made
+from weighbridge.models.arch.make import absent_zeros, made
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.report import MappingError, MappingReport
 from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size
@@ -311,7 +309,7 @@ class Family:
         """Logical tensors -> a dialect's physical ones, in its order: for GGUF the reference converter's, which follows
         the source's names (`source_order`, as stored); otherwise layer by layer. Roles it can't hold are left out."""
         places = self.expansion(dialect, sizes, prefix).places
-        roles = {**self._made(dialect, sizes, roles), **roles}
+        roles = {**self._made(dialect, sizes, roles, prefix), **roles}
         present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}
         self._check_whole(dialect, sizes, present, roles, prefix)
         known = self._lie(dialect, sizes)
@@ -356,16 +354,16 @@ class Family:
         roles = dict.fromkeys(role for template in templates for role in template.roles)
         return {r: (self.layout_of(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in roles}
 
-    def _made(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node]) -> dict[Instance, Node]:
+    def _made(
+        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], prefix: str | None
+    ) -> dict[Instance, Node]:
         """Tensors that follow from the config and that this dialect has a name for."""
         named = {role for template in self._dialect(dialect).templates for role in template.roles}
         out: dict[Instance, Node] = {}
         for row in self.rows.values():
-            if (row.make or row.zeros) and row.name in named and applies(row, sizes):
-                every = product(*(range(index_counts(self.index, sizes)[i]) for i in self.role_indices[row.name]))
-                absent = [index for index in every if (row.name, index) not in roles]
-                out |= made(row, shape_of(row, sizes), sizes, absent) if absent else {}
-        return out
+            if row.make and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
+                out |= made(row, shape_of(row, sizes), sizes)
+        return {**out, **absent_zeros(dialect, self.rows, self.expansion(dialect, sizes, prefix), sizes, roles)}
 
     def layout_of(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
         """The layout change from a role's own to the dialect's, where there is one."""

@@ -57,6 +57,7 @@ class KeyRow:
     instead: bool = False  # in a family's own table: in the place of the shared row of this name
     known_back: bool = False  # `back` isn't said: the first of `config` that the class has
     padded: int = 0  # a list is filled up with zeros to this length; a zero in the last place doesn't come back
+    quantile: bool = False  # a list of shares: written as the standard normal's quantiles
     layers: str | None = None  # a list by layer: the value in the layers of this set, zero in the others; or whether
     others: str = ""  # what the config says for the others
     means: Mapping[str, Any] = field(default_factory=dict)  # what a config says beside that a GGUF with the key is of
@@ -208,6 +209,7 @@ def _parse_row(row: Mapping[str, Any]) -> KeyRow:
         usual=row.get("usual"),
         instead=row.get("instead", False), known_back=known, whole=row.get("whole", False),
         layers=row.get("layers"), others=row.get("others", ""), means=row.get("means", {}),
+        quantile=row.get("quantile", False),
         over=row.get("over", ""), root=row.get("root", ""), padded=row.get("padded", 0),
     )  # fmt: skip
 
@@ -261,6 +263,8 @@ def to_kv(row: KeyRow, config: Mapping[str, Any]) -> KV | None:
         return None if row.absent is None else KV(row.type, row.absent)
     if row.map:
         value = [_mapped(row, v) for v in value] if isinstance(value, list | tuple) else _mapped(row, value)
+    if row.quantile and is_list(value):
+        return KV(row.type, [quantile(number(v, path), path) for v in value])
     value = number(value, path) * row.times if row.times != 1.0 else value
     value = number(value, path) - (evaluate(row.less, config) or 0) if row.less else value
     value = value if row.layers is None else _by_layer(row, config, value)
@@ -276,6 +280,29 @@ def _filled(value: Any, length: int) -> Any:
     return [*value, *[0] * (length - len(value))][:length] if is_list(value) else value
 
 
+def quantile(share: float, field: str) -> float:
+    """Below which the standard normal has this share, in F32 as torch's `Normal.icdf` steps through it: erfinv of twice
+    the share less one, times the root of two."""
+    from statistics import NormalDist
+
+    if not 0 <= share <= 1:
+        raise FormatError("is no share", field=field, expected="a number from 0 to 1", found=share)
+    twice = f32(2 * f32(share) - 1)
+    if abs(twice) == 1:
+        return math.copysign(math.inf, twice)
+    return f32(f32(NormalDist().inv_cdf((twice + 1) / 2) / math.sqrt(2)) * f32(math.sqrt(2)))
+
+
+def _share(value: Any, field: str) -> float:
+    """The shortest number whose quantile this is."""
+    from statistics import NormalDist
+
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise FormatError("is no quantile", field=field, expected="a number", found=repr(value)[:80])
+    near = NormalDist().cdf(value)
+    return next((s for s in _decimals(near) if quantile(s, field) == f32(value)), near)
+
+
 def _divisor(row: KeyRow, config: Mapping[str, Any]) -> float:
     if (divisor := number(config.get(row.over or row.root), row.over or row.root)) <= 0:
         raise FormatError("is not positive, but a number is divided by it", field=row.over or row.root)
@@ -289,7 +316,13 @@ def _mapped(row: KeyRow, value: Any) -> Any:
 
 def _by_layer(row: KeyRow, config: Mapping[str, Any], value: Any) -> list[Any]:
     """The value in the layers of the row's set, in the others another one or nothing of its kind."""
-    layers, count = config["layer_sets"][row.layers], config["layer_count"]
+    count = config["layer_count"]
+    if row.layers == "*":
+        listed = list(value) if is_list(value) else [value] * count
+        if len(listed) != count:
+            raise FormatError("hasn't a number for each layer", field=row.config[0], expected=count, found=len(listed))
+        return listed
+    layers = config["layer_sets"][row.layers]
     other = lookup(config, row.others) if row.others else type(value)()
     return [value if i in layers else other for i in range(count)]
 
@@ -329,13 +362,15 @@ def from_value(row: KeyRow, value: Any, config: Mapping[str, Any] = MappingProxy
         return None
     if row.map:
         return [_said(row, item) for item in value] if is_list(value) else _said(row, value)
+    if row.quantile:
+        return [_share(item, row.name) for item in value]
     if row.over or row.root:
         return _multiplied(row, number(value, row.name), config)
     if row.type == "f32":
         said = number(value, row.name)
         said = shortest(said if row.times == 1.0 else f32(shortest(said) / row.times))
         return int(said) if row.whole and said == int(said) else said
-    if row.layers is not None:
+    if row.layers not in (None, "*"):
         return by_layer(value, row.name)
     if row.padded and len(value) == row.padded and not value[-1]:
         return list(value[:-1])

@@ -44,7 +44,7 @@ def spm(folder: Folder, model: sentencepiece.Spm) -> Vocab:
         raise UnsupportedError(
             "a SentencePiece model that is neither BPE nor Unigram: llama.cpp has no tokenizer for it",
         )
-    size = folder.vocab_size("vocab_size_per_layer_input", "vocab_size") or len(model.pieces)
+    size = folder.vocab_size("vocab_size") or len(model.pieces)
     count = min(size, len(model.pieces))
     tokens = [*model.pieces[:count], *map(padding, range(count, size))]
     scores = [*model.scores[:count], *[PAD_SCORE] * (size - count)]

@@ -1,0 +1,198 @@
+"""Gemma 3n where its files, its readers and its size set it apart: llama.cpp's graph has so much built in that the
+model it runs is a deep one; layers that take others' keys have unused ones in some files; MLX knows the whole alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracles import faults, gguf_file, llamacpp, models, ours, reference_converter, vocabularies
+from tests.oracles.families.gemma3n import CASES, DEEP, TEXT
+from tests.oracles.folders import assert_same, tensors
+from tests.oracles.models import F32
+from tests.oracles.reference_converter import Job
+
+import weighbridge
+
+pytestmark = pytest.mark.oracle
+
+# ggml takes GELU from a table in f16. Measured: 2.7e-3 of the logits' spread, an NMSE of 7e-8.
+TOLERANCE = 1e-2
+# llama.cpp divides the deviation of the gates by one less than their number. Measured here, where a layer has 256 gates
+# and not 16384: 0.05 of the spread, an NMSE of 8e-6.
+SAMPLED = 0.1
+MLX = 1e-3
+VISIBLE = 0.05  # what a fault must change at least
+IDS = models.probe(vocabularies.SPM_SIZE)
+PADDED = replace(CASES["gemma3n"], options=TEXT | {"vocab_size_per_layer_input": vocabularies.SPM_SIZE - 16})
+MADE = {"deep": DEEP, "plain": CASES["gemma3n"], "padded": PADDED, "seeing": CASES["gemma3n-seeing"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    parent = tmp_path_factory.mktemp("gemma3n")
+    return cache(lambda name: models.build(MADE[name], parent / name))
+
+
+@pytest.fixture(scope="module")
+def deep(folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ours.to_gguf(folder("deep"), tmp_path_factory.mktemp("gemma3n-deep") / "deep.gguf", "f32")
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Callable[[str], Path]) -> F32:
+    """transformers' logits, with the deviation of the gates as llama.cpp takes it."""
+    with sampled():
+        return models.logits(folder("deep"), IDS)
+
+
+@contextmanager
+def sampled() -> Iterator[None]:
+    import torch
+
+    plain: Any = torch.std
+    torch.std = lambda x, **said: plain(x, **{**said, "unbiased": True})
+    try:
+        yield
+    finally:
+        torch.std = plain
+
+
+def found(path: Path) -> F32:
+    with llamacpp.Model(path) as model:
+        return model.logits(IDS)
+
+
+# ---------------------------------------------------------------------- llama.cpp
+
+
+def test_llama_cpp_computes_the_same_but_for_the_deviation_of_the_gates(
+    deep: Path, expected: F32, folder: Callable[[str], Path]
+) -> None:
+    """At every position, past the window: 20 layers that have keys and 5 that take them, 10 of them sparse."""
+    logits = found(deep)
+    assert models.relative_error(logits, expected) < TOLERANCE
+    theirs = models.logits(folder("deep"), IDS)
+    assert TOLERANCE < models.relative_error(logits, theirs) < SAMPLED
+
+
+def test_nothing_reads_the_keys_of_layers_that_take_others(
+    deep: Path, folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A folder that transformers saved again hasn't them. llama.cpp asks for them all the same: they are zeros."""
+    import transformers
+
+    again = tmp_path / "again"
+    transformers.Gemma3nForCausalLM.from_pretrained(folder("deep"), dtype="float32").save_pretrained(again)
+    vocabularies.WRITERS[DEEP.tokenizer](again)
+    assert tensors(folder("deep")).keys() - tensors(again).keys() == DEEP.further.keys()
+    path = ours.to_gguf(again, tmp_path / "again.gguf", "f32")
+    first, second = gguf_file.read(deep), gguf_file.read(path)
+    assert first.tensors.keys() == second.tensors.keys()
+    zero = {n for n, t in second.tensors.items() if not t.data.any()}
+    assert len(zero) == len(DEEP.further)
+    assert all(np.array_equal(t.data, first.tensors[n].data) for n, t in second.tensors.items() if n not in zero)
+    assert np.array_equal(found(path), found(deep))
+
+
+def edited(name: str, change: Callable[[gguf_file.Tensor], Any]) -> faults.Fault:
+    def fault(file: gguf_file.File) -> None:
+        file.tensors[name].data = np.ascontiguousarray(change(file.tensors[name]))
+
+    return fault
+
+
+def swapped(first: str, second: str) -> faults.Fault:
+    def fault(file: gguf_file.File) -> None:
+        a, b = file.tensors[first], file.tensors[second]
+        a.data, b.data = b.data, a.data
+
+    return fault
+
+
+LAST = "blk.24."
+FAULTS = {
+    "streams-swapped": edited("altup_proj.weight", lambda t: t.data[::-1]),
+    "layers-turned": edited("per_layer_token_embd.weight", lambda t: np.roll(t.data, 256, axis=-1)),
+    "gate-up-swapped": swapped(f"{LAST}ffn_gate.weight", f"{LAST}ffn_up.weight"),
+    "post-norms-swapped": swapped(f"{LAST}post_attention_norm.weight", f"{LAST}post_norm.weight"),
+    "norm-shifted": edited(f"{LAST}attn_norm.weight", lambda t: t.data + 1),
+    "predict-turned": faults.shifted("blk.0.altup_predict_coef.weight"),
+    "scale-one": edited("blk.0.altup_correct_scale.weight", lambda t: np.ones_like(t.data)),
+    "theta": faults.set_key("gemma3n.rope.freq_base", 500.0),
+    "window-theta": faults.set_key("gemma3n.rope.freq_base_swa", 50.0),
+    "window": faults.set_key("gemma3n.attention.sliding_window", 12),
+    "pattern": faults.set_key("gemma3n.attention.sliding_window_pattern", lambda v: [*v[:3], v[4], v[3], *v[5:]]),
+    "inner": faults.set_key("gemma3n.feed_forward_length", lambda v: [128] * len(v)),
+}
+
+REFUSED = {"inner"}
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(fault: str, deep: Path, expected: F32, tmp_path: Path) -> None:
+    path = gguf_file.mutate(gguf_file.read(deep), tmp_path / "fault.gguf", FAULTS[fault])
+    numbers = llamacpp.numbers_in_subprocess(path, IDS)
+    if fault in REFUSED:
+        assert isinstance(numbers, str)
+    else:
+        assert not isinstance(numbers, str), numbers
+        assert models.relative_error(numbers.reshape(expected.shape), expected) > VISIBLE
+
+
+# ---------------------------------------------------------------------- the reference, and back
+
+
+@pytest.mark.parametrize("name", ["padded", "seeing"])
+def test_equals_the_reference(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """The last tokens of a model that sees have no embeddings for the layers: zeros. What sees isn't in the file."""
+    path = tmp_path / "reference.gguf"
+    assert reference_converter.convert_all([Job(str(folder(name)), str(path), "f32", None)]) == [None]
+    held = gguf_file.read(ours.to_gguf(folder(name), tmp_path / "ours.gguf", "f32"))
+    reference = gguf_file.read(path)
+    assert gguf_file.differences(held, reference) == []
+
+
+def test_rows_of_zeros_come_back_and_are_told(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    gguf = ours.to_gguf(folder("padded"), tmp_path / "padded.gguf", "f32")
+    back, first = tensors(ours.to_folder(gguf, tmp_path / "back")), tensors(folder("padded"))
+    name = "model.embed_tokens_per_layer.weight"
+    assert np.array_equal(back[name][:-16].numpy(), first[name].numpy())
+    assert not back[name][-16:].any()
+    rest = {n: t for n, t in back.items() if n in first and n != name}
+    assert_same(rest, {n: t for n, t in first.items() if n != name})
+    losses = [str(loss) for loss in weighbridge.plan(folder("padded"), tmp_path / "x.gguf").losses]
+    assert any("vocab_size_per_layer_input" in loss for loss in losses)
+
+
+# ---------------------------------------------------------------------- MLX
+
+
+@pytest.mark.parametrize("name", ["plain", "seeing", "gguf"])
+def test_mlx_computes_the_same(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of a folder of the part, of the whole, and of a GGUF: MLX reads a folder of the whole."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("mlx_lm", reason="GEMMA 3N'S MLX FOLDERS WERE NOT PROVED: install requirements/oracles.txt")
+    import mlx.core as mx
+    from mlx_lm.utils import load_model
+
+    source = folder("plain" if name == "gguf" else name)
+    gguf = ours.to_gguf(source, tmp_path / "plain.gguf", "f32")
+    weighbridge.convert(gguf if name == "gguf" else source, tmp_path / "mlx", to="mlx")
+    config = json.loads((tmp_path / "mlx" / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("gemma3n", ["Gemma3nForConditionalGeneration"])
+    part = ours.to_folder(gguf, tmp_path / "part")
+    named = {n.replace("model.language_model.", "model."): t for n, t in tensors(tmp_path / "mlx").items()}
+    assert_same(named, tensors(part))
+    model, _ = load_model(tmp_path / "mlx")
+    logits = np.array(model(mx.array([IDS]), cache=model.make_cache())[0].astype(mx.float32))
+    assert models.relative_error(logits, models.logits(part, IDS)) < MLX
