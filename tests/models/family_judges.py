@@ -190,7 +190,7 @@ def judge_numbers(family: Family, model: str) -> None:
     for name, kind, _, _ in recorded["gguf"]:
         assert (kind == "F32") == (family.kind("gguf", sizes, name) in FORCED_F32), f"{model}: {name} is {kind}"
     held = {"gguf": written, "canonical": family.save("canonical", sizes, roles)}
-    for dialect in ("hf5", "mlx", "mxfp4"):
+    for dialect in ("hf5", "hf5s", "mlx", "mxfp4"):
         if dialect in recorded:
             held[dialect] = family.save(dialect, sizes, roles)
             theirs = {n: brief for n, brief in recorded[dialect].items() if not n.startswith(_SEEING)}

@@ -2,9 +2,9 @@
 `python -m tests.models.record_families [NAME ...]`.
 
 Of each: config.json, names and shapes as transformers writes them (or, where it has no class, as they are published),
-the reference converter's tensors and keys, and where a case says so what transformers 5 holds in memory ("hf5") and
-what mlx-lm holds ("mlx"). The numbers of a tensor follow from its name (`values`), so a digest tells whether another's
-tensor is made of the same numbers in the same order.
+the reference converter's tensors and keys, and where a case says so what transformers 5 holds in memory ("hf5"; "hf5s":
+and beside it what it leaves unread) and what mlx-lm holds ("mlx"). The numbers of a tensor follow from its name
+(`values`), so a digest tells whether another's tensor is made of the same numbers in the same order.
 """
 
 from __future__ import annotations
@@ -78,6 +78,10 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
         held = {n: t.numpy() for n, t in model_class.from_pretrained(folder, dtype="float32").state_dict().items()}
         tied = config.get("tie_word_embeddings")
         out["hf5"] = {n: _brief(a) for n, a in held.items() if not (tied and n == "lm_head.weight")}
+    if "hf5s" in case.recorded:
+        kept = {n: a for n, a in arrays.items() if n.startswith("mtp.")}
+        held = {n: t.numpy() for n, t in model_class.from_pretrained(folder, dtype="float32").state_dict().items()}
+        out["hf5s"] = {n: _brief(a) for n, a in (held | kept).items()}
     if "mlx" in case.recorded:
         given = held if config["model_type"] in _FUSED else arrays
         out["mlx"] = {n: _brief(a) for n, a in _mlx(config, given).items()}

@@ -100,6 +100,8 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
     for name, kind in document.get("layers", {}).items():
         for side in (side for side in ("hf", "gguf") if kind and kind.get(side) != ["[0:0]"]):
             yield f"layers {name}: none by {side}", _set(("layers", name, side), ["[0:0]"])
+        for key in {"also", "spare"} & (kind or {}).keys():
+            yield f"layers {name}: not {key}", _set(("layers", name, key), ...)
     yield from _joined_faults(document)
     for key, value in document.get("defaults", {}).items():
         yield f"default {key}", _set(("defaults", key), _other(value))
@@ -145,6 +147,8 @@ def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
         for key, value in (options or {}).items():
             if value != []:
                 yield f"dialect {name}: {key}", _set(("dialect", name, key), ...)
+        for old in (options or {}).get("further", ()):
+            yield f"dialect {name}: further {old}", _set(("dialect", name, "further", old), "else.")
         for i, group in enumerate((options or {}).get("together") or ()):
             yield f"together: order {i}", _set(("dialect", name, "together", i), group[::-1])
 

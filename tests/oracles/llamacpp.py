@@ -202,13 +202,15 @@ class Spoken:
 
 
 class Model:
-    """One loaded GGUF. `vocab_only` loads no tensors, for tokenizer tests."""
+    """One loaded GGUF. `vocab_only` loads no tensors, for tokenizer tests; `further` those too that predict
+    further tokens."""
 
-    def __init__(self, path: str | os.PathLike[str], *, vocab_only: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, vocab_only: bool = False, further: bool = False) -> None:
         self._lib = library()
         _messages.clear()
         params = self._lib.llama_model_default_params()
         params.n_gpu_layers, params.load_mode, params.vocab_only = 0, LOAD_MODE_NONE, vocab_only
+        params.load_mtp = further
         params.check_tensors, params.use_extra_bufts = not vocab_only, False
         self._model = self._lib.llama_model_load_from_file(os.fsencode(path), params)
         _require(self._model, f"can't load {path}")

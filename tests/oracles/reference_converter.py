@@ -75,6 +75,7 @@ def _run(tree: str, job: Job) -> str | None:
     from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
 
     original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
+    known = _saying(ModelBase)
     try:
         if job.pre:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre
@@ -85,7 +86,15 @@ def _run(tree: str, job: Job) -> str | None:
         return traceback.format_exc()
     finally:
         TextModel.get_vocab_base_pre, ModelBase.load_hparams = original, staticmethod(load)
+        for model in _saying(ModelBase) - known:  # an option of one job would be one of all that follow
+            del model.no_mtp
     return None
+
+
+def _saying(model: Any) -> set[Any]:
+    """The classes that say themselves whether they leave out what predicts further tokens."""
+    own = {model} if "no_mtp" in vars(model) else set()
+    return own.union(*map(_saying, model.__subclasses__()))
 
 
 def _main(tree: str) -> None:

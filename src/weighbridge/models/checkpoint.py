@@ -25,6 +25,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers import container, format_of
 from weighbridge.containers.base import Entry, Index
 from weighbridge.io.source import FileSource, Source
+from weighbridge.models.arch.config import counted
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
 
@@ -112,10 +113,11 @@ class Checkpoint(Closing):
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """config.json of the folder; for a GGUF the config its keys stand for; {} where there is none."""
+        """config.json of the folder, with the layers that its tensors alone tell of; for a GGUF the config that its
+        keys stand for; {} where there is none."""
         if self.format == "gguf":
             return self.restored().config
-        return self.json("config.json") or {}
+        return counted(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def restored(self, torch_dtype: str | None = None) -> HfConfig:
         """What a GGUF's keys say as config.json and generation_config.json, and what they can't say."""

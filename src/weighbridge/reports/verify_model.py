@@ -12,6 +12,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
+from weighbridge.models.arch.config import counted
 from weighbridge.reports import beside, verify_packing
 from weighbridge.reports.verify_repo import File, Repo
 from weighbridge.reports.verify_rules import Found, Rule
@@ -132,10 +133,10 @@ def _mapped(repo: Repo) -> Any:
     if family is None or repo.model is None:
         return None
     try:
-        sizes = family.sizes_from_hf(repo.config)
         shapes = verify_packing.shapes(repo)
         if shapes is None:
             return None  # said by the rules of packed weights
+        sizes = family.sizes_from_hf(counted(repo.config, shapes))
         return family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     except WeighbridgeError:
         return None  # said by config_size, or by the container's own findings

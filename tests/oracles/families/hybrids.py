@@ -40,6 +40,7 @@ _QWEN35: dict[str, Any] = {k: v for k, v in _QWEN_NEXT.items() if "expert" not i
 _QWEN35_MOE: dict[str, Any] = {k: v for k, v in _QWEN_NEXT.items() if k != "intermediate_size"} | {
     "rope_parameters": _SECTIONS | {"mrope_section": [2, 1, 1]}, "moe_intermediate_size": 96,
 }  # fmt: skip
+_FURTHER, _NONE = {"mtp_num_hidden_layers": 1}, {"mtp_num_hidden_layers": 0}
 _QWEN35_EYES: dict[str, Any] = {
     "depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4, "out_hidden_size": 64,
     "num_position_embeddings": 16,
@@ -124,7 +125,18 @@ CASES: dict[str, Case] = {
             tokenizer="qwen",
             recorded=("hf5", "mlx"),
             flags=("--no-mtp",),
-            beside=("mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight"),
+            said=_NONE,
+            unheld=frozenset(_FURTHER),
+        ),
+        # ... and as published, with a layer that predicts further tokens (of which its config doesn't speak)
+        _case(
+            "qwen3next-further",
+            "Qwen3NextConfig",
+            _QWEN_NEXT,
+            tokenizer="qwen",
+            said=_FURTHER,
+            mtp=True,
+            recorded=("hf5", "mlx"),
         ),
         _case(
             "qwen3next-odd",
@@ -144,7 +156,16 @@ CASES: dict[str, Case] = {
             _QWEN35,
             tokenizer="qwen",
             flags=("--no-mtp",),
-            beside=("mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight"),
+            said=_NONE,
+            unheld=frozenset(_FURTHER),
+        ),
+        _case(
+            "qwen35-further",
+            "Qwen3_5TextConfig",
+            _QWEN35 | {"tie_word_embeddings": True},
+            tokenizer="qwen",
+            said=_FURTHER,
+            mtp=True,
         ),
         _case(
             "qwen35-odd",
@@ -177,9 +198,18 @@ CASES: dict[str, Case] = {
             _QWEN35_MOE | {"rope_parameters": _SECTIONS},
             tokenizer="qwen",
             recorded=("hf5",),
-            unheld=frozenset({"rope", "rope_parameters"}),  # as above
+            unheld=frozenset({"rope", "rope_parameters", *_FURTHER}),  # as above
             flags=("--no-mtp",),
-            beside=("mtp.fc.weight",),
+            said=_NONE,
+        ),
+        _case(
+            "qwen35moe-further",
+            "Qwen3_5MoeTextConfig",
+            _QWEN35_MOE,
+            tokenizer="qwen",
+            said=_FURTHER,
+            recorded=("hf5s",),
+            mtp=True,
         ),
         _case(
             "qwen35moe-seeing",

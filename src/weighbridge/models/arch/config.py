@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
@@ -25,6 +25,12 @@ _OPERATORS = {"": operator.mul, "*": operator.mul, "/": operator.floordiv, "+": 
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
+#: classes whose configs don't say, or say for published files alone, how many layers behind the others predict further
+#: tokens: the key for it, and how the names of these layers begin
+FURTHER: Final = dict.fromkeys(
+    ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+    ("mtp_num_hidden_layers", re.compile(r"mtp\.layers\.([0-9]{1,4})\.")),
+)
 _TERM = re.compile(r"([-+*/]?)([^-+*/]+)")
 
 
@@ -57,6 +63,22 @@ def multiplier(path: str, values: Config) -> float:
     if not _F32_LEAST <= abs(factor) <= _F32_MOST:
         raise FormatError("is no multiplier of weights", field=path, expected="an F32 that isn't zero", found=factor)
     return factor
+
+
+def counted(config: Config, names: Iterable[str]) -> Config:
+    """The config with the number of layers that predict further tokens as the tensors have it. Who trains a model on
+    mostly leaves them out, and the number in."""
+    told = FURTHER.get(config.get("model_type")) if isinstance(config.get("model_type"), str) else None
+    if told is None:
+        return config
+    key, begun = told
+    count = max((int(found[1]) + 1 for name in names if (found := begun.match(name))), default=0)
+    text = config.get("text_config")
+    part = text if isinstance(text, Mapping) else config
+    if part.get(key, 0) == count:
+        return config
+    said = {**part, key: count}
+    return said if part is config else {**config, "text_config": said}
 
 
 def evaluate(expression: str, values: Config) -> int | None:

@@ -80,6 +80,9 @@ class Plan:
     dealt: int = 0  # in how many groups the parts are dealt out; 0: one under the other
     indices: tuple[str, ...] = ()  # the names of the indices: those of lead and rest, then the stacked ones
     spare: Collection[int] = ()  # layers whose tensors may all be absent
+    further: str = ""  # the format of its name in those; "": the same
+    part: str = ""  # "others" or "further": the only layers that it is for
+    unnamed: int = 0  # how many of the first indices the name hasn't, being of one layer alone
 
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
@@ -103,7 +106,7 @@ class Place:
     __slots__ = ("_cells", "_plan", "name", "named")
 
     def __init__(self, plan: Plan, named: tuple[int, ...]) -> None:
-        self.name, self.named, self._plan = plan.text % named, named, plan
+        self.name, self.named, self._plan = plan.text % named[plan.unnamed :], named, plan
         self._cells: tuple[Cell, ...] | None = None
 
     @property
@@ -140,7 +143,7 @@ class Place:
     def renumbered(self, index: str, number: int) -> str:
         """Its name with another number for one of the indices in it."""
         at = self.indices.index(index)
-        return self._plan.text % (*self.named[:at], number, *self.named[at + 1 :])
+        return self._plan.text % (*self.named[:at], number, *self.named[at + 1 :])[self._plan.unnamed :]
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -193,7 +196,8 @@ def expand(
     ]
     if spare or gone:
         layer = next(iter(index))
-        plans = [_held(p, range(counts[layer]), spare, gone) if p.lead == (layer,) else p for p in plans]
+        held = (_held(p, range(counts[layer]), spare, gone) if p.lead == (layer,) else p for p in plans)
+        plans = [part for plan in held for part in _further(plan)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
     listed = [*_places(plans, counts)]
     places = {place.name: place for place in listed}
@@ -218,6 +222,19 @@ def absent(dialect: Dialect, sizes: Sizes) -> frozenset[int]:
 def _held(plan: Plan, layers: range, spare: Collection[int], gone: Collection[int]) -> Plan:
     kept = layers if plan.layers is None else plan.layers
     return replace(plan, spare=spare, layers=[n for n in kept if n not in gone])
+
+
+def _further(plan: Plan) -> Iterator[Plan]:
+    """A plan as it is, or for the layers that have names of their own one each beside that for the others."""
+    if not plan.further or plan.layers is None:
+        yield plan
+        return
+    if plan.part != "further":
+        yield replace(plan, layers=[n for n in plan.layers if n not in plan.spare])
+    for number, layer in enumerate(sorted(plan.spare)):
+        if layer in plan.layers and plan.part != "others":
+            text, _ = _printf(plan.further.replace("{n}", str(number)), "")
+            yield replace(plan, text=text, unnamed=1, layers=[layer])
 
 
 def index_counts(index: Mapping[str, str], sizes: Sizes) -> dict[str, int]:
@@ -269,8 +286,9 @@ def _plan(
     dealt = sizes[template.dealt] if template.dealt else 0
     indices = (*named, *stacked)
     return Plan(
-        text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers, dealt, indices
-    )
+        text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers, dealt, indices,
+        further=template.further, part=template.part,
+    )  # fmt: skip
 
 
 def arguments(via: Via, sizes: Sizes) -> tuple[float, ...]:

@@ -30,15 +30,24 @@ _CONDITIONS: Final = {" if ": frozenset[int].intersection, " unless ": frozenset
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Where a config and a GGUF say which layers are in a set. `spare`: the tensors of these layers may all be absent,
-    though the config counts them."""
+    though the config counts them; lists by layer end before them. `also`: a set whose layers are in it too."""
 
     hf: tuple[str, ...]
     gguf: tuple[str, ...]
     spare: bool = False
+    also: str = ""
 
 
 def parse_kinds(doc: Mapping[str, Any]) -> dict[str, Kind]:
-    return {name: Kind(tuple(row["hf"]), tuple(row["gguf"]), row.get("spare", False)) for name, row in doc.items()}
+    return {
+        name: Kind(tuple(row["hf"]), tuple(row["gguf"]), row.get("spare", False), row.get("also", ""))
+        for name, row in doc.items()
+    }
+
+
+def spare_layers(kinds: Mapping[str, Kind], sets: Mapping[str, Layers]) -> Layers:
+    """The layers whose tensors may all be absent, of the sets that are known."""
+    return frozenset[int]().union(*(sets[name] for name, kind in kinds.items() if kind.spare and name in sets))
 
 
 def layer_sets(kinds: Mapping[str, Kind], side: str, values: Mapping[str, Any], count: int) -> dict[str, Layers]:
@@ -46,10 +55,11 @@ def layer_sets(kinds: Mapping[str, Kind], side: str, values: Mapping[str, Any], 
     out: dict[str, Layers] = {}
     for name, kind in kinds.items():
         sources: tuple[str, ...] = getattr(kind, side)
-        found = next((s for source in sources if (s := _read(source, values, count, out)) is not None), None)
+        listed = count - len(spare_layers(kinds, out))
+        found = next((s for source in sources if (s := _read(source, values, listed, out)) is not None), None)
         if found is None:
             raise FormatError("doesn't say which layers are which", field=sources[0].partition(":")[0])
-        out[name] = found
+        out[name] = found | out[kind.also] if kind.also else found
     return out
 
 
@@ -107,8 +117,10 @@ def _slice(source: str, values: Mapping[str, Any], count: int) -> Layers | None:
 def as_config(kinds: Mapping[str, Kind], sets: Mapping[str, Layers], count: int) -> dict[str, Any]:
     """The sets as a config says them, each in the first of its ways; spare layers it counts."""
     out: dict[str, Any] = {}
+    spare = spare_layers(kinds, sets)
+    count -= len(spare)
     for name, kind in ((n, k) for n, k in kinds.items() if not k.spare):
-        source, layers = kind.hf[0], sets[name]
+        source, layers = kind.hf[0], sets[name] - spare
         if word := next((word for word in _CONDITIONS if word in source), None):
             out |= _flag(source, word, layers, sets)
         elif source.startswith("["):

@@ -93,13 +93,16 @@ class Template:
     """One physical name of a dialect with its placeholders, and the roles it holds in joining order. `dealt`: in how
     many groups (a size), each with its share of every role; None: one role under the other. `via`: how what is joined
     then lies, one layout after another. Where an index is stacked, that is done for each by itself. `keyed`: it is the
-    name of a key."""
+    name of a key. `further`: its name in the spare layers, the first of which is {n} 0; "": as in the others. `part`:
+    "others" or "further", the only layers that it is for."""
 
     name: str
     roles: tuple[str, ...]
     dealt: str | None = None
     via: tuple[Via, ...] = ()
     keyed: bool = False
+    further: str = ""
+    part: str = ""
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -217,7 +220,10 @@ def parse_dialect(name: str, doc: Mapping[str, Any], rows: Mapping[str, Row]) ->
         found = next((t for t in held if t is not None), None)
         if found and found.name:  # an empty one: not in this dialect
             key = f"{found.name} {row.when or ''}{row.layers or ''}"  # rows may share a name if they exclude each other
-            templates.setdefault(key, replace(found, name=_replaced(found.name, renamed)))
+            further = _begun_otherwise(found.name, options.get("further", {}))
+            templates.setdefault(key, replace(found, name=_replaced(found.name, renamed), further=further))
+    if "further_as" in options:
+        templates = _parted(templates, parse_dialect(options["further_as"], doc, rows))
     return Dialect(
         name, tuple(templates.values()), tuple(options.get("prefixes", ("",))),
         tuple(t for d in chain for t in doc.get("drop", {}).get(d, ())),
@@ -246,6 +252,19 @@ def _bases(name: str, dialects: Mapping[str, Any]) -> tuple[list[str], dict[str,
     for link in reversed(chain):
         options.update(dialects[link])
     return chain, options
+
+
+def _parted(own: Mapping[str, Template], other: Dialect) -> dict[str, Template]:
+    """A dialect's templates where the further layers are called as in another."""
+    theirs = {t.name: t for t in other.templates}
+    mine = {t.name for t in own.values()}
+    others = {key: t if t.name in theirs else replace(t, part="others") for key, t in own.items()}
+    return others | {name: replace(t, part="further") for name, t in theirs.items() if name not in mine}
+
+
+def _begun_otherwise(name: str, pairs: Mapping[str, str]) -> str:
+    """The name with another beginning, by the first of the pairs that fits; "" where none does."""
+    return next((new + name.removeprefix(old) for old, new in pairs.items() if name.startswith(old)), "")
 
 
 def _replaced(text: str, pairs: Mapping[str, str]) -> str:

@@ -44,7 +44,7 @@ from weighbridge.models.arch.expand import (
 )
 from weighbridge.models.arch.inherit import resolve
 from weighbridge.models.arch.joins import Lies, cut, join, layout_of
-from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds
+from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds, spare_layers
 from weighbridge.models.arch.make import absent_zeros, made
 from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.report import MappingError, MappingReport
@@ -199,8 +199,7 @@ class Family:
 
     def _spare(self, sizes: Sizes) -> frozenset[int]:
         """The layers whose tensors may all be absent."""
-        known = dict(sizes.layers)
-        return frozenset[int]().union(*(known[name] for name, kind in self.kinds.items() if kind.spare))
+        return spare_layers(self.kinds, dict(sizes.layers))
 
     def _dialect(self, name: str) -> Dialect:
         if name not in self.dialects:

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.models.arch.expand import Sizes, applies, index_counts, run
+from weighbridge.models.arch.layers import spare_layers
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.table import Family
@@ -28,8 +29,10 @@ def recognised(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: 
 def held_of(family: Family, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
     """How many of a dialect's names are held."""
     counts = index_counts(family.index, sizes)
-    templates = (t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes))
-    names = dict.fromkeys(t.name for t in templates)  # rows for some of the layers each may share one
+    templates = [t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes)]
+    numbers = range(len(spare_layers(family.kinds, dict(sizes.layers))))
+    further = [t.further.replace("{n}", str(n)) for t in templates if t.further for n in numbers]
+    names = dict.fromkeys((*(t.name for t in templates), *further))  # rows for some of the layers each may share one
     return sum(name in held for template in names for name in run(template, counts, prefix))
 
 
