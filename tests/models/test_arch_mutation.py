@@ -62,6 +62,7 @@ def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator
         yield f"{name}: span of the others", _set((*at, "span"), ":".join((hi, lo, *step)))
 
 
+_ALIKE = {"baichuan"}  # as many heads of keys as of queries: one rotates as the other
 _WRONG_VIA = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2)", "parted(H,KV)": "parted(KV,KV)",
               "halves(H,K)": "rope(H)"}  # fmt: skip
 
@@ -95,7 +96,7 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
         yield "apart: nothing", _set(("apart",), [])
     for symbol, size in document.get("size", {}).items():
         for side in ("hf", "gguf"):
-            if size is not False and side in size:
+            if size is not False and size.get(side):
                 yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), size[side][0] + "_")
     for name, kind in document.get("layers", {}).items():
         for side in (side for side in ("hf", "gguf") if kind and kind.get(side) != ["[0:0]"]):
@@ -205,6 +206,8 @@ def _other(value: Any) -> Any:
 def _cases() -> Iterator[Any]:
     for family in families():
         for label, fault in _faults(doc(family)):
+            if family in _ALIKE and label.endswith("of others"):
+                continue
             yield pytest.param(family, fault, id=f"{family}, {label}")
 
 

@@ -83,6 +83,8 @@ class Case:
     told: tuple[str, ...] = ()  # how what a plan tells of llama.cpp's way to compute it begins
     taken: str = ""  # the class that its GGUF is taken for, which computes the same (its model_type)
     guesses: tuple[str, ...] = ()  # what a GGUF of it leaves to be guessed
+    golden: bool = True  # whether others' tensors of it are recorded; else it is there for the proofs alone
+    unit: bool = False  # whether a GGUF has the rows of its output at length 1
     twin: bool = False  # the reference converts none of its class: it is asked for the model of twins.STAND_INS
     mtp: bool = False  # a layer that predicts further tokens behind the others
     mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published

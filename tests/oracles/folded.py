@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 _ONES = ("attention_in", "attention_out", "embedding", "key", "lm_head", "ssm_in", "ssm_out")
 
 
@@ -36,3 +39,8 @@ def falcon_h1(tensors: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]
                 part *= factor
         out[name] = tensor
     return out
+
+
+def at_length_1(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Baichuan 2's output as llama.cpp's own instructions want it before it is converted: each row over its length."""
+    return rows / np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1, keepdims=True)).astype(np.float32)

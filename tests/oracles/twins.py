@@ -23,13 +23,14 @@ Pairs = Mapping[str, str]
 class Twin:
     """`cls`: transformers' config class. `config`: its arguments for a config. `names`: parts of names and what they
     are in the twin. `parts`: cuts a tensor that the twin has in several. `beyond`: how names of a GGUF of the twin end
-    that one of the model hasn't."""
+    that one of the model hasn't. `finish`: what else the twin is to do."""
 
     cls: str
     config: Callable[[Config], dict[str, Any]]
     names: Pairs
     parts: Callable[[Config, str, Any], Tensors] = lambda config, name, tensor: {name: tensor}
     beyond: tuple[str, ...] = ()
+    finish: Callable[[Any], Any] = lambda model: model
 
     def write(self, folder: Path, target: Path) -> Any:
         """The twin with the folder's weights as a folder, in the order in which the model's own names are read: a file
@@ -65,7 +66,7 @@ class Twin:
             )
         assert not found["unexpected_keys"], found
         assert not found["missing_keys"], found
-        return model.eval()
+        return self.finish(model.eval())
 
 
 def of(folder: Path) -> Twin | None:
@@ -323,6 +324,46 @@ def _halved(config: Config, name: str, tensor: Any) -> Tensors:
     return {name: torch.stack(turned), **zeros}
 
 
+def _normal(config: Config, name: str, tensor: Any) -> Tensors:
+    """Baichuan: q, k and v one under the other; Baichuan 2 takes its output's rows at length 1 (NormHead)."""
+    import torch
+
+    if "W_pack" in name:
+        return {name.replace("W_pack", f"{part}_proj"): t for part, t in zip("qkv", tensor.chunk(3), strict=True)}
+    unit = name == "lm_head.weight" and "z_loss_weight" in config
+    return {name: torch.nn.functional.normalize(tensor) if unit else tensor}
+
+
+def _baichuan(config: Config) -> dict[str, Any]:
+    return {"intermediate_size": config["intermediate_size"], "rms_norm_eps": config["rms_norm_eps"]}
+
+
+def _with_alibi(model: Any) -> Any:
+    """Baichuan 13B: a Llama that doesn't rotate and has linear biases, as its modeling_baichuan.py adds them
+    (`_gen_alibi_mask`): a head's slope times the key's position. The slopes are those of the ALiBi paper for a power of
+    two of heads."""
+    import torch
+
+    if model.config.num_hidden_layers != 40:
+        return model
+
+    heads, base = model.config.num_attention_heads, model.model
+    slopes = torch.tensor([2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)])
+    rotary, attend = base.rotary_emb.forward, base.forward
+
+    def unrotated(*given: Any, **named: Any) -> Any:
+        cos, sin = rotary(*given, **named)
+        return torch.ones_like(cos), torch.zeros_like(sin)
+
+    def biased(input_ids: Any = None, **named: Any) -> Any:
+        length = input_ids.shape[1]
+        mask = torch.full((length, length), float("-inf")).triu(1) + slopes[:, None, None] * torch.arange(length)
+        return attend(input_ids=input_ids, **{**named, "attention_mask": mask[None]})
+
+    base.rotary_emb.forward, base.forward = unrotated, biased
+    return model
+
+
 TWINS: dict[str, Twin] = {
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
     "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),
@@ -331,6 +372,7 @@ TWINS: dict[str, Twin] = {
     "QWenLMHeadModel": Twin("Qwen2Config", _qwen, _QWEN, _thirds),
     "OrionForCausalLM": Twin("StableLmConfig", _orion, {}),
     "ChatGLMModel": Twin("GlmConfig", _chatglm, _CHATGLM, _joined),
+    "BaichuanForCausalLM": Twin("LlamaConfig", _baichuan, {}, _normal, finish=_with_alibi),
     "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _joined),
 }
 

@@ -114,6 +114,25 @@ def test_a_scaled_node_of_other_types_is_f32_and_undoes_itself() -> None:
     assert n.scaled(quantized, 0.3).read_all().tobytes() == want.tobytes()
 
 
+@given(st.integers(0, 2**32), st.sampled_from([F32, F16, BF16, Q8_0]), st.sampled_from([1, 5, 5000]), st.data())
+@settings(max_examples=60, deadline=None)
+def test_rows_of_length_1_are_torch_s_and_stream(seed: int, dtype, width: int, data: st.DataObject) -> None:
+    import torch
+
+    rng = np.random.default_rng(seed)
+    scale = np.float32(10.0 ** rng.integers(-3, 4))
+    values = rng.standard_normal((7, 32 if dtype is Q8_0 else width), np.float32) * scale
+    values[rng.integers(7)] = 0
+    source = n.cast(n.const(values, F32), dtype)
+    node, exact = n.unit(source), n.cast(source, F32).read_all().view(np.float32).reshape(values.shape)
+    lo = data.draw(st.integers(0, 7))
+    hi = data.draw(st.integers(lo, 7))
+    found = node.read(lo, hi).view(np.float32).reshape(hi - lo, values.shape[1])
+    want = torch.nn.functional.normalize(torch.from_numpy(exact[lo:hi]).double()).numpy()
+    assert node.spec.dtype is F32
+    assert np.abs(found - want).max(initial=0) <= 2.0**-23
+
+
 @pytest.mark.parametrize(("dtype", "kind", "by", "over"), [(F32, np.float32, 8.0, False), (F16, np.float16, 8.0, False),
                                                            (F32, np.float32, 0.125, True)])  # fmt: skip
 def test_a_product_that_is_too_large_is_told_with_its_row(dtype, kind, by: float, over: bool) -> None:

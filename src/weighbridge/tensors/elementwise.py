@@ -1,4 +1,4 @@
-"""The nodes that compute each element of a tensor by itself: `Shift`, `Scaled`, `Applied`."""
+"""The nodes that compute each element of a tensor by itself: `Shift`, `Scaled`, `Applied`; and each row: `Unit`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from weighbridge.base.dtypes import F16
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions
 from weighbridge.tensors.kinds import Bytes, Over, Run, held
+
+_SHORTEST = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,27 @@ class Applied(Over):
     def _scratch(self, lo: int, hi: int) -> int:
         size = (hi - lo) * self.spec.row_bytes
         return size + min(size // 4, functions.PIECE) * functions.SCRATCH + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class Unit(Over):
+    """Every row of an F32 matrix over its length (the root of the sum of its squares, taken in F64), which counts as
+    1e-12 where it is less: torch.nn.functional.normalize."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        width = max(self.spec.shape[-1], 1)
+        step = max(functions.PIECE // width, 1)
+        with held(Run(self.source, lo, hi)) as (data,), np.errstate(over="ignore", invalid="ignore"):
+            values, results = (bytes_.view(np.float32).reshape(-1, width) for bytes_ in (data, out))
+            for at in range(0, len(values), step):
+                piece = values[at : at + step]
+                lengths = np.sqrt(np.square(piece, dtype=np.float64).sum(axis=1, keepdims=True))
+                results[at : at + step] = piece / np.maximum(lengths, _SHORTEST).astype(np.float32)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        width = self.spec.shape[-1]
+        piece = min(hi - lo, max(functions.PIECE // max(width, 1), 1)) * width
+        return (hi - lo) * self.spec.row_bytes + 16 * piece + self.source.scratch(lo, hi)
 
 
 def _rows(lo: int, first: int, end: int, width: int) -> str:

@@ -30,6 +30,7 @@ from weighbridge.tensors.nodes import (
     shift,
     slice_rows,
     transpose,
+    unit,
     zeros,
 )
 
@@ -199,6 +200,20 @@ class Times:
         return node
 
 
+@dataclass(frozen=True, slots=True)
+class UnitRows:
+    """Rows that the model takes at length 1 when it runs (Hugging Face's NormHead) <-> rows of that length (ggml). Back
+    they come as they are: of what they were the model computes the same."""
+
+    exact: bool = False
+
+    def apply(self, node: Node) -> Node:
+        return unit(node)
+
+    def undo(self, node: Node) -> Node:
+        return node
+
+
 def times(*factors: float) -> Times:
     return Times(factors)
 
@@ -332,6 +347,7 @@ LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
         "tiled_columns": TiledColumns,
         "times": times,
         "padded": Padded,
+        "unit": UnitRows,
     }
 )
 

@@ -39,7 +39,7 @@ from weighbridge.tensors.compute import (
     Transpose,
     WideMaker,
 )
-from weighbridge.tensors.elementwise import Applied, Scaled, Shift
+from weighbridge.tensors.elementwise import Applied, Scaled, Shift, Unit
 from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Retyped, Run, Slice, Stored, Strided, walk
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "Strided",
     "Transcode",
     "Transpose",
+    "Unit",
     "WideMaker",
     "applied",
     "as_bytes",
@@ -93,6 +94,7 @@ __all__ = [
     "strided",
     "transcode",
     "transpose",
+    "unit",
     "walk",
     "zeros",
 ]  # fmt: skip
@@ -444,6 +446,13 @@ def low_rank(node: Node, a: Node, b: Node, scale: float) -> Node:
         own = slice_rows(a, n * rank, (rank, columns)), slice_rows(b, n * rows, (rows, rank))
         each.append(LowRank(part.spec, part, *own, scale))
     return reshape(concat(each), node.spec.shape)
+
+
+def unit(node: Node) -> Node:
+    """Every row over its length, in F32."""
+    if node.spec.dtype is F32 and not isinstance(node, Packed):
+        return Unit(node.spec, node)
+    return unit(cast(node, F32, CastReport()))
 
 
 def applied(node: Node, function: str) -> Node:

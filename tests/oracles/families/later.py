@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.oracles import vocabularies
 from tests.oracles.case import Case
-from tests.oracles.families.common import BPE, GQA, theta
+from tests.oracles.families.common import BPE, GQA, SMALL, SPM, theta
 
 # The class's own buffers are the same in every layer; published models may have others.
 _XIELU: dict[str, tuple[int, ...]] = {
@@ -29,6 +30,33 @@ _GPTJ: dict[str, Any] = BPE | {
     "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "rotary_dim": 8, "layer_norm_epsilon": 5e-2,
 }  # fmt: skip
 _GPTJ_SPREADS = (((".wte.weight",), (0.0, 0.5)), ((".ln_1.weight", ".ln_f.weight"), (1.0, 0.25)))
+
+
+def _baichuan(layers: int) -> dict[str, Any]:
+    said = {"model_type": "baichuan", "num_hidden_layers": layers, "rms_norm_eps": 3e-3, "hidden_act": "silu"}
+    return SMALL | SPM | said | {"tie_word_embeddings": False}
+
+
+def _baichuan_shapes(layers: int, tokens: int) -> dict[str, tuple[int, ...]]:
+    one = {
+        "self_attn.W_pack.weight": (192, 64),
+        "self_attn.o_proj.weight": (64, 64),
+        "input_layernorm.weight": (64,),
+        "mlp.gate_proj.weight": (96, 64),
+        "mlp.up_proj.weight": (96, 64),
+        "mlp.down_proj.weight": (64, 96),
+        "post_attention_layernorm.weight": (64,),
+    }
+    whole = {f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in one.items()}
+    ends = {"model.embed_tokens.weight": (tokens, 64), "model.norm.weight": (64,), "lm_head.weight": (tokens, 64)}
+    return {**whole, **ends}
+
+
+_BAICHUAN_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 64000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "hidden_act": "silu", "rms_norm_eps": 1e-6, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "tie_word_embeddings": False,
+}  # fmt: skip
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -83,9 +111,53 @@ CASES: dict[str, Case] = {
             said=_PUBLISHED,
             recorded=("mlx",),
         ),
+        # Baichuan: a Llama with q, k and v in one tensor. llama.cpp rotates 32 layers, and biases 40
+        Case(
+            "baichuan",
+            "BaichuanForCausalLM",
+            "none",
+            _baichuan(2) | {"max_position_embeddings": 256},
+            shapes=_baichuan_shapes(2, vocabularies.BPE_SIZE),
+            defaults=_BAICHUAN_DEFAULTS,
+            told=("config.json: num_hidden_layers",),
+            older=("model.layers.0.self_attn.rotary_emb.inv_freq",),
+        ),
+        # Baichuan 2: the output's rows at length 1
+        Case(
+            "baichuan2",
+            "BaichuanForCausalLM",
+            "none",
+            _baichuan(2) | {"model_max_length": 256, "z_loss_weight": 0},
+            shapes=_baichuan_shapes(2, vocabularies.BPE_SIZE),
+            defaults=_BAICHUAN_DEFAULTS,
+            told=("config.json: num_hidden_layers",),
+            unheld=frozenset({"z_loss_weight"}),
+            unit=True,
+        ),
+        Case(
+            "baichuan-7b",
+            "BaichuanForCausalLM",
+            "spm",
+            _baichuan(32) | {"max_position_embeddings": 256},
+            shapes=_baichuan_shapes(32, vocabularies.SPM_SIZE),
+            judged=False,
+            golden=False,
+        ),
+        Case(
+            "baichuan2-13b",
+            "BaichuanForCausalLM",
+            "spm",
+            _baichuan(40) | {"model_max_length": 256, "z_loss_weight": 0},
+            shapes=_baichuan_shapes(40, vocabularies.SPM_SIZE),
+            judged=False,
+            golden=False,
+            unheld=frozenset({"z_loss_weight"}),
+            unit=True,
+        ),
     )
 }
 UNSAID: dict[str, dict[str, Any]] = {
+    "baichuan": {"hidden_act": "gelu", "tie_word_embeddings": True},
     "gptj": {"activation_function": "relu", "tie_word_embeddings": True},
     "apertus": {
         "hidden_act": "gelu",
