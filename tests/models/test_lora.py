@@ -61,14 +61,24 @@ def adapter(tmp_path: Path, base: Path) -> Callable[..., Path]:
 EXPERT = "model.layers.0.block_sparse_moe.experts.{}.w1"
 WRONG: dict[str, tuple[Tensors | None, dict[str, Any], type[WeighbridgeError], str]] = {
     "another kind": (None, {"peft_type": "LOHA"}, UnsupportedError, "type LOHA"),
-    "DoRA": (None, {"use_dora": True}, UnsupportedError, "use_dora is set. That is DoRA"),
-    "DoRA by its tensors": ({f"{FRONT}{Q}.lora_magnitude_vector": np.ones(32, "f4")}, {}, UnsupportedError, "DoRA"),
-    "biases of B": (None, {"lora_bias": True}, UnsupportedError, "lora_bias"),
-    "an alpha for some": (None, {"alpha_pattern": {"q_proj": 8}}, UnsupportedError, "alpha_pattern"),
-    "rsLoRA of two ranks": (
-        pair(Q, 32, 32) | pair(Q.replace("q_", "o_"), 32, 32, 3), {"use_rslora": True}, UnsupportedError, "ranks",
+    "DoRA": (
+        pair(Q, 32, 32) | {f"{FRONT}{Q}.lora_magnitude_vector": np.ones(32, "f4")}, {"use_dora": True},
+        UnsupportedError, f"{Q}.weight: DoRA gives each row .* no B @ A, and an adapter of this form has no place",
     ),
-    "a pattern that is none": (None, {"alpha_pattern": [1]}, UnsupportedError, "alpha_pattern"),
+    "DoRA without lengths": (None, {"use_dora": True}, FormatError, f"{Q}.weight: use_dora is set.*found none"),
+    "lengths without a pair": (
+        pair(Q, 32, 32) | {f"{FRONT}{Q}2.lora_magnitude_vector": np.ones(32, "f4")}, {}, FormatError,
+        f"{Q}2.weight: lengths of rows .DoRA. without a pair",
+    ),
+    "lengths of other rows": (
+        pair(Q, 32, 32) | {f"{FRONT}{Q}.lora_magnitude_vector": np.ones(31, "f4")}, {}, FormatError,
+        r"don't belong to the pair .expected \[32\], found \[31\]",
+    ),
+    "biases of B": (None, {"lora_bias": True}, UnsupportedError, "lora_bias"),
+    "a pattern without an end": (None, {"alpha_pattern": {"(a+)+b": 8}}, UnsupportedError, "might never end"),
+    "a pattern that can't be": (None, {"alpha_pattern": {"[q": 8}}, FormatError, r"alpha_pattern.\[q: is no pattern"),
+    "an alpha that is none": (None, {"alpha_pattern": {"q_proj": "x"}}, FormatError, "alpha_pattern.q_proj"),
+    "no patterns": (None, {"alpha_pattern": [1]}, FormatError, "alpha_pattern: is no mapping"),
     "no pair": ({"x": np.ones(2, "f4")}, {"use_rslora": True}, FormatError, "no pair"),
     "no number": (None, {"lora_alpha": "much"}, FormatError, "lora_alpha"),
     "token ids": (None, {"alora_invocation_tokens": [1, -2]}, FormatError, "alora_invocation_tokens"),
@@ -257,3 +267,138 @@ def test_mlx_adapters_that_are_refused(
     with pytest.raises(kind, match=words):
         wb.convert(folder, tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
+
+
+# ------------------------------------------------------------------------------------------------ what counts otherwise
+
+
+def changed(base: Path, adapter: Path, out: Path) -> dict[str, Any]:
+    """What merging adds to each tensor that it changes."""
+    wb.convert(base, out, lora=adapter)
+    before, after = load_file(base / "model.safetensors"), load_file(out / "model.safetensors")
+    return {n: after[n] - t for n, t in before.items() if not np.array_equal(after[n], t)}
+
+
+MODULES = tuple(Q.replace("q_proj", f"{x}_proj") for x in "qko")
+
+
+@pytest.mark.parametrize(
+    ("said", "alphas"),
+    [
+        ({"alpha_pattern": {"k_proj": 10}}, (4, 10, 4)),
+        ({"alpha_pattern": {r"layers\.0\.self_attn\.[qk]_proj": 10, "q_proj": 3}}, (10, 10, 4)),
+        ({"alpha_pattern": {"proj": 10}}, (4, 4, 4)),  # no module is called so
+        ({"use_rslora": True}, (4 * 2**0.5, 4 * 2**0.5, 4 * 3**0.5)),
+        ({"use_rslora": True, "alpha_pattern": {"o_proj": 0}}, (4 * 2**0.5, 4 * 2**0.5, 0)),
+    ],
+)
+def test_modules_may_count_differently(said: Any, alphas: Any, adapter: Any, base: Path, tmp_path: Path) -> None:
+    q, k, o = MODULES
+    pairs = [pair(q, 32, 32), pair(k, 16, 32, seed=1), pair(o, 32, 32, 3, seed=2)]
+    folder = adapter(pairs[0] | pairs[1] | pairs[2], **said)
+    found = changed(base, folder, tmp_path / "merged")
+    wb.convert(folder, gguf := tmp_path / "a.gguf")
+    again = changed(base, gguf, tmp_path / "from-gguf")
+    for module, one, alpha in zip(MODULES, pairs, alphas, strict=True):
+        a, b = one[f"{FRONT}{module}.lora_A.weight"], one[f"{FRONT}{module}.lora_B.weight"]
+        want = alpha / len(a) * b @ a
+        for merged in (found, again):
+            assert np.allclose(merged.get(f"{module}.weight", 0), want, rtol=1e-4, atol=1e-5), module
+
+
+def test_dora_gives_rows_their_lengths(adapter: Any, base: Path, tmp_path: Path) -> None:
+    """peft 0.21, tuners/lora/dora.py: magnitude / |W + s B A| by rows, times W + s B A."""
+    lengths = np.random.default_rng(5).uniform(0.5, 2, 32).astype("f4")
+    one = pair(Q, 32, 32)
+    folder = adapter(one | {f"{FRONT}{Q}.lora_magnitude_vector": lengths}, use_dora=True)
+    wb.convert(base, tmp_path / "out", lora=folder)
+    before, after = (load_file(f / "model.safetensors")[f"{Q}.weight"] for f in (base, tmp_path / "out"))
+    want = before + 2 * one[f"{FRONT}{Q}.lora_B.weight"] @ one[f"{FRONT}{Q}.lora_A.weight"]
+    want *= (lengths / np.linalg.norm(want, axis=1))[:, None]
+    assert np.allclose(after, want, rtol=1e-5, atol=1e-6)
+    table = {
+        f"{FRONT}model.embed_tokens.lora_embedding_{x}": np.ones(s, "f4") for x, s in (("A", (2, 40)), ("B", (32, 2)))
+    }
+    folder = adapter(table | {f"{FRONT}model.embed_tokens.lora_magnitude_vector": np.ones(32, "f4")}, use_dora=True)
+    with pytest.raises(UnsupportedError, match="lengths of columns"):
+        wb.convert(base, tmp_path / "out2", lora=folder)
+
+
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+@pytest.fixture
+def stacked(tmp_path: Path) -> Path:
+    """A Qwen 3 mixture in transformers 5's stacks: three experts of [2 * 48, 32] and [32, 48]."""
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 1, "num_experts": 3,
+        "num_experts_per_tok": 2, "hidden_size": 32, "moe_intermediate_size": 48, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 40,
+    }  # fmt: skip
+    family, rng = families()["qwen3moe"], np.random.default_rng(2)
+    folder = tmp_path / "stacked"
+    folder.mkdir()
+    shapes = family.names("hf5", family.sizes_from_hf(config))
+    save_file({n: rng.normal(size=s).astype("f4") for n, s in shapes.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def wrapped(name: str, outer: int, inner: int, seed: int) -> Tensors:
+    """A pair of rank 2 for three experts, as `ParamWrapper` has it."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.normal(size=shape).astype("f4") for shape in ((6, inner), (outer, 6)))
+    return {f"{FRONT}{name}.lora_A.weight": a, f"{FRONT}{name}.lora_B.weight": b}
+
+
+def deltas(one: Tensors) -> Any:
+    """peft 0.21, `ParamWrapper.get_delta_weight`, at a scale of 2: [experts, out, in]."""
+    a, b = one.values()
+    return 2 * np.einsum("ore,eri->eoi", b.reshape(len(b), -1, 3), a.reshape(3, -1, a.shape[1]))
+
+
+def test_parameters_of_experts_are_told_by_their_shapes(stacked: Path, adapter: Any, tmp_path: Path) -> None:
+    up, down = wrapped(f"{EXPERTS}.base_layer", 96, 32, 1), wrapped(EXPERTS, 32, 48, 2)
+    named = {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+    folder = adapter(up | down, base_model_name_or_path=str(stacked), **named)
+    wb.convert(folder, gguf := tmp_path / "a.gguf")
+    for number, form in enumerate((folder, gguf)):
+        found = changed(stacked, form, tmp_path / f"{number}")
+        assert np.allclose(found[f"{EXPERTS}.gate_up_proj"], deltas(up), rtol=1e-4, atol=1e-5)
+        assert np.allclose(found[f"{EXPERTS}.down_proj"], deltas(down), rtol=1e-4, atol=1e-5)
+    # before 0.19 the other way round
+    old = wrapped(EXPERTS, 48, 32, 3)
+    folder = adapter(old, base_model_name_or_path=str(stacked), **named)
+    found = changed(stacked, folder, tmp_path / "old")
+    assert np.allclose(found[f"{EXPERTS}.down_proj"], deltas(old).transpose(0, 2, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("version", "turned"), [("0.18.1", True), ("0.19.0", False), ("0.21.2.dev0", False), (None, None)]
+)
+def test_square_experts_are_told_by_the_version(
+    version: str | None, turned: bool | None, stacked: Path, adapter: Any, tmp_path: Path
+) -> None:
+    config = json.loads((stacked / "config.json").read_text()) | {"moe_intermediate_size": 32}
+    (stacked / "config.json").write_text(json.dumps(config))
+    family = families()["qwen3moe"]
+    shapes = family.names("hf5", family.sizes_from_hf(config))
+    save_file({n: np.ones(s, "f4") for n, s in shapes.items()}, stacked / "model.safetensors")
+    one = wrapped(EXPERTS, 32, 32, 1)
+    folder = adapter(one, base_model_name_or_path=str(stacked), peft_version=version)
+    if turned is None:
+        with pytest.raises(UnsupportedError, match="its matrices are square"):
+            wb.convert(folder, tmp_path / "a.gguf")
+        return
+    found = changed(stacked, folder, tmp_path / "out")[f"{EXPERTS}.down_proj"]
+    want = deltas(one).transpose(0, 2, 1) if turned else deltas(one)
+    assert np.allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pair_of_no_stack_is_refused(stacked: Path, adapter: Any, tmp_path: Path) -> None:
+    for one in (wrapped(EXPERTS, 40, 32, 1), pair(EXPERTS, 32, 48, 4)):
+        with pytest.raises(FormatError, match=f"without a rule: {EXPERTS}.weight"):
+            wb.convert(adapter(one, base_model_name_or_path=str(stacked)), tmp_path / "a.gguf")
+    twice = wrapped(EXPERTS, 32, 48, 1) | wrapped(f"{EXPERTS}.base_layer", 32, 48, 2)
+    with pytest.raises(FormatError, match="two pairs are for one tensor"):
+        wb.convert(adapter(twice, base_model_name_or_path=str(stacked)), tmp_path / "a.gguf")

@@ -65,12 +65,16 @@ def merged(base: Path, adapter: Path, folder: Path) -> Path:
             tensors[name] = pairs[f"{PREFIX}{name}"]
         if (a := pairs.get(f"{module}.lora_A.weight")) is not None:
             delta = pairs[f"{module}.lora_B.weight"] @ a
-            tensors[name] = tensors[name] + _scale(config, a) * (delta.T if config.get("fan_in_fan_out") else delta)
+            tensors[name] = tensors[name] + _scale(config, a, name) * (
+                delta.T if config.get("fan_in_fan_out") else delta
+            )
         if (a := pairs.get(f"{module}.lora_embedding_A")) is not None:
-            tensors[name] = tensors[name] + _scale(config, a) * (pairs[f"{module}.lora_embedding_B"] @ a).T
+            tensors[name] = tensors[name] + _scale(config, a, name) * (pairs[f"{module}.lora_embedding_B"] @ a).T
     save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
-def _scale(config: dict[str, Any], a: Any) -> float:
-    return float(config["lora_alpha"] / (math.sqrt(a.shape[0]) if config.get("use_rslora") else a.shape[0]))
+def _scale(config: dict[str, Any], a: Any, name: str) -> float:
+    module, patterns = name.removesuffix(".weight"), config.get("alpha_pattern") or {}
+    alpha = next((v for key, v in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), config["lora_alpha"])
+    return float(alpha / (math.sqrt(a.shape[0]) if config.get("use_rslora") else a.shape[0]))

@@ -15,6 +15,7 @@ from tests.oracles import adapters, folders, llamacpp, models, reference_convert
 from tests.oracles.reference_converter import Job
 
 import weighbridge as wb
+from weighbridge.base.errors import UnsupportedError
 
 pytestmark = pytest.mark.oracle
 
@@ -44,6 +45,14 @@ CASES = {
     "embedding": Lora("llama", r"embed_tokens$|lm_head$|q_proj$"),
     "ranks": Lora("llama", ATTENTION, {"rank_pattern": {"model.layers.1.self_attn.q_proj": 8}}),
     "norms": Lora("gemma", ATTENTION, {"whole": r"layernorm"}, computes=False),
+    # alphas of some modules: a GGUF has one, and the reference leaves the others out
+    "alphas": Lora("llama", ALL, {"alpha_pattern": {"v_proj": 9, "model.layers.1.mlp.down_proj": 2}}, reference=False),
+    "rank-stabilized ranks": Lora(
+        "llama",
+        ATTENTION,
+        {"use_rslora": True, "rank_pattern": {"model.layers.1.self_attn.q_proj": 8}},
+        reference=False,
+    ),
     # the reference takes alpha/rank for alpha/sqrt(rank)
     "rank-stabilized": Lora("llama", ATTENTION, {"use_rslora": True}, reference=False),
     # the reference turns the pairs of GPT-2's Conv1D, which PEFT has the right way round
@@ -126,7 +135,10 @@ def test_merging_while_converting_is_merging_first(
             assert torch.allclose(found[tensor], values, rtol=1e-5, atol=1e-5), tensor
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "norms"])
+SCALED = ("alphas", "rank-stabilized ranks")  # whose Bs are others in a GGUF
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("norms", *SCALED)])
 def test_a_gguf_comes_back_as_the_folder(
     name: str, folder_of: Any, adapter_of: Any, gguf_adapter_of: Any, tmp_path: Path
 ) -> None:
@@ -190,3 +202,60 @@ def test_mlx_adapters_are_what_mlx_fuses(folder_of: Any, tmp_path: Path) -> None
             assert np.allclose(found[f"{name}.weight"], fused[name], atol=1e-5), (form, name)
         changed = {*experts, "model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight"}
         assert [n for n in held if n not in changed and not np.array_equal(found[n], held[n])] == []
+
+
+# base, what peft is asked for, and whether a GGUF can hold it
+_BOTH = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+PEFT: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "patterns": ("llama", {
+        "target_modules": ["q_proj", "v_proj", "down_proj"], "rank_pattern": {"q_proj": 8}, "use_rslora": True,
+        "alpha_pattern": {"v_proj": 3, "layers.1.mlp.down_proj": 20},
+    }, True),
+    "DoRA": ("llama", {"target_modules": ["q_proj", "k_proj", "down_proj"], "use_dora": True}, False),
+    "DoRA of joined layers": ("phi-mini", {"target_modules": ["qkv_proj", "o_proj"], "use_dora": True}, False),
+    "DoRA of Conv1D": ("gpt2", {"target_modules": ["c_attn"], "use_dora": True, "fan_in_fan_out": True}, False),
+    "experts": ("qwen3moe-fused", {
+        "target_modules": ["q_proj"], "target_parameters": _BOTH, "rank_pattern": {"mlp.experts.down_proj": 2},
+        "alpha_pattern": {"mlp.experts.down_proj": 5},
+    }, True),
+    "experts the other way round": ("gpt-oss", {"target_modules": ["q_proj"], "target_parameters": _BOTH}, True),
+    "modules to save": ("llama", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}, False),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PEFT)
+def test_peft_merges_the_same(name: str, folder_of: Any, gguf_of: Any, tmp_path: Path) -> None:
+    """peft's own adapters, and its own `merge_and_unload`."""
+    import torch
+
+    peft = pytest.importorskip("peft")
+    base, how, held = PEFT[name]
+    settings, ids = models.CASES[base].settings, models.probe_of(base)
+    generator = torch.Generator().manual_seed(3)
+    model = peft.get_peft_model(
+        models.load(folder_of(base), **settings),
+        peft.LoraConfig(r=4, lora_alpha=6, init_lora_weights=False, task_type="CAUSAL_LM", **how),
+    )
+    with torch.no_grad():
+        for key, values in model.named_parameters():
+            if "magnitude" in key:
+                values.mul_(1 + 0.3 * torch.rand(values.shape, generator=generator))
+            elif "lora_" in key or "modules_to_save" in key:
+                values.copy_(torch.randn(values.shape, generator=generator) * (0.2 if "lora_" in key else 0.5))
+    model.save_pretrained(adapter := tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(folder_of(base))}))
+    merged = model.merge_and_unload()
+    with torch.no_grad():
+        expected = merged(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy()
+    wb.convert(folder_of(base), tmp_path / "merged", lora=adapter)
+    assert models.relative_error(models.logits(tmp_path / "merged", ids, **settings), expected) < 2e-4
+    if not held:
+        with pytest.raises(UnsupportedError, match=r"DoRA|modules_to_save"):
+            wb.convert(adapter, tmp_path / "a.gguf")
+        return
+    wb.convert(adapter, tmp_path / "a.gguf")
+    with llamacpp.Model(gguf_of(base, "f32")) as runs:
+        runs.adapt(tmp_path / "a.gguf")
+        assert models.relative_error(runs.logits(ids), expected) < 2e-3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.base.dtypes import BF16, F16, F32
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.slicing import take
@@ -67,9 +67,38 @@ def test_blocks_are_cut_between_and_never_inside() -> None:
     raw = np.random.default_rng(1).integers(0, 256, spec.nbytes, np.uint8).tobytes()
     node = n.Stored(spec, BytesSource(raw), 0)
     assert take(node, 0, [(1, 2), (2, 4)]).read_all().tobytes() == raw[len(raw) // 4 :]
-    for axis in (1, 2):
-        with pytest.raises(UnsupportedError, match="can't be cut"):
-            take(node, axis, [(0, 1)])
+    blocks = np.frombuffer(raw, np.uint8).reshape(4, 3, 2, -1)
+    assert take(node, 1, [(2, 3), (0, 1)]).read_all().tobytes() == blocks[:, [2, 0]].tobytes()
+    half = take(node, 2, [(32, 64)])
+    assert half.spec.shape == (4, 3, 32)
+    assert half.read(5, 9).tobytes() == blocks[:, :, 1].reshape(12, -1)[5:9].tobytes()
+    with pytest.raises(UnsupportedError, match="can't be cut"):
+        take(node, 2, [(16, 48)])
     for runs in ([(3, 5)], [(2, 1)], [(-1, 2)]):
         with pytest.raises(UsageError):
             take(node, 0, runs)
+
+
+@given(seed=st.integers(0, 2**32), data=st.data())
+def test_rows_get_their_lengths_however_they_are_read(seed: int, data: st.DataObject) -> None:
+    rng = np.random.default_rng(seed)
+    rows, columns = int(rng.integers(1, 12)), int(rng.integers(1, 20))
+    w, lengths = rng.normal(size=(rows, columns)).astype("f4"), rng.normal(size=(rows, 1)).astype("f4")
+    node = n.lengthened(n.const(w, F32), n.const(lengths, F32))
+    whole = node.read_all()
+    want = w.astype("f8") * (lengths / np.linalg.norm(w.astype("f8"), axis=1, keepdims=True))
+    assert np.allclose(whole.view("f4").reshape(w.shape), want, rtol=1e-6, atol=1e-7)
+    lo, mid, hi = sorted(data.draw(st.lists(st.integers(0, rows), min_size=3, max_size=3)))
+    width = node.spec.row_bytes
+    assert (
+        b"".join(node.read(x, y).tobytes() for x, y in ((lo, mid), (mid, hi)))
+        == whole[lo * width : hi * width].tobytes()
+    )
+
+
+def test_lengths_that_no_row_has_are_refused() -> None:
+    rows = n.const(np.array([[1, 2], [0, 0]], "f4"), F32)
+    with pytest.raises(UsageError, match="for the rows of"):
+        n.lengthened(rows, n.const(np.ones((3, 1), "f4"), F32))
+    with pytest.raises(FormatError, match="row 1 is all zeros"):
+        n.lengthened(rows, n.const(np.ones((2, 1), "f4"), F32)).read(1, 2)

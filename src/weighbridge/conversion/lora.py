@@ -28,12 +28,15 @@ from weighbridge.models.jsonfile import decode
 from weighbridge.models.lora import gguf, mlx, pairs, peft
 from weighbridge.models.lora.pairs import Pair
 from weighbridge.models.lora.peft import Adapter
+from weighbridge.models.lora.settle import settled
 from weighbridge.models.meta import card
 from weighbridge.models.meta.general import general_to_gguf
 from weighbridge.models.surgery.base import with_nodes
-from weighbridge.tensors.nodes import Node, Packed, cast, low_rank
+from weighbridge.tensors.nodes import Node, Packed, cast, lengthened, low_rank
 
 STEM: Final = peft.STEM
+# Under whose names experts lie in stacks, which PEFT's `target_parameters` are for.
+_STACKED: Final = "hf5"
 _MERGE: Final = "merge the adapter into the model: wb convert BASE DST --lora ADAPTER"
 _BASE: Final = "name the model it is for: --base FOLDER (its config.json is enough) or --base MODEL.gguf"
 
@@ -72,7 +75,8 @@ def draft(model: Checkpoint, kind: str, options: ConvertOptions) -> Draft:
         raise UsageError(f"{model.place.path} is no LoRA adapter")
     adapter = form.read(model)
     base = _base(model, adapter, options)
-    roles = _roles(adapter, form.dialect, base.family, base.sizes)
+    adapter, roles = _roles(adapter, form.dialect, base.family, base.sizes)
+    _check_lengths(adapter)
     if kind == "gguf":
         return _to_gguf(model, adapter, roles, base, options)
     return _to_peft(adapter, roles, base, options)
@@ -127,15 +131,36 @@ def _to_gguf(model: Checkpoint, adapter: Adapter, roles: pairs.Roles, base: _Bas
     return out
 
 
-def _roles(adapter: Adapter, dialect: str, family: Family, sizes: Sizes) -> pairs.Roles:
-    """The changes of logical tensors that an adapter is."""
+def _check_lengths(adapter: Adapter) -> None:
+    """UnsupportedError for a DoRA where it can't be one."""
+    if found := next((name for name, pair in adapter.pairs.items() if pair.lengths is not None), None):
+        raise UnsupportedError(
+            f"{found}: DoRA gives each row of the changed weight a length of its own. That is no B @ A, and an adapter "
+            "of this form has no place for it", hint=_MERGE,
+        )  # fmt: skip
+
+
+def _roles(adapter: Adapter, dialect: str, family: Family, sizes: Sizes) -> tuple[Adapter, pairs.Roles]:
+    """An adapter settled with its base, and the changes of logical tensors that it is."""
     if dialect not in family.dialects:
         raise UnsupportedError(f"the {family.name} family has no {dialect} names that an adapter could have")
     prefix = family.prefix_of(dialect, dict.fromkeys((*adapter.pairs, *adapter.whole)), sizes)
+    found = settled(adapter, family, dialect, sizes, prefix)
+    if dialect == "hf" and _STACKED in family.dialects and _strangers(found, family, dialect, sizes, prefix):
+        stacked = settled(adapter, family, _STACKED, sizes, prefix)
+        if not _strangers(stacked, family, _STACKED, sizes, prefix):
+            return stacked, pairs.load(family, _STACKED, sizes, stacked.pairs, prefix)
+    adapter = found
     places = family.expansion(dialect, sizes, prefix).places
     turned = {n: dialect == "mlx" and n in places and _is_table(family, places[n]) for n in adapter.pairs}
     named = {name: pair.turned() if turned[name] else pair for name, pair in adapter.pairs.items()}
-    return pairs.load(family, dialect, sizes, named, prefix)
+    return adapter, pairs.load(family, dialect, sizes, named, prefix)
+
+
+def _strangers(adapter: Adapter, family: Family, dialect: str, sizes: Sizes, prefix: str) -> bool:
+    """Whether some pairs are for tensors that a dialect hasn't."""
+    places = family.expansion(dialect, sizes, prefix).places
+    return any(name not in places for name in adapter.pairs)
 
 
 def _is_table(family: Family, place: Place) -> bool:
@@ -217,7 +242,7 @@ def merged(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint
 
 def _with(model: Checkpoint, adapter: Adapter, dialect: str) -> Checkpoint:
     family, sizes = model.family, model.sizes
-    changes = _roles(adapter, dialect, family, sizes)
+    adapter, changes = _roles(adapter, dialect, family, sizes)
     roles = dict(model.roles)
     for instance, pair in changes.items():
         if instance not in roles:
@@ -246,7 +271,8 @@ def _changed(role: str, weight: Node, pair: Pair, scale: float) -> Node:
             f"{role} is quantized: what is added to it would have to be quantized again",
             hint="merge into the model in its floats, then quantize",
         )
-    return cast(low_rank(weight, pair.a, pair.b, scale), dtype)
+    changed = low_rank(weight, pair.a, pair.b, scale)
+    return cast(changed if pair.lengths is None else lengthened(changed, pair.lengths), dtype)
 
 
 def _whole(model: Checkpoint, adapter: Adapter, dialect: str) -> Mapping[Any, Node]:

@@ -1,4 +1,5 @@
-"""The nodes that compute each element of a tensor by itself: `Shift`, `Scaled`, `Applied`; and each row: `Unit`."""
+"""The nodes that compute each element of a tensor by itself: `Shift`, `Scaled`, `Applied`; each row: `Unit`,
+`Lengthened`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 from weighbridge.base.dtypes import F16
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions
-from weighbridge.tensors.kinds import Bytes, Over, Run, held
+from weighbridge.tensors.kinds import Bytes, Node, Over, Run, held
 
 _SHORTEST = 1e-12
 
@@ -105,6 +106,33 @@ class Unit(Over):
         width = self.spec.shape[-1]
         piece = min(hi - lo, max(functions.PIECE // max(width, 1), 1)) * width
         return (hi - lo) * self.spec.row_bytes + 16 * piece + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class Lengthened(Over):
+    """Every row of an F32 matrix times what makes it as long as `lengths` [rows, 1] says: length / (Euclidean length of
+    the row), the latter from a sum in F64. FormatError for a row of zeros, which no number makes longer."""
+
+    lengths: Node
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with held(*self._needs(lo, hi)) as (data, lengths):
+            rows = data.view(np.float32).reshape(hi - lo, -1)
+            found = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1)).astype(np.float32)
+            if not found.all():
+                raise FormatError(f"row {lo + int(found.argmin())} is all zeros", expected="a row that has a length")
+            factors = lengths.view(np.float32) / found
+            out[:] = (rows * factors[:, None]).reshape(-1).view(np.uint8)
+
+    def _needs(self, lo: int, hi: int) -> list[Run]:
+        return [Run(self.source, lo, hi), Run(self.lengths, lo, hi)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 4 * (hi - lo) * self.spec.row_bytes
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.lengths)
 
 
 def _rows(lo: int, first: int, end: int, width: int) -> str:

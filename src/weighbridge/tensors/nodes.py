@@ -39,7 +39,7 @@ from weighbridge.tensors.compute import (
     Transpose,
     WideMaker,
 )
-from weighbridge.tensors.elementwise import Applied, Scaled, Shift, Unit
+from weighbridge.tensors.elementwise import Applied, Lengthened, Scaled, Shift, Unit
 from weighbridge.tensors.kinds import Concat, Const, Gather, Node, Retyped, Run, Slice, Stored, Strided, walk
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "Decode",
     "Encode",
     "Gather",
+    "Lengthened",
     "LowRank",
     "Made",
     "MadeWith",
@@ -81,6 +82,7 @@ __all__ = [
     "decode",
     "flat_range",
     "gather",
+    "lengthened",
     "low_rank",
     "made",
     "made_with",
@@ -453,6 +455,15 @@ def unit(node: Node) -> Node:
     if node.spec.dtype is F32 and not isinstance(node, Packed):
         return Unit(node.spec, node)
     return unit(cast(node, F32, CastReport()))
+
+
+def lengthened(node: Node, lengths: Node) -> Lengthened:
+    """A matrix whose rows are made as long (Euclidean) as `lengths` [rows, 1] says, in F32. UsageError where the shapes
+    don't fit."""
+    node, lengths = cast(node, F32), cast(lengths, F32)
+    if lengths.spec.shape != (node.spec.rows, 1):
+        raise UsageError(f"lengths {lengths.spec} for the rows of {node.spec}")
+    return Lengthened(node.spec, node, lengths)
 
 
 def applied(node: Node, function: str) -> Node:

@@ -7,8 +7,9 @@ are stacks of A and of B.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
@@ -22,15 +23,18 @@ if TYPE_CHECKING:
 # Layouts that move whole rows and change none.
 _ROW_MOVES: Final = frozenset({"rope", "parted"})
 # Dialects whose adapters are of linear layers, whichever way round a model's own file holds their weights (GPT-2).
+_MERGE: Final = "merge it with PEFT (merge_and_unload), and convert the model"
 _LINEAR: Final = frozenset({"hf", "hf5", "mlx", "canonical"})
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A [..., rank, in] and B [..., out, rank]."""
+    """A [..., rank, in] and B [..., out, rank]. `lengths` [out, 1]: of a DoRA, whose changed tensor's rows have these
+    (Euclidean) lengths."""
 
     a: Node
     b: Node
+    lengths: Node | None = None
 
     @property
     def rank(self) -> int:
@@ -45,7 +49,14 @@ class Pair:
         """The change of the transposed tensor."""
         from weighbridge.tensors.nodes import transpose
 
+        if self.lengths is not None:
+            raise UnsupportedError("a DoRA of a tensor that lies transposed has lengths of columns", hint=_MERGE)
         return Pair(transpose(self.b), transpose(self.a))
+
+    def moved(self, move: Callable[[Node], Node], a: Node | None = None) -> Pair:
+        """The change of a tensor whose rows are moved."""
+        lengths = None if self.lengths is None else move(self.lengths)
+        return Pair(self.a if a is None else a, move(self.b), lengths)
 
 
 Roles = Mapping[Instance, Pair]
@@ -55,7 +66,7 @@ def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, Pair], 
     """A dialect's pairs, by the names of the tensors that they change, as changes of logical tensors. MappingError
     unless all fit; UnsupportedError for a tensor that lies so that no pair can."""
     places = family.expansion(dialect, sizes, prefix).places
-    wanted = {name: _shape(family, dialect, places[name]) for name in pairs if name in places}
+    wanted = {name: linear_shape(family, dialect, places[name]) for name in pairs if name in places}
     wrong = [(name, want, pairs[name].shape) for name, want in wanted.items() if pairs[name].shape != want]
     report = MappingReport(unmapped=tuple(n for n in pairs if n not in places), misshapen=tuple(wrong))
     if not report.ok:
@@ -63,7 +74,7 @@ def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, Pair], 
     roles: dict[Instance, Pair] = {}
     for name, pair in pairs.items():
         place = places[name]
-        _check(name, place)
+        _check(name, place, dialect)
         for cell, part in zip(place.cells, _cut(family, sizes, place, pair), strict=True):
             roles[cell.instance] = _laid(family, dialect, sizes, cell.instance[0], part, undo=True)
     return roles
@@ -78,7 +89,7 @@ def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str |
         there = [cell for cell in place.cells if cell.instance in roles]
         if not there:
             continue
-        _check(name, place)
+        _check(name, place, dialect)
         if len(there) < len(place.cells):
             missing = next(c.instance for c in place.cells if c.instance not in roles)
             raise FormatError("an adapter must change all parts of this tensor or none", field=name,
@@ -95,44 +106,62 @@ def _label(instance: Instance) -> str:
     return ".".join((instance[0], *map(str, instance[1])))
 
 
-def _shape(family: Family, dialect: str, place: Place) -> tuple[int, ...]:
-    """The shape of the linear layer that a tensor is."""
+def linear_shape(family: Family, dialect: str, place: Place) -> tuple[int, ...]:
+    """The shape of the linear layer, or of the stack of them, that a tensor is."""
     *lead, rows, columns = place.shape if len(place.shape) > 1 else (1, *place.shape)
-    linear = dialect in _LINEAR and family.rows[place.roles[0]].turned(dialect)
+    linear = dialect in _LINEAR and is_turned(family, dialect, place)
     return (*lead, columns, rows) if linear else place.shape
 
 
-def _check(name: str, place: Place) -> None:
+def is_turned(family: Family, dialect: str, place: Place) -> bool:
+    """Whether a tensor holds its matrices with rows and columns swapped, alone or joined."""
+    joined = sum(via.turns for via, _ in place.plan.layouts)
+    return bool((family.rows[place.roles[0]].turned(dialect) + joined) % 2)
+
+
+def _check(name: str, place: Place, dialect: str) -> None:
     """UnsupportedError for a tensor that a pair can't be of."""
     stacked = place.indices[len(place.named) :]
     flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
-    if flat or place.plan.layouts:  # a layout of what is joined, which no part follows by itself
+    if flat or any(
+        not via.turns or dialect not in _LINEAR for via, _ in place.plan.layouts
+    ):  # a layout of what is joined, which no part follows by itself
         raise UnsupportedError(f"{name} has no form in which a LoRA changes it", hint="merge the adapter: --lora")
 
 
 def _cut(family: Family, sizes: Sizes, place: Place, pair: Pair) -> Sequence[Pair]:
     """The part of each of a place's cells."""
-    from weighbridge.tensors.layouts import Dealt
     from weighbridge.tensors.nodes import slice_rows
 
     if len(place.cells) == 1:
         return [pair]
     rank, width = pair.rank, pair.a.spec.shape[-1]
     if len(place.shape) == 3:
-        if len(place.roles) > 1:
-            raise UnsupportedError(f"{place.name} joins several roles of each expert, which pairs can't be cut out of")
-        count, height = len(place.cells), pair.b.spec.shape[-2]
-        return [
+        count, height = len(place.cells) // len(place.roles), pair.b.spec.shape[-2]
+        experts = (
             Pair(slice_rows(pair.a, n * rank, (rank, width)), slice_rows(pair.b, n * height, (height, rank)))
             for n in range(count)
-        ]
-    b = Dealt(place.dealt, place.heights).undo(pair.b) if place.dealt else pair.b
+        )
+        return [part for one in experts for part in _under(family, sizes, place, one)]
+    return _under(family, sizes, place, pair)
+
+
+def _under(family: Family, sizes: Sizes, place: Place, pair: Pair) -> list[Pair]:
+    """The parts of one matrix in which several roles lie one under the other, or dealt out row by row."""
+    from weighbridge.tensors.layouts import Dealt
+    from weighbridge.tensors.nodes import slice_rows
+
+    heights = [shape_of(family.rows[role], sizes)[0] for role in place.roles]
+    whole = pair.moved(Dealt(place.dealt, tuple(heights)).undo) if place.dealt else pair
     parts, start = [], 0
-    for cell in place.cells:
-        height = shape_of(family.rows[cell.instance[0]], sizes)[0]
-        parts.append(Pair(pair.a, slice_rows(b, start, (height, rank))))
+    for height in heights:
+        parts.append(whole.moved(partial(_rows, slice_rows, start, height)))
         start += height
     return parts
+
+
+def _rows(cut: Callable[..., Node], start: int, height: int, node: Node) -> Node:
+    return cut(node, start, (height, node.spec.shape[-1]))
 
 
 def _joined(name: str, place: Place, parts: Sequence[Pair]) -> Pair:
@@ -167,4 +196,4 @@ def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: Pair, *, 
     layout: Layout | None = family.layout_of(dialect, role, sizes)
     if layout is None:
         return pair
-    return Pair(pair.a, layout.undo(pair.b) if undo else layout.apply(pair.b))
+    return pair.moved(layout.undo if undo else layout.apply)

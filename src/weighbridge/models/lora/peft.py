@@ -9,7 +9,6 @@ peft 0.18: tuners/lora/config.py, layer.py (scaling), utils/save_and_load.py (an
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -22,15 +21,16 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.lora.pairs import Pair
 
 if TYPE_CHECKING:
+    from weighbridge.base.spec import Spec
     from weighbridge.tensors.nodes import Node
 
 CONFIG: Final = "adapter_config.json"
 STEM: Final = "adapter_model"
 _FRONT: Final = "base_model.model."
 _PART: Final = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<which>[AB])(?:\.(?!bias$)\w+)*", re.ASCII)
+_LENGTHS: Final = re.compile(r"(?P<module>.+)\.lora_magnitude_vector(?:\.\w+)*", re.ASCII)
 # What a config may say that changes what is computed, and isn't a pair: key -> the words for it.
 _OTHERS: Final = {
-    "use_dora": "DoRA: it scales each row of the changed weight to a length of its own",
     "use_qalora": "QA-LoRA: its A is over groups of inputs",
     "lora_bias": "biases of B",
     "layer_replication": "layers that are taken several times",
@@ -43,13 +43,17 @@ _MERGE: Final = "merge it with PEFT (merge_and_unload), and convert the model"
 @dataclass(frozen=True)
 class Adapter:
     """An adapter: pairs and whole tensors (norms) by the names of the tensors they are for, in the file's order;
-    `alpha`: by which a pair counts alpha/rank times; `tokens`: those after which an aLoRA begins."""
+    `alpha`: by which a pair counts alpha/rank times; `tokens`: those after which an aLoRA begins. As PEFT's config says
+    it, before it is settled: `alphas` of modules by names or patterns, `root`: alpha/sqrt(rank)."""
 
     pairs: Mapping[str, Pair]
     whole: Mapping[str, Node] = field(default_factory=dict)
     alpha: float = 1.0
     base: str | None = None
     tokens: tuple[int, ...] = ()
+    alphas: Mapping[str, float] = field(default_factory=dict)
+    root: bool = False
+    version: tuple[int, ...] = ()  # PEFT's, where it is said
 
     def scale(self, pair: Pair) -> float:
         return self.alpha / pair.rank
@@ -71,6 +75,9 @@ def read(model: Checkpoint) -> Adapter:
         if config.get(key):
             raise UnsupportedError(f"{path}: {key} is set. That is {words}; it isn't B @ A", hint=_MERGE)
     pairs, whole = _pairs(model)
+    if config.get("use_dora") and (bare := next((n for n, pair in pairs.items() if pair.lengths is None), None)):
+        raise FormatError("use_dora is set, and a pair has no lengths of rows", path=path, field=bare,
+                          expected=f"{bare.removesuffix('.weight')}.lora_magnitude_vector", found="none")  # fmt: skip
     if not pairs:
         raise FormatError("holds no pair of a LoRA", path=str(model.place.path), expected="MODULE.lora_A.weight")
     tokens = config.get("alora_invocation_tokens") or ()
@@ -79,37 +86,41 @@ def read(model: Checkpoint) -> Adapter:
             "is no list of token ids", path=path, field="alora_invocation_tokens", found=repr(tokens)[:80]
         )
     base = config.get("base_model_name_or_path")
-    return Adapter(pairs, whole, _alpha(config, pairs, path), base if isinstance(base, str) else None, tuple(tokens))
+    return Adapter(
+        pairs, whole, number(config.get("lora_alpha", 8), "lora_alpha"), base if isinstance(base, str) else None,
+        tuple(tokens), _alphas(config, path), bool(config.get("use_rslora")), _version(config),
+    )  # fmt: skip
 
 
-def _alpha(config: Mapping[str, Any], pairs: Mapping[str, Pair], path: str) -> float:
-    """The number that divided by a pair's rank is by how much it counts. With rsLoRA a pair counts alpha/sqrt(rank)."""
-    alpha = number(config.get("lora_alpha", 8), "lora_alpha")
+def _version(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of PEFT, by its first two numbers; () where it isn't said."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", str(config.get("peft_version") or ""), re.ASCII)
+    return (int(match[1]), int(match[2])) if match else ()
+
+
+def _alphas(config: Mapping[str, Any], path: str) -> Mapping[str, float]:
+    """The alphas of some modules."""
     others = config.get("alpha_pattern") or {}
-    if not isinstance(others, Mapping) or any(value != alpha for value in others.values()):
-        raise UnsupportedError(
-            f"{path}: alpha_pattern gives some modules an alpha of their own; there is one for all", hint=_MERGE
+    if not isinstance(others, Mapping):
+        raise FormatError(
+            "is no mapping of modules to numbers", path=path, field="alpha_pattern", found=repr(others)[:80]
         )
-    if not config.get("use_rslora"):
-        return alpha
-    ranks = {pair.rank for pair in pairs.values()}
-    if len(ranks) > 1:
-        raise UnsupportedError(f"{path}: rsLoRA with different ranks, which no single alpha gives", hint=_MERGE)
-    return alpha * math.sqrt(ranks.pop())
+    return {str(key): number(value, f"alpha_pattern.{key}") for key, value in others.items()}
 
 
 def _pairs(model: Checkpoint) -> tuple[dict[str, Pair], dict[str, Node]]:
-    from weighbridge.tensors.nodes import transpose
 
     halves: dict[str, dict[str, Node]] = {}
     tables: set[str] = set()
+    lengths: dict[str, Node] = {}
     whole: dict[str, Node] = {}
     for name in sorted(model.stored) if model.format == "safetensors" else model.stored:
         node, short = model.stored[name], name.removeprefix(_FRONT)
-        if ".base_layer." in name:
+        if ".base_layer." in name and ".lora_" not in name:
             continue
-        if ".lora_magnitude_vector" in name:
-            raise UnsupportedError(f"{name}: DoRA scales each row of the changed weight; it isn't B @ A", hint=_MERGE)
+        if (of_rows := _LENGTHS.fullmatch(short)) is not None:
+            lengths[f"{of_rows['module']}.weight"] = node
+            continue
         match = _PART.fullmatch(short)
         if match is None:
             whole[short.replace(".modules_to_save", "")] = node
@@ -119,9 +130,21 @@ def _pairs(model: Checkpoint) -> tuple[dict[str, Pair], dict[str, Node]]:
         tables |= {target} if match["table"] else set()
     for name, found in halves.items():
         _check_pair(name, found)
-    pairs = {n: Pair(h["A"], h["B"]) for n, h in halves.items()}
+    pairs = {n: Pair(h["A"], h["B"], _lengths(n, lengths.pop(n, None), h["B"].spec)) for n, h in halves.items()}
+    if lengths:
+        raise FormatError("lengths of rows (DoRA) without a pair", field=next(iter(lengths)))
     # A table of embeddings is [vocabulary, hidden], its A over the vocabulary: the change is (B @ A) transposed.
-    return {n: Pair(transpose(p.b), transpose(p.a)) if n in tables else p for n, p in pairs.items()}, whole
+    return {n: p.turned() if n in tables else p for n, p in pairs.items()}, whole
+
+
+def _lengths(name: str, node: Node | None, b: Spec) -> Node | None:
+    """A DoRA's lengths of rows as a column."""
+    from weighbridge.tensors.nodes import reshape
+
+    if node is not None and node.spec.elements != b.shape[0]:
+        raise FormatError("lengths of rows (DoRA) don't belong to the pair", field=name,
+                          expected=f"[{b.shape[0]}]", found=str(list(node.spec.shape)))  # fmt: skip
+    return None if node is None else reshape(node, (b.shape[0], 1))
 
 
 def _check_pair(name: str, found: Mapping[str, Node]) -> None:

@@ -1,0 +1,131 @@
+"""What an adapter's config leaves to be found with its base model: which stack of experts a pair is for, how much each
+pair counts.
+
+PEFT's `target_parameters` (0.17 and later) wraps a module's parameters one over the other, and names the pairs by the
+module and by how deep they lie:
+
+    model.layers.0.mlp.experts.lora_A.weight               the last parameter, A [rank * experts, in]
+    model.layers.0.mlp.experts.base_layer.lora_A.weight    the one before,     B [out, rank * experts]
+
+A's rows are expert by expert, B's columns rank by rank (tuners/lora/layer.py, `ParamWrapper.get_delta_weight`). Which
+parameter a pair is for is told by the shapes. Before 0.19 [out, in] was taken for [in, out], so that a pair may lie
+the other way round.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.expand import Place
+from weighbridge.models.arch.table import Family, Sizes
+from weighbridge.models.lora.pairs import Pair, is_turned, linear_shape
+from weighbridge.models.lora.peft import Adapter
+
+_STRAIGHT: Final = (0, 19)  # the version of PEFT since which stacks are taken for [experts, out, in]
+_WEIGHT, _WRAPPED = ".weight", ".base_layer"
+# A pattern of a config is untrusted: one that backtracks without end would hang, so only plain ones are run.
+_NESTED: Final = re.compile(r"[)\]}*+?][*+?{]|\\[1-9]")
+
+
+def settled(adapter: Adapter, family: Family, dialect: str, sizes: Sizes, prefix: str | None) -> Adapter:
+    """The adapter with a pair for each tensor, of which each counts alpha/rank times."""
+    places = family.expansion(dialect, sizes, prefix).places
+    pairs: dict[str, Pair] = {}
+    for name, pair in adapter.pairs.items():
+        found = _stack(family, dialect, places, name, pair, adapter.version)
+        if found[0] in pairs:
+            raise FormatError("two pairs are for one tensor", field=found[0])
+        pairs[found[0]] = found[1]
+    return _counted(replace(adapter, pairs=pairs))
+
+
+# ------------------------------------------------------------------------------------------------ stacks of experts
+
+
+def _stack(
+    family: Family, dialect: str, places: Mapping[str, Place], name: str, pair: Pair, version: tuple[int, ...]
+) -> tuple[str, Pair]:
+    """The tensor that a pair is for, and the pair expert by expert where that is a stack."""
+    module = name.removesuffix(_WEIGHT)
+    while module.endswith(_WRAPPED):
+        module = module.removesuffix(_WRAPPED)
+    if name in places or f"{module}{_WEIGHT}" in places:
+        return f"{module}{_WEIGHT}" if f"{module}{_WEIGHT}" in places else name, pair
+    found: list[tuple[str, Pair]] = []
+    near = [n for n in places if n.rpartition(".")[0] == module and len(places[n].shape) == 3]
+    for candidate in near:
+        count, outer, inner = linear_shape(family, dialect, places[candidate])
+        whole = pair.rank % count == 0
+        straight = whole and pair.shape == (outer, inner)
+        turned = whole and pair.shape == (inner, outer) and not is_turned(family, dialect, places[candidate])
+        if straight and turned:
+            if not version:
+                raise UnsupportedError(
+                    f"{candidate}: its matrices are square, and the config doesn't say which PEFT wrote it; before "
+                    "0.19 a pair of them lay the other way round",
+                    hint='write "peft_version": "0.19.0", or what it was, into adapter_config.json',
+                )
+            straight = version >= _STRAIGHT
+        if straight or turned:
+            each = _each(pair, count)
+            found.append((candidate, each if straight else each.turned()))
+    if len(found) != 1:
+        return name, pair  # said by the table: unmapped
+    return found[0]
+
+
+def _each(pair: Pair, count: int) -> Pair:
+    """A [rank * experts, in] and B [out, rank * experts] as [experts, rank, in] and [experts, out, rank]."""
+    from weighbridge.tensors.nodes import reshape, strided
+
+    rank, (outer, inner) = pair.rank // count, pair.shape
+    line = reshape(pair.b, (outer * pair.rank,))
+    b = strided(line, 0, (count, outer, rank), (1, pair.rank, count))
+    return Pair(reshape(pair.a, (count, rank, inner)), b)
+
+
+# ------------------------------------------------------------------------------------------------ how much they count
+
+
+def _counted(adapter: Adapter) -> Adapter:
+    """The adapter with one alpha, by which each of its pairs counts alpha/rank times: B times a number where a pair
+    counts otherwise."""
+    alphas = {name: _alpha(adapter, name, pair) for name, pair in adapter.pairs.items()}
+    common = Counter(alphas.values()).most_common(1)[0][0] if alphas else adapter.alpha
+    if not common:
+        common = next((a for a in alphas.values() if a), 1.0)
+    pairs = {n: pair if alphas[n] == common else _times(pair, alphas[n] / common) for n, pair in adapter.pairs.items()}
+    return replace(adapter, pairs=pairs, alpha=common, alphas={}, root=False)
+
+
+def _alpha(adapter: Adapter, name: str, pair: Pair) -> float:
+    """The number that divided by a pair's rank is by how much it counts. With rsLoRA that is alpha/sqrt(rank)."""
+    module = name.removesuffix(_WEIGHT)
+    alpha = next((value for key, value in adapter.alphas.items() if _fits(key, module)), adapter.alpha)
+    return alpha * math.sqrt(pair.rank) if adapter.root else alpha
+
+
+def _fits(key: str, module: str) -> bool:
+    """As peft's `get_pattern_key`: a name, its end, or a regular expression of either."""
+    if module == key or module.endswith(f".{key}"):
+        return True
+    if len(key) > 200 or _NESTED.search(key):
+        raise UnsupportedError(f"alpha_pattern has {key!r}, a pattern that might never end", hint="name the modules")
+    try:
+        return re.match(rf"(.*\.)?({key})$", module) is not None
+    except re.error as error:
+        raise FormatError(f"is no pattern: {error}", field=f"alpha_pattern.{key}") from None
+
+
+def _times(pair: Pair, by: float) -> Pair:
+    """The change times a number, in F32."""
+    from weighbridge.base.dtypes import F32
+    from weighbridge.tensors.nodes import cast, scaled
+
+    return replace(pair, b=scaled(cast(pair.b, F32), by))
