@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
+from tests.models.family_judges import golden
 from tests.oracles import gguf_file
 
 from weighbridge import api
@@ -148,6 +149,23 @@ def test_a_family_with_one_more_norm_is_near_its_parent(tmp_path: Path) -> None:
     assert gone == (96, 64)
     assert found.unmapped == ("model.layers.0.extra_norm.weight",)
     assert found.misshapen == (arch.Misshapen("model.norm.weight", (64,), (32,)),)
+
+
+def test_what_is_left_out_is_counted_by_part(tmp_path: Path) -> None:
+    """Of a DeepSeek V3 the layers behind the last, as many as it says; which are no more than it says."""
+    family, config = families()["deepseek2"], dict(golden()["deepseek-v3"]["config"])
+    names = family.names("hf", family.sizes_from_hf(config))
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in names.items()}
+    tensors |= {f"model.layers.{n}.enorm.weight": np.zeros(64, np.float32) for n in (3, 4)}
+    tensors["model.layers.3.hnorm.weight"] = np.zeros(64, np.float32)
+    path = folder(tmp_path / "two", tensors, **{**config, "num_nextn_predict_layers": 2})
+    found = arch.check(path)
+    assert (found.ok, found.apart) == (True, {"model.layers.3.": 2, "model.layers.4.": 1})
+    output = run("check", path).output
+    assert "left out  model.layers.3.*: 2 tensors of another part of the model\n" in output
+    assert json.loads(run("check", path, "--json").output)["apart"] == found.apart
+    found = arch.check(folder(tmp_path / "one", tensors, **{**config, "num_nextn_predict_layers": 1}))
+    assert (found.apart, found.unmapped) == ({"model.layers.3.": 2}, ("model.layers.4.enorm.weight",))
 
 
 def test_a_gguf_of_an_unknown_architecture_is_read_as_if_it_were_of_a_known_one(acme: Path, tmp_path: Path) -> None:

@@ -207,6 +207,13 @@ def _chatglm(config: Config) -> dict[str, Any]:
     }
 
 
+def _trunk(config: Config, name: str, tensor: Any) -> Tensors:
+    """What predicts the next token, and no layers behind that; q, k and v one under the other."""
+    number = name.partition(".layers.")[2].partition(".")[0]
+    further = number.isdigit() and int(number) >= config["num_hidden_layers"]
+    return {} if further else _joined(config, name, tensor)
+
+
 def _joined(config: Config, name: str, tensor: Any) -> Tensors:
     """q, k and v one under the other."""
     if "query_key_value" not in name:
@@ -373,7 +380,7 @@ TWINS: dict[str, Twin] = {
     "OrionForCausalLM": Twin("StableLmConfig", _orion, {}),
     "ChatGLMModel": Twin("GlmConfig", _chatglm, _CHATGLM, _joined),
     "BaichuanForCausalLM": Twin("LlamaConfig", _baichuan, {}, _normal, finish=_with_alibi),
-    "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _joined),
+    "BailingMoeV2ForCausalLM": Twin("Glm4MoeConfig", _bailing, _BAILING, _trunk),
 }
 
 # What the reference is given in the place of a model that it doesn't convert.

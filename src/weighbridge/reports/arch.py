@@ -64,7 +64,8 @@ class Misshapen:
 @dataclass(frozen=True, slots=True)
 class Check:
     """How a model's tensors fit a family. `known`: the model names a class of it; else it is the nearest one. `stated`:
-    what the model calls itself. `dropped`: constants that carry nothing."""
+    what the model calls itself. `dropped`: constants that carry nothing. `apart`: how many tensors of other
+    parts of the model are left out, by how their names begin."""
 
     path: str
     stated: str | None
@@ -78,6 +79,7 @@ class Check:
     unmapped: tuple[str, ...]
     misshapen: tuple[Misshapen, ...]
     dropped: tuple[str, ...]
+    apart: dict[str, int]
 
     @property
     def ok(self) -> bool:
@@ -154,4 +156,5 @@ def _check(model: Checkpoint, found: Fit, known: bool, tensors: int) -> Check:
         unmapped=report.unmapped,
         misshapen=tuple(Misshapen(*wrong) for wrong in report.misshapen),
         dropped=report.dropped,
+        apart=found.family.parted(report.apart, found.sizes),
     )

@@ -250,7 +250,7 @@ CASES: dict[str, Case] = {
                 "routed_scaling_factor": 2.5,
             },
             said={"scoring_func": "sigmoid"},
-            beside=("model.layers.61.enorm.weight", "model.layers.61.mlp.experts.0.up_proj.weight"),
+            beside=("model.layers.3.enorm.weight", "model.layers.3.mlp.experts.0.up_proj.weight"),
             recorded=("hf5", "mlx"),
             spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
             unheld=frozenset({"scoring_func"}),

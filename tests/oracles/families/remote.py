@@ -136,6 +136,11 @@ _BAILING: Shapes = {
     "model.norm.weight": (64,),
     "lm_head.weight": (_BPE, 64),
 }
+_BAILING_FURTHER: Shapes = _BAILING | {
+    **{n.replace("layers.2.", "layers.3."): shape for n, shape in _BAILING.items() if ".layers.2." in n},
+    "model.layers.3.eh_proj.weight": (64, 128),
+    **{f"model.layers.3.{name}.weight": (64,) for name in ("enorm", "hnorm", "final_layernorm")},
+}
 _BAILING_SAID: dict[str, Any] = GQA | BPE | {
     "model_type": "bailing_moe", "intermediate_size": 192, "num_hidden_layers": 3, "rope_theta": 5000.0,
     "rope_scaling": None, "hidden_act": "silu", "head_dim": 16, "partial_rotary_factor": 0.5, "num_experts": 8,
@@ -339,6 +344,18 @@ CASES: dict[str, Case] = {
             spreads=((("gate.weight",), (0.0, 0.1)),),
             unheld=frozenset({"score_function"}),
         ),
+        # ... with a layer that predicts further tokens
+        Case(
+            "ling2-further",
+            "BailingMoeV2ForCausalLM",
+            "bpe",
+            _BAILING_SAID | {"num_nextn_predict_layers": 1},
+            shapes=_BAILING_FURTHER,
+            defaults=_BAILING_DEFAULTS,
+            recorded=("mlx",),
+            spreads=((("gate.weight",), (0.0, 0.1)),),
+            unheld=frozenset({"score_function"}),
+        ),
         Case(
             "codeshell",
             "CodeShellForCausalLM",
@@ -423,7 +440,6 @@ UNSAID: dict[str, dict[str, Any]] = {
         "use_qk_norm": False,
         "moe_router_enable_expert_bias": False,
         "num_shared_experts": 2,
-        "num_nextn_predict_layers": 1,
     },
     "exaone": {"activation_function": "relu"} | _ROPE,
 }

@@ -101,6 +101,10 @@ def _tell(found: Check) -> None:
             echo(f"  {styled(label, 'info' if label == 'dropped' else 'error')}  {clean(name)}")
         if len(names) > _SHOWN:
             echo(f"  {label}: {len(names) - _SHOWN:,} more; --json has them all")
+    for start, count in found.apart.items():
+        echo(
+            f"  {styled('left out', 'info')}  {clean(start)}*: {counted(count, 'tensor')} of another part of the model"
+        )
     if found.ok:
         echo("  all fit")
     elif not found.known:

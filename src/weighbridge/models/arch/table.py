@@ -231,21 +231,28 @@ class Family:
         expansion = self.expansion(dialect, sizes, self.prefix_of(dialect, shapes, sizes))
         places = expansion.places
         needed = begun(places[name] for name in shapes if name in places)
-        others = [n for n in shapes if n not in places]
+        others, apart = [n for n in shapes if n not in places], self._apart(sizes)
         return MappingReport(
             tuple(n for n, p in places.items() if n not in shapes and (p.need is None or p.need in needed)),
-            tuple(n for n in others if n not in expansion.dropped and not self._is_apart(n)),
+            tuple(n for n in others if n not in expansion.dropped and not n.startswith(apart)),
             tuple((n, places[n].shape, s) for n, s in shapes.items() if n in places and tuple(s) != places[n].shape),
             tuple(n for n in others if n in expansion.dropped),
-            tuple(n for n in others if self._is_apart(n)),
+            tuple(n for n in others if n.startswith(apart)),
         )
 
-    def _is_apart(self, name: str) -> bool:
-        return bool(self.apart) and name.startswith(self.apart)
+    def _apart(self, sizes: Sizes) -> tuple[str, ...]:
+        """How names of other parts begin; those of layers behind the last, as many as the config says, are one each."""
+        symbol = next(iter(self.index.values()))
+        last = sizes.get(symbol) or 0
+        further = integer(sizes.facts.get("num_nextn_predict_layers") or 1, "num_nextn_predict_layers")
+        behind = range(last, last + min(further, _FURTHER))
+        each = (dict.fromkeys(start.replace(f"{{{symbol}}}", str(n)) for n in behind) for start in self.apart)
+        return tuple(start for starts in each for start in starts)
 
-    def parted(self, names: Iterable[str]) -> dict[str, int]:
+    def parted(self, names: Iterable[str], sizes: Sizes) -> dict[str, int]:
         """How many tensors belong to other parts of the model, by how their names begin."""
-        return dict(Counter(start for name in names for start in self.apart if name.startswith(start)))
+        apart = self._apart(sizes)
+        return dict(Counter(start for name in names for start in apart if name.startswith(start)))
 
     def kind(self, dialect: str, sizes: Sizes, name: str) -> str:
         """The kind of the roles that a physical tensor holds (norm, linear, embedding ...), for a recipe."""
@@ -368,6 +375,9 @@ class Family:
         """The layout change from a role's own to the dialect's, where there is one."""
         via = self.rows[role].via.get(dialect)
         return None if via is None else layout_of(via, arguments(via, sizes))
+
+
+_FURTHER = 16  # layers behind the last; published models have 3 at most
 
 
 def _label(instance: Instance) -> str:
