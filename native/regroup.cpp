@@ -9,6 +9,8 @@
 //   Q5_0    5         32          d               -16 d
 //   Q5_1    5         32          d               m
 //   Q8_0    8         32          d               -128 d     codes with 128 added
+//   TQ1_0   2         128         d               -d          codes are digits of three; one d for 256
+//   TQ2_0   2         128         d               -d
 //   Q4_K    4         32          d * scale       -dmin * min, both F32: a product of 11 and 6 bits is exact there
 //   Q5_K    5         32          d * scale       -dmin * min
 //   MXFP4   4         32          e               none
@@ -107,6 +109,51 @@ struct Stream {
     else memcpy(scales, b, 2);
   }
   static void biases(const u8* b, u8* biases) { store(biases, 0, u16(load<u16>(b) ^ 0x8000)); }
+};
+
+// TQ1_0 and TQ2_0: d at the end.
+template <size_t Size>
+struct Ternary {
+  static constexpr int bits = 2;
+  static constexpr size_t group = 128, block = 256, size = Size, parameter = 2;
+
+  static void scales(const u8* b, u8* scales) {
+    for (size_t i = 0; i < 2; ++i) memcpy(scales + 2 * i, b + size - 2, 2);
+  }
+  static void biases(const u8* b, u8* biases) {
+    for (size_t i = 0; i < 2; ++i) store(biases, i, u16(load<u16>(b + size - 2) ^ 0x8000));
+  }
+};
+
+// Two runs of 32 bytes of four codes, 32 apart.
+struct Crumbs : Ternary<66> {
+  static void codes(const u8* b, u8* stream) {
+    for (size_t run = 0; run < 64; run += 32)
+      for (int k = 0; k < 4; ++k)
+        for (size_t m = 0; m < 32; m += 16, stream += 4)
+          put_stream16<2>((load16(b + run + m) >> 2 * k) & splat16(3), stream);
+  }
+};
+
+// 32 and 16 bytes of five digits and 4 of four: a byte is a fraction of 256, times three the carry is the next digit. The
+// digits of one part stand its bytes apart.
+struct Trits : Ternary<54> {
+  template <size_t count>
+  static u8* next(u8* WB_RESTRICT q, int digits, u8* WB_RESTRICT codes) {
+    for (int k = 0; k < digits; ++k, codes += count)
+      for (size_t m = 0; m < count; ++m) {
+        const u32 product = q[m] * 3u;
+        codes[m] = u8(product >> 8), q[m] = u8(product);
+      }
+    return codes;
+  }
+
+  static void codes(const u8* b, u8* stream) {
+    u8 q[52], found[256];
+    memcpy(q, b, 52);
+    next<4>(q + 48, 4, next<16>(q + 32, 5, next<32>(q, 5, found)));
+    for (size_t at = 0; at < 256; at += 16, stream += 4) put_stream16<2>(load16(found + at), stream);
+  }
 };
 
 // Q4_K and Q5_K: eight groups; 32 bytes are 64 elements, low nibbles first; bit p of byte l is the fifth bit of element l
@@ -240,6 +287,8 @@ constexpr Regular rows[] = {
     row<Q5_0>("Q5_0", join_simple_of<Q5_0>, 1),
     row<Q5_1>("Q5_1", join_simple_of<Q5_1>, 2),
     row<Eight8>("Q8_0", join_simple_of<Eight8>, 1),
+    row<Trits>("TQ1_0"),
+    row<Crumbs>("TQ2_0"),
     row<Super<false>>("Q4_K"),
     row<Super<true>>("Q5_K"),
     row<Mx, false>("MXFP4", join_floats<Mx>),

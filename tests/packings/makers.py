@@ -92,3 +92,17 @@ def awq(
     widened = np.repeat(scales.astype(np.float32), group, axis=0)
     levels = codes.astype(np.float32) - np.repeat(zero.astype(np.float32), group, axis=0)
     return Made(tensors, np.ascontiguousarray((levels * widened).T))
+
+
+def bitnet(*, inner: int = 256, outer: int = 96, divided: bool = True, scale: float = 8.0, seed: int = 1) -> Made:
+    """Ternary weights as transformers' `pack_weights` packs them: the rows of a quarter in two bits of each byte, the
+    first quarter's lowest. The scale is one number, `divided` by unless the class is `autobitlinear`."""
+    codes = np.random.default_rng(seed).integers(0, 3, (outer, inner), np.uint8)
+    quarters = codes.reshape(4, outer // 4, inner)
+    packed = sum(quarter << np.uint8(2 * i) for i, quarter in enumerate(quarters))
+    tensors = {
+        "m.weight": of_numpy(np.asarray(packed, np.uint8), "U8"),
+        "m.weight_scale": of_numpy(np.array([scale], np.float32), "F32"),
+    }
+    factor = np.float32(1) / np.float32(scale) if divided else np.float32(scale)
+    return Made(tensors, (codes.astype(np.float32) - 1) * factor)

@@ -14,12 +14,13 @@ from tests.packings import test_integers as integers
 from tests.packings import test_makers as made
 from tests.packings import test_rounding as rounds
 from tests.packings import test_scaled as scaled
+from tests.packings import test_ternary as ternary
 from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1
 from weighbridge.packings import awq, blocks, gptq, makers, microfloat, planes, rounding, unpack
 from weighbridge.packings import scaled as fp8
-from weighbridge.tensors import bits, reference, reference_regroup, reference_rounding
+from weighbridge.tensors import bits, codecs, reference_regroup, reference_rounding
 from weighbridge.tensors import nodes as n
 
 Check = Callable[[], Any]
@@ -51,7 +52,7 @@ def room(dtype: Any) -> None:
     """What is said of a block type is what its decoder reads, where d is one and m zero, out of all codes."""
     raw = np.random.default_rng(6).integers(0, 256, (256, dtype.size), np.uint8)
     raw[:, : 4 if blocks.ROOM[dtype].minimum else 2] = [0, 0x3C, 0, 0][: 4 if blocks.ROOM[dtype].minimum else 2]
-    found = reference.BLOCKS[dtype.name].decode(raw.reshape(-1))
+    found = codecs.DECODE[dtype.name](raw.reshape(-1))
     assert (found.min(), found.max()) == blocks.ROOM[dtype][:2]
 
 
@@ -135,6 +136,9 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
                      lambda: room(Q4_1)),
     "room of Q5_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, blocks.Q5_0: _Q5_0._replace(low=-15)}),
                      lambda: room(blocks.Q5_0)),
+    "room of Q2_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, blocks.Q2_0: _Q4_0._replace(low=-2)}),
+                     lambda: room(blocks.Q2_0)),
+    "fields of BitNet": (planes, "_FIELDS", (6, 4, 2, 0), ternary.check_bitnet),
     "shifts of 4 bits": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 4: (0, 4)}), lambda: hqq(4)),
     "shifts of 2 bits": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 2: (6, 4, 0, 2)}), lambda: hqq(2)),
     "shifts of 1 bit": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 1: tuple(range(8))}), lambda: hqq(1)),

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.oracles import gguf_file, llamacpp, ours
+from tests.kernels import ggml
+from tests.oracles import llamacpp, ours
 from tests.oracles.models import CASES, probe_of
 from tests.packings import makers
 
 import weighbridge
+from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import RefusedError
 
 pytestmark = pytest.mark.oracle
 Maker = Callable[[str], Path]
-Parsed = Callable[[Path], gguf_file.File]
 
 # How a matrix [out, in] of the source becomes stored tensors: by its seed, so that each differs.
 SCHEMES: dict[str, tuple[Callable[[int, int, int], makers.Made], dict[str, Any], str]] = {
@@ -34,6 +35,7 @@ SCHEMES: dict[str, tuple[Callable[[int, int, int], makers.Made], dict[str, Any],
               {"quant_method": "gptq", "bits": 8, "group_size": 32}, "Q8_0"),
     "awq": (lambda o, i, s: makers.awq(inner=i, outer=o, group=32, spread=0.2 / i, seed=s),
             {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, "Q5_0"),
+    "bitnet": (lambda o, i, s: makers.bitnet(inner=i, outer=o, scale=16, seed=s), {"quant_method": "bitnet"}, "Q2_0"),
 }  # fmt: skip
 
 
@@ -52,7 +54,9 @@ def packed_folder(source: Path, target: Path, scheme: str) -> tuple[Path, dict[s
         made = make(rows, columns, seed)
         values[name] = made.values
         for member, node in made.tensors.items():
-            array = node.read_all().view({"I32": np.int32, "F16": np.float16}[node.spec.dtype.name])
+            array = node.read_all().view(
+                {"I32": np.int32, "F16": np.float16, "F32": np.float32, "U8": np.uint8}[node.spec.dtype.name]
+            )
             kept[name.removesuffix("weight") + member.removeprefix("m.")] = array.reshape(node.spec.shape)
     save_file(kept, target / "model.safetensors", {"format": "pt"})
     told = json.loads((target / "config.json").read_text())
@@ -75,24 +79,22 @@ def made(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_blocks_hold_the_very_values(scheme: str, made: Any, tmp_path: Path, parsed: Parsed) -> None:
-    """Read back by the gguf package; the model's logits are those of the same values in f32."""
-    import gguf
-
+def test_blocks_hold_the_very_values(scheme: str, made: Any, tmp_path: Path) -> None:
+    """Read back by ggml itself; the model's logits are those of the same values in f32."""
     folder, values = made(scheme)
     pre = CASES["llama3-v4"].pre
     kept = ours.to_gguf(folder, tmp_path / "kept.gguf", None, pre=pre)
-    found = parsed(kept)
-    block = SCHEMES[scheme][2]
+    block, data = SCHEMES[scheme][2], np.fromfile(kept, np.uint8)
+    rows = {row.name: row for row in weighbridge.inspect(kept).tensors}
     for name, role in (
         ("mlp.down_proj", "ffn_down"),
         ("self_attn.v_proj", "attn_v"),
         ("self_attn.o_proj", "attn_output"),
     ):
-        tensor = found.tensors[f"blk.1.{role}.weight"]
-        assert tensor.type == block
-        decoded = gguf.quants.dequantize(tensor.data, gguf.GGMLQuantizationType[block]).reshape(tensor.shape)
-        np.testing.assert_array_equal(decoded, values[f"model.layers.1.{name}.weight"])
+        row, want = rows[f"blk.1.{role}.weight"], values[f"model.layers.1.{name}.weight"]
+        assert row.dtype == (block if want.shape[1] % BY_NAME[block].block == 0 else "Q4_0")
+        decoded = ggml.dequantize(BY_NAME[row.dtype], data[row.offset : row.offset + row.nbytes])
+        np.testing.assert_array_equal(decoded.reshape(want.shape), want)
     plain = ours.to_gguf(folder, tmp_path / "f32.gguf", "f32", pre=pre)
     with llamacpp.Model(kept) as quantized, llamacpp.Model(plain) as floats:
         # llama.cpp quantizes activations to 8 bits for block types: close, not equal.
@@ -140,7 +142,8 @@ def test_an_mlx_folder_holds_the_very_values(scheme: str, made: Any, tmp_path: P
     for name, want in values.items():
         module = name.removesuffix(".weight")
         scales, biases = (loaded[f"{module}.{p}"].astype(mx.float32) for p in ("scales", "biases"))
-        how = {"bits": told["bits"], "group_size": told["group_size"]}
+        own = told.get(module, told)
+        how = {"bits": own["bits"], "group_size": own["group_size"]}
         got = mx.dequantize(loaded[name], scales, biases, **how)
         np.testing.assert_allclose(np.array(got), want, rtol=0, atol=1e-6)
     with weighbridge.open(tmp_path / "mlx") as model:

@@ -31,7 +31,7 @@ Maker = Callable[[str], Path]
 SAME, NEAR = 1e-6, 0.02
 TYPES = [dtype.name for dtype in EXACT]
 #: Types that come back as they went; the others' values lie in a wider type of the same.
-BACK = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "NVFP4"}
+BACK = {"Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "NVFP4"}
 IDS = probe(96, 48)
 
 # Rows of whole blocks of every type: 256 columns.

@@ -109,7 +109,9 @@ def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
 
 
 # What a GGUF can hold of a tensor that arrives quantized, where its parameters fit exactly.
-EXACT_BLOCKS: Final = tuple(BY_NAME[d] for d in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "NVFP4"))
+EXACT_BLOCKS: Final = tuple(
+    BY_NAME[d] for d in ("Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "NVFP4")
+)
 
 
 def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:

@@ -61,16 +61,42 @@ class Affine:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        return blocks.fitting(0, (1 << self.bits) - 1, True)
+        signs = (blocks.Q1_0,) if self.bits == 1 and not self.group % blocks.Q1_0.block else ()
+        return signs + blocks.fitting(0, (1 << self.bits) - 1, True, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
+        if dtype is blocks.Q1_0:
+            return _no_signs(self.scale_dtype, members["scales"], members["biases"])
         wrong = [m for m in ("scales", "biases") if not blocks.fits_f16(members[m])]
         return f"its {self.scale_dtype} {' and '.join(wrong)} are not f16 numbers" if wrong else ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in ggml's order, scale and bias once a block of 32."""
+        if dtype is blocks.Q1_0:
+            d = blocks.halves(F32, _half(self.scale_dtype, parts["scales"]).view(np.uint8))
+            blocks.of_stream(dtype, d, self.group, parts["weight"], out)
+            return
         d, m = (blocks.halves(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
         kernels.join_blocks(dtype, self.bits, self.group, parts["weight"], d, m, out)
+
+
+def _half(dtype: DType, scales: Bytes) -> NDArray[np.float32]:
+    """d of blocks whose codes are signs: value = 2 * d * code - d."""
+    found: NDArray[np.float32] = kernels.widened(dtype, scales) / np.float32(2)
+    return found
+
+
+def _no_signs(dtype: DType, scales: Node, biases: Node) -> str:
+    """Why codes of one bit aren't d and -d; empty where they are."""
+    step = max(1, (8 << 20) // max(scales.spec.row_bytes, 1))
+    for lo in range(0, scales.spec.rows, step):
+        hi = min(lo + step, scales.spec.rows)
+        d = _half(dtype, scales.read(lo, hi))
+        if not np.array_equal(-d, kernels.widened(dtype, biases.read(lo, hi))):
+            return "its two values are not d and -d"
+        if not np.array_equal(d, kernels.widened(F16, blocks.halves(F32, d.view(np.uint8)))):
+            return f"half its {dtype} scales are not f16 numbers"
+    return ""
 
 
 def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None:

@@ -1,4 +1,4 @@
-"""What codes ggml's simple blocks of 32, the target of every exact move from another integer scheme, have room for.
+"""What codes ggml's simple blocks, the target of every exact move from another integer scheme, have room for.
 Source: ggml/src/ggml-common.h, ggml-quants.c (b11549).
 """
 
@@ -17,7 +17,8 @@ from weighbridge.tensors.nodes import cast
 
 Q5_0: Final = BY_NAME["Q5_0"]
 Q5_1: Final = BY_NAME["Q5_1"]
-LENGTH: Final = 32
+Q1_0: Final = BY_NAME["Q1_0"]
+Q2_0: Final = BY_NAME["Q2_0"]
 
 
 class Room(NamedTuple):
@@ -31,6 +32,7 @@ class Room(NamedTuple):
 #: Block types by what they hold, smallest first.
 ROOM: Final[Mapping[DType, Room]] = MappingProxyType(
     {
+        Q2_0: Room(-1, 2, False),
         Q4_0: Room(-8, 7, False),
         Q4_1: Room(0, 15, True),
         Q5_0: Room(-16, 15, False),
@@ -40,9 +42,18 @@ ROOM: Final[Mapping[DType, Room]] = MappingProxyType(
 )
 
 
-def fitting(low: int, high: int, minimum: bool) -> tuple[DType, ...]:
-    """The types with room for codes from `low` to `high`."""
-    return tuple(d for d, r in ROOM.items() if r.minimum is minimum and r.low <= low and high <= r.high)
+def fitting(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]:
+    """The types with room for codes from `low` to `high` in groups of `group`, which are whole blocks."""
+    return tuple(
+        d for d, r in ROOM.items() if r.minimum is minimum and r.low <= low and high <= r.high and not group % d.block
+    )
+
+
+def of_stream(dtype: DType, d: Bytes, group: int, codes: Bytes, out: Bytes) -> None:
+    """Blocks of Q1_0 or Q2_0, whose codes are a stream already: d, an f16 for each `group`, and 16 bytes of it."""
+    rows = out.reshape(-1, dtype.size)
+    rows[:, :2] = np.repeat(d.reshape(-1, 2), group // dtype.block, axis=0)
+    rows[:, 2:] = codes.reshape(len(rows), -1)
 
 
 def halves(dtype: DType, part: Bytes) -> Bytes:

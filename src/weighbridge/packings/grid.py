@@ -77,17 +77,29 @@ class Grid:
     @property
     def blocks(self) -> tuple[DType, ...]:
         """By the range of code - zero: with a zero of its own a group may need almost twice the codes."""
-        if self.ordered or self.group % blocks.LENGTH:
+        if self.ordered:
             return ()
         top = (1 << self.width) - 1
         if self.zero is None:
-            return blocks.fitting(-top, top, False)
-        return blocks.fitting(-self.zero, top - self.zero, False)
+            return blocks.fitting(-top, top, False, self.group)
+        return blocks.fitting(-self.zero, top - self.zero, False, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
         return "" if blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # and codes as they are: differences are modulo 256
         scales = blocks.halves(self.scale_dtype, parts["scales"])
+        if dtype is blocks.Q2_0:
+            blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
+            return
+        zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # and codes as they are: differences are modulo 256
         kernels.join_blocks(dtype, self.bits, self.group, parts["codes"], scales, zeros, out)
+
+    def _around_one(self, parts: Mapping[str, Bytes]) -> Bytes:
+        """Codes of two bits of which 1 means zero, as a stream."""
+        codes = self.codes(parts)
+        if (self.bits, self.zero) == (2, 1):
+            return codes
+        if self.bits != 8:
+            codes = kernels.unpack_codes(self.bits, codes)
+        return kernels.pack_codes(2, codes + np.uint8(1) - np.repeat(self.zeros(parts), self.group))

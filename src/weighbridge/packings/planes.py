@@ -37,6 +37,7 @@ from weighbridge.packings.base import (
     settings,
     stored,
 )
+from weighbridge.packings.grid import Grid
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.kinds import Bytes, Node
@@ -165,10 +166,32 @@ def _bitnet(module: str, tensors: Nodes, config: Config) -> Found | None:
         with np.errstate(all="ignore"):
             value = np.float32(1) / value
     rows, columns = weight.spec.shape
-    parts = []
-    for shift in (0, 2, 4, 6):
-        held = {"codes": weight, "scale": n.const(np.full((1, 1), value, np.float32), F32),
-                "zero": n.const(np.ones((1, 1), np.float32), F32)}  # fmt: skip
-        packing = Plane("bitnet", 2, shift, U8, F32, True)
-        parts.append(n.decode(Packed(Spec((rows, columns), F32), packing, held), _WHY))
-    return Found(f"{module}.weight", n.concat(parts), stored(module, tensors, (".weight", ".weight_scale")))
+    codes = n.concat([n.made(weight, Field(shift))["codes"] for shift in _FIELDS])
+    each = n.strided(n.const(np.array([value]), F32), 0, (len(_FIELDS) * rows, 1), (0, 1))
+    grid = Grid("bitnet", 8, 2, columns, F32, 1)
+    held = {"codes": codes, "scales": each}
+    names = stored(module, tensors, (".weight", ".weight_scale"))
+    return Found(f"{module}.weight", Packed(Spec(codes.spec.shape, F32), grid, held), names)
+
+
+# Where BitNet's codes lie in a byte, first rows first.
+_FIELDS: Final = (0, 2, 4, 6)
+
+
+@dataclass(frozen=True)
+class Field:
+    """Two bits of each byte, from `shift` on."""
+
+    shift: int
+
+    @property
+    def quantizes(self) -> bool:
+        return False
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        return {"codes": source}
+
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        out = outs["codes"]
+        np.right_shift(source, self.shift, out=out)
+        np.bitwise_and(out, 3, out=out)

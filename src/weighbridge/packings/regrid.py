@@ -91,19 +91,29 @@ def as_affine(node: Packed) -> tuple[int, int, Mapping[str, Node]] | None:
 
 def as_grid(node: Packed) -> Packed | None:
     """MLX affine as codes around a zero point in their middle, as symmetric quantizers and ggml's blocks without a
-    minimum have them; None where a bias is another one. Reads as many of them as it takes to tell."""
+    minimum have them (of 2 bits also around 1, as Q2_0 and ternary codes); None where a bias is another one. Reads as
+    many of them as it takes to tell."""
     how = node.packing
     if not isinstance(how, Affine) or how.bits < 2:
         return None
-    zero, scales, biases = 1 << (how.bits - 1), node.members["scales"], node.members["biases"]
+    zeros = (1 << (how.bits - 1), *((1,) if how.bits == 2 else ()))
+    zero = next((z for z in zeros if _all_biases(how, node, z)), None)
+    if zero is None:
+        return None
+    grid = Grid(how.name, how.bits, how.bits, how.group, how.scale_dtype, zero)
+    return Packed(node.spec, grid, {"codes": node.members["weight"], "scales": node.members["scales"]})
+
+
+def _all_biases(how: Affine, node: Packed, zero: int) -> bool:
+    """Whether every bias is -zero * scale."""
+    scales, biases = node.members["scales"], node.members["biases"]
     step = max(1, _LOOK // max(scales.spec.row_bytes, 1))
     for lo in range(0, scales.spec.rows, step):
         hi = min(lo + step, scales.spec.rows)
         of_scales, found = (kernels.widened(how.scale_dtype, part.read(lo, hi)) for part in (scales, biases))
         if not np.array_equal(of_scales * np.float32(-zero), found):
-            return None
-    grid = Grid(how.name, how.bits, how.bits, how.group, how.scale_dtype, zero)
-    return Packed(node.spec, grid, {"codes": node.members["weight"], "scales": scales})
+            return False
+    return True
 
 
 def short(scales: Node, width: int) -> bool:

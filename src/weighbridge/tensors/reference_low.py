@@ -221,13 +221,18 @@ def decode_tq1_0(src: Bytes) -> Floats:
     """[32 + 16 bytes of five base-3 digits, 4 bytes of four | d f16]: x = d * (digit - 1). A byte is a fraction of 256:
     times three, the carry is the next digit. The digits of one part stand its bytes apart."""
     block = src.reshape(-1, 54)
+    return _scaled(trits(block) - 1, half(block[:, 52:]))
+
+
+def trits(block: Bytes) -> NDArray[np.int32]:
+    """The digits of TQ1_0 blocks [n, 54]."""
     rest, digits, at = block[:, :52].astype(np.int32), [], 0
     for count, each in TQ1_PARTS:
         part = rest[:, at : at + count]
         for k in range(each):
             digits.append((part * 3**k % 256) * 3 >> 8)
         at += count
-    return _scaled(np.concatenate(digits, axis=1) - 1, half(block[:, 52:]))
+    return np.concatenate(digits, axis=1)
 
 
 def encode_tq1_0(x: Floats) -> tuple[Bytes, Lost]:

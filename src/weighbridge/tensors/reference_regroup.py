@@ -28,6 +28,7 @@ from weighbridge.tensors.reference import (
     unpack_codes,
 )
 from weighbridge.tensors.reference_kencode import unpack_q4_scales
+from weighbridge.tensors.reference_low import crumbs, trits
 
 Ints = NDArray[np.int32]
 # Blocks [n, size] -> scales and biases [n, groups], as f32 or the very bytes; of FP4 no biases.
@@ -89,6 +90,21 @@ def _of_super_block(block: Bytes) -> tuple[Floats, Floats]:
     scales, minima = unpack_q4_scales(block[:, 4:16])
     with quiet():
         return half(block[:, :2]) * scales.astype(np.float32), -half(block[:, 2:4]) * minima.astype(np.float32)
+
+
+def _ternary(at: int) -> Parameters:
+    """d * (code - 1), d at `at`, for both halves of a block."""
+
+    def parameters(block: Bytes) -> tuple[Bytes, Bytes]:
+        d = np.tile(block[:, at : at + 2], 2)
+        return d, d ^ np.array([0, 0x80, 0, 0x80], np.uint8)
+
+    return parameters
+
+
+def _crumbs(block: Bytes) -> NDArray[Any]:
+    """TQ2_0: two runs of 32 bytes of four codes, 32 apart."""
+    return crumbs(block[:, :64].reshape(-1, 2, 32)).reshape(len(block), -1)
 
 
 def _stream(bits: int) -> Callable[[Bytes], Bytes]:
@@ -158,6 +174,8 @@ FORMS: Final = MappingProxyType(
         "Q5_0": Form(32, 22, 5, 32, "F16", _fives(2), _with_offset(16), _fives_of, 16),
         "Q5_1": Form(32, 24, 5, 32, "F16", _fives(4), _with_minimum, _fives_of),
         "Q8_0": Form(32, 34, 8, 32, "F16", lambda b: b[:, 2:] ^ np.uint8(128), _with_offset(128), _bytes_of, 128),
+        "TQ1_0": Form(256, 54, 2, 128, "F16", trits, _ternary(52)),
+        "TQ2_0": Form(256, 66, 2, 128, "F16", _crumbs, _ternary(64)),
         "Q4_K": Form(256, 144, 4, 32, "F32", _super_codes(16), _of_super_block),
         "Q5_K": Form(256, 176, 5, 32, "F32", _super_codes(48), _of_super_block),
         "MXFP4": Form(32, 17, 4, 32, "F8_E8M0", _nibble_parts(1, 32), _leading(1), _in_halves(32)),
