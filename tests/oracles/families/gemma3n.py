@@ -55,9 +55,9 @@ _SAID: dict[str, Any] = {key: value for key, value in TEXT.items() if key != "ro
     "altup_num_inputs": 4,
 }
 _DEEP: dict[str, Any] = TEXT | {
-    "num_hidden_layers": 25,
-    "num_kv_shared_layers": 5,
-    "layer_types": None,
+    "num_hidden_layers": 22,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 11,
     "intermediate_size": 256,
     "hidden_size_per_layer_input": 256,
     "activation_sparsity_pattern": None,
@@ -182,8 +182,8 @@ CASES: dict[str, Case] = {
     )
 }
 
-# 20 layers with keys and values and 5 that take them. What a layer adds is small beside what comes in: a difference of
-# rounding would grow from layer to layer.
+# 20 layers with keys and values, and one of either kind that takes them. What a layer adds is small beside what comes
+# in: a difference of rounding would grow from layer to layer.
 _ADDED = (
     "post_attention_layernorm.weight", "post_feedforward_layernorm.weight", "post_laurel_norm.weight",
     "post_per_layer_input_norm.weight",
