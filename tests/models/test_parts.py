@@ -96,10 +96,9 @@ def test_a_missing_expert_of_a_fused_tensor_is_refused() -> None:
 
 
 def test_what_sees_is_counted_and_never_a_part_of_what_writes() -> None:
-    held = shapes("llama4-seeing")
-    told = LLAMA4.parted(held)
+    held, sizes = shapes("llama4-seeing"), sizes_of(LLAMA4, "llama4-seeing")
+    told = LLAMA4.parted(held, sizes)
     assert sum(told.values()) == len([n for n in held if not n.startswith("language_model.")])
     assert set(told) == {"vision_model.", "multi_modal_projector."}
-    sizes = sizes_of(LLAMA4, "llama4-seeing")
     report = LLAMA4.check("hf", sizes, {**held, "language_model.model.layers.0.vision_model.weight": (1,)})
     assert report.unmapped == ("language_model.model.layers.0.vision_model.weight",)

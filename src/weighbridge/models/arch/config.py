@@ -68,7 +68,7 @@ def multiplier(path: str, values: Config) -> float:
 def counted(config: Config, names: Iterable[str]) -> Config:
     """The config with the number of layers that predict further tokens as the tensors have it. Who trains a model on
     mostly leaves them out, and the number in."""
-    told = FURTHER.get(config.get("model_type")) if isinstance(config.get("model_type"), str) else None
+    told = FURTHER.get(str(config.get("model_type")))
     if told is None:
         return config
     key, begun = told
