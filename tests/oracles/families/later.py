@@ -58,6 +58,9 @@ _BAICHUAN_DEFAULTS: dict[str, Any] = {
     "eos_token_id": 2, "tie_word_embeddings": False,
 }  # fmt: skip
 
+_A_LLAMA = ("the class is taken to be LlamaForCausalLM: a llama GGUF doesn't tell it from MistralForCausalLM",)
+_INTERNLM3_UNHELD = frozenset({"model_type", "architectures", "qkv_bias", "bias", "pad_token_id"})
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -153,6 +156,28 @@ CASES: dict[str, Case] = {
             golden=False,
             unheld=frozenset({"z_loss_weight"}),
             unit=True,
+        ),
+        # InternLM 3: a Llama by another name
+        Case(
+            "internlm3",
+            "InternLM3Config",
+            "spm",
+            GQA | SPM | theta(5000.0) | {"head_dim": 16, "attention_bias": True, "mlp_bias": True},
+            said={"architectures": ["InternLM3ForCausalLM"], "qkv_bias": True, "bias": True},
+            recorded=("mlx",),
+            taken="llama",
+            guesses=_A_LLAMA,
+            unheld=_INTERNLM3_UNHELD,
+        ),
+        Case(
+            "internlm3-wide",
+            "InternLM3Config",
+            "none",
+            GQA | SPM | theta(5000.0) | {"head_dim": 32},
+            said={"architectures": ["InternLM3ForCausalLM"]},
+            taken="llama",
+            guesses=_A_LLAMA,
+            unheld=_INTERNLM3_UNHELD,
         ),
     )
 }
