@@ -3,14 +3,19 @@ for the layers; and what wrong files say."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 from tests.models.family_judges import golden
+from tests.models.record_families import values
 
+import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32, Q8_0
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
@@ -136,3 +141,26 @@ def test_zeros_cost_no_memory() -> None:
     node = zeros((1 << 20, 1 << 20), BF16)
     assert not node.read(5, 6).any()
     assert node.scratch(0, 4) < 1 << 16
+
+
+# ---------------------------------------------------------------------- ranks
+
+
+def test_ranks_share_heads_and_widths_and_are_joined_again(tmp_path: Path) -> None:
+    """What layers add for every token, and the streams, are whole on every rank."""
+    shapes = golden()["gemma3n"]["hf"]
+    arrays = {name: values(name, tuple(shape)) for name, shape in shapes.items()}
+    (tmp_path / "gemma3n").mkdir()
+    save_file(arrays, tmp_path / "gemma3n" / "model.safetensors", {"format": "pt"})
+    (tmp_path / "gemma3n" / "config.json").write_text(json.dumps(CONFIG))
+    wb.convert(tmp_path / "gemma3n", tmp_path / "ranks", tp=2)
+    held = [load_file(path) for path in sorted((tmp_path / "ranks").glob("*.safetensors"))]
+    cut = {name for name in arrays if held[0][name].shape != arrays[name].shape}
+    assert {name.rpartition("_proj")[0][-4:] for name in cut if "layers" in name} == {
+        "tn.q", "tn.k", "tn.v", "tn.o", "gate", "p.up", "down",
+    }  # fmt: skip
+    assert not any(f"layers.{n}.self_attn.{part}_proj.weight" in name for name in cut for n in (2, 3) for part in "kv")
+    wb.convert(tmp_path / "ranks", tmp_path / "joined")
+    joined = load_file(tmp_path / "joined" / "model.safetensors")
+    assert all(np.array_equal(joined[name], array) for name, array in arrays.items())
+    assert joined.keys() == arrays.keys()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ MLX = 1e-3
 VISIBLE = 0.05  # what a fault must change at least
 IDS = models.probe(vocabularies.SPM_SIZE)
 PADDED = replace(CASES["gemma3n"], options=TEXT | {"vocab_size_per_layer_input": vocabularies.SPM_SIZE - 16})
+needs_mlx = pytest.mark.skipif(
+    os.environ.get("CI") != "true" and find_spec("mlx_lm") is None,
+    reason="GEMMA 3N'S MLX FOLDERS WERE NOT PROVED: install requirements/oracles.txt",
+)
 MADE = {"deep": DEEP, "plain": CASES["gemma3n"], "padded": PADDED, "seeing": CASES["gemma3n-seeing"]}
 
 
@@ -189,11 +194,27 @@ def test_rows_of_zeros_come_back_and_are_told(folder: Callable[[str], Path], tmp
 # ---------------------------------------------------------------------- MLX
 
 
+@needs_mlx
+def test_the_folder_is_mlx_lms_own(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Quantized: the same words, scales and biases, the same config."""
+    import mlx.core as mx
+    import mlx_lm
+
+    mlx_lm.convert(str(folder("seeing")), str(tmp_path / "theirs"), quantize=True, q_bits=4, q_group_size=32)
+    weighbridge.convert(folder("seeing"), tmp_path / "ours", to="mlx", q_bits=4, q_group_size=32)
+    held: list[Any] = [mx.load(str(tmp_path / of / "model.safetensors")) for of in ("ours", "theirs")]
+    assert held[0].keys() == held[1].keys()
+    assert [
+        n for n in held[0] if held[0][n].dtype != held[1][n].dtype or not mx.array_equal(*(h[n] for h in held))
+    ] == []
+    configs = [json.loads((tmp_path / of / "config.json").read_text()) for of in ("ours", "theirs")]
+    assert configs[0] == configs[1]
+
+
+@needs_mlx
 @pytest.mark.parametrize("name", ["plain", "seeing", "gguf"])
 def test_mlx_computes_the_same(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
     """Of a folder of the part, of the whole, and of a GGUF: MLX reads a folder of the whole."""
-    if os.environ.get("CI") != "true":
-        pytest.importorskip("mlx_lm", reason="GEMMA 3N'S MLX FOLDERS WERE NOT PROVED: install requirements/oracles.txt")
     import mlx.core as mx
     from mlx_lm.utils import load_model
 

@@ -67,6 +67,8 @@ WHOLE: Final = frozenset(
      "types", "q_a", "kv_a", "next_in", "further_joined", "index_q", "index_k", "index_k_bias", "index_weights",
      "latent_down", "latent_up", "factors", "factors_long", "factors_short"}
     | {"alpha_p", "alpha_n", "beta", "eps"}  # of an activation
+    | {"per_layer_embed", "per_layer_in", "altup_in", "altup_out", "altup_router", "predict", "correct",
+       "correct_scale", "laurel_left", "laurel_right", "layer_gate", "layer_out", "unused_k", "unused_v"}  # Gemma 3n's
 )  # fmt: skip
 # Norms of several heads are cut as the heads are, those of a state space as its channels.
 _OF_HEADS: Final = MappingProxyType({"q_norm": Rule(0, Unit.HEAD), "k_norm": Rule(0, Unit.KV_HEAD)})

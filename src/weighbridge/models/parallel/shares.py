@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 # Layouts of a dialect that leave every row in its head, or whose runs are known here.
 _LAYOUTS: Final = frozenset(
-    {"rope", "halves", "shift", "neg_exp", "times", "transpose", "parted", "tiled", "tiled_columns"}
+    {"rope", "halves", "shift", "neg_exp", "times", "transpose", "parted", "tiled", "tiled_columns", "padded"}
 )
 
 
