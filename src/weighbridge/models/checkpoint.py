@@ -161,9 +161,28 @@ class Checkpoint(Closing):
 
     @cached_property
     def sizes(self) -> Sizes:
+        """FormatError that names the file for a size that is missing, none, or contradicts another."""
+        try:
+            return self._sizes()
+        except FormatError as error:
+            if error.path is not None:
+                raise
+            gguf = self.format == "gguf"
+            path = self.place.path if gguf else self.place.folder / "config.json"
+            raise FormatError(
+                error.reason, path=str(path), field=error.field, expected=error.expected, found=error.found,
+                hint=error.hint or f"correct it{' with wb edit' if gguf else ''}, or get the original file",
+            ) from None  # fmt: skip
+
+    def _sizes(self) -> Sizes:
         if self.format == "gguf":
             return self.family.sizes_from_gguf(self.metadata, self.index.by_name)
-        return self.family.sizes_from_hf(self.config)
+        from weighbridge.models.arch.config import check_heads
+
+        sizes = self.family.sizes_from_hf(self.config)
+        if (query := self.family.rows.get("q")) is not None and query.shape[0] == "N":
+            check_heads(sizes.facts, sizes["N"])
+        return sizes
 
     @cached_property
     def dialect(self) -> str:
@@ -199,7 +218,18 @@ class Checkpoint(Closing):
 
     @cached_property
     def roles(self) -> Mapping[Any, Node]:
-        return self.family.load(self.dialect, self.sizes, self.held)
+        """MappingError that names the file, and what to do, unless all tensors fit."""
+        from weighbridge.models.arch.report import MappingError
+
+        try:
+            return self.family.load(self.dialect, self.sizes, self.held)
+        except MappingError as error:
+            from weighbridge.models.arch.blame import advice
+
+            path, shapes = str(self.place.path), {name: node.spec.shape for name, node in self.held.items()}
+            how = self.family, self.dialect, self.sizes, shapes, error.report, path
+            hint = advice(*how, gguf=self.format == "gguf")
+            raise MappingError(error.family, error.dialect, error.report, path=path, hint=hint) from None
 
     @cached_property
     def canonical(self) -> Mapping[str, Node]:

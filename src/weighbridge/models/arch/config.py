@@ -81,6 +81,18 @@ def counted(config: Config, names: Iterable[str]) -> Config:
     return said if part is config else {**config, "text_config": said}
 
 
+# Keys of the number of attention heads.
+_HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+
+
+def check_heads(values: Config, width: int) -> None:
+    """FormatError where a hidden size isn't whole heads: no tensor of such a family has their number in its shape."""
+    for key in _HEADS:
+        if values.get(key) is not None and width % (heads := integer(values[key], key, 1)):
+            raise FormatError("heads don't divide the hidden size", field=key, expected=f"a divisor of {width:,}",
+                              found=heads)  # fmt: skip
+
+
 def evaluate(expression: str, values: Config) -> int | None:
     """`a/b/2`, `a*4`, `a-b` over sizes, strictly left to right (a division is floored, as transformers does), `#a` the
     length of a list, `each a` what every layer has that has any, `a of SET` what each of a set's layers has (`values`

@@ -41,6 +41,9 @@ def _some(names: Sequence[str]) -> str:
 class MappingError(FormatError):
     """A file's tensors don't fit the family; `report` has every name."""
 
-    def __init__(self, family: str, dialect: str, report: MappingReport) -> None:
-        super().__init__(f"the tensors don't fit a {family} model under its {dialect} names: {report}")
-        self.report = report
+    def __init__(
+        self, family: str, dialect: str, report: MappingReport, *, path: str | None = None, hint: str | None = None
+    ) -> None:
+        words = f"the tensors don't fit a {family} model under its {dialect} names: {report}"
+        super().__init__(words, path=path, hint=hint)
+        self.report, self.family, self.dialect = report, family, dialect
