@@ -56,6 +56,10 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
         for key in ("moe_layer_interval", "moe_every_n_layers", "global_attn_every_n_layers")
     },
     "num_kv_shared_layers": (3, (1, 3, 4, 5, 7), 2),
+    "per_layer_config": (
+        {"02": {"head_dim": 4}, "5": {"head_dim": 8}, "7": {"head_dim": 2}}, KEPT,
+        {"1": {"head_dim": 4}, "3": {"head_dim": 8}},
+    ),
     "moe_layer_freq": ([0, 1, 1, 1, 1, 1, 1, 0], (0, 1, 7), [0, 1, 0]),
 }  # fmt: skip
 STEPS = [key for key, rule in RULES.items() if rule is layers._step]
@@ -175,7 +179,7 @@ def test_a_silent_pattern_is_that_of_the_class(kind: str) -> None:
     transformers = pytest.importorskip("transformers")
     pattern, _ = SILENT[kind]
     config = transformers.AutoConfig.for_model(kind, num_hidden_layers=12)
-    kept = (0, 1, 2, 4, 5, 6, 9)
+    kept = (0, 1, 2, 4, 6, 9, 11)
     said = {"num_hidden_layers": 12, "model_type": kind}
     expected = [getattr(config, pattern.listed)[i] for i in kept]
     assert hf_config(said, left(kept, 12, 12))[0][pattern.listed] == expected

@@ -16,6 +16,7 @@ from tests.oracles.case import Case
 from tests.oracles.families.common import BPE, GQA, SPM, WINDOW, theta
 
 import weighbridge as wb
+from weighbridge.base.errors import UsageError
 
 pytestmark = pytest.mark.oracle
 
@@ -174,6 +175,26 @@ CUTS = [
     ("deepseek", None, None, "0-2,5-7", [0, 1, 2, 5, 6, 7]),
 ]
 _IDS = [f"{name}-{layers or 'all'}-{experts or 'all'}" for name, layers, _, experts, _ in CUTS]
+
+
+@pytest.mark.parametrize(("name", "layers", "experts"), [("gemma4", "1-5", None), ("gemma4-experts", "1-2", "0,2-5")])
+def test_both_forms_of_a_gemma4_are_cut_alike(
+    name: str, layers: str, experts: str | None, folder_of: Any, tmp_path: Path
+) -> None:
+    """Embeddings of all layers side by side, shared keys, what is said layer by layer: transformers computes of the cut
+    folder what llama.cpp computes of the cut GGUF."""
+    folder, ids = folder_of(name), models.probe_of(name)
+    wb.convert(folder, tmp_path / "whole.gguf", dtype="f32")
+    for source, target in ((folder, "cut"), (tmp_path / "whole.gguf", "cut.gguf")):
+        wb.slice(source, tmp_path / target, layers=layers, renumber=True, experts=experts)
+    assert wb.verify(tmp_path / "cut").ok
+    with llamacpp.Model(tmp_path / "cut.gguf") as model:
+        assert models.relative_error(model.logits(ids), models.logits(tmp_path / "cut", ids)) < GELU_TOLERANCE
+
+
+def test_a_gemma4_ends_with_a_layer_that_attends_to_all(folder_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must attend to all tokens"):
+        wb.slice(folder_of("gemma4"), tmp_path / "cut", layers="1-4", renumber=True)
 
 
 @pytest.mark.parametrize(("name", "layers", "kept", "experts", "chosen"), CUTS, ids=_IDS)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _INDEX: Final = "e"  # what tables call the index of experts
 # How many experts a token goes to, and of how many groups it chooses some: never more than there are.
-_USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "expert_used_count")
+_USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "expert_used_count")
 _GROUPS: Final = ("n_group", "expert_group_count")
 
 
@@ -170,7 +170,8 @@ def _parts(model: Checkpoint, experts: _Experts) -> dict[str, Part]:
     modules = {_module(name): name for name in found}
     out = {}
     for entry in model.index:
-        known = next((k for k in _owners(entry.name) if k in found or k in modules), None)
+        owners = (entry.name,) if entry.name in places else _owners(entry.name)  # a router's scale is no part of it
+        known = next((k for k in owners if k in found or k in modules), None)
         if known is not None:
             out[entry.name] = found[known if known in found else modules[known]]
     return out

@@ -46,6 +46,14 @@ def _numbers(key: str, value: Any, kept: Kept, count: int) -> Any:
     return [new for new, old in enumerate(kept) if old in some]
 
 
+def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """An object whose keys are the numbers of some layers."""
+    if not isinstance(value, Mapping) or any(not str(n).isdigit() for n in value):
+        return value
+    said = {int(n): own for n, own in value.items()}
+    return {str(new): said[old] for new, old in enumerate(kept) if old in said}
+
+
 def _leading(key: str, value: Any, kept: Kept, count: int) -> Any:
     """How many layers come before those of another kind."""
     if not isinstance(value, int) or isinstance(value, bool):
@@ -73,7 +81,7 @@ def _step(key: str, value: Any, kept: Kept, count: int) -> Any:
 
 def _shared(key: str, value: Any, kept: Kept, count: int) -> Any:
     """How many of the last layers take keys and values from earlier ones: the last two that have their own, one of
-    each kind of attention (Gemma 3n)."""
+    each kind of attention (Gemma 3n and 4)."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < count:
         return value
     first = count - value
@@ -106,7 +114,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ("first_k_dense_replace", "max_window_layers", "moe_layer_start_index", "num_dense_layers"), _leading)
     | dict.fromkeys(
         ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers"), _step)
-    | {"num_kv_shared_layers": _shared}
+    | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number}
 )  # fmt: skip
 
 _ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key says nothing
@@ -127,13 +135,14 @@ class Pattern(NamedTuple):
 _WINDOWS: Final = Pattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention")
 _LINEAR: Final = Pattern("full_attention_interval", "layer_types", "linear_attention", "full_attention")
 _ROTATED: Final = Pattern("no_rope_layer_interval", "no_rope_layers", 1, 0)
+_ENDING: Final = frozenset({"gemma4_text"})
 _PATTERNS: Final = (_WINDOWS, _LINEAR, _ROTATED)
 # model_type -> the pattern and n of its class, where a config says neither (transformers 5.23, configuration_*.py).
 SILENT: Final[Mapping[str, tuple[Pattern, int]]] = MappingProxyType(
     {
         "gemma2": (_WINDOWS, 2), "gemma3_text": (_WINDOWS, 6), "cohere2": (_WINDOWS, 4), "gpt_oss": (_WINDOWS, 2),
         "smollm3": (_ROTATED, 4), "llama4_text": (_ROTATED, 4), "qwen3_next": (_LINEAR, 4),
-        "qwen3_5_text": (_LINEAR, 4), "qwen3_5_moe_text": (_LINEAR, 4),
+        "gemma4_text": (_WINDOWS, 6), "qwen3_5_text": (_LINEAR, 4), "qwen3_5_moe_text": (_LINEAR, 4),
     }
 )  # fmt: skip
 
@@ -344,7 +353,18 @@ def _of_stack(config: Mapping[str, Any], layers: Layers) -> dict[str, Any]:
         after |= _pattern(config, pattern, main, count)
     for key, offset in _PERIODS.items():
         after |= _period(config, key, offset, main)
+    _check_last(config, after)
     return after | _sparse(config, main)
+
+
+def _check_last(config: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """transformers makes the last layer of a Gemma 4 one that attends to all tokens, whatever its config says."""
+    kinds = after.get("layer_types") or ()
+    if config.get("model_type") in _ENDING and kinds and kinds[-1] != "full_attention":
+        raise UsageError(
+            f"the last layer of a {config['model_type']} must attend to all tokens, and this one has a window",
+            hint="end with a layer that config.json's layer_types calls full_attention",
+        )
 
 
 def _period(config: Mapping[str, Any], key: str, offset: str, kept: Kept) -> dict[str, Any]:
