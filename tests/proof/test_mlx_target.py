@@ -36,6 +36,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "routers at 8 bits": ("qwen3moe", {"q_bits": 4, "q_group_size": 32}, {"q_bits": 4, "q_group_size": 32}),
     "shared expert": ("qwen2moe", {"q_bits": 8, "q_group_size": 32}, {"q_bits": 8, "q_group_size": 32}),
     "codes that come": ("gpt-oss-mxfp4", {}, {}),
+    "experts beside the feed forward": ("gemma4-experts", {"q_bits": 4, "q_group_size": 32},
+                                        {"q_bits": 4, "q_group_size": 32}),
     "mixed_3_6": ("llama3-v4", {"quant_predicate": "mixed_3_6", "q_group_size": 32},
                   {"q_recipe": "mixed_3_6", "q_group_size": 32}),
     "mixed_4_6": ("qwen3", {"quant_predicate": "mixed_4_6", "q_group_size": 32},
@@ -43,8 +45,9 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-# mlx_lm counts the parameters of leaf modules alone, and so misses the sinks: 2 layers of 4 heads.
-UNCOUNTED = {"codes that come": 8}
+# mlx_lm counts the parameters of leaf modules alone, and so misses the sinks: 2 layers of 4 heads; and the scales of a
+# router, of each expert and of the layer.
+UNCOUNTED = {"codes that come": 8, "experts beside the feed forward": 3 * (64 + 6 + 1)}
 
 
 def theirs(source: Path, target: Path, arguments: dict[str, Any]) -> Path:
@@ -113,15 +116,30 @@ def test_mlx_lm_runs_what_writes_of_a_qwen35(name: str, source: str, folder_of: 
         assert sorted(a) == sorted(b)
 
 
-@pytest.mark.parametrize("name", ["apertus", "gptj"])
+@pytest.mark.parametrize("name", ["apertus", "gptj", "gemma4-experts"])
 def test_mlx_lm_runs_what_comes_from_a_gguf(name: str, folder_of: Maker, tmp_path: Path) -> None:
-    """The numbers of Apertus' activations come out of keys, as scalars; GPT-J's pairs are neighbours again."""
+    """The numbers of Apertus' activations come out of keys, as scalars; GPT-J's pairs are neighbours again; that
+    a Gemma 4 caps no logits is said."""
     import mlx.core as mx
     import mlx_lm
 
     folder, ids = folder_of(name), probe_of(name)
     made = ours.to_gguf(folder, tmp_path / "a.gguf", "f32", pre=CASES[name].pre)
     weighbridge.convert(made, tmp_path / "ours", to="mlx", dtype="f32")
+    model, _ = mlx_lm.load(str(tmp_path / "ours"))
+    found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
+    want = models.logits(folder, ids)
+    assert np.mean((found - want) ** 2) / np.var(want) < 1e-6
+
+
+def test_mlx_lm_runs_a_config_that_speaks_layer_by_layer(folder_of: Maker, tmp_path: Path) -> None:
+    """Of a Gemma 4 as transformers 5.23 writes it mlx-lm would take its own widths of heads."""
+    import mlx.core as mx
+    import mlx_lm
+
+    folder, ids = folder_of("gemma4"), probe_of("gemma4")
+    assert "per_layer_config" in json.loads((folder / "config.json").read_text())
+    weighbridge.convert(folder, tmp_path / "ours", to="mlx", dtype="f32")
     model, _ = mlx_lm.load(str(tmp_path / "ours"))
     found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
     want = models.logits(folder, ids)

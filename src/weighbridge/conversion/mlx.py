@@ -43,6 +43,8 @@ _EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "qwen3_5_moe": ("mlp.gate", "shared_expert_gate"),
         "qwen3_5_moe_text": ("mlp.gate", "shared_expert_gate"),
         "gpt_oss": ("router",),
+        "gemma4": ("router.proj",),
+        "gemma4_text": ("router.proj",),
         "granite": ("self_attn.o_proj", "mlp.down_proj", "=lm_head"),
         "granitemoe": ("block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "=lm_head"),
         "jamba": ("router",),
@@ -56,15 +58,23 @@ _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
 _CALLED: Final = MappingProxyType({"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"})
 # model_type -> that of the model of which mlx-lm knows the whole alone, with the config of this part in it.
 _PART_OF: Final = MappingProxyType({"gemma3n_text": "gemma3n"})
-# What mlx-lm asks of the config of a part, and newer ones say in other words or leave to their class.
+# What mlx-lm asks of a config, or of that of the part that writes, and newer ones say in other words or leave to their
+# class.
+_GEMMA4: Final = {
+    "global_head_dim": "global_head_dim",
+    "num_global_key_value_heads": "num_global_key_value_heads",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
 _ASKED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
+        "gemma4": _GEMMA4,
+        "gemma4_text": _GEMMA4,
         "gemma3n": {
             "rope_theta": "rope.rope_theta",
             "rope_local_base_freq": "rope_sliding.rope_theta",
             "layer_types": "layer_types",
             "activation_sparsity_pattern": "activation_sparsity_pattern",
-        }
+        },
     }
 )
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
@@ -274,12 +284,12 @@ def _whole(config: dict[str, Any], model: Checkpoint) -> dict[str, Any]:
         part = {key: value for key, value in config.items() if key != "architectures"}
         tokens = {key: value for key, value in config.items() if key.endswith("_token_id")}
         config = {**tokens, "architectures": [owner.name], "model_type": name, str(owner.part): part}
-    text = config.get("text_config")
-    if (asked := _ASKED.get(str(config.get("model_type")))) is not None and isinstance(text, Mapping):
-        facts = model.family.effective(config)
-        said = {key: lookup(facts, path) for key, path in asked.items() if text.get(key) is None}
-        config["text_config"] = {**text, **said}
-    return config
+    if (asked := _ASKED.get(str(config.get("model_type")))) is None:
+        return config
+    text, facts = config.get("text_config"), model.family.effective(config)
+    within = text if isinstance(text, Mapping) else config
+    said = {**within, **{key: lookup(facts, path) for key, path in asked.items() if within.get(key) is None}}
+    return said if within is config else {**config, "text_config": said}
 
 
 def _files(model: Checkpoint, options: ConvertOptions, draft: Draft, config: Mapping[str, Any]) -> None:
