@@ -46,6 +46,11 @@ SEEN: dict[str, Any] = {
         ("!known", {0, 2}),
         ("!known, first", {2}),
         ("!heads", {0, 3}),
+        ("known if heads", {1}),
+        ("known if all", {1, 3}),
+        ("known unless none", {1, 3}),
+        ("known unless all", set()),
+        ("known unless types: b", {3}),
     ],
 )
 def test_a_set_is_read(source: str, layers: set[int]) -> None:
@@ -101,6 +106,16 @@ def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None
 
 def test_a_run_s_bounds_are_keys_of_their_own() -> None:
     assert as_config({"it": Kind(("[count-shared:]",), ())}, {"it": frozenset({2, 3})}, 4) == {}
+
+
+@pytest.mark.parametrize("source", ["few if flag", "few unless flag"])
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_condition_comes_back(source: str, flag: bool) -> None:
+    kinds = {"few": Kind(("in few",), ()), "it": Kind((source,), ())}
+    sets = layer_sets(kinds, "hf", {"few": [1, 3], "flag": flag}, 4)
+    assert sets["it"] == ({1, 3} if flag == (" if " in source) else set())
+    assert as_config(kinds, sets, 4) == {"few": [1, 3], "flag": flag}
+    assert as_config(kinds, {"few": frozenset(), "it": frozenset()}, 4) == {"few": []}  # no layer says it
 
 
 def test_what_a_config_has_no_word_for_is_told() -> None:

@@ -88,8 +88,9 @@ def proportional_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 def proportional_parameters(values: Sequence[float], base: float) -> dict[str, Any] | None:
     """The rope parameters that give these factors."""
-    turning = values.count(1.0) if isinstance(values, tuple | list) else 0
-    if not values or list(values) != [1.0] * turning + [f32(_STILL)] * (len(values) - turning):
+    found = [f32(v) for v in values]
+    turning = found.count(1.0)
+    if not found or found != [1.0] * turning + [f32(_STILL)] * (len(found) - turning):
         return None
     return {"rope_type": "proportional", "partial_rotary_factor": turning / len(values)}
 
