@@ -4,6 +4,7 @@ written. What a conversion does is tested where it is done."""
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,35 @@ def test_an_interrupted_edit_is_undone_by_the_next(source: Path, capsys: pytest.
     assert "has been undone" in capsys.readouterr().err
     assert not journal.exists()
     assert tensors(source) == old
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "-"], ("standard input", "write it to a file")),
+        (["identify", "gone"], ("gone: no such file or folder",)),
+        (["convert", "gone", "x.gguf"], ("gone: no such file or folder",)),
+        (["verify", "gone"], ("gone: no such file or folder",)),
+        (["convert", "hub/models--a--b", "x.gguf"], ("models--a--b holds no weights", "b/snapshots/two")),
+        (["convert", "bert", "mlx", "--to", "mlx"], ("bert family", "wb arch list")),
+    ],
+)  # fmt: skip
+def test_what_can_t_be_is_told_with_what_to_do(
+    arguments: list[str], words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("one", "two")):
+        (tmp_path / "hub/models--a--b/snapshots" / name).mkdir(parents=True)
+        os.utime(tmp_path / "hub/models--a--b/snapshots" / name, (number, number))
+    (tmp_path / "bert").mkdir()
+    save_file({"embeddings.LayerNorm.weight": np.zeros(8, np.float32)}, tmp_path / "bert/model.safetensors")
+    (tmp_path / "bert/config.json").write_text(json.dumps({"architectures": ["BertModel"], "model_type": "bert"}))
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert all(word in told for word in words), told
+
+
+def test_a_plain_conversion_has_nothing_to_remark(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(source), str(source.with_name("out.safetensors"))]) == 0
+    assert capsys.readouterr().err == ""

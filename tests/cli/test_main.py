@@ -45,7 +45,7 @@ ERRORS = [
     (UnsupportedError("can't", hint="try that"), 2, ["error: can't", "hint: try that"]),
     (RefusedError("no", option="--force"), 2, ["error: no", "use --force"]),
     (UsageError("what?"), 2, ["error: what?"]),
-    (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/y"), 2, ["error: /x/y: No such file"]),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/y"), 2, ["error: /x/y: no such file or folder"]),
     (OSError(errno.ENOSPC, "No space left on device"), 2, ["No space left", "free some space"]),
     (OSError(errno.EFBIG, "File too large", "m.gguf"), 2, ["m.gguf: File too large", "--max-shard-size"]),
     (OSError("odd"), 2, ["odd"]),

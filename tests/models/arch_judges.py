@@ -119,7 +119,7 @@ _ELSEWHERE = {  # BertForPreTraining, and files that repeat tied tensors
 
 
 # What ours has of a classifier and the reference hasn't, or under another name (docs/reference-differences.md).
-OWN = {
+OWN: dict[str, set[str]] = {
     "bert-labels": {"cls.weight", "cls.bias"},
     "bert-dummies": {"cls.output.weight", "cls.output.bias"},
 }
@@ -137,7 +137,7 @@ def judge_reference(family: Family) -> None:
         assert family.dialect_of(source, sizes) == case.dialect
         roles = family.load(case.dialect, sizes, nodes(source))
         out = family.save("gguf", sizes, roles, source_order=order)
-        own = OWN.get(name, frozenset())
+        own = OWN.get(name, set())
         found = [[n, list(t.spec.shape)] for n, t in out.items() if n not in own]
         instead = {"cls.weight", "cls.bias"} if own else set()
         assert found == [[n, s] for n, _, s in want["tensors"] if n not in own | instead], name

@@ -186,11 +186,11 @@ def judge_numbers(family: Family, model: str) -> None:
     source = as_read(dict.fromkeys(recorded["hf"], "model.safetensors"))
     written = family.save("gguf", sizes, roles, source_order=source)
     want = [[name, shape, of] for name, _, shape, of in recorded["gguf"]]
-    inside, kept = keyed.names(family), CASES[model].kept
+    inside, own = keyed.names(family), CASES[model].kept
     found = [[name, *_brief(node)] for name, node in written.items() if name not in inside]
-    assert [row for row in found if row[0] not in kept] == [row for row in want if row[0] not in kept], model
-    of = {name: _brief(_nodes(model)[source]) for name, source in kept.items()}
-    assert {name: brief for name, *brief in found if name in kept} == of, model
+    assert [row for row in found if row[0] not in own] == [row for row in want if row[0] not in own], model
+    of = {name: _brief(_nodes(model)[theirs]) for name, theirs in own.items()}
+    assert {name: brief for name, *brief in found if name in own} == of, model
     lists = {name: _values(node) for name, node in written.items() if name in inside}
     assert [*lists.items()] == [(key, value) for key, _, value in recorded["keys"] if key in inside], model
     assert {*inside} == lists.keys(), model

@@ -1,4 +1,4 @@
-"""`tokenizer/size` counts tokens whatever files they are in, as their own libraries count them."""
+"""Tokens are counted whatever files they are in, as their own libraries count them."""
 
 from __future__ import annotations
 
@@ -60,3 +60,13 @@ def test_tokens_are_counted(kind: str, tmp_path: Path) -> None:
         save_file({"model.embed_tokens.weight": np.zeros((rows, 8), np.float32)}, tmp_path / "model.safetensors")
         sizes = [f.message for f in api.verify(tmp_path).findings if f.rule == "tokenizer/size"]
         assert sizes == ([f"the tokenizer has {tokens:,} tokens, the embedding {rows:,} rows"] if told else [])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "qwen", "wordpiece", "t5", "spm-json"])
+def test_a_tokenizer_is_shown_with_its_added_tokens(kind: str, tmp_path: Path) -> None:
+    vocabularies.WRITERS[kind](tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"x": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    told = api.inspect(tmp_path).model.tokenizer
+    assert told is not None
+    assert told.vocab_size == _transformers(tmp_path)

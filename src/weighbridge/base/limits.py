@@ -42,6 +42,8 @@ VOCABULARY: Final = 1 << 21
 RANK_BYTES: Final = 1024  # of one token in a rank file: the longest published ones are rows of 512 spaces
 # Tensor names generated from a config's sizes. The largest models known (384 experts, 61 layers) need some 200,000.
 MAPPED_TENSORS: Final = 2_000_000
+# Layers of a model, of which lists are made. The deepest known have some 200; llama.cpp takes 512.
+LAYERS: Final = 1 << 16
 # The front matter of a model card (README.md). Real ones stay below 100 kB; YAML is parsed at some 100 kB/s.
 MODEL_CARD: Final = 256 << 10
 # The first look at a file (`sniff`): what every recogniser may read of it, and how long a structure may be that is

@@ -23,7 +23,7 @@ import click
 
 from weighbridge import __version__
 from weighbridge.base.errors import WeighbridgeError
-from weighbridge.cli.render import SCREEN, complain, echo
+from weighbridge.cli.render import SCREEN, complain, echo, os_words
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -255,8 +255,8 @@ _NEXT_STEPS: Final = {
 
 
 def _os_words(error: OSError) -> str:
-    """The operating system's own words, after the path they are about."""
-    words = error.strerror or str(error) or type(error).__name__
+    """What the operating system says, after the path it is about."""
+    words = os_words(error)
     paths = [os.fsdecode(p) for p in (error.filename, error.filename2) if isinstance(p, (str, bytes, os.PathLike))]
     return f"{' -> '.join(paths)}: {words}" if paths else words
 

@@ -10,6 +10,7 @@ table is drawn on a terminal; so is json when JSON is asked for.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import sys
@@ -127,6 +128,11 @@ def complain(text: str, hint: str | None = None) -> None:
     for label, style, words in (("error:", "error", text), ("  hint:", "info", hint)):
         if words:
             sys.stderr.write(f"{styled(label, style, sys.stderr)} {clean(words, keep=_NEWLINE)}\n")
+
+
+def os_words(error: OSError) -> str:
+    """The operating system's own words, but for the commonest: what isn't there."""
+    return "no such file or folder" if error.errno == errno.ENOENT else error.strerror or str(error) or "OSError"
 
 
 _DECIMAL: Final = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")

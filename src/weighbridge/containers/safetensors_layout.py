@@ -49,7 +49,7 @@ def layout(
     for name, spec in ordered:
         slots.append(Slot(name, spec, at))
         at += spec.nbytes
-    return Layout("safetensors", ((0, head),), tuple(slots), at, _notes(slots))
+    return Layout("safetensors", ((0, head),), tuple(slots), at)
 
 
 def header_bytes(
@@ -142,11 +142,3 @@ def _check_text(text: object, what: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{what} is not valid Unicode: {text!r}") from None
-
-
-def _notes(slots: Sequence[Slot]) -> tuple[str, ...]:
-    """How far the alignment went, where it doesn't reach every tensor (holes aren't allowed, so it can't always)."""
-    page, line = (sum(s.offset % step == 0 for s in slots) for step in (PAGE, 64))
-    if page == len(slots):
-        return ()
-    return (f"of {len(slots)} tensors {page} start at a multiple of a page, {line} of 64 bytes",)

@@ -94,6 +94,11 @@ class Quantization(NamedTuple):
 
 def to_mlx(model: Checkpoint, options: ConvertOptions) -> Draft:
     """The tensors and files of the folder. UsageError where the options contradict each other."""
+    if "mlx" not in model.family.dialects:
+        raise UnsupportedError(
+            f"what MLX calls the tensors of the {model.family.name} family isn't known", hint="wb convert --to hf "
+            "writes the folder that other programs read; wb arch list says which families have mlx names",
+        )  # fmt: skip
     named = model.family.save("mlx", model.sizes, model.roles)
     draft = Draft({}, {"format": "mlx"}, losses=apart(model))
     lost = model.family.lost("mlx", model.sizes, model.roles)

@@ -154,7 +154,11 @@ def to_scheme(model: Checkpoint, options: ConvertOptions) -> Draft:
     if not kept or options.allow_requantize:
         found |= _rounded(work, [name for name in (kept or layers) if name not in found])
     if not found:
-        raise RefusedError("no linear layer can be put into this scheme", hint="another group size, or another scheme")
+        why = next(filter(None, (_odd(work.floats[name], work.scheme) for name in layers)), "it has none")
+        raise RefusedError(
+            f"no linear layer can be put into {options.scheme}: {layers[0] + ': ' if layers else ''}{why}",
+            hint="another group size (--group-size), or another scheme",
+        )
     _tensors(work, found, kept)
     settings = {name.removesuffix(".weight"): _settings(work, form) for name, form in found.items()}
     told = scheme_configs.config(work.scheme, settings, _left(model, named, settings))

@@ -70,6 +70,8 @@ class Place:
 def locate(path: str | Path) -> Place:
     """The files of the model at `path`. FileNotFoundError or UsageError where there is none."""
     path = Path(path)
+    if str(path) == "-":
+        raise UsageError("standard input can't be read", hint="a model is read in any order: write it to a file first")
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -109,7 +111,16 @@ def _folder(folder: Path) -> Place:
         found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
         if found:
             return Place(folder, tuple(folder / n for n in _one_model(folder, found, suffix)), folder)
-    raise UsageError(f"{folder} holds no weights", hint=f"looked for {', '.join(_SUFFIXES)}")
+    raise UsageError(f"{folder} holds no weights", hint=_elsewhere(folder) or f"looked for {', '.join(_SUFFIXES)}")
+
+
+def _elsewhere(folder: Path) -> str | None:
+    """Where the weights are if this is a model's folder in the cache of Hugging Face."""
+    snapshots = folder / "snapshots"
+    if not snapshots.is_dir():
+        return None
+    held = sorted((p for p in snapshots.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
+    return f"a model's folder in the cache: name one of its snapshots, {held[-1]}" if held else None
 
 
 def _one_model(folder: Path, names: list[str], suffix: str) -> Iterable[str]:

@@ -113,6 +113,7 @@ def _sizes(module: str, parts: Mapping[str, Node], told: Mapping[str, Any]) -> t
         inner = parts["g_idx"].spec.elements
         bits = words * 32 // inner
     elif "qzeros" in parts:
+        need(len(parts["qzeros"].spec.shape) == 2, module, "zeros are no matrix", "[groups, words]", described(parts))
         bits = parts["qzeros"].spec.shape[-1] * 32 // max(outer, 1)
         inner = words * 32 // max(bits, 1)
     else:

@@ -133,11 +133,12 @@ def _gpt_oss(module: str, tensors: Nodes) -> Found | None:
         scales = codes.replace("blocks", "scales")
         if module + codes in tensors and module + scales in tensors:
             nodes = {"codes": tensors[module + codes], "scales": tensors[module + scales]}
-            *lead, groups, size = nodes["codes"].spec.shape
-            need(size == 16 and nodes["scales"].spec.shape == (*lead, groups) and _all(nodes, U8), module,
+            shape = nodes["codes"].spec.shape
+            fits = len(shape) > 1 and shape[-1] == 16 and nodes["scales"].spec.shape == shape[:-1]
+            need(fits and _all(nodes, U8), module,
                  "blocks and scales don't belong together", "U8 [.., groups, 16] and U8 [.., groups]",
                  described(nodes))  # fmt: skip
-            nodes["codes"] = n.reshape(nodes["codes"], (*lead, groups * size))
+            nodes["codes"] = n.reshape(nodes["codes"], (*shape[:-2], shape[-2] * shape[-1]))
             return found(module + codes, module, nodes, E8M0, frozenset({module + codes, module + scales}))
     return None
 

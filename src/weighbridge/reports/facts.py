@@ -178,8 +178,13 @@ class _TokenizerModel(msgspec.Struct):
     vocab: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _Added(msgspec.Struct):
+    id: int
+
+
 class _TokenizerFile(msgspec.Struct):
     model: _TokenizerModel
+    added_tokens: tuple[_Added, ...] | None = None
 
 
 _COUNTED: Final = 16 * MIB
@@ -202,11 +207,14 @@ def _folder_tokenizer(folder: Path) -> Tokenizer | None:
 
 def _tokenizer_json(data: bytes) -> Tokenizer | None:
     try:
-        model = msgspec.json.decode(data, type=_TokenizerFile).model
+        file = msgspec.json.decode(data, type=_TokenizerFile)
+        model = file.model
         vocab = msgspec.json.decode(model.vocab) if len(data) <= _COUNTED else None
     except (ValueError, RecursionError):
         return Tokenizer("unreadable", source="tokenizer.json")
-    size = len(vocab) if isinstance(vocab, dict | list) else None
+    size = None
+    if isinstance(vocab, dict | list):  # those that are added are counted too, as ids are: from 0, without a hole
+        size = max(len(vocab), *(token.id + 1 for token in file.added_tokens or ()), 0)
     return Tokenizer(model.type or "BPE", size, source="tokenizer.json")  # old files have no type: BPE
 
 

@@ -9,7 +9,7 @@ kinds, tried in order, each with the evidence it saw.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -236,7 +236,7 @@ def _transformers(folder: Folder) -> Seen | None:
     if not folder.config or not weights or not ({"model_type", "architectures"} & set(folder.config)):
         return None
     kinds = sorted({line.format for line in weights})
-    evidence = ("config.json of a transformers model", f"{len(weights)} weight files ({', '.join(kinds)})")
+    evidence = ("config.json of a transformers model", _weight_files(len(weights), kinds))
     return "", evidence, _model_detail(folder)
 
 
@@ -275,7 +275,11 @@ def _weights(folder: Folder) -> Seen | None:
     if not files:
         return None
     kinds = sorted({TITLES[line.format] for line in files})
-    return "", (f"{len(files)} weight files ({', '.join(kinds)}), no config",), {}
+    return "", (f"{_weight_files(len(files), kinds)}, no config",), {}
+
+
+def _weight_files(count: int, kinds: Sequence[str]) -> str:
+    return f"{count} weight {'files' if count != 1 else 'file'} ({', '.join(kinds)})"
 
 
 def _model_detail(folder: Folder) -> dict[str, Any]:

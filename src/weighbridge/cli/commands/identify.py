@@ -22,7 +22,7 @@ def command(paths: tuple[str, ...], as_json: bool) -> int:
 
     Exit code 1 where a name lies or a file is visibly broken, 2 where a path can't be read.
     """
-    from weighbridge.cli.render import complain, emit_json
+    from weighbridge.cli.render import complain, emit_json, os_words
     from weighbridge.reports.identify import identify
 
     reports, trouble = [], False
@@ -31,7 +31,7 @@ def command(paths: tuple[str, ...], as_json: bool) -> int:
             reports.append(identify(path))
         except OSError as error:
             trouble = True
-            complain(f"{path}: {error.strerror or error}")
+            complain(f"{path}: {os_words(error)}")
     if as_json:
         emit_json(reports[0] if len(paths) == 1 and reports else reports)
     else:

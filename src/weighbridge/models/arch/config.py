@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.base.limits import MAPPED_TENSORS
+from weighbridge.base.limits import LAYERS
 
 Config = Mapping[str, Any]
 _INT_MAX = (1 << 31) - 1
@@ -104,6 +104,8 @@ def evaluate(expression: str, values: Config) -> int | None:
         return of_layers(values.get(key), key, values["layer_sets"][name])
     if expression.startswith("#"):
         listed = values.get(expression[1:])
+        if listed is not None and not hasattr(listed, "__len__"):
+            raise FormatError("is no list", field=expression[1:], found=repr(listed)[:80])
         return len(listed) or None if listed is not None else None
     result = 1
     for sign, name in _TERM.findall(expression):
@@ -316,7 +318,7 @@ def _by_number(value: Any, key: str) -> dict[int, Mapping[str, Any]]:
 
 def _layers(config: Config) -> int:
     """How many layers there are, as many as lists are made for."""
-    return integer(evaluate("num_hidden_layers", config) or 0, "num_hidden_layers", most=MAPPED_TENSORS)
+    return integer(evaluate("num_hidden_layers", config) or 0, "num_hidden_layers", most=LAYERS)
 
 
 def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:
@@ -349,7 +351,12 @@ def _rope_dim(config: Config) -> int | None:
     """How many elements of a head rotate."""
     head = evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config)
     share = config["rope"].get("partial_rotary_factor")
-    return head if share is None or head is None else int(number(share, "partial_rotary_factor") * head)
+    if share is None or head is None:
+        return head
+    rotated = number(share, "partial_rotary_factor") * head
+    if not abs(rotated) <= _INT_MAX:
+        raise FormatError("is no share of a head", field="partial_rotary_factor", found=share)
+    return int(rotated)
 
 
 def _ntk_alpha_base(config: Config) -> float | None:

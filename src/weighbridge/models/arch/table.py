@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.base.limits import FAMILY_TABLE
+from weighbridge.base.limits import FAMILY_TABLE, LAYERS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch import rows as grammar
 from weighbridge.models.arch.config import effective, evaluate, integer
@@ -121,7 +121,8 @@ class Family:
     def _layer_count(self, side: str, values: Mapping[str, Any]) -> int:
         """How far the first index of names runs."""
         symbol = next(iter(self.index.values()))
-        return self._first(getattr(self.sizes[symbol], side), values, symbol, self.sizes[symbol]) or 0
+        count = self._first(getattr(self.sizes[symbol], side), values, symbol, self.sizes[symbol])
+        return integer(count or 0, getattr(self.sizes[symbol], side)[0], most=LAYERS)
 
     def _known(self, config: Mapping[str, Any]) -> Architecture:
         if (architecture := self.architecture(config)) is None:

@@ -13,7 +13,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.config import number
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.lora.pairs import Pair
-from weighbridge.models.lora.peft import Adapter
+from weighbridge.models.lora.peft import Adapter, token_ids
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -58,9 +58,8 @@ def read(model: Checkpoint) -> Adapter:
     if not said and len({pair.rank for pair in pairs.values()}) > 1:
         raise UnsupportedError(f"{model.place.path}: no {ALPHA}, and different ranks, which no single alpha gives")
     base = model.metadata.get("general.base_model.0.repo_url") or model.metadata.get("general.base_model.0.name")
-    return Adapter(
-        pairs, whole, alpha, base if isinstance(base, str) else None, tuple(model.metadata.get(TOKENS) or ())
-    )
+    tokens = token_ids(model.metadata.get(TOKENS), str(model.place.path), TOKENS)
+    return Adapter(pairs, whole, alpha, base if isinstance(base, str) else None, tokens)
 
 
 def _pair(name: str, found: Mapping[str, Node]) -> Pair:
@@ -72,6 +71,6 @@ def _pair(name: str, found: Mapping[str, Node]) -> Pair:
     if len(a.spec.shape) < 2 or len(a.spec.shape) != len(b.spec.shape):
         raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
     pair = Pair(transpose(b), a) if name == EMBEDDING else Pair(a, b)
-    if pair.a.spec.shape[-2] != pair.rank or pair.a.spec.shape[:-2] != pair.b.spec.shape[:-2]:
+    if not pair.rank or pair.a.spec.shape[-2] != pair.rank or pair.a.spec.shape[:-2] != pair.b.spec.shape[:-2]:
         raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
     return pair

@@ -47,7 +47,8 @@ def read(model: Checkpoint) -> Adapter:
     parameters = config[_PARAMETERS]
     scale = number(parameters.get("scale") if isinstance(parameters, dict) else None, f"{_PARAMETERS}.scale")
     base = config.get("model")
-    return Adapter(pairs, alpha=scale * ranks.pop(), base=base if isinstance(base, str) else None)
+    alpha = number(scale * ranks.pop(), f"{_PARAMETERS}.scale")
+    return Adapter(pairs, alpha=alpha, base=base if isinstance(base, str) else None)
 
 
 def _pair(name: str, found: dict[str, Node]) -> Pair:
@@ -59,6 +60,7 @@ def _pair(name: str, found: dict[str, Node]) -> Pair:
     dims = len(a.spec.shape)
     stack = dims == 3
     outer, inner = (b, a) if stack else (a, b)
-    if dims not in (2, 3) or dims != len(b.spec.shape) or outer.spec.shape[-1] != inner.spec.shape[-2]:
+    known = dims in (2, 3) and dims == len(b.spec.shape)
+    if not known or outer.spec.shape[-1] != inner.spec.shape[-2] or not outer.spec.shape[-1]:
         raise FormatError("a and b are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
     return Pair(a, b) if stack else Pair(transpose(a), transpose(b))

@@ -80,16 +80,21 @@ def read(model: Checkpoint) -> Adapter:
                           expected=f"{bare.removesuffix('.weight')}.lora_magnitude_vector", found="none")  # fmt: skip
     if not pairs:
         raise FormatError("holds no pair of a LoRA", path=str(model.place.path), expected="MODULE.lora_A.weight")
-    tokens = config.get("alora_invocation_tokens") or ()
-    if not isinstance(tokens, list | tuple) or any(type(t) is not int or not 0 <= t < 1 << 32 for t in tokens):
-        raise FormatError(
-            "is no list of token ids", path=path, field="alora_invocation_tokens", found=repr(tokens)[:80]
-        )
+    tokens = token_ids(config.get("alora_invocation_tokens"), path, "alora_invocation_tokens")
     base = config.get("base_model_name_or_path")
     return Adapter(
         pairs, whole, number(config.get("lora_alpha", 8), "lora_alpha"), base if isinstance(base, str) else None,
-        tuple(tokens), _alphas(config, path), bool(config.get("use_rslora")), _version(config),
+        tokens, _alphas(config, path), bool(config.get("use_rslora")), _version(config),
     )  # fmt: skip
+
+
+def token_ids(said: Any, path: str, field: str) -> tuple[int, ...]:
+    """A list of token ids, checked; none where nothing is said."""
+    listed = said or ()
+    whole = hasattr(listed, "__len__") and not isinstance(listed, str | Mapping)
+    if not whole or any(type(t) is not int or not 0 <= t < 1 << 32 for t in listed):
+        raise FormatError("is no list of token ids", path=path, field=field, found=repr(said)[:80])
+    return tuple(listed)
 
 
 def _version(config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.config import number
 from weighbridge.models.arch.expand import Place
 from weighbridge.models.arch.table import Family, Sizes
 from weighbridge.models.lora.pairs import Pair, is_turned, linear_shape
@@ -108,7 +109,7 @@ def _alpha(adapter: Adapter, name: str, pair: Pair) -> float:
     """The number that divided by a pair's rank is by how much it counts. With rsLoRA that is alpha/sqrt(rank)."""
     module = name.removesuffix(_WEIGHT)
     alpha = next((value for key, value in adapter.alphas.items() if _fits(key, module)), adapter.alpha)
-    return alpha * math.sqrt(pair.rank) if adapter.root else alpha
+    return number(alpha * math.sqrt(pair.rank), "lora_alpha") if adapter.root else alpha
 
 
 def _fits(key: str, module: str) -> bool:

@@ -1,0 +1,49 @@
+"""Invariant: any bytes are a table of a family with names for a small model, or refused, saying what is wrong."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import harness
+
+from weighbridge.base.errors import UsageError
+from weighbridge.models.arch.table import families, read_family
+
+CONFIG = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 128, "num_local_experts": 2, "num_experts": 2,
+}  # fmt: skip
+FOLDER = tempfile.TemporaryDirectory()
+PATH = Path(FOLDER.name) / "table.toml"
+
+families()  # read once; not what is measured
+
+
+def target(data: bytes) -> None:
+    PATH.write_bytes(data)
+    try:
+        family = read_family(PATH)
+        for name in family.architectures:
+            config = {"architectures": [name], **CONFIG}
+            sizes = family.sizes_from_hf(config)
+            for dialect in family.dialects:
+                shapes = family.names(dialect, sizes)
+                family.check(dialect, sizes, shapes)
+    except UsageError:
+        return
+
+
+def seeds() -> list[bytes]:
+    """A table with one of each thing that the grammar has, and one that leans on another's."""
+    small = Path(__file__).with_name("small_family.toml").read_bytes()
+    leaning = (
+        b'name = "leaning"\ngguf = "llama"\nlike = "arcee"\n[architecture.LeaningForCausalLM]\nmodel_type = "x"\n'
+        b'gguf = []\n[role]\ngate = false\nembed = { hf = "wte.weight" }\n'
+    )
+    return [small, small, small, leaning]
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(target, seeds()))
