@@ -194,8 +194,8 @@ def judge_numbers(family: Family, model: str) -> None:
     lists = {name: _values(node) for name, node in written.items() if name in inside}
     assert [*lists.items()] == [(key, value) for key, _, value in recorded["keys"] if key in inside], model
     assert {*inside} == lists.keys(), model
-    again = keyed.tensors(family, sizes, lists)
-    assert {name: _values(node) for name, node in again.items()} == lists, model
+    numbers = keyed.tensors(family, sizes, lists)
+    assert {name: _values(node) for name, node in numbers.items()} == lists, model
     for name, kind, _, _ in recorded["gguf"]:
         assert (kind == "F32") == (family.kind("gguf", sizes, name) in FORCED_F32), f"{model}: {name} is {kind}"
     held = {"gguf": written, "canonical": family.save("canonical", sizes, roles)}
@@ -212,10 +212,10 @@ def judge_numbers(family: Family, model: str) -> None:
     for dialect, tensors in held.items():
         lost = set(family.lost(dialect, sizes, roles))
         assert dialect != "gguf" or family.save("hf", sizes, family.load("gguf", sizes, tensors)), model
-        kept = {i: n for i, n in roles.items() if i not in lost}
+        said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
-        made = {i for i in back if family.rows[i[0]].make or (family.rows[i[0]].zeros and i not in kept)}
-        assert back.keys() - made == kept.keys(), f"{model}: {dialect}"
+        made = {i for i in back if family.rows[i[0]].make or (family.rows[i[0]].zeros and i not in said)}
+        assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back})
         for name, node in again.items():
             _same(node, _nodes(model)[name], name, model)
