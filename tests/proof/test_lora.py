@@ -42,6 +42,10 @@ CASES = {
     "fused": Lora("phi-mini", r"qkv_proj$|gate_up_proj$|o_proj$"),
     "by group": Lora("gptneox", r"query_key_value$|dense$|dense_4h_to_h$", tolerance=2e-2),
     "experts": Lora("mixtral", rf"{ATTENTION}|experts\.\d\.w[123]$|gate$", tolerance=2e-3),
+    # the graph runs deeper ones only
+    "streams": Lora(
+        "gemma3n", rf"{ALL}|laurel\.linear_|per_layer_(input_gate|projection)$|modality_router$", computes=False
+    ),
     "embedding": Lora("llama", r"embed_tokens$|lm_head$|q_proj$"),
     "ranks": Lora("llama", ATTENTION, {"rank_pattern": {"model.layers.1.self_attn.q_proj": 8}}),
     "norms": Lora("gemma", ATTENTION, {"whole": r"layernorm"}, computes=False),
