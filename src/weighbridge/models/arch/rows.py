@@ -72,16 +72,16 @@ class Row:
     shaped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # its shape where a dialect has another one
     layers: str | None = None  # only in the layers of this set
     keyed: tuple[str, ...] = ()  # dialects that have it in a key of this name, a number for each index: keyed.py
+    symbols: frozenset[str] = field(init=False, repr=False)  # the sizes in its shape, `a*b+2*c`
 
     @property
     def optional(self) -> bool:
         return bool(self.group or self.tied or self.make)
 
-    @property
-    def symbols(self) -> frozenset[str]:
-        """The sizes in its shape, `a*b+2*c`."""
+    def __post_init__(self) -> None:
         dims = (*self.shape, *(dim for shape in self.shaped.values() for dim in shape))
-        return frozenset(s for dim in dims for s in _OPERATORS.split(dim) if not s.isdigit())
+        found = frozenset(s for dim in dims for s in _OPERATORS.split(dim) if not s.isdigit())
+        object.__setattr__(self, "symbols", found)
 
     def turned(self, dialect: str) -> bool:
         """Whether the dialect holds it with its last two axes swapped."""
