@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.oracles import models, ours
 from tests.oracles.models import CASES, probe_of
 
 import weighbridge
-from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("mlx_lm", reason="MLX TARGETS WERE NOT PROVED: install requirements/oracles.txt")
@@ -96,6 +97,35 @@ def test_mlx_lm_runs_it(folder_of: Maker, tmp_path: Path) -> None:
     found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
     want = models.logits(folder_of("llama3-v4"), ids)
     assert np.mean((found - want) ** 2) / np.var(want) < 0.01
+
+
+def odd(target: Path, full: list[int]) -> Path:
+    """A Qwen3-Next in which these of its layers attend to all tokens; its config says so by `layer_types` alone."""
+    kinds = ["full_attention" if i in full else "linear_attention" for i in range(4)]
+    case = CASES["qwen3next"]
+    options = {**case.options, "num_hidden_layers": 4, "layer_types": kinds}
+    return models.build(replace(case, options=options, said={}), target)
+
+
+@pytest.mark.parametrize("full", [[1, 3], [2]])
+def test_a_period_of_layers_is_said_as_mlx_lm_reads_it(full: list[int], tmp_path: Path) -> None:
+    import mlx.core as mx
+    import mlx_lm
+
+    source = odd(tmp_path / "hf", full)
+    weighbridge.convert(source, tmp_path / "mlx", to="mlx")
+    assert json.loads((tmp_path / "mlx" / "config.json").read_text())["full_attention_interval"] == full[0] + 1
+    model, _ = mlx_lm.load(str(tmp_path / "mlx"))
+    ids = probe_of("qwen3next")
+    found = np.array(model(mx.array([ids]))[0].astype(mx.float32))
+    assert models.relative_error(found, models.logits(source, ids)) < 2e-3
+
+
+@pytest.mark.parametrize("full", [[0, 3], [1, 2], [], [0]])
+def test_layers_of_no_period_are_refused(full: list[int], tmp_path: Path) -> None:
+    told = f"layers {', '.join(map(str, full))}" if full else "none"
+    with pytest.raises(UnsupportedError, match=f"full_attention in every n-th layer, this model in {told} of 4"):
+        weighbridge.plan(odd(tmp_path / "hf", full), tmp_path / "mlx", to="mlx")
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])

@@ -19,6 +19,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion import metadata as meta
 from weighbridge.conversion import targets
 from weighbridge.conversion.draft import Draft, apart, retyped, side_files
+from weighbridge.conversion.mlx_periods import with_period
 from weighbridge.conversion.plan import Loss, Move
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.io.source import FileSource
@@ -75,6 +76,7 @@ _ASKED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "layer_types": "layer_types",
             "activation_sparsity_pattern": "activation_sparsity_pattern",
         },
+        "qwen3_next": {"rope_theta": "rope.rope_theta", "partial_rotary_factor": "rope.partial_rotary_factor"},
     }
 )
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
@@ -270,7 +272,7 @@ def _config(
     config.pop("quantization", None)
     if (called := _CALLED.get(str(config.get("model_type")))) is not None:
         config["model_type"] = called
-    config = _whole(config, model)
+    config = with_period(_whole(config, model), model.family.effective(model.config).get("layer_types"))
     generation = model.json("generation_config.json") if model.format != "gguf" else None
     if generation and generation.get("eos_token_id"):
         config["eos_token_id"] = generation["eos_token_id"]
