@@ -130,6 +130,7 @@ _ALONE = {"lm_head.weight", "vocab_projector.weight", "decoder.weight"}  # may b
 _SEEING = (
     "vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.",
     "model.embed_vision.",
+    "mm_projector.",
 )  # fmt: skip
 _HEADED = {
     "qwen",

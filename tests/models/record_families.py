@@ -94,7 +94,7 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     if "mxfp4" in case.recorded:
         out["mxfp4"] = {n: _brief(a) for n, a in _as_blocks(arrays).items()}
     defaults = model_class.config_class().to_dict() if model_class else case.defaults
-    if not defaults:  # a class that has another's code
+    if not defaults and "text_config" not in config:  # a class that has another's code
         defaults = transformers.AutoConfig.for_model(config["model_type"]).to_dict()
     if text := config.get("text_config"):  # of the class of the part that writes
         defaults = transformers.AutoConfig.for_model(text["model_type"]).to_dict()

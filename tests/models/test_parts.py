@@ -102,3 +102,16 @@ def test_what_sees_is_counted_and_never_a_part_of_what_writes() -> None:
     assert set(told) == {"vision_model.", "multi_modal_projector."}
     report = LLAMA4.check("hf", sizes, {**held, "language_model.model.layers.0.vision_model.weight": (1,)})
     assert report.unmapped == ("language_model.model.layers.0.vision_model.weight",)
+
+
+def test_the_part_that_writes_of_a_kimi_may_call_itself_by_its_class_alone() -> None:
+    """As published: a model_type that no class has."""
+    config = golden()["kimi-k2.5"]["config"]
+    published = config | {"text_config": config["text_config"] | {"model_type": "kimi_k2", "vocab_size": 8}}
+    kimi = families()["deepseek2"]
+    assert kimi.effective(published)["n_group"] == kimi.effective(config)["n_group"]
+    silent = {k: v for k, v in published["text_config"].items() if k != "rope_interleave"}
+    assert kimi.effective(published | {"text_config": silent})["rope_interleave"] is True
+    for nonsense in (None, 3, "DeepseekV3ForCausalLM"):
+        text = silent | {"architectures": nonsense}
+        assert "rope_interleave" not in kimi.effective(published | {"text_config": text})

@@ -39,6 +39,7 @@ class Twin:
         from safetensors.torch import load_file, save_file
 
         config = json.loads((folder / "config.json").read_text())
+        config |= config.get("text_config", {})
         held: Tensors = {}
         for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
             held |= self.parts(config, name, tensor.float())
@@ -371,7 +372,18 @@ def _with_alibi(model: Any) -> Any:
     return model
 
 
+def _kimi(config: Config) -> dict[str, Any]:
+    """What writes of a Kimi K2.5 is a DeepSeek V3."""
+    apart = {*_WORDS, "vocab_size", "model_type", "tie_word_embeddings", "architectures"}
+    return {key: value for key, value in config["text_config"].items() if key not in apart}
+
+
+def _writing(config: Config, name: str, tensor: Any) -> Tensors:
+    return {name: tensor} if name.startswith("language_model.") else {}
+
+
 TWINS: dict[str, Twin] = {
+    "KimiK25ForConditionalGeneration": Twin("DeepseekV3Config", _kimi, {"language_model.": ""}, _writing),
     "InternLM2ForCausalLM": Twin("LlamaConfig", _llama, _INTERNLM2, _grouped),
     "MiniCPMForCausalLM": Twin("GraniteConfig", _minicpm, {}),
     "ExaoneForCausalLM": Twin("LlamaConfig", _llama, _EXAONE),

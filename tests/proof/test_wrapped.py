@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from tests.oracles import families, gguf_file, llamacpp, models, ours, reference_converter, vocabularies
+from tests.oracles import families, gguf_file, llamacpp, models, ours, reference_converter, twins, vocabularies
 from tests.oracles.folders import tensors
 from tests.oracles.models import F32
 from tests.oracles.reference_converter import Job
@@ -37,6 +37,7 @@ class Seeing(NamedTuple):
 SEEING = {
     "gemma3-seeing": Seeing("Gemma3ForCausalLM", 1e-2),
     "gemma4-seeing": Seeing("Gemma4ForCausalLM", 1e-2, "model.language_model.", "model."),
+    "kimi-k2.5": Seeing("DeepseekV3ForCausalLM", 5e-4),
     "llama4-seeing": Seeing("Llama4ForCausalLM", 5e-4),
     "ministral3-seeing": Seeing("Ministral3ForCausalLM", 5e-4),
     "mistral3-small": Seeing("MistralForCausalLM", 5e-4),
@@ -52,6 +53,8 @@ def logits(folder: Path, ids: tuple[int, ...]) -> F32:
     import torch
     import transformers
 
+    if twins.of(folder) is not None:
+        return models.logits(folder, ids)
     config = json.loads((folder / "config.json").read_text())
     model_class = getattr(transformers, config["architectures"][0])
     model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

@@ -61,6 +61,50 @@ _BAICHUAN_DEFAULTS: dict[str, Any] = {
 _A_LLAMA = ("the class is taken to be LlamaForCausalLM: a llama GGUF doesn't tell it from MistralForCausalLM",)
 _INTERNLM3_UNHELD = frozenset({"model_type", "architectures", "qkv_bias", "bias", "pad_token_id"})
 
+_KIMI: dict[str, Any] = SMALL | BPE | {
+    "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "vocab_size": vocabularies.BPE_SIZE,
+    "num_hidden_layers": 3, "num_key_value_heads": 4, "moe_intermediate_size": 32, "n_routed_experts": 6,
+    "num_experts_per_tok": 3, "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 32, "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 24, "n_group": 1, "topk_group": 1,
+    "norm_topk_prob": True, "routed_scaling_factor": 2.827, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+    "moe_layer_freq": 1, "rms_norm_eps": 1e-6, "rope_theta": 50000.0, "hidden_act": "silu", "attention_bias": False,
+    "tie_word_embeddings": False, "num_nextn_predict_layers": 0, "rope_scaling": None, "head_dim": 8,
+}  # fmt: skip
+
+
+def _kimi_shapes() -> dict[str, tuple[int, ...]]:
+    layer = {
+        "input_layernorm.weight": (64,),
+        "post_attention_layernorm.weight": (64,),
+        "self_attn.q_a_proj.weight": (32, 64),
+        "self_attn.q_a_layernorm.weight": (32,),
+        "self_attn.q_b_proj.weight": (96, 32),
+        "self_attn.kv_a_proj_with_mqa.weight": (40, 64),
+        "self_attn.kv_a_layernorm.weight": (32,),
+        "self_attn.kv_b_proj.weight": (160, 32),
+        "self_attn.o_proj.weight": (64, 96),
+    }
+    dense = {"mlp.gate_proj.weight": (96, 64), "mlp.up_proj.weight": (96, 64), "mlp.down_proj.weight": (64, 96)}
+    small = {"gate_proj.weight": (32, 64), "up_proj.weight": (32, 64), "down_proj.weight": (64, 32)}
+    chosen = {
+        "mlp.gate.weight": (6, 64),
+        "mlp.gate.e_score_correction_bias": (6,),
+        **{f"mlp.experts.{e}.{name}": shape for e in range(6) for name, shape in small.items()},
+        **{f"mlp.shared_experts.{name}": shape for name, shape in small.items()},
+    }
+    rows = {f"model.layers.{i}.{n}": s for i in range(3) for n, s in (layer | (chosen if i else dense)).items()}
+    ends: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabularies.BPE_SIZE, 64),
+        "model.norm.weight": (64,),
+        "lm_head.weight": (vocabularies.BPE_SIZE, 64),
+    }
+    seeing: dict[str, tuple[int, ...]] = {
+        "vision_tower.patch_embed.proj.weight": (32, 3, 14, 14),
+        "mm_projector.pre_norm.weight": (32,),
+    }
+    return {f"language_model.{name}": shape for name, shape in (rows | ends).items()} | seeing
+
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -178,6 +222,36 @@ CASES: dict[str, Case] = {
             taken="llama",
             guesses=_A_LLAMA,
             unheld=_INTERNLM3_UNHELD,
+        ),
+        # Kimi K2.5: what writes is a DeepSeek V3
+        Case(
+            "kimi-k2.5",
+            "KimiK25ForConditionalGeneration",
+            "bpe",
+            {
+                "model_type": "kimi_k25",
+                "text_config": _KIMI,
+                "vision_config": {"model_type": "kimi_k25_vision", "hidden_size": 32, "num_hidden_layers": 1},
+            },
+            shapes=_kimi_shapes(),
+            head="Kimi_K25ForConditionalGeneration",
+            beside=("vision_tower.encoder.blocks.0.norm0.weight", "mm_projector.proj.0.weight"),
+            spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
+            unheld=frozenset({"scoring_func", "topk_method", "moe_layer_freq", "num_nextn_predict_layers"}),
+            recorded=("mlx",),
+        ),
+        # Kimi-VL, whose tower's tensors have other names
+        Case(
+            "kimi-vl",
+            "KimiVLForConditionalGeneration",
+            "none",
+            {"model_type": "kimi_vl", "text_config": _KIMI, "vision_config": {"model_type": "moonvit"}},
+            shapes={
+                name.replace("mm_projector", "multi_modal_projector"): shape for name, shape in _kimi_shapes().items()
+            },
+            head="KimiVLForConditionalGeneration",
+            spreads=((("mlp.gate.weight",), (0.0, 0.1)),),
+            unheld=frozenset({"scoring_func", "topk_method", "moe_layer_freq", "num_nextn_predict_layers"}),
         ),
     )
 }

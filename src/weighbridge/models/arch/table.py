@@ -111,7 +111,9 @@ class Family:
     def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.whole(config)
         if architecture.part:  # the class of the part
-            same = [a for a in self.architectures.values() if a.model_type == whole.get("model_type")]
+            known, listed = self.architectures.values(), whole.get("architectures")
+            same = [a for a in known if a.model_type == whole.get("model_type")]
+            same = same or [a for a in known if isinstance(listed, list) and a.name in listed]  # Kimi says kimi_k2
             architecture = (*same, architecture)[0]
         facts = effective(whole, architecture.defaults, architecture.null, architecture.full_layers)
         facts.setdefault("model_type", architecture.model_type)
