@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.reports import bad_packings
+from tests.reports.bad_packings import BAD
 
 from weighbridge.cli.commands import plans
 from weighbridge.cli.main import main
@@ -226,3 +228,29 @@ def test_what_can_t_be_is_told_with_what_to_do(
 def test_a_plain_conversion_has_nothing_to_remark(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(source), str(source.with_name("out.safetensors"))]) == 0
     assert capsys.readouterr().err == ""
+
+
+PACKED = {name for name, bad in BAD.items() if bad.rules & {"config/packing", "config/packing-unread"}}
+
+
+@pytest.mark.parametrize("case", sorted(PACKED))
+@pytest.mark.parametrize("command", ["safetensors", "gguf", "scheme"])
+def test_packed_weights_that_cannot_be_read_are_told(
+    case: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file, the weight, what was expected and found, and the next step; nothing is written."""
+    bad = BAD[case]
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1, **bad.config}
+    folder = bad_packings.write(tmp_path / "m", bad.arrays(), config)
+    target = tmp_path / ("out" if command == "scheme" else f"out.{command}")
+    asked = ["convert", str(folder), str(target), "--dtype", "f16"]
+    assert main(asked if command != "scheme" else ["convert", str(folder), str(target), "--scheme", "gptq"]) == 2
+    told = capsys.readouterr().err
+    assert str(folder / "model.safetensors") in told
+    assert bad_packings.P in told
+    assert bad.words in told
+    assert "hint: " in told
+    if "config/packing" in bad.rules:
+        assert "expected" in told
+        assert "found" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]

@@ -15,6 +15,7 @@ from weighbridge.base.errors import RefusedError
 from weighbridge.conversion import schemes
 from weighbridge.conversion.recipe import ConvertOptions
 from weighbridge.packings import unpack
+from weighbridge.packings.forms import Micro
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.compute import Peak
 from weighbridge.tensors.nodes import Node, walk
@@ -227,7 +228,7 @@ def test_a_plan_asks_a_peak_for_little() -> None:
             asked.append((lo, hi))
             return 0
 
-    wide = Asked(whole.over[0].spec, whole.over[0].source)
+    wide = Asked(whole.over[0].spec, *whole.over[0].sources)
     found = n.peak([wide])
     assert found.over == (wide,)
     assert found.scratch(0, 1) == found.scratch(0, 1) == 2 << 20
@@ -236,6 +237,7 @@ def test_a_plan_asks_a_peak_for_little() -> None:
     nodes = {f"l.{name}_proj.weight": n.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
     work = SimpleNamespace(floats=nodes, scheme=how, draft=SimpleNamespace(notes=[]))
     forms = schemes._rounded(work, list(nodes))  # type: ignore[arg-type]
-    q, k, v, o = (next(x for x in walk(form.overall) if isinstance(x, Peak)) for form in forms.values())
+    overall = [form.overall for form in forms.values() if isinstance(form, Micro) and form.overall is not None]
+    q, k, v, o = (next(x for x in walk(node) if isinstance(x, Peak)) for node in overall)
     assert q is k is v is not o
     assert (len(q.over), len(o.over)) == (3, 1)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weighbridge.base.closing import Closing
 from weighbridge.base.dtypes import F32
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.base.spec import Spec
 from weighbridge.containers import container, format_of
@@ -206,7 +206,17 @@ class Checkpoint(Closing):
     def logical(self) -> Mapping[str, Node]:
         from weighbridge.packings import unpack
 
-        return unpack(self.stored, self.told)
+        return unpack(self.stored, self.told, self._unreadable)
+
+    def _unreadable(self, name: str, error: WeighbridgeError) -> NoReturn:
+        """A packed weight that can't be read: the same error with the file it is in, and what to do next."""
+        path = self.files_of_tensors.get(name)
+        if isinstance(error, FormatError):
+            raise FormatError(
+                error.reason, path=path, field=error.field, expected=error.expected, found=error.found,
+                hint=error.hint or "wb verify tells of every weight what is wrong with it; download it again",
+            ) from None  # fmt: skip
+        raise UnsupportedError(f"{path}: {error.message}" if path else error.message, hint=error.hint) from None
 
     @cached_property
     def held(self) -> Mapping[str, Node]:

@@ -133,9 +133,11 @@ def _parameters(module: str, words: int, groups: int, config: Config) -> tuple[i
     if len(fits) == 1:
         return fits[0]
     raise FormatError(
-        f"{module}: bits and group size can't be told from {words} words in {groups} groups a row",
+        f"bits and group size can't be told from {words} words in {groups} groups a row",
+        field=module,
         expected=f"one of {fits} in config.json's quantization" if fits else "a whole number of groups",
         found=told if told != (0, 0) else "nothing",
+        hint="say the right ones in config.json's quantization: group_size and bits",
     )
 
 

@@ -64,7 +64,8 @@ class Unpacker(Protocol):
         FormatError where it is incomplete or misshapen, UnsupportedError where its layout is known and not read."""
 
 
-Trouble = Callable[[WeighbridgeError], None]
+#: Told of a group that can't be read, and of the stored tensor that shows it.
+Trouble = Callable[[str, WeighbridgeError], None]
 
 
 def groups(
@@ -85,7 +86,7 @@ def groups(
                 except (FormatError, UnsupportedError) as error:
                     if trouble is None:
                         raise
-                    trouble(error)
+                    trouble(name, error)
                     break
                 if found:
                     out.update(dict.fromkeys(found.stored, found))

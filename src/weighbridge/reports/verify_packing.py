@@ -49,7 +49,7 @@ def _unpack(index: Index, config: Mapping[str, Any]) -> Unpacked | None:
     stored = {e.name: node_of(index, e) for e in index}
     troubles: list[WeighbridgeError] = []
     told = {**config, METADATA: index.metadata}
-    return Unpacked(stored, unpack(stored, told, troubles.append), troubles)
+    return Unpacked(stored, unpack(stored, told, lambda _, error: troubles.append(error)), troubles)
 
 
 def shapes(repo: Repo) -> dict[str, tuple[int, ...]] | None:
