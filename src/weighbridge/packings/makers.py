@@ -118,7 +118,8 @@ class FloatOf:
 
     def _scales(self, values: Floats, how: _Mode) -> Bytes:
         low, high = kernels.extremes(values, how.group, how.group)
-        ratio = self._rounded(np.maximum(np.abs(low), np.abs(high)) / np.float32(how.largest))
+        peaks: Floats = np.maximum(np.abs(low), np.abs(high))
+        ratio = self._rounded(peaks / np.float32(how.largest))
         if how.scale == "F8_E4M3":
             return _bytes_of("F8_E4M3", ratio)
         fraction, exponent = np.frexp(ratio)  # 0.5 <= fraction < 1: a power of two is 0.5

@@ -72,7 +72,7 @@ class _Found(NamedTuple):
 def _compressed(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -> _Found:
     top, half = rounded(dtype, np.array([(1 << bits) - 1], np.float32)), np.float32(1 << (bits - 1))
     if symmetric:
-        scales = rounded(dtype, np.maximum(-low, high) / (top / 2))
+        scales = rounded(dtype, _f32(np.maximum(-low, high) / (top / 2)))
         zeros = np.zeros_like(scales)
     else:
         scales = rounded(dtype, rounded(dtype, high - low) / top)
