@@ -70,7 +70,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return cache(lambda name: models.build(CASES.get(name) or models.CASES[name], root / name))
 
 
-CASES |= {name: models.CASES[name] for name in ("jamba", "qwen3next")}
+CASES |= {name: models.CASES[name] for name in ("jamba", "qwen3next", "gemma3n")}
 
 
 def probe(name: str) -> tuple[int, ...]:
@@ -215,10 +215,36 @@ def test_what_is_left_computes_what_a_model_cut_by_hand_does(
         assert models.relative_error(model.logits(probe(name)), expected) < bound
 
 
-@pytest.mark.parametrize("name", ["smollm3", "mixture", "deepseek"])
+def test_what_lies_layer_by_layer_in_one_tensor_is_cut(folder_of: Any, tmp_path: Path) -> None:
+    """Gemma 3n: embeddings for each layer side by side, and layers that take keys and values from others."""
+    import torch
+
+    folder, case = folder_of("gemma3n"), models.CASES["gemma3n"]
+    ids = models.probe(vocabularies.SIZES[case.tokenizer])
+    report = wb.slice(folder, tmp_path / "cut", layers="0-2", renumber=True)
+    assert {c.tensor.rpartition(".")[0].rpartition(".")[2]: (c.before, c.after) for c in report.cut} == {
+        "embed_tokens_per_layer": ((640, 128), (640, 96)), "per_layer_model_projection": ((128, 96), (96, 96)),
+    }  # fmt: skip
+    model = models.load(folder, **case.settings)
+    inner = model.model
+    inner.layers = inner.layers[:3]
+    for part in (model.config, inner.config):
+        part.num_hidden_layers, part.layer_types = 3, part.layer_types[:3]
+    table, projection = inner.embed_tokens_per_layer, inner.per_layer_model_projection
+    table.weight = torch.nn.Parameter(table.weight[:, :96])
+    projection.weight = torch.nn.Parameter(projection.weight[:96])
+    with torch.no_grad():
+        expected = model(torch.tensor([list(ids)]), use_cache=False).logits[0].numpy()
+    assert np.array_equal(models.logits(tmp_path / "cut", ids, **case.settings), expected)
+
+
+@pytest.mark.parametrize("name", ["smollm3", "mixture", "deepseek", "gemma3n"])
 def test_cutting_and_converting_can_change_places(name: str, folder_of: Any, tmp_path: Path) -> None:
     """The GGUF of the cut folder is the cut GGUF of the folder, keys and bytes."""
-    what: Any = {"layers": "0-1", **({"experts": "0,2,4,6"} if name == "deepseek" else {})}
+    what: Any = {
+        "layers": "0-2" if name == "gemma3n" else "0-1",
+        **({"experts": "0,2,4,6"} if name == "deepseek" else {}),
+    }
     wb.slice(folder_of(name), tmp_path / "model", **what)
     wb.convert(tmp_path / "model", tmp_path / "a.gguf", dtype="q8_0", pre=CASES[name].pre, name="cut")
     wb.convert(folder_of(name), tmp_path / "whole.gguf", dtype="q8_0", pre=CASES[name].pre, name="cut")
