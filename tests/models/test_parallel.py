@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.table import families, family_of_hf
 from weighbridge.models.parallel import rules as sharing
 from weighbridge.models.parallel.ranks import Ranks
 from weighbridge.models.parallel.rules import RULES
@@ -57,6 +57,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "architectures": ["FalconH1ForCausalLM"], "mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_n_groups": 4,
         "mamba_d_state": 8, "mamba_d_head": 16, "mamba_rms_norm": True,
     } | BASE,
+    "gemma4": {
+        "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "num_kv_shared_layers": 3,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 8, "num_global_key_value_heads": 4, "global_head_dim": 32,
+        "use_double_wide_mlp": True, "vocab_size_per_layer_input": 48,
+    } | BASE | {"num_hidden_layers": 6},
     "t5": {
         "architectures": ["T5ForConditionalGeneration"], "num_layers": 1, "num_decoder_layers": 1, "d_model": 64,
         "num_heads": 4, "d_kv": 16, "d_ff": 96, "vocab_size": 48, "feed_forward_proj": "gated-gelu",
@@ -65,7 +71,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _SHARED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "vocab_size",
            "shared_expert_intermediate_size", "num_heads", "n_groups", "linear_num_key_heads",
-           "linear_num_value_heads", "mamba_d_ssm", "mamba_n_heads", "mamba_n_groups", "d_ff")  # fmt: skip
+           "linear_num_value_heads", "num_global_key_value_heads",
+           "mamba_d_ssm", "mamba_n_heads", "mamba_n_groups", "d_ff")  # fmt: skip
 
 
 def expected(name: str, ranks: int) -> dict[str, tuple[int, ...]]:
@@ -120,6 +127,7 @@ SEEN = {
     "mamba2": ("ssm_norm",),
     "qwen3next": ("lin_q", "lin_k", "lin_v", "lin_z", "lin_ba", "lin_out"),
     "qwen35": ("lin_a", "lin_b", "conv_q", "conv_k", "conv_v"),
+    "gemma4": ("q_full", "k_full", "v_full", "o_full", "gate_wide", "up_wide", "down_wide"),
     "falcon-h1": ("in_gate", "in_x", "in_b", "in_c", "in_dt"),
     "t5": (
         "bias",
@@ -131,7 +139,8 @@ SEEN = {
     ),
 }
 # Fused queries, keys and values: tests/proof/test_parallel.py; the others are vectors or as rare as their families.
-REST = {"qkv", "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
+REST = {"k_unused", "v_unused", "k_full_unused", "v_full_unused", "unused_k", "unused_v", "qkv",
+        "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
         "dec_only"}  # fmt: skip
 
 
@@ -395,3 +404,55 @@ def test_verify_tells_ranks_that_do_not_belong_together(name: str, model: Path, 
     found = [f for f in wb.verify(tmp_path / "two").findings if f.rule == "ranks/apart"]
     assert found
     assert all(re.search(words, f.message) for f in found)
+
+
+# ------------------------------------------------------------------------------------------------ transformers' plans
+
+GOLDEN = Path(__file__).parent / "golden" / "families"
+# What transformers' words mean of a module's weight; of a row-parallel one a bias is whole.
+_ROWS, _COLUMNS = ("colwise", "packed_colwise", "colwise_gather_output"), ("rowwise", "packed_rowwise")
+
+
+def planned(name: str) -> dict[str, tuple[int | None, str]]:
+    """Tensor -> the axis that the `base_model_tp_plan` of its config's class cuts, counted from the end, and its word;
+    norms, and linear attention, whose results it gathers, left out."""
+    import transformers
+
+    said = json.loads((GOLDEN / name).read_text())
+    kind, known = said["config"].get("model_type"), transformers.CONFIG_MAPPING
+    plan = (known[kind].base_model_tp_plan if kind in known else None) or {}
+    rules = {
+        re.compile(rf"(?:\w+\.)?{re.escape(k).replace(re.escape('*'), '[0-9]+')}(\.\w+)?"): v for k, v in plan.items()
+    }
+    out: dict[str, tuple[int | None, str]] = {}
+    for tensor, shape in said.get("hf", {}).items():
+        word = next((v for rule, v in rules.items() if rule.fullmatch(tensor)), None)
+        if word not in (*_ROWS, *_COLUMNS) or "linear_attn" in tensor or "norm" in tensor:
+            continue
+        flat = len(shape) == 1
+        out[tensor] = (-1 if flat else -2, word) if word in _ROWS else (None if flat else -1, word)
+    return out
+
+
+@pytest.mark.oracle
+def test_transformers_cuts_the_same() -> None:
+    """The axis of every tensor that a plan of transformers speaks of, in every family recorded."""
+    pytest.importorskip("transformers")
+    different, families_seen = {}, set()
+    for path in sorted(GOLDEN.glob("*.json")):
+        plan, said = planned(path.name), json.loads(path.read_text())
+        if not plan:
+            continue
+        family = family_of_hf(said["config"])
+        sizes = family.sizes_from_hf(said["config"])
+        how = shares(family, "hf", sizes, said["hf"], 1)
+        families_seen.add(family.name)
+        for tensor, (axis, word) in plan.items():
+            if tensor not in how:
+                continue  # of another part of the model
+            share, shape = how[tensor], said["hf"][tensor]
+            ours = None if share is None else share.axis - len(shape)
+            if ours != axis:
+                different[f"{path.stem} {tensor}"] = (word, axis, ours)
+    assert different == {}
+    assert len(families_seen) >= 30

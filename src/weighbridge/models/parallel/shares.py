@@ -188,7 +188,8 @@ class Cutter:
         if rule.unit is Unit.HEAD:
             return [_Run(whole, self.heads)]
         if rule.unit is Unit.KV_HEAD:
-            key_heads = self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
+            wide = self.sizes.get("GK") if "GK" in dim else None  # Gemma 4's layers that see all tokens
+            key_heads = wide or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
             return [_Run(whole, key_heads, copied=True)]
         if rule.unit is Unit.KEY_HEAD:
             return [_Run(whole, self.sizes["G"])]
