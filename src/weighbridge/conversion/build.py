@@ -32,6 +32,7 @@ from weighbridge.conversion.schemes import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch import keyed
+from weighbridge.models.arch.config import multiplier
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import ggml, makers, regrid
@@ -201,6 +202,11 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> Draft:
         draft.tensors |= _for_gguf(family.gguf, name, named[name], wanted, options, draft)
     lists = {name: probe.numbers(name, node) for name, node in named.items() if name in inside}
     draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses, lists)
+    if said := [key for key in family.folded if multiplier(key, sizes.facts) != 1]:
+        draft.notes.append(
+            f"{', '.join(said)}: multiplied into the weights, as a {family.gguf} GGUF has no keys for them; "
+            "a folder that is made of it has other weights and 1 for each, and computes the same"
+        )
     return draft
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -245,6 +245,13 @@ class Checkpoint(Closing):
     def canonical(self) -> Mapping[str, Node]:
         """The tensors by the same names whatever the file: `layers.0.attention.q.weight`."""
         return self.family.save("canonical", self.sizes, self.roles)
+
+    @cached_property
+    def folded(self) -> Mapping[str, Node]:
+        """`canonical` with the numbers of the config that a GGUF has in its weights multiplied into them."""
+        plain = replace(self.sizes, facts={})
+        there = self.family.save("gguf", self.sizes, self.roles)
+        return {**self.canonical, **self.family.save("canonical", plain, self.family.load("gguf", plain, there))}
 
     def close(self) -> None:
         self.index.close()

@@ -107,12 +107,21 @@ def _views(a: Checkpoint, b: Checkpoint, names: Names) -> tuple[str, _View, _Vie
     if names == "auto" and set(a.logical) == set(b.logical):
         return "logical", a.logical, b.logical, ()
     try:
-        return "canonical", a.canonical, b.canonical, ()
+        return "canonical", *_canonical(a, b)
     except WeighbridgeError as error:
         if names == "canonical":
             raise
         why = f"compared by the names they have: {error.message}"
         return "logical", a.logical, b.logical, (why,)
+
+
+def _canonical(a: Checkpoint, b: Checkpoint) -> tuple[_View, _View, tuple[str, ...]]:
+    """Both models under our names; a folder that is held against a GGUF with the numbers in its weights that are in
+    the GGUF's."""
+    if (a.format == "gguf") == (b.format == "gguf") or not a.family.folded:
+        return a.canonical, b.canonical, ()
+    left, right = (m.canonical if m.format == "gguf" else m.folded for m in (a, b))
+    return left, right, ("the multipliers of config.json are taken into the weights, where a GGUF has them",)
 
 
 def _compared(a: _View, b: _View, tolerance: float, jobs: int | None, progress: Progress | None) -> list[Change]:

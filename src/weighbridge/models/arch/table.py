@@ -374,6 +374,12 @@ class Family:
                 out |= made(row, shape_of(row, sizes), sizes)
         return {**out, **absent_zeros(dialect, self.rows, self.expansion(dialect, sizes, prefix), sizes, roles)}
 
+    @cached_property
+    def folded(self) -> tuple[str, ...]:
+        """The numbers of a config that a GGUF has in its weights, and no key for."""
+        vias = (via for row in self.rows.values() for via in row.via.values() if via.of_config)
+        return tuple(dict.fromkeys(symbol for via in vias for symbol in via.symbols))
+
     def layout_of(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
         """The layout change from a role's own to the dialect's, where there is one."""
         via = self.rows[role].via.get(dialect)

@@ -1,0 +1,48 @@
+"""Models whose config's multipliers a GGUF has in its weights: the plan says so, and none is taken for a difference."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from weighbridge import api
+
+pytestmark = pytest.mark.oracle
+
+
+def changed(folder: Path, out: Path, **config: object) -> Path:
+    shutil.copytree(folder, out)
+    said = json.loads((folder / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(said | config))
+    return out
+
+
+def test_a_folder_and_its_gguf_do_not_differ(
+    folder_of: Callable[[str], Path], gguf_of: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    folder, gguf = folder_of("falcon-h1"), gguf_of("falcon-h1", "f32")
+    for pair in ((folder, gguf), (gguf, folder)):
+        found = api.diff(*pair, names="canonical")
+        assert (found.same, len(found.notes)) == (True, 1), found.tensors
+        assert "multipliers" in found.notes[0]
+    other = api.diff(changed(folder, tmp_path / "other", key_multiplier=0.62), gguf, names="canonical")
+    assert {change.name for change in other.tensors} == {f"layers.{n}.attention.k.weight" for n in range(2)}
+    assert api.diff(folder, folder, names="canonical").notes == ()
+
+
+def test_the_plan_says_which_are_in_the_weights(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, settings = folder_of("falcon-h1"), {"dtype": "f32", "tokenizer": False}
+    (note,) = [n for n in api.plan(folder, tmp_path / "a.gguf", **settings).notes if "multiplied" in n]
+    said, _, _ = note.partition(":")
+    config = json.loads((folder / "config.json").read_text())
+    single = {key for key in config if key.endswith("_multiplier")}
+    assert set(said.split(", ")) == single | {f"ssm_multipliers.{n}" for n in range(5)} | {
+        f"mlp_multipliers.{n}" for n in range(2)
+    }
+    ones = {key: 1.0 if key in single else [1.0] * len(config[key]) for key in config if "_multiplier" in key}
+    plain = changed(folder, tmp_path / "plain", **ones)
+    assert not [n for n in api.plan(plain, tmp_path / "b.gguf", **settings).notes if "multiplied" in n]
