@@ -17,7 +17,8 @@ from tests.oracles import gguf_file
 from weighbridge import api
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.cli.main import BY_NAME, load
-from weighbridge.models.arch.table import families, read_family
+from weighbridge.models.arch import schema
+from weighbridge.models.arch.table import documents, families, read_family
 from weighbridge.reports import arch
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-families.md"
@@ -229,13 +230,22 @@ def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> 
         (lambda t: t + "[", FormatError, "no TOML"),
         (lambda t: t.replace('gguf = "llama" ', 'other = "x" '), UsageError, "'gguf'"),
         (lambda t: t.replace('like = "llama"', 'like = "nothing"'), UsageError, "nothing"),
-        (lambda t: t.replace("[role]", "[role]\nx = 3"), UsageError, "made"),
+        (lambda t: t.replace("[role]", "[role]\nx = 3"), UsageError, "role.NAME"),
         (lambda t: t.replace("[role]", '[role]\nx = {kind = "norm", shape = "Z", hf = "x"}'), UsageError, "unknown"),
         (lambda t: t.replace("{l}.norm_1", "{q}.norm_1"), UsageError, "unknown index"),
         (lambda t: "x" * (1 << 21), FormatError, "larger"),
+        (lambda t: t.replace("[role]", "[role]\nx = {kind = 'norm', shape = 3, hf = 'x'}"), UsageError, "shape"),
+        (lambda t: t.replace("[role]", "[role]\nx = {kind = 'norm', shape = 'N', hf = ['x']}"), UsageError, "hf name"),
+        (lambda t: t + "\n[index]\nl = 'Q'\n", UsageError, "first index"),
+        (lambda t: t + "\n[drop]\nhf = ['a.{q}']\n", UsageError, "unknown indices"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_table_is_told(damage: Any, error: type[Exception], words: str, table: Path) -> None:
     table.write_text(damage(table.read_text()))
     with pytest.raises(error, match=words):
         read_family(table)
+
+
+def test_the_tables_that_are_shipped_are_made_as_own_ones_must_be() -> None:
+    for name, document in documents().items():
+        schema.check(document, name)

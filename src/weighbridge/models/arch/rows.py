@@ -16,7 +16,7 @@ from weighbridge.base.errors import UsageError
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _CALL = re.compile(r"(\w+)\(([\w., ]*)\)")
 _OPERATORS = re.compile(r"[*+]")
-_ATTRIBUTES = frozenset({
+ATTRIBUTES = frozenset({
     "kind", "shape", "via", "when", "group", "tied", "make", "span", "flat", "each", "zeros", "shaped", "layers",
     "keyed",
 })  # fmt: skip
@@ -174,7 +174,7 @@ def placeholders(template: str) -> list[str]:
 
 
 def parse_row(name: str, row: Mapping[str, Any]) -> Row:
-    names = {key: value for key, value in row.items() if key not in _ATTRIBUTES}
+    names = {key: value for key, value in row.items() if key not in ATTRIBUTES}
     plain = {key: row.get(key) for key in ("when", "group", "tied", "make", "layers")}
     via = {dialect: _parse_via(text) for dialect, text in row.get("via", {}).items()}
     span = tuple(row["span"].split(":")) if "span" in row else None
@@ -281,6 +281,8 @@ def check(
     layers: Collection[str] = (),
 ) -> None:
     """What a table must hold to: known indices, known sizes, joined roles alike in all but their first axis."""
+    if not indices or next(iter(indices.values())) not in sizes:
+        raise UsageError("the first index doesn't run to a known size, the number of layers")
     for dialect in dialects:
         for template in dialect.templates:
             first = rows[template.roles[0]]
@@ -294,6 +296,8 @@ def check(
                 raise UsageError(f"{template.name}: unknown sizes {sorted(unknown)}")
             if any(via.of_config for via in template.via):
                 raise UsageError(f"{template.name}: what is joined is laid by sizes; multiply the roles")
+        if unknown := {i for name in dialect.drop for i in placeholders(name)} - {*indices, PREFIX}:
+            raise UsageError(f"{dialect.name}: drops names with unknown indices {sorted(unknown)}")
         if unknown := set(dialect.without).difference(layers):
             raise UsageError(f"{dialect.name}: unknown layers {sorted(unknown)}")
     for row in rows.values():

@@ -124,7 +124,7 @@ class Family:
         """How far the first index of names runs."""
         symbol = next(iter(self.index.values()))
         count = self._first(getattr(self.sizes[symbol], side), values, symbol, self.sizes[symbol])
-        return integer(count or 0, getattr(self.sizes[symbol], side)[0], most=LAYERS)
+        return integer(count or 0, "the number of layers", most=LAYERS)
 
     def _known(self, config: Mapping[str, Any]) -> Architecture:
         if (architecture := self.architecture(config)) is None:
@@ -155,8 +155,9 @@ class Family:
                 return None
         if size.optional:
             return None
-        raise FormatError(f"the {self.name} family needs this size", field=sources[0], expected="a positive integer",
-                          found=values.get(sources[0].strip("#")))  # fmt: skip
+        said = next(iter(sources), symbol)
+        raise FormatError(f"the {self.name} family needs this size", field=said, expected="a positive integer",
+                          found=values.get(said.strip("#")))  # fmt: skip
 
     def architecture_of_gguf(
         self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()
@@ -439,12 +440,15 @@ def read_family(path: Path) -> Family:
     """A family from a TOML file of somebody's own. FormatError or UsageError tell what is wrong with it."""
     import tomllib
 
+    from weighbridge.models.arch import schema
+
     try:
         with path.open("rb") as file:
             text = file.read(FAMILY_TABLE + 1)
         if len(text) > FAMILY_TABLE:
             raise FormatError(f"is larger than a table of names: over {FAMILY_TABLE:,} bytes", path=str(path))
         document = tomllib.loads(text.decode())
+        schema.check(document, str(path))
         return build_family(resolve(document, documents().__getitem__))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise FormatError(f"is no TOML: {error}", path=str(path)) from None
