@@ -65,6 +65,19 @@ def compressed(form: str, arguments: dict[str, Any]) -> Callable[[Tensor], Packe
     return lambda weight: rounded.compressed(form, arguments, weight)
 
 
+def mxfp4(weight: Tensor) -> Packed:
+    import torch
+
+    arguments = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": torch.uint8}
+    return rounded.compressed("mxfp4-pack-quantized", arguments, weight)
+
+
+def deepseek(weight: Tensor) -> Packed:
+    """Compressed-tensors' blocks under DeepSeek's name of the scales, which are multiplied as well."""
+    parts, values = rounded.compressed("float-quantized", BLOCKS, weight)
+    return {"weight": parts["weight"], "weight_scale_inv": parts["weight_scale"].float()}, values
+
+
 def torchao(bits: int) -> Callable[[Tensor], Packed]:
     def pack(weight: Tensor) -> Packed:
         import torch
@@ -82,6 +95,8 @@ def torchao(bits: int) -> Callable[[Tensor], Packed]:
 
 
 GROUP = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+ROWS = {"num_bits": 8, "type": "float", "strategy": "channel"}
+BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
 # The library -> how it packs, its config, and the types that the linear layers have in the GGUF.
 LIBRARIES: dict[str, tuple[Callable[[Tensor], Packed], dict[str, Any], set[str]]] = {
     "bitsandbytes nf4": (bitsandbytes("nf4", False), {"quant_method": "bitsandbytes"}, {"F16"}),
@@ -95,6 +110,9 @@ LIBRARIES: dict[str, tuple[Callable[[Tensor], Packed], dict[str, Any], set[str]]
     "compressed-tensors int8": (
         compressed("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
         {"quant_method": "compressed-tensors"}, {"F16"}),
+    "compressed-tensors FP8": (compressed("float-quantized", ROWS), {"quant_method": "compressed-tensors"}, {"F16"}),
+    "compressed-tensors MXFP4": (mxfp4, {"quant_method": "compressed-tensors"}, {"MXFP4"}),
+    "FP8 in blocks": (deepseek, {"quant_method": "fp8", "weight_block_size": [128, 128]}, {"F16"}),
     "torchao": (torchao(4), {"quant_method": "torchao"}, {"F16"}),
 }  # fmt: skip
 
