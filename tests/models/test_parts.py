@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.models.family_judges import golden, sizes_of
+from tests.models.family_judges import golden, metadata_of, sizes_of
 from tests.models.record_families import values
 
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, MappingError, families
+from weighbridge.models.meta.table import gguf_to_config
 from weighbridge.tensors.nodes import Const, Node, const
 
 GLM, OSS, LLAMA4 = families()["glm4moe"], families()["gpt-oss"], families()["llama4"]
@@ -115,3 +116,20 @@ def test_the_part_that_writes_of_a_kimi_may_call_itself_by_its_class_alone() -> 
     for nonsense in (None, 3, "DeepseekV3ForCausalLM"):
         text = silent | {"architectures": nonsense}
         assert "rope_interleave" not in kimi.effective(published | {"text_config": text})
+
+
+def test_a_gguf_without_a_tokenizer_says_how_many_tokens_there_are() -> None:
+    """So `wb convert --no-tokenizer` writes it, and a folder comes out of that again."""
+    for family in families().values():
+        for size in family.sizes.values():
+            assert "#tokenizer.ggml.tokens" not in size.gguf or "vocab_size" in size.gguf, family.name
+    for model in ("gptj", "mamba2", "qwen1"):
+        metadata = {k: v for k, v in metadata_of(model).items() if not k.startswith("tokenizer.")}
+        family = families()[{"qwen1": "qwen"}.get(model, model)]
+        found = gguf_to_config(metadata | {f"{family.gguf}.vocab_size": 77}, family, shapes_of_gguf(model))
+        assert found.config["vocab_size"] == 77
+        assert not any("vocab_size" in loss for loss in found.losses)
+
+
+def shapes_of_gguf(model: str) -> list[str]:
+    return [name for name, *_ in golden()[model]["gguf"]]

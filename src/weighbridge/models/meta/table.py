@@ -135,6 +135,7 @@ def gguf_to_config(
     config = {k: v for k, v in architecture.defaults.items() if k not in ("rope_theta", "rope_parameters")}
     layers = _layers(metadata, family, tensors)
     known = _restore(config, metadata, family, layers)
+    known.add(f"{family.gguf}.vocab_size")
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
@@ -318,7 +319,9 @@ def _vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Fam
             config[key] = metadata[source]
         elif key in config:
             config[key] = None
-    if "tokenizer.ggml.tokens" in metadata and not any(key.endswith(".vocab_size") for key in metadata):
+    if (counted := metadata.get(f"{family.gguf}.vocab_size")) is not None:  # a GGUF without a tokenizer says it too
+        config["vocab_size"] = integer(counted, f"{family.gguf}.vocab_size")
+    elif "tokenizer.ggml.tokens" in metadata:
         config["vocab_size"] = len(metadata["tokenizer.ggml.tokens"])
     if (labels := config.pop("labels", None)) is not None:
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
