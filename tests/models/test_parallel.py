@@ -139,7 +139,7 @@ SEEN = {
     ),
 }
 # Fused queries, keys and values: tests/proof/test_parallel.py; the others are vectors or as rare as their families.
-REST = {"k_unused", "v_unused", "k_full_unused", "v_full_unused", "unused_k", "unused_v", "qkv",
+REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
         "dec_only"}  # fmt: skip
 

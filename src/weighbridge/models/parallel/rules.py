@@ -49,8 +49,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     _rules(0, Unit.HEAD, "q", "q_bias", "q_b", "k_b", "v_b", "kv_b", "sinks", "cross_q", "dec_q", "q_full")
     | _rules(1, Unit.HEAD, "o", "cross_o", "dec_o", "o_full", "bias", "dec_bias")
     | _rules(0, Unit.KV_HEAD, "k", "k_bias", "v", "v_bias", "cross_k", "cross_v", "dec_k", "dec_v", "k_full",
-             "v_full", "k_unused", "v_unused", "k_full_unused", "v_full_unused",
-             "unused_k", "unused_v")
+             "v_full", "unused_k", "unused_v", "unused_k_full", "unused_v_full")
     | _rules(0, Unit.FUSED, "qkv", "qkv_bias")
     | _rules(0, Unit.WIDTH, "gate", "gate_bias", "up", "up_bias", "gate_exp", "gate_exp_bias", "up_exp", "up_exp_bias",
              "gate_shared", "up_shared", "only", "dec_gate", "dec_up", "dec_only", "gate_wide", "up_wide")
@@ -69,9 +68,9 @@ WHOLE: Final = frozenset(
      "types", "q_a", "kv_a", "next_in", "further_joined", "index_q", "index_k", "index_k_bias", "index_weights",
      "latent_down", "latent_up", "factors", "factors_long", "factors_short"}
     | {"alpha_p", "alpha_n", "beta", "eps"}  # of an activation
-    | {"per_layer_proj", "per_layer_gate", "per_layer_out", "exp_scale", "scale"}  # Gemma 4's, and what 3n has, too
+    | {"exp_scale", "scale"}  # Gemma 4's
     | {"per_layer_embed", "per_layer_in", "altup_in", "altup_out", "altup_router", "predict", "correct",
-       "correct_scale", "laurel_left", "laurel_right", "layer_gate", "layer_out"}  # Gemma 3n's
+       "correct_scale", "laurel_left", "laurel_right", "layer_gate", "layer_out"}  # Gemma 3n's, in part Gemma 4's too
 )  # fmt: skip
 # Norms of several heads are cut as the heads are, those of a state space as its channels.
 _OF_HEADS: Final = MappingProxyType({"q_norm": Rule(0, Unit.HEAD), "k_norm": Rule(0, Unit.KV_HEAD)})
