@@ -10,6 +10,8 @@ import harness
 
 from weighbridge.base.errors import UsageError
 from weighbridge.models.arch.table import families, read_family
+from weighbridge.models.meta.keys import table
+from weighbridge.models.meta.table import config_losses, config_to_gguf
 
 CONFIG = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -18,7 +20,7 @@ CONFIG = {
 FOLDER = tempfile.TemporaryDirectory()
 PATH = Path(FOLDER.name) / "table.toml"
 
-families()  # read once; not what is measured
+families(), table()  # read once; not what is measured
 
 
 def target(data: bytes) -> None:
@@ -31,6 +33,8 @@ def target(data: bytes) -> None:
             for dialect in family.dialects:
                 shapes = family.names(dialect, sizes)
                 family.check(dialect, sizes, shapes)
+            config_to_gguf(config, family, file_type=1)
+            config_losses(config, family)
     except UsageError:
         return
 

@@ -237,6 +237,8 @@ def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> 
         (lambda t: t.replace("[role]", "[role]\nx = {kind = 'norm', shape = 3, hf = 'x'}"), UsageError, "shape"),
         (lambda t: t.replace("[role]", "[role]\nx = {kind = 'norm', shape = 'N', hf = ['x']}"), UsageError, "hf name"),
         (lambda t: t + "\n[index]\nl = 'Q'\n", UsageError, "first index"),
+        (lambda t: t + '\n[dialect]\nhf = { base = "mlx" }\n', UsageError, "no other dialect"),
+        (lambda t: t + '\n[dialect]\nhf = { base = "none" }\n', UsageError, "no other dialect"),
         (lambda t: t + "\n[drop]\nhf = ['a.{q}']\n", UsageError, "unknown indices"),
     ],
 )  # fmt: skip

@@ -247,6 +247,8 @@ def _bases(name: str, dialects: Mapping[str, Any]) -> tuple[list[str], dict[str,
     """A dialect and its bases, nearest first, and their options merged."""
     chain = [name]
     while base := dialects[chain[-1]].get("base"):
+        if base in chain or dialects.get(base, False) is False:
+            raise UsageError(f"dialect {name}: {base!r} is no other dialect that it can begin as")
         chain.append(base)
     options: dict[str, Any] = {}
     for link in reversed(chain):

@@ -78,6 +78,63 @@ class Fuse(TypedDict, total=False):
     via: list[str]
 
 
+class _Named(TypedDict):
+    name: str
+    type: str
+
+
+class Key(_Named, total=False):
+    config: list[str]
+    map: dict[str, Any]
+    when: dict[str, list[Any]]
+    back: bool | str | list[str]
+    null: bool
+    times: float
+    token: str
+    last: bool
+    first: bool
+    whole: bool
+    instead: bool
+    over: str
+    root: str
+    less: str
+    padded: int
+    layers: str
+
+
+class _Implied(TypedDict):
+    config: str
+    value: Any
+
+
+class Implied(_Implied, total=False):
+    when: dict[str, list[Any]]
+
+
+class _Computed(TypedDict):
+    config: str
+    why: str
+
+
+class Computed(_Computed, total=False):
+    only: list[Any]
+    equals: str
+    some: bool
+    when: dict[str, list[Any]]
+
+
+class Meta(TypedDict, total=False):
+    base: bool
+    without: list[str]
+    key: list[Key]
+    tokenizer: list[Key]
+    tokens: dict[str, str]
+    presence: dict[str, str | dict[str, Any]]
+    silent: dict[str, list[Any]]
+    implied: list[Implied]
+    graph: list[Computed]
+
+
 class Table(TypedDict, total=False):
     name: str
     gguf: str
@@ -92,7 +149,7 @@ class Table(TypedDict, total=False):
     role: dict[str, Role | Gone]
     fuse: dict[str, dict[str, Fuse | Gone] | Gone]
     drop: dict[str, list[str] | Gone]
-    meta: dict[str, Any]
+    meta: Meta
 
 
 def check(document: Mapping[str, Any], path: str) -> None:
