@@ -10,7 +10,7 @@ from tests.kernels.data import numbers
 from tests.packings.stored import values
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings import makers, regrid, unpack
 from weighbridge.tensors import nodes as n
@@ -55,6 +55,25 @@ def test_affine_equals_mlx(bits: int, dtype: DType) -> None:
         np.testing.assert_array_equal(got[part].read_all(), expected)
         rows = got[part].spec.row_bytes
         np.testing.assert_array_equal(got[part].read(3, 7), expected[3 * rows : 7 * rows])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("mode", ["affine", *makers.MODES])
+def test_values_that_are_none_are_refused(mode: str, value: float) -> None:
+    """MLX quantizes them without a word: what shares their scale is lost, or a NaN is a number like any other."""
+    x = weights("normal", F32)
+    x[3, 5] = value
+    group, bits = (64, 4) if mode == "affine" else makers.MODES[mode][:2]
+    how = {"group_size": group, "bits": bits, "mode": mode}
+    with mx.stream(mx.cpu):
+        theirs = np.array(mx.dequantize(*mx.quantize(mx.array(x), **how), **how).astype(mx.float32))[3, :group]
+    others = np.arange(group) != 5
+    assert np.isfinite(theirs[5]) or not np.isfinite(theirs[others]).any()
+    assert np.isnan(value) or not np.allclose(theirs[others], x[3, :group][others], atol=0.5)
+    maker = makers.AffineOf(4, 64, F32, "w") if mode == "affine" else makers.FloatOf(mode, F32, "w")
+    for part in n.made(n.const(x, F32), maker).values():
+        with pytest.raises(RefusedError, match="w has values that aren't finite"):
+            part.read_all()
 
 
 @pytest.mark.parametrize("dtype", makers.EXACT, ids=str)

@@ -205,8 +205,8 @@ def _parts(name: str, node: Node, how: Quantization | None, wanted: DType | None
         raise UnsupportedError(f"{name}: rows of {plain.spec.shape[-1]} are not whole groups of {how.group_size}")
     floats = n.cast(plain, F32)
     if how.mode in (None, "affine"):
-        return how, n.made(floats, makers.AffineOf(how.bits, how.group_size, plain.spec.dtype))
-    return how, n.made(floats, makers.FloatOf(str(how.mode), plain.spec.dtype))
+        return how, n.made(floats, makers.AffineOf(how.bits, how.group_size, plain.spec.dtype, name))
+    return how, n.made(floats, makers.FloatOf(str(how.mode), plain.spec.dtype, name))
 
 
 def _kept(name: str, node: Node, draft: Draft) -> _Parts | None:

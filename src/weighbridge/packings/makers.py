@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
-from weighbridge.base.errors import UnsupportedError
+from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
@@ -36,6 +36,17 @@ def _rows(source: Spec, columns: int) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------ quantizing
 
 
+def finite(name: str, source: Bytes) -> Floats:
+    """The values. RefusedError where one is none: a scale would be none either, and a whole group lost by it."""
+    values = source.view(np.float32)
+    if kernels.nonfinite(values):
+        raise RefusedError(
+            f"{name} has values that aren't finite (NaN or Inf), so it can't be quantized",
+            hint="repair the checkpoint (wb verify --values tells where they are)",
+        )
+    return values
+
+
 @dataclass(frozen=True)
 class AffineOf:
     """MLX affine of F32 values; scales and biases of `scale_dtype`, that of the weights."""
@@ -43,6 +54,7 @@ class AffineOf:
     bits: int
     group: int
     scale_dtype: DType
+    name: str = "a tensor"
 
     @property
     def quantizes(self) -> bool:
@@ -59,7 +71,8 @@ class AffineOf:
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         codes_too = "weight" in outs
-        found = kernels.affine_encode(self.bits, self.group, self.scale_dtype, source.view(np.float32), codes_too)
+        values = finite(self.name, source)
+        found = kernels.affine_encode(self.bits, self.group, self.scale_dtype, values, codes_too)
         for part, data in zip(PARTS, found, strict=True):
             if part in outs:
                 outs[part][:] = data
@@ -94,6 +107,7 @@ class FloatOf:
 
     mode: str
     dtype: DType
+    name: str = "a tensor"
 
     @property
     def quantizes(self) -> bool:
@@ -107,7 +121,7 @@ class FloatOf:
         }
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        how, values = MODES[self.mode], source.view(np.float32)
+        how, values = MODES[self.mode], finite(self.name, source)
         with np.errstate(all="ignore"):
             scales = self._scales(values, how)
         if "scales" in outs:

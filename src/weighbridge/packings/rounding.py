@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, F16, F32, U8, DType
-from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
+from weighbridge.packings.makers import finite
 from weighbridge.packings.microfloat import E4M3
 from weighbridge.tensors import kernels
 from weighbridge.tensors.kinds import Bytes
@@ -131,7 +131,7 @@ class IntegersOf:
         return own if self.symmetric else own | {"zeros": Spec(groups, U8)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        values, rule = _finite(self.name, source), RULES[self.rule]
+        values, rule = finite(self.name, source), RULES[self.rule]
         with np.errstate(all="ignore"):
             low, high = kernels.extremes(values, self.group, self.group)
             low, high = np.minimum(low, np.float32(0)), np.maximum(high, np.float32(0))
@@ -145,17 +145,6 @@ class IntegersOf:
                 rule.codes, values, found.scales, self.group, self.group, zeros=found.added, bits=self.bits,
                 dtype=self.dtype if rule.narrow else F32,
             )  # fmt: skip
-
-
-def _finite(name: str, source: Bytes) -> Floats:
-    """The values. RefusedError where one is none: a scale would be none either, and a whole group lost by it."""
-    values = source.view(np.float32)
-    if kernels.nonfinite(values):
-        raise RefusedError(
-            f"{name} has values that aren't finite (NaN or Inf), so it can't be quantized",
-            hint="repair the checkpoint (wb verify --values tells where they are)",
-        )
-    return values
 
 
 # ------------------------------------------------------------------------------------------------ 8-bit floats
@@ -183,7 +172,7 @@ class SmallOf:
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         """Whole blocks of rows, except for the last."""
-        (height, width), values = self.block, _finite(self.name, source)
+        (height, width), values = self.block, finite(self.name, source)
         low, high = kernels.extremes(values, self.columns, width)
         rows = np.maximum(np.abs(low), np.abs(high)).reshape(-1, -(-self.columns // width))
         with np.errstate(all="ignore"):
@@ -254,7 +243,7 @@ class MicroOf:
         return {"codes": codes, "scales": Spec((*lead, columns // self.group), E4M3 if self.overall else U8)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        values = _finite(self.name, source)
+        values = finite(self.name, source)
         with np.errstate(all="ignore"):
             exponents, scales = self._exponents(self._peaks(values))
         if "scales" in outs:
@@ -263,7 +252,7 @@ class MicroOf:
             outs["codes"][:] = self._codes(values, scales, self.dtype)
 
     def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
-        values, factor = _finite(self.name, source), given.view(np.float32)[0]
+        values, factor = finite(self.name, source), given.view(np.float32)[0]
         with np.errstate(all="ignore"):
             scales = factor * rounded(self.dtype, self._peaks(values) / _E2M1_LARGEST)
             scales = rounded(E4M3, _f32(np.clip(scales, -_LARGEST, _LARGEST)))
