@@ -188,7 +188,7 @@ def test_mlx_parts_are_one_tensor_and_fuse_as_one(tmp_path: Path) -> None:
         max_size=5,
     ),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_indexing_is_numpys(shape: list[int], key: list[object]) -> None:
     """Whatever numpy says to an index of integers, slices and `...`, we say."""
     array = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)

@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, gguf.LazyArray) else value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(keys, kvs, max_size=6), directories, st.sampled_from([8, 32, 64, 4096]))
 def test_what_was_written_is_read_back(pairs: dict[str, KV], slots: list[tuple[str, Spec]], alignment: int) -> None:
     layout = gguf.layout(slots, pairs, alignment=alignment)
@@ -110,7 +110,7 @@ def test_what_was_written_is_read_back(pairs: dict[str, KV], slots: list[tuple[s
 
 @needs_llama_cpp
 @pytest.mark.oracle
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(keys, flat), directories, st.sampled_from([8, 32, 4096]))
 def test_llama_cpp_reads_it(pairs: dict[str, KV], slots: list[tuple[str, Spec]], alignment: int) -> None:
     layout = gguf.layout(slots, pairs, alignment=alignment)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weighbridge.base.dtypes import BY_NAME, dtype
@@ -191,7 +191,6 @@ def test_what_follows_is_told() -> None:
     assert [f.rule for f in index.findings] == ["npy/trailing-bytes"]
 
 
-@settings(deadline=None)
 @given(st.sampled_from(NAMES), st.lists(st.integers(0, 5), max_size=3))
 def test_what_is_written_is_read(t: Any, shape: list[int]) -> None:
     spec = Spec(tuple(shape), t)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weighbridge.base.dtypes import BY_NAME, dtype
@@ -156,7 +156,6 @@ arrays = st.tuples(st.sampled_from([t.numpy for t in TYPES]), st.lists(st.intege
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(names, arrays, max_size=5))
 @example(ARRAYS)
 def test_what_is_written_is_read_by_numpy_and_by_us(content: dict[str, Any]) -> None:
@@ -360,7 +359,6 @@ def inflate(raw: bytes, size: int | None = None, crc: int | None = None, cut: in
 RAW = bytes(range(256)) * 1000 + b"end"
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(RAW)), st.integers(0, 70_000)), max_size=6))
 def test_any_order_of_reads_gives_the_same_bytes(reads: list[tuple[int, int]]) -> None:
     source = inflate(RAW, crc=zlib.crc32(RAW))

@@ -272,7 +272,7 @@ def files(draw: Any) -> bytes:
 
 
 @pytest.mark.oracle
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(files())
 @example(one(entry(shape="[2,9223372036854775808,4,0]", offsets="[0,0]"), 0))
 def test_random_files_get_the_references_verdict(data: bytes) -> None:
@@ -282,7 +282,7 @@ def test_random_files_get_the_references_verdict(data: bytes) -> None:
 
 
 @pytest.mark.oracle
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(CASES), st.data())
 def test_damaged_cases_get_the_references_verdict(case: Case, draw: Any) -> None:
     data = bytearray(case.data[:2000])
@@ -299,7 +299,7 @@ def test_damaged_cases_get_the_references_verdict(case: Case, draw: Any) -> None
 
 
 @pytest.mark.oracle
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(junk)
 def test_json_is_judged_as_serde_judges_it(value: str) -> None:
     data = one(f'{{"dtype":"I32","shape":[2],"data_offsets":[0,8],"x":{value}}}')
@@ -311,7 +311,7 @@ def digits(text: str) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.oracle
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(digits(r"-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?"))
 @example("1.7976931348623157e308")
 @example("1.7976931348623158e308")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weighbridge.base.dtypes import BY_NAME, BY_SAFETENSORS, RANK, DType, dtype
@@ -55,7 +55,6 @@ metadatas = st.dictionaries(texts, texts, max_size=4)
 # ---- parse(layout(E)) = E
 
 
-@settings(deadline=None)
 @given(tensors, metadatas, st.sampled_from(["aligned", "given", "reference"]), st.sampled_from([1, 8, 64, 4096]))
 def test_what_is_written_is_read(named: list[Named], metadata: dict[str, str], order: Any, align: int) -> None:
     layout = safetensors.layout(named, metadata, order=order, align=align)
@@ -71,7 +70,6 @@ def test_what_is_written_is_read(named: list[Named], metadata: dict[str, str], o
 
 
 @pytest.mark.oracle
-@settings(deadline=None)
 @given(tensors, metadatas)
 def test_the_reference_reads_it(named: list[Named], metadata: dict[str, str]) -> None:
     rust = pytest.importorskip("safetensors")
@@ -101,7 +99,6 @@ reference_tensors = tensors.map(lambda named: [(n, s) for n, s in named if s.dty
 
 
 @pytest.mark.oracle
-@settings(deadline=None)
 @given(reference_tensors, st.dictionaries(texts, texts, max_size=1))
 @example([('a\\"\n\x1f\x7f/é😀', Spec((2,), dtype("F32")))], {'k"\x00': "\b\t\f\r"})
 def test_reference_order_gives_the_references_bytes(named: list[Named], metadata: dict[str, str]) -> None:
@@ -130,7 +127,6 @@ def power(size: int) -> int:
     return min(size & -size, 4096) if size else 4096
 
 
-@settings(deadline=None)
 @given(tensors, metadatas)
 def test_every_tensor_starts_at_the_power_of_two_of_its_size(named: list[Named], metadata: dict[str, str]) -> None:
     layout = safetensors.layout(named, metadata)

@@ -108,7 +108,7 @@ def test_levels_equal_the_reference(name: str, kind: str) -> None:
 
 
 @pytest.mark.oracle
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     way=st.sampled_from(WAYS), blocks=st.integers(1, 5), rows=st.integers(1, 5),
     level=st.sampled_from(LEVELS or ("reference",)), seed=st.integers(0, 1 << 30), power=st.integers(-6, 6),

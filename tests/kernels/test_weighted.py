@@ -84,7 +84,7 @@ def test_levels_equal_the_reference(name: str, kind: str) -> None:
             assert counts == lost
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(WEIGHTED), blocks=st.integers(1, 40), rows=st.integers(0, 40),
     level=st.sampled_from(LEVELS or ("reference",)), seed=st.integers(0, 99),
@@ -160,7 +160,7 @@ def test_each_expert_has_weights_of_its_own() -> None:
     np.testing.assert_array_equal(tensor.read_all(), np.concatenate(want))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(groups=st.sampled_from([1, 2, 3, 6]), cut=st.tuples(st.integers(0, 12), st.integers(0, 12)))
 def test_any_range_of_rows_can_be_read(groups: int, cut: tuple[int, int]) -> None:
     tensor, _, _ = node(12, 256, groups)

@@ -89,7 +89,7 @@ def small_models(draw) -> tuple[Family, Sizes]:
     return family, family.sizes_from_hf(config)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(small_models(), st.data())
 def test_load_and_save_undo_each_other_between_any_two_dialects(model, data) -> None:
     family, sizes = model

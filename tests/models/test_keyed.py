@@ -185,4 +185,4 @@ def test_a_table_keys_single_numbers_alone() -> None:
 def _checked(row: dict[str, Any]) -> None:
     from weighbridge.models.arch.rows import check
 
-    check({"a": parse_row("a", row)}, (), {}, {"N": None})  # type: ignore[dict-item]
+    check({"a": parse_row("a", row)}, (), {"l": "L"}, {"L": None, "N": None})  # type: ignore[dict-item]

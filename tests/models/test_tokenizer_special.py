@@ -82,7 +82,7 @@ def seq(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.oracle
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     processor=st.one_of(st.none(), one, many),
     config=st.one_of(st.none(), settings_file),
@@ -125,7 +125,7 @@ normalizer = st.recursive(
 
 
 @pytest.mark.oracle
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(normalizer)
 def test_normalizer_flags_are_those_of_the_reference(item: Any) -> None:
     expected = reference().SpecialVocab.__new__(reference().SpecialVocab)

@@ -15,13 +15,13 @@ from weighbridge.tensors.kinds import Node, Stored
 
 
 @given(trees())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_tree_equals_the_array_it_stands_for(tree: Tree) -> None:
     assert tree.node.read_all().tobytes() == tree.data
 
 
 @given(trees(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_read_is_additive(tree: Tree, data: st.DataObject) -> None:
     """read(a, c) = read(a, b) ++ read(b, c), and into a buffer of any alignment."""
     rows, width = tree.node.spec.rows, tree.node.spec.row_bytes
@@ -37,7 +37,7 @@ def test_read_is_additive(tree: Tree, data: st.DataObject) -> None:
 
 
 @given(trees(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_spec_equals_what_is_read(tree: Tree, data: st.DataObject) -> None:
     spec = tree.node.spec
     assert spec.rows * spec.row_bytes == spec.nbytes == len(tree.node.read_all())
@@ -62,7 +62,7 @@ class _Watched(Node):
 
 
 @given(trees(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_needs_names_all_rows_that_are_read(tree: Tree, data: st.DataObject) -> None:
     """What a node says it needs is enough: rows outside of it are never touched."""
     rows = tree.node.spec.rows
@@ -87,7 +87,7 @@ def _watch(node: Node) -> Node:
 
 
 @given(trees(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_scratch_bounds_what_is_allocated(tree: Tree, data: st.DataObject) -> None:
     """No read allocates more than `scratch` says (and a little for index arithmetic)."""
     import tracemalloc

@@ -58,7 +58,7 @@ def decoded(node: Node) -> NDArray[np.float32]:
 
 
 @given(st.sampled_from(BITS), st.sampled_from(GROUPS), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_affine_comes_back_within_a_step(bits: int, group: int, seed: int) -> None:
     x = values(seed, 6, 2 * group)
     node = unpack(packed(x, bits, group), config(bits, group))["m.weight"]
@@ -71,7 +71,7 @@ def test_affine_comes_back_within_a_step(bits: int, group: int, seed: int) -> No
 
 @pytest.mark.parametrize("dtype", [Q8_0, Q4_0, Q4_1], ids=str)
 @given(st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_ggml_block_comes_back_within_its_step(dtype: DType, seed: int) -> None:
     x = values(seed, 4, 64)
     node = n.cast(n.const(x, F32), dtype)

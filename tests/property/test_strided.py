@@ -17,7 +17,7 @@ from weighbridge.tensors import kinds
 from weighbridge.tensors.nodes import Stored, strided
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.sampled_from(["U8", "I16", "F32", "F64"]), st.sampled_from([8, 64, 1 << 17]))
 def test_every_slab_is_numpys(data: st.DataObject, name: str, band: int) -> None:
     kind = dtype(name)

@@ -853,7 +853,7 @@ def seeds() -> list[bytes]:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_damage_gives_a_report(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever bytes lie under whatever name: findings, never an exception."""
     folder = tmp_path_factory.mktemp("m")

@@ -79,7 +79,7 @@ trees = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees, st.sampled_from(PROTOCOLS))
 def test_plain_data_is_what_pickle_loads(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
@@ -293,7 +293,7 @@ def test_a_line_without_end_is_not_held(op: bytes) -> None:
         tracemalloc.stop()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees, st.sampled_from(PROTOCOLS), st.integers(1, 40))
 def test_the_window_is_no_limit(value: Any, protocol: int, window: int) -> None:
     """The smallest windows: every argument is cut somewhere."""

@@ -155,13 +155,13 @@ FORMS = st.sampled_from(
 
 
 @given(FORMS, EXPRESSIONS)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_in_any_expression_the_same_is_seen(form: str, expression: str) -> None:
     agree(form.format(expression))
 
 
 @given(st.text(alphabet="{}%#'\"|.()[]~=- \n_abisx0", max_size=60))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_in_any_text_the_same_is_seen(text: str) -> None:
     if not agree(text):
         try:
@@ -174,7 +174,7 @@ def test_what_is_drawn_is_mostly_taken_by_jinja2() -> None:
     taken: list[bool] = []
 
     @given(EXPRESSIONS)
-    @settings(max_examples=100, deadline=None, database=None)
+    @settings(max_examples=100, database=None)
     def draw(expression: str) -> None:
         taken.append(agree("{{ " + expression + " }}"))
 

@@ -57,7 +57,7 @@ def agrees(data: bytes) -> bool:
     return True
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(_VALUES, st.integers(2, 5), st.binary(max_size=3))
 def test_honest_data(value: Any, protocol: int, behind: bytes) -> None:
     agrees(pickle.dumps(value, protocol) + behind)
