@@ -324,6 +324,20 @@ def judge_defaults(family: Family) -> None:
         assert family.architecture({"model_type": architecture.model_type}) is not None
 
 
+# A config as it is published, which says less than what transformers writes: no width of layers that there are none of.
+_PUBLISHED = {
+    "nemotronhmoe": {
+        "architectures": ["NemotronHForCausalLM"], "num_hidden_layers": 4, "hybrid_override_pattern": "M*EE",
+    },
+}  # fmt: skip
+
+
+def judge_silence(family: Family) -> None:
+    """A published config says all that the family asks for."""
+    if family.name in _PUBLISHED:
+        assert family.sizes_from_hf(_PUBLISHED[family.name])
+
+
 JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_names,
     judge_reference,
@@ -331,6 +345,7 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_canonical,
     judge_presence,
     judge_defaults,
+    judge_silence,
     judge_recorded,
 )
 
