@@ -335,7 +335,7 @@ _PUBLISHED = {
 def judge_silence(family: Family) -> None:
     """A published config says all that the family asks for."""
     if family.name in _PUBLISHED:
-        assert family.sizes_from_hf(_PUBLISHED[family.name])
+        family.sizes_from_hf(_PUBLISHED[family.name])
 
 
 JUDGES: tuple[Callable[[Family], None], ...] = (
