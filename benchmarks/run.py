@@ -38,7 +38,7 @@ class Sample:
     memory: int
 
 
-Run = Callable[[], Sample]
+RowRange = Callable[[], Sample]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Section:
 
     title: str
     what: str
-    contenders: dict[str, Run]
+    contenders: dict[str, RowRange]
     targets: Sequence[Target] = ()
     rounds: int = 5
     slow: frozenset[str] = frozenset()  # contenders that take part in the first two rounds only
@@ -84,7 +84,7 @@ class Measured:
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def task(name: str, path: Path, warm: Path, python: str = sys.executable) -> Run:
+def task(name: str, path: Path, warm: Path, python: str = sys.executable) -> RowRange:
     """A task of tasks.py, clocked from inside."""
 
     def run() -> Sample:
@@ -105,7 +105,7 @@ def make(name: str, path: Path, *numbers: float) -> Path:
 
 def process(
     command: Sequence[str | Path], *, fresh: Path | None = None, after: Callable[[], None] | None = None
-) -> Run:
+) -> RowRange:
     """A whole process, clocked from outside. `fresh` is removed first, outside the clock; `after` is inside it."""
 
     def run() -> Sample:

@@ -26,7 +26,7 @@ from tests.packings import makers  # noqa: E402
 from tests.packings.stored import nodes, of_numpy, of_torch  # noqa: E402
 
 from weighbridge.base.dtypes import BF16  # noqa: E402
-from weighbridge.conversion.plan import slab_rows  # noqa: E402
+from weighbridge.conversion.plan.model import slab_rows  # noqa: E402
 from weighbridge.packings import unpack  # noqa: E402
 from weighbridge.tensors import nodes as n  # noqa: E402
 from weighbridge.tensors.nodes import Node  # noqa: E402
@@ -171,7 +171,7 @@ def gpt_oss(weight: torch.Tensor) -> Iterator[tuple[str, Pair]]:
     )
 
 
-def _arrays(made: makers.Made) -> dict[str, torch.Tensor]:
+def _arrays(made: makers.PackedMember) -> dict[str, torch.Tensor]:
     kinds = {"I32": np.int32, "F16": np.float16}
     return {
         name.removeprefix("m."): torch.from_numpy(

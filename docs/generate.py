@@ -20,7 +20,7 @@ from weighbridge.base.dtypes import TABLE, DType
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
 from weighbridge.containers import REGISTRY, container
 from weighbridge.containers.base import Rule
-from weighbridge.containers.sniff import TITLES
+from weighbridge.containers.sniff.detect import TITLES
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -168,11 +168,15 @@ def models_part(claims: dict[str, Any]) -> Iterator[str]:
 
 
 def rules() -> Iterator[str]:
-    from weighbridge.containers import npy, npz, sharded
-    from weighbridge.containers.gguf_rules import RULES as GGUF
-    from weighbridge.containers.safetensors_rules import RULES as SAFETENSORS
-    from weighbridge.reports import reading, verify, verify_packing, verify_values
+    from weighbridge.containers import sharded
+    from weighbridge.containers.gguf.rules import RULES as GGUF
+    from weighbridge.containers.numpy import npy, npz
+    from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
+    from weighbridge.reports import lenient as reading
     from weighbridge.reports.scan.rules import RULES as SCAN
+    from weighbridge.reports.verify import packing as verify_packing
+    from weighbridge.reports.verify import report as verify
+    from weighbridge.reports.verify import values as verify_values
 
     yield "# Rules\n"
     yield NOTE

@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     from weighbridge.base.dtypes import BY_NUMPY
-    from weighbridge.containers import safetensors
+    from weighbridge.containers.safetensors import container as safetensors
 
     nodes = {k: n.const(a, BY_NUMPY[a.dtype.name]) for k, a in arrays.items()}
     layout = safetensors.layout([(k, v.spec) for k, v in nodes.items()], {"format": "pt"})
@@ -150,7 +150,7 @@ def test_a_cache_keeps_arrays_until_it_is_dropped(folder: Path) -> None:
 
 
 def test_mlx_parts_are_one_tensor_and_fuse_as_one(tmp_path: Path) -> None:
-    from weighbridge.tensors import reference
+    from weighbridge.tensors.reference import simple as reference
 
     rng = np.random.default_rng(3)
     arrays: dict[str, np.ndarray] = {}

@@ -33,7 +33,7 @@ def modules() -> list[Path]:
 
 
 def short(path: Path) -> str:
-    """`containers/gguf.py`."""
+    """`containers/gguf/container.py`."""
     return path.relative_to(PACKAGE).as_posix()
 
 

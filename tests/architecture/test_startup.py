@@ -11,8 +11,9 @@ import pytest
 
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.spec import Spec
-from weighbridge.containers import gguf, safetensors_layout
 from weighbridge.containers.base import Layout
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.safetensors import layout as safetensors_layout
 
 HEAVY = ("numpy", "ml_dtypes", "rich", "torch", "mlx", "transformers")
 _REPORT = "import json, sys; print('\\n' + json.dumps([m for m in sys.modules if '.' not in m or m[:5] == 'weigh']))"

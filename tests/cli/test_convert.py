@@ -16,7 +16,7 @@ from tests.reports.bad_packings import BAD
 
 from weighbridge.cli.commands import plans
 from weighbridge.cli.main import main
-from weighbridge.conversion.plan import Loss
+from weighbridge.conversion.plan.model import Loss
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_losses_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import weighbridge
-    from weighbridge.conversion.recipe import ConvertOptions
+    from weighbridge.conversion.options import ConvertOptions
 
     seen: dict[str, Any] = {}
 
@@ -128,7 +128,7 @@ def test_a_gguf_is_split_into_ggufs(source: Path) -> None:
     whole, folder, back = (source.with_name(n) for n in ("m.gguf", "shards", "back.gguf"))
     from weighbridge.base.dtypes import dtype
     from weighbridge.base.spec import Spec
-    from weighbridge.containers import gguf
+    from weighbridge.containers.gguf import container as gguf
 
     plan = gguf.layout([(f"t{i}", Spec((4, 32), dtype("F32"))) for i in range(3)], {"general.architecture": "llama"})
     data = bytearray(plan.size)
@@ -170,7 +170,7 @@ def test_edit_dry_run_writes_nothing(source: Path, capsys: pytest.CaptureFixture
 
 
 def test_edit_takes_a_chat_template_and_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from weighbridge.containers import gguf
+    from weighbridge.containers.gguf import container as gguf
 
     path, template = tmp_path / "m.gguf", tmp_path / "t.jinja"
     path.write_bytes(gguf.header_bytes([], {"general.architecture": "llama"}))

@@ -17,8 +17,8 @@ import pytest
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.cli import render
 from weighbridge.cli.main import BY_NAME, COMMANDS, main
-from weighbridge.containers import gguf
-from weighbridge.containers.gguf import KV
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.container import KV
 
 
 def raising(error: BaseException) -> click.Command:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.spec import Spec
-from weighbridge.containers import gguf
 from weighbridge.containers.base import Layout
-from weighbridge.containers.gguf import KV
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.container import KV
 
 F32: DType = BY_NAME["F32"]
 WIDTH, VOCAB = 32, 40

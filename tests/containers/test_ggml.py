@@ -12,8 +12,8 @@ from tests.containers import ggml_files
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.containers import ggml
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.ggml import container as ggml
 from weighbridge.io.source import BytesSource
 
 FILES: dict[str, tuple[bytes, str]] = {

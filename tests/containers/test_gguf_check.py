@@ -9,7 +9,7 @@ from tests.containers import _ggml
 from tests.containers._gguf import ARR, BOOL, STR, File, Item, Tensor
 from tests.containers._gguf_models import FAULTS, Fault, model
 
-from weighbridge.containers import gguf
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource
 
 needs_llama_cpp = pytest.mark.skipif(_ggml.library() is None, reason="xllamacpp isn't installed")

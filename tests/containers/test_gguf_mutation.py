@@ -14,15 +14,13 @@ from tests.containers._gguf_models import FAULTS
 
 from weighbridge.base import byteorder, limits
 from weighbridge.base.dtypes import BY_GGML, BY_NAME
-from weighbridge.containers import (
-    gguf_checks,
-    gguf_meta,
-    gguf_read,
-    gguf_rules,
-    gguf_split,
-    gguf_write,
-)
-from weighbridge.containers.gguf_rules import RULES, Collector, Stage
+from weighbridge.containers.gguf import checks as gguf_checks
+from weighbridge.containers.gguf import read as gguf_read
+from weighbridge.containers.gguf import rules as gguf_rules
+from weighbridge.containers.gguf import split as gguf_split
+from weighbridge.containers.gguf import values as gguf_meta
+from weighbridge.containers.gguf import write as gguf_write
+from weighbridge.containers.gguf.rules import RULES, Collector, Stage
 
 pytestmark = pytest.mark.mutation
 Check = Callable[[], None]

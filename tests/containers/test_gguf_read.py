@@ -12,8 +12,8 @@ from tests.containers import _ggml
 from tests.containers._gguf import ARR, F32, I16, STR, U8, U32, File, Item, Tensor, good
 
 from weighbridge.base.errors import FormatError
-from weighbridge.containers import gguf
 from weighbridge.containers.base import Index
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource, Source
 
 WORDS = ["", "a", "größer", "\n"]

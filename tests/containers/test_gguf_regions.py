@@ -6,8 +6,8 @@ import pytest
 from tests.containers._gguf import ARR, STR, File, Item, Tensor, good
 from tests.containers._gguf_cases import PARSED, Case
 
-from weighbridge.containers import gguf
 from weighbridge.containers.base import Region, check_regions
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource
 
 

@@ -7,7 +7,8 @@ from tests.containers import _ggml
 from tests.containers._gguf import File, Tensor
 from tests.containers._gguf_cases import PARSED, Case
 
-from weighbridge.containers import gguf, gguf_rules
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf import rules as gguf_rules
 from weighbridge.io.source import BytesSource
 
 needs_llama_cpp = pytest.mark.skipif(_ggml.library() is None, reason="xllamacpp isn't installed")

@@ -17,9 +17,9 @@ from tests.containers._gguf_models import metadata, model, noise, render, shards
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import gguf
 from weighbridge.containers.base import Index, Layout
-from weighbridge.containers.gguf import KV
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import BytesSource
 
 needs_llama_cpp = pytest.mark.skipif(_ggml.library() is None, reason="xllamacpp isn't installed")

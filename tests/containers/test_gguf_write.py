@@ -17,9 +17,9 @@ from weighbridge.base import byteorder
 from weighbridge.base.dtypes import BY_NAME, TABLE
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import gguf
-from weighbridge.containers.gguf import KV
-from weighbridge.containers.gguf_meta import RANGES
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.container import KV
+from weighbridge.containers.gguf.values import RANGES
 from weighbridge.io.source import BytesSource, FileSource
 
 needs_llama_cpp = pytest.mark.skipif(_ggml.library() is None, reason="xllamacpp isn't installed")

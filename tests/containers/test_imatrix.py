@@ -13,8 +13,9 @@ from tests.containers.guards import guards, without
 from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import gguf, imatrix
-from weighbridge.conversion.importance import Entry, Importance, compare, encode, merge, read
+from weighbridge.containers.ggml import imatrix
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.conversion.quantize.imatrix import Entry, Importance, compare, encode, merge, read
 from weighbridge.io.source import BytesSource
 
 RNG = np.random.default_rng(5)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import container, npy
+from weighbridge.containers import container
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.numpy import npy
 from weighbridge.io.source import BytesSource
 
 NAMES = [BY_NAME[n] for n in npy._NAMES]

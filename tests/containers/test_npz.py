@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import container, npy, npz, zips
+from weighbridge.containers import container
+from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.base import Index, Layout, check_regions
+from weighbridge.containers.numpy import npy, npz
 from weighbridge.io.inflate import InflateSource
 from weighbridge.io.source import BytesSource
 

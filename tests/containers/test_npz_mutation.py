@@ -9,7 +9,8 @@ import pytest
 from tests.containers import test_npy, test_npz, test_zips
 from tests.containers.guards import Check, cases, guards, red, without
 
-from weighbridge.containers import npy, npz, zips
+from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.numpy import npy, npz
 
 pytestmark = pytest.mark.mutation
 

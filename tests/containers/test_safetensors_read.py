@@ -14,9 +14,12 @@ from tests.containers.safetensors_cases import CASES, GOOD, Case, entry, file, o
 
 from weighbridge.base.dtypes import RANK
 from weighbridge.base.errors import FormatError
-from weighbridge.containers import jsonscan, safetensors, safetensors_exact, safetensors_rules
 from weighbridge.containers.base import Index, Severity, check_regions
-from weighbridge.containers.safetensors_rules import RULES, Problems
+from weighbridge.containers.safetensors import container as safetensors
+from weighbridge.containers.safetensors import exact as safetensors_exact
+from weighbridge.containers.safetensors import json_scan as jsonscan
+from weighbridge.containers.safetensors import rules as safetensors_rules
+from weighbridge.containers.safetensors.rules import RULES, Problems
 from weighbridge.io.source import BytesSource
 
 Found = dict[str, tuple[str | None, tuple[int, ...], bytes]]

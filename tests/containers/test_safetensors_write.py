@@ -16,8 +16,10 @@ from weighbridge.base.dtypes import BY_NAME, BY_SAFETENSORS, RANK, DType, dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SAFETENSORS_HEADER
 from weighbridge.base.spec import Spec
-from weighbridge.containers import container, safetensors, safetensors_layout
+from weighbridge.containers import container
 from weighbridge.containers.base import Layout, check_regions
+from weighbridge.containers.safetensors import container as safetensors
+from weighbridge.containers.safetensors import layout as safetensors_layout
 from weighbridge.io.source import BytesSource
 
 Named = tuple[str, Spec]

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import safetensors, sharded
+from weighbridge.containers import sharded
 from weighbridge.containers.base import Index, Severity
+from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import BytesSource, Source
 
 F32 = dtype("F32")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.containers import tars
+from weighbridge.containers.archive import tar as tars
 from weighbridge.io.source import BytesSource
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}

@@ -19,8 +19,9 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME, TABLE, U8
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import torch_write, torch_zip
 from weighbridge.containers.base import Layout
+from weighbridge.containers.torch import write as torch_write
+from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource, FileSource
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.write import dumps
@@ -143,7 +144,7 @@ def test_beyond_4_gb_torch_and_zipfile_read_it(tmp_path: Path) -> None:
     big, small = Spec((4_300_000_000,), U8), Spec((3,), U8)
     layout = torch_write.layout([("big", big), ("small", small)])
     zeros = zlib.crc32(bytes(4_300_000))
-    from weighbridge.containers.zips import crc_joined
+    from weighbridge.containers.archive.zip import crc_joined
 
     crc = zeros
     for _ in range(999):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.containers import npz, zips
+from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.numpy import npz
 from weighbridge.io.source import BytesSource
 
 ARRAYS = {"a": np.arange(6, dtype="<f4"), "b": np.arange(40, dtype="<i8").reshape(5, 8)}

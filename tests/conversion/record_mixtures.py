@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from tests.conversion.mixture_cases import CASES, Case  # noqa: E402
 
 from weighbridge.base.dtypes import BY_GGML, BY_NAME  # noqa: E402
-from weighbridge.conversion.mixtures import table, tensor_type  # noqa: E402
+from weighbridge.conversion.quantize.ftypes import table, tensor_type  # noqa: E402
 
 GOLDEN = Path(__file__).with_name("golden") / "mixtures.json"
 WRAPPER = r"""

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from tests.oracles import gguf_file
 
 from weighbridge.cli.main import main
-from weighbridge.models.arch import blame
+from weighbridge.models.arch import diagnose as blame
 from weighbridge.models.arch.table import families
 
 Tensors = dict[str, Any]

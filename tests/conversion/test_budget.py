@@ -15,7 +15,7 @@ import weighbridge
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.conversion.budget import Offer, allocate, hull
+from weighbridge.conversion.quantize.size_target import Offer, allocate, hull
 
 pytest.importorskip("gguf")
 

@@ -15,12 +15,12 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q8_0
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers.gguf import KV
-from weighbridge.containers.gguf import layout as gguf_layout
-from weighbridge.conversion import recipe
-from weighbridge.conversion.edit import Edit, apply_edit, plan_edit
-from weighbridge.conversion.plan import Plan
-from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.containers.gguf.container import KV
+from weighbridge.containers.gguf.container import layout as gguf_layout
+from weighbridge.conversion import options as recipe
+from weighbridge.conversion.edit.plan import Edit, apply_edit, plan_edit
+from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.plan.model import Plan
 from weighbridge.tensors import nodes as n
 
 VOCAB = ["t", "0", "t0", *(f"x{i}" for i in range(77))]
@@ -182,7 +182,7 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
     write(tmp_path / "x.safetensors", {"m.weight": np.zeros((2, 64), np.float32)})
     with wb.open(quantized) as model:
         node = model["a.weight"].node
-        from weighbridge.conversion.plan import check_requantize
+        from weighbridge.conversion.plan.model import check_requantize
 
         twice = n.cast(n.decode(node), BY_NAME["Q4_0"])
         with pytest.raises(RefusedError, match="--allow-requantize"):
@@ -270,7 +270,7 @@ def test_a_folder_brings_its_other_files(folder: Path, tmp_path: Path) -> None:
 def test_a_file_that_the_file_system_cannot_hold_is_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weighbridge.conversion import build
+    from weighbridge.conversion.plan import build
 
     shards = wb.plan(folder, tmp_path / "m", max_shard_size=9_000)
     largest = max(file.layout.size for file in shards.files)

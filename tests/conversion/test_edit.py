@@ -16,12 +16,21 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import gguf, safetensors
-from weighbridge.containers.gguf_meta import KV
-from weighbridge.containers.safetensors_layout import layout as safetensors_layout
-from weighbridge.conversion import edit as module
-from weighbridge.conversion.edit import Edit, apply_edit, journal_of, parse_array, parse_assignment, plan_edit, recover
-from weighbridge.conversion.headers import RESERVED
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.values import KV
+from weighbridge.containers.safetensors import container as safetensors
+from weighbridge.containers.safetensors.layout import layout as safetensors_layout
+from weighbridge.conversion.edit import plan as module
+from weighbridge.conversion.edit.headers import RESERVED
+from weighbridge.conversion.edit.plan import (
+    Edit,
+    apply_edit,
+    journal_of,
+    parse_array,
+    parse_assignment,
+    plan_edit,
+    recover,
+)
 from weighbridge.io.sink import InPlace
 from weighbridge.io.source import FileSource
 

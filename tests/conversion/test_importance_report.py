@@ -18,11 +18,12 @@ from tests.reports import makers as m
 
 import weighbridge as wb
 from weighbridge.cli.main import main
-from weighbridge.containers import imatrix as files
-from weighbridge.containers.sniff import sniff
-from weighbridge.conversion import importance_report, mixtures
-from weighbridge.conversion.importance import Entry, Importance, encode
-from weighbridge.conversion.importance_report import Line, Report, WrongSize, about
+from weighbridge.containers.ggml import imatrix as files
+from weighbridge.containers.sniff.detect import sniff
+from weighbridge.conversion.quantize import ftypes as mixtures
+from weighbridge.conversion.quantize import imatrix_report as importance_report
+from weighbridge.conversion.quantize.imatrix import Entry, Importance, encode
+from weighbridge.conversion.quantize.imatrix_report import Line, Report, WrongSize, about
 from weighbridge.io.source import BytesSource
 
 RNG = np.random.default_rng(11)

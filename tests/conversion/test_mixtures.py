@@ -22,8 +22,8 @@ from tests.oracles import tree
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.conversion import mixtures
-from weighbridge.conversion.mixtures import Facts, Options, choose, ftype, ordered
+from weighbridge.conversion.quantize import ftypes as mixtures
+from weighbridge.conversion.quantize.ftypes import Facts, Options, choose, ftype, ordered
 
 pytestmark = pytest.mark.oracle
 
@@ -167,7 +167,7 @@ def test_recorded_models(name: str) -> None:
 
 
 def raw() -> dict[str, Any]:
-    return tomllib.loads(Path(mixtures.__file__).with_name("mixtures.toml").read_text("utf-8"))
+    return tomllib.loads(Path(mixtures.__file__).with_name("ftypes.toml").read_text("utf-8"))
 
 
 _OTHER = {"Q8_0": "Q4_0"}

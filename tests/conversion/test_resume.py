@@ -22,14 +22,14 @@ from tests.oracles import quantize_cases
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.conversion import fingerprint
-from weighbridge.conversion import plan as planning
-from weighbridge.conversion import run as running
-from weighbridge.conversion.fingerprint import key_of
+from weighbridge.conversion.plan import fingerprint
+from weighbridge.conversion.plan import model as planning
+from weighbridge.conversion.plan import run as running
+from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.io import journal as journaling
 from weighbridge.io.journal import Journal, Piece
 from weighbridge.io.sink import OutFile, Sink, partial_of
-from weighbridge.tensors.kinds import Node
+from weighbridge.tensors.nodes.base import Node
 
 pytest.importorskip("gguf")
 fcntl = pytest.importorskip("fcntl", reason="locks and SIGKILL are POSIX'")
@@ -266,7 +266,7 @@ def test_the_key_is_the_same_in_every_process(name: str, sources: Mapping[str, P
     verb = "plan_quantize" if function is wb.quantize else "plan"
     code = f"""
         import weighbridge as wb
-        from weighbridge.conversion.fingerprint import key_of
+        from weighbridge.conversion.plan.fingerprint import key_of
         print(key_of(wb.{verb}({str(sources[source])!r}, {str(tmp_path / target)!r}, **{options!r})))
     """
     found = {
@@ -294,7 +294,7 @@ def test_a_source_that_changed_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_another_version_is_refused(sources: Mapping[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
     interrupted("cast", sources, tmp_path, 0.3)
-    monkeypatch.setattr("weighbridge.conversion.fingerprint.__version__", "0.0.9")
+    monkeypatch.setattr("weighbridge.conversion.plan.fingerprint.__version__", "0.0.9")
     with pytest.raises(RefusedError, match="other weighbridge"):
         act("cast", sources, tmp_path, resume=True)
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from weighbridge.conversion import scheme_configs, schemes
-from weighbridge.conversion.recipe import ConvertOptions
-from weighbridge.conversion.scheme_configs import Settings
+from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.schemes import configs as scheme_configs
+from weighbridge.conversion.schemes import plan as schemes
+from weighbridge.conversion.schemes.configs import Settings
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("compressed_tensors", reason="SCHEMES WERE NOT PROVED: install requirements/oracles.txt")

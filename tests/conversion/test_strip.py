@@ -12,8 +12,8 @@ import pytest
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.conversion import strip
-from weighbridge.conversion.strip import KEYS, MOMENTS, SHAPES, Part
+from weighbridge.conversion.checkpoint import strip
+from weighbridge.conversion.checkpoint.strip import KEYS, MOMENTS, SHAPES, Part
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import weighbridge as wb
 from weighbridge.base.dtypes import TABLE
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.models import training
-from weighbridge.models.training import FILE, decode, encode
+from weighbridge.models import training_state as training
+from weighbridge.models.training_state import FILE, decode, encode
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle

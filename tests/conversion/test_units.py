@@ -11,13 +11,13 @@ from tests.kernels.data import numbers
 
 from weighbridge.base.dtypes import BF16, F32
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.conversion import plan as planning
-from weighbridge.conversion.plan import Plan, PlannedFile
-from weighbridge.conversion.run import run
+from weighbridge.conversion.plan import model as planning
+from weighbridge.conversion.plan.model import Plan, PlannedFile
+from weighbridge.conversion.plan.run import run
 from weighbridge.io.journal import Journal
-from weighbridge.packings.makers import AffineOf
+from weighbridge.packings.write.packers import AffineOf
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.kinds import Const, Node
+from weighbridge.tensors.nodes.base import Const, Node
 
 ROWS, COLUMNS = 96, 256
 PARTS = ("weight", "scales", "biases")

@@ -15,8 +15,8 @@ from tests.conversion.record_upgrade import CASES
 import weighbridge as wb
 from weighbridge.base.dtypes import OLD
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.conversion import upgrade
-from weighbridge.tensors import old_blocks
+from weighbridge.conversion.gguf import ggml_upgrade as upgrade
+from weighbridge.tensors.reference import legacy_blocks as old_blocks
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "upgrade.json").read_text())
 ASKED: dict[str, Any] = {"rms_eps": 1e-5, "context_length": 512}

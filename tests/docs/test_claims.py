@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from weighbridge.base.dtypes import BY_NAME, dtype
-from weighbridge.containers.sniff import sniff
+from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import kernels
 

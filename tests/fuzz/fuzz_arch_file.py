@@ -10,8 +10,8 @@ import harness
 
 from weighbridge.base.errors import UsageError
 from weighbridge.models.arch.table import families, read_family
-from weighbridge.models.meta.keys import table
-from weighbridge.models.meta.table import config_losses, config_to_gguf
+from weighbridge.models.config.keys import table
+from weighbridge.models.config.mapping import config_losses, config_to_gguf
 
 CONFIG = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

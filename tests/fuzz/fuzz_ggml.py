@@ -7,8 +7,8 @@ import sys
 import harness
 from tests.containers import ggml_files
 
-from weighbridge.containers import ggml
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.ggml import container as ggml
 from weighbridge.io.source import BytesSource
 
 

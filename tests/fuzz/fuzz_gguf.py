@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it also 
 from tests.containers._gguf import ARR, BOOL, I16, STR, File, Item, Tensor, good
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.containers import gguf
 from weighbridge.containers.base import Index, check_regions
+from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import harness
 
-from weighbridge.containers import imatrix
+from weighbridge.containers.ggml import imatrix
 from weighbridge.io.source import BytesSource
 
 

@@ -8,8 +8,8 @@ import harness
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.spec import Spec
-from weighbridge.containers import npy
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.numpy import npy
 from weighbridge.io.source import BytesSource
 
 

@@ -12,8 +12,8 @@ import harness
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
-from weighbridge.containers import npz
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.numpy import npz
 from weighbridge.io.source import BytesSource
 
 

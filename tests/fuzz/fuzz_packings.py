@@ -18,7 +18,7 @@ from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
 from weighbridge.packings import groups, unpack
-from weighbridge.tensors.nodes import Node, Packed, Stored
+from weighbridge.tensors.nodes import Node, QuantizedTensor, Stored
 
 NOTHING = BytesSource(b"")
 
@@ -34,7 +34,7 @@ def target(data: bytes) -> None:
     config = said["config"] if isinstance(said.get("config"), dict) else {}
     assert set(groups(nodes, config)) <= set(nodes)
     for name, node in unpack(nodes, config).items():
-        if isinstance(node, Packed):
+        if isinstance(node, QuantizedTensor):
             bits = 8 * sum(part.spec.nbytes for part in node.parts.values()) if hasattr(node, "parts") else None
             assert all(n >= 0 for n in node.spec.shape), name
             assert bits is None or node.spec.elements <= bits, f"{name}: {node.spec.elements} of {bits} bits"

@@ -12,8 +12,8 @@ import sys
 
 import harness
 
-from weighbridge.models.meta.tokenizer import from_gguf, from_hf, to_gguf, to_hf
-from weighbridge.models.meta.tokenizer.pretokenizer import known
+from weighbridge.models.tokenizer import from_gguf, from_hf, to_gguf, to_hf
+from weighbridge.models.tokenizer.pretokenizer import known
 
 WORDS = [b"ab", b"abc", b" a", b"aa", b"aaaa", b"\xc3\xa9"]
 ADDED = {"262": {"content": "[BOS]", "special": True}, "263": {"content": "[EOS]", "special": True}}

@@ -10,8 +10,8 @@ from tests.containers.safetensors_cases import CASES
 from weighbridge.base.dtypes import RANK, dtype
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import safetensors
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import BytesSource
 
 

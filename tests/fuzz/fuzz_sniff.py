@@ -10,7 +10,7 @@ import sys
 import harness
 from tests.reports import makers
 
-from weighbridge.containers.sniff import TITLES, sniff
+from weighbridge.containers.sniff.detect import TITLES, sniff
 from weighbridge.io.source import BytesSource
 
 

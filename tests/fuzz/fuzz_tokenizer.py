@@ -11,8 +11,8 @@ import sys
 
 import harness
 
-from weighbridge.models.meta.tokenizer import from_gguf, from_hf, to_gguf, to_hf
-from weighbridge.models.meta.tokenizer.sentencepiece import BPE, UNIGRAM, Spm, dump
+from weighbridge.models.tokenizer import from_gguf, from_hf, to_gguf, to_hf
+from weighbridge.models.tokenizer.sentencepiece import BPE, UNIGRAM, Spm, dump
 
 SETTINGS = json.dumps(
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": "{{ x }}"}

@@ -10,8 +10,9 @@ import zipfile
 import harness
 
 from weighbridge.base.limits import MIB
-from weighbridge.containers import torch_legacy, torch_zip
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.torch import legacy as torch_legacy
+from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
 
 _TREE = b"\x80\x02}(X\1\0\0\0a%sX\1\0\0\0b%sX\1\0\0\0n]K\1au."

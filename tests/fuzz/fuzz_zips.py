@@ -13,7 +13,7 @@ import harness
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
-from weighbridge.containers import zips
+from weighbridge.containers.archive import zip as zips
 from weighbridge.io.source import BytesSource
 
 # What zipfile raises for what it doesn't read; its own view is then none.

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weighbridge.io import unpack
+from weighbridge.io import decompress as unpack
+from weighbridge.io.decompress import UnpackSource, codec_of
 from weighbridge.io.source import BytesSource
-from weighbridge.io.unpack import UnpackSource, codec_of
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda d: gzip.compress(d, mtime=0),

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.native import native
-from weighbridge.tensors import kernels, reference
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import simple as reference
 
 Floats = NDArray[np.float32]
 LEVELS: Final = tuple(native.levels()) if native else ()

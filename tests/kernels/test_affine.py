@@ -10,7 +10,8 @@ from tests.kernels.data import LEVELS, numbers, running
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors import kernels, reference
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import simple as reference
 
 TYPES = ["F16", "BF16", "F32"]
 GROUPS = [32, 64, 128]

@@ -9,7 +9,8 @@ from tests.kernels.data import LEVELS, SETS, around_e4m3_scales, around_powers_o
 
 from weighbridge.base.dtypes import BY_NAME, Q4_0, Q8_0, TABLE, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors import codecs, kernels
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import registry as codecs
 
 # What can be written, and the largest error in steps of a block's spread (see below).
 STEPS = {

@@ -14,7 +14,8 @@ from tests.kernels.data import LEVELS, boundaries, numbers, random_bits, running
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, F64
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors import kernels, reference
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import simple as reference
 
 NARROW = [name for name, scalar in reference.SCALAR.items() if scalar.itemsize <= 2]
 EIGHT = [name for name in NARROW if reference.SCALAR[name].itemsize == 1]

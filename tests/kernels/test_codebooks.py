@@ -19,16 +19,14 @@ from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.native import native
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import (
-    codecs,
-    kernels,
-    neighbours,
-    reference_iq,
-    reference_iq1encode,
-    reference_iqencode,
-)
-from weighbridge.tensors.compute import Encode
+from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import Const
+from weighbridge.tensors.nodes.compute import Encode
+from weighbridge.tensors.reference import iq1_encode as reference_iq1encode
+from weighbridge.tensors.reference import iq23_encode as reference_iqencode
+from weighbridge.tensors.reference import iquants as reference_iq
+from weighbridge.tensors.reference import lattice_neighbours as neighbours
+from weighbridge.tensors.reference import registry as codecs
 
 NAMES = ggml.STOPPING
 WAYS = [(name, how) for name in NAMES for how in (None, *WEIGHTS) if how or BY_NAME[name].importance != "required"]

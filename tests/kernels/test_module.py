@@ -14,7 +14,8 @@ from tests.kernels.data import LEVELS, numbers, running
 from weighbridge.base import native as door
 from weighbridge.base.dtypes import BY_NAME, F16, F32, Q8_0
 from weighbridge.base.errors import UsageError
-from weighbridge.tensors import codecs, kernels
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import registry as codecs
 
 native = door.native
 needs_native = pytest.mark.skipif(native is None, reason="the extension isn't built")

@@ -15,18 +15,16 @@ from tests.kernels.ggml import STOPPING
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.native import native
-from weighbridge.tensors import (
-    codecs,
-    grids,
-    reference,
-    reference_iq,
-    reference_iq4encode,
-    reference_k,
-    reference_kencode,
-    reference_low,
-    reference_search,
-    reference_weighted,
-)
+from weighbridge.tensors.reference import grids
+from weighbridge.tensors.reference import iq4_encode as reference_iq4encode
+from weighbridge.tensors.reference import iquants as reference_iq
+from weighbridge.tensors.reference import kquants as reference_k
+from weighbridge.tensors.reference import kquants_encode as reference_kencode
+from weighbridge.tensors.reference import lowbit as reference_low
+from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference import search as reference_search
+from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import weighted as reference_weighted
 
 pytestmark = [pytest.mark.mutation, pytest.mark.skipif(native is None, reason="the extension isn't built")]
 

@@ -12,9 +12,9 @@ from tests.kernels.data import SETS, Floats, numbers
 from weighbridge.base.dtypes import BF16, BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import codecs
-from weighbridge.tensors.compute import CastReport, Encode
 from weighbridge.tensors.nodes import Const, cast
+from weighbridge.tensors.nodes.compute import CastReport, Encode
+from weighbridge.tensors.reference import registry as codecs
 
 # On IQ types llama.cpp may abort the process: they have tests of their own.
 NAMES = [name for name, block in codecs.BLOCKS.items() if block.encode and not name.startswith("IQ")]

@@ -11,8 +11,10 @@ from tests.kernels.data import LEVELS, running
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.native import native
-from weighbridge.tensors import kernels, reference, reference_regroup
-from weighbridge.tensors.reference_regroup import FORMS
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import regroup as reference_regroup
+from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference.regroup import FORMS
 
 JOINED = [name for name, form in FORMS.items() if form.stored]
 SIMPLE = [name for name in JOINED if FORMS[name].parameter == "F16"]

@@ -12,8 +12,9 @@ from tests.kernels.data import LEVELS, boundaries, numbers, running
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.native import native
-from weighbridge.tensors import kernels, reference_rounding
-from weighbridge.tensors.reference_rounding import RULES
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import rounding as reference_rounding
+from weighbridge.tensors.reference.rounding import RULES
 
 KINDS = ["normal", "wide", "nan and inf", "halves", "below halves", "denormal", "signed zero", "huge", "bits"]
 # columns, width: one for a row, several, the last of them short

@@ -8,7 +8,9 @@ from tests.kernels.data import LEVELS, numbers, random_bits, running
 
 from weighbridge.base.dtypes import BY_NAME, F32, F64
 from weighbridge.base.errors import UsageError
-from weighbridge.tensors import codecs, kernels, reference
+from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference import simple as reference
 
 RNG = np.random.default_rng(9)
 

@@ -15,9 +15,10 @@ from tests.kernels.data import LEVELS, SETS, Floats, numbers, running
 from weighbridge.base.dtypes import BY_NAME, F32, TABLE, DType
 from weighbridge.base.errors import UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import codecs, kernels
-from weighbridge.tensors.compute import Encode
+from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import Const
+from weighbridge.tensors.nodes.compute import Encode
+from weighbridge.tensors.reference import registry as codecs
 
 WEIGHTED = list(codecs.WEIGHTED)
 STEADY = [name for name in WEIGHTED if name not in ggml.STOPPING]  # the others: test_codebooks.py

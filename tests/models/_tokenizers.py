@@ -18,10 +18,10 @@ from typing import Any
 from tests.oracles import vocabularies
 from tests.oracles.llamacpp import Model
 
-from weighbridge.containers import gguf
-from weighbridge.containers.gguf import KV
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import FileSource
-from weighbridge.models.meta.tokenizer import Kind, TokenType, Vocab, from_gguf, from_hf, to_gguf
+from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_gguf, from_hf, to_gguf
 
 # Spaces, digit runs, emoji, CJK, newline runs, apostrophes, accents (composed), case changes, punctuation, scripts.
 NASTY = (

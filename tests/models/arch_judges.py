@@ -20,8 +20,8 @@ from tests.models.reference_cases import CASES
 
 from weighbridge.base.dtypes import F32
 from weighbridge.models.arch.inherit import resolve
-from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, Sizes, build_family, documents, families
+from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.nodes import Node, const
 
 Arrays = dict[str, np.ndarray]

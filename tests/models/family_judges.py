@@ -21,13 +21,13 @@ from tests.oracles.families import CASES, UNSAID
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch import keyed
+from weighbridge.models.arch import kv_tensors as keyed
 from weighbridge.models.arch.config import LOCAL_THETA
 from weighbridge.models.arch.expand import applies
-from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, Sizes, families, family_of_gguf
-from weighbridge.models.meta.keys import lookup, table
-from weighbridge.models.meta.table import config_losses, config_to_gguf, facts_losses, gguf_to_config
+from weighbridge.models.arch.write_order import as_read
+from weighbridge.models.config.keys import lookup, table
+from weighbridge.models.config.mapping import config_losses, config_to_gguf, facts_losses, gguf_to_config
 from weighbridge.tensors.nodes import Const, Node, const
 
 FORCED_F32 = {

@@ -15,10 +15,10 @@ from tests.models.arch_judges import JUDGES, array, build, config_of, doc, golde
 from weighbridge.base.dtypes import F32, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, MappingError, Sizes, families, family_of_gguf, family_of_hf
+from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.layouts import (
-    Dealt,
+    InterleaveGroups,
     dealt_order,
     halves_order,
     inverse,
@@ -178,9 +178,9 @@ def test_heads_that_dont_divide_are_refused() -> None:
 def test_dealt_parts_lie_group_by_group_and_come_back() -> None:
     """Two groups of parts of 4, 2 and 6 rows: in each group half of every part."""
     rows = np.arange(12, dtype=np.float32).reshape(12, 1)
-    there = Dealt(2, (4, 2, 6)).apply(const(rows, F32))
+    there = InterleaveGroups(2, (4, 2, 6)).apply(const(rows, F32))
     assert array(there).ravel().tolist() == [0, 1, 4, 6, 7, 8, 2, 3, 5, 9, 10, 11]
-    assert np.array_equal(array(Dealt(2, (4, 2, 6)).undo(there)), rows)
+    assert np.array_equal(array(InterleaveGroups(2, (4, 2, 6)).undo(there)), rows)
     for groups, heights in ((0, (2,)), (2, (4, 3))):
         with pytest.raises(FormatError, match="groups don't divide"):
             dealt_order(groups, *heights)

@@ -20,8 +20,8 @@ from weighbridge.base.dtypes import BF16, F32, Q8_0
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.table import families
-from weighbridge.models.meta.keys import from_value, quantile, table
-from weighbridge.models.meta.table import config_to_gguf
+from weighbridge.models.config.keys import from_value, quantile, table
+from weighbridge.models.config.mapping import config_to_gguf
 from weighbridge.tensors.layouts import layout
 from weighbridge.tensors.nodes import Const, const, zeros
 

@@ -10,9 +10,9 @@ from tests.models.family_judges import golden, metadata_of
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.config import of_layers
-from weighbridge.models.arch.make import RESTORED, proportional_factors
+from weighbridge.models.arch.derived import RESTORED, proportional_factors
 from weighbridge.models.arch.table import families
-from weighbridge.models.meta.table import config_to_gguf, gguf_to_config
+from weighbridge.models.config.mapping import config_to_gguf, gguf_to_config
 
 FAMILY = families()["gemma4"]
 BY_LAYER: dict[str, Any] = golden()["gemma4"]["config"]

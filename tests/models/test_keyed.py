@@ -16,8 +16,8 @@ from tests.models.record_families import values
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.keyed import names, of_graph
+from weighbridge.containers.gguf.values import KV
+from weighbridge.models.arch.kv_tensors import names, of_graph
 from weighbridge.models.arch.rows import parse_row
 from weighbridge.models.arch.table import MappingError, families
 from weighbridge.models.checkpoint import open_checkpoint
@@ -48,8 +48,8 @@ def apertus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def edited(gguf: Path, target: Path, **keys: KV | None) -> Path:
     """The GGUF with other keys of the activation; None: without."""
-    from weighbridge.containers.gguf_meta import kvs
-    from weighbridge.containers.gguf_write import layout
+    from weighbridge.containers.gguf.values import kvs
+    from weighbridge.containers.gguf.write import layout
 
     with open_checkpoint(gguf) as model:
         found = {**kvs(model.metadata), **{f"xielu.{k}": v for k, v in keys.items()}}

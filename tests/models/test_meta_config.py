@@ -20,14 +20,14 @@ from tests.models.family_judges import judge_keys, models_of
 from tests.models.reference_cases import CASES, GQA, LLAMA, SMALL, Case
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.arch.make import f32, llama3, llama3_parameters
+from weighbridge.containers.gguf.values import KV
+from weighbridge.models.arch.derived import f32, llama3, llama3_parameters
 from weighbridge.models.arch.table import families, family_of_hf
-from weighbridge.models.meta import keys
-from weighbridge.models.meta.card import read_card, write_card
-from weighbridge.models.meta.general import general_to_gguf
-from weighbridge.models.meta.sentence import pooling_type, sentence_files
-from weighbridge.models.meta.table import HfConfig, assemble, config_losses, config_to_gguf, gguf_to_config
+from weighbridge.models.config import keys
+from weighbridge.models.config.card import read_card, write_card
+from weighbridge.models.config.general import general_to_gguf
+from weighbridge.models.config.mapping import HfConfig, assemble, config_losses, config_to_gguf, gguf_to_config
+from weighbridge.models.config.pooling import pooling_type, sentence_files
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 BERT, FAMILY = families()["bert"], families()["llama"]
@@ -105,7 +105,7 @@ def test_keys_types_values_and_order_are_the_reference_s(name: str) -> None:
 
 def _damaged() -> list[Any]:
     """Every row of keys.toml, wrong in each of its columns."""
-    document = tomllib.loads((resources.files("weighbridge.models.meta") / "keys.toml").read_text())
+    document = tomllib.loads((resources.files("weighbridge.models.config") / "keys.toml").read_text())
     cases = []
     for part in ("key", "sampling"):
         for i, row in enumerate(document[part]):
@@ -145,8 +145,8 @@ def _damaged() -> list[Any]:
 @pytest.mark.parametrize("document", _damaged())
 def test_a_fault_in_a_row_is_seen(document, monkeypatch) -> None:
     wrong = keys.build_table(document)
-    for module in ("keys", "general", "table"):
-        monkeypatch.setattr(f"weighbridge.models.meta.{module}.table", lambda: wrong)
+    for module in ("keys", "general", "mapping"):
+        monkeypatch.setattr(f"weighbridge.models.config.{module}.table", lambda: wrong)
     with pytest.raises((AssertionError, FormatError, UsageError)):
         judge_all()
 

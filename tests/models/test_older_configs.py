@@ -12,7 +12,7 @@ from tests.oracles.families import CASES
 from tests.oracles.models import respelled
 
 from weighbridge.models.arch.table import Family, family_of_hf
-from weighbridge.models.meta.table import config_losses, config_to_gguf
+from weighbridge.models.config.mapping import config_losses, config_to_gguf
 
 pytestmark = pytest.mark.oracle
 transformers = pytest.importorskip("transformers")

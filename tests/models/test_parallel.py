@@ -17,10 +17,10 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.models.arch.table import families, family_of_hf
-from weighbridge.models.parallel import rules as sharing
-from weighbridge.models.parallel.ranks import Ranks
-from weighbridge.models.parallel.rules import RULES
-from weighbridge.models.parallel.shares import Part, Share, shares
+from weighbridge.models.tensor_parallel import partition_rules as sharing
+from weighbridge.models.tensor_parallel.partition import Part, Share, shares
+from weighbridge.models.tensor_parallel.partition_rules import RULES
+from weighbridge.models.tensor_parallel.rank_files import Ranks
 
 BASE = {
     "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,

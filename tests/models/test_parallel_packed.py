@@ -21,9 +21,9 @@ from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch.table import families
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
-from weighbridge.models.parallel.shares import shares
-from weighbridge.packings import axes
-from weighbridge.packings.axes import Along
+from weighbridge.models.tensor_parallel.partition import shares
+from weighbridge.packings import storage_axes as axes
+from weighbridge.packings.storage_axes import AxisUse
 from weighbridge.tensors import nodes as n
 
 F32 = NDArray[np.float32]
@@ -273,6 +273,6 @@ def test_a_form_that_lies_otherwise_is_seen(name: str, source: Any, tmp_path: Pa
 
 def test_a_word_of_another_size_is_seen(source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wb.convert(source("llama"), tmp_path / "packed", to="hf", scheme="gptq")
-    monkeypatch.setattr(axes, "_words", lambda side, *_: Along(side, 16, 1, "a word"))
+    monkeypatch.setattr(axes, "_words", lambda side, *_: AxisUse(side, 16, 1, "a word"))
     with pytest.raises((AssertionError, WeighbridgeError)):
         shared_out(tmp_path / "packed", tmp_path)

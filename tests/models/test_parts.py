@@ -12,9 +12,9 @@ from tests.models.record_families import values
 
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch.order import as_read
 from weighbridge.models.arch.table import Family, MappingError, families
-from weighbridge.models.meta.table import gguf_to_config
+from weighbridge.models.arch.write_order import as_read
+from weighbridge.models.config.mapping import gguf_to_config
 from weighbridge.tensors.nodes import Const, Node, const
 
 GLM, OSS, LLAMA4 = families()["glm4moe"], families()["gpt-oss"], families()["llama4"]

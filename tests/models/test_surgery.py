@@ -16,12 +16,22 @@ from tests.oracles import tree
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.containers.gguf_meta import KV
-from weighbridge.models.surgery import layers, rename, sides
-from weighbridge.models.surgery.layers import GGUF_RULES, GRAPHS, RULES, SILENT, UNROTATED, Layers, gguf_keys, hf_config
-from weighbridge.models.surgery.rename import WRAPPERS, suggestions
-from weighbridge.models.surgery.stack import Stack, find, selection
-from weighbridge.packings import axes
+from weighbridge.containers.gguf.values import KV
+from weighbridge.models.transform import encoder_decoder as sides
+from weighbridge.models.transform import layers, rename
+from weighbridge.models.transform.layer_stack import Stack, find, selection
+from weighbridge.models.transform.layers import (
+    GGUF_RULES,
+    GRAPHS,
+    RULES,
+    SILENT,
+    UNROTATED,
+    Layers,
+    gguf_keys,
+    hf_config,
+)
+from weighbridge.models.transform.rename import WRAPPERS, suggestions
+from weighbridge.packings import storage_axes as axes
 
 COUNT = 8
 KEPT = (1, 2, 4, 5, 6)

@@ -22,7 +22,7 @@ from tests.oracles.vocabularies import text
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import VOCABULARY
-from weighbridge.models.meta.tokenizer import (
+from weighbridge.models.tokenizer import (
     Kind,
     TokenType,
     Vocab,
@@ -33,7 +33,7 @@ from weighbridge.models.meta.tokenizer import (
     to_gguf,
     to_hf,
 )
-from weighbridge.models.meta.tokenizer.sentencepiece import Spm, dump, field_bytes, field_int, parse
+from weighbridge.models.tokenizer.sentencepiece import Spm, dump, field_bytes, field_int, parse
 
 
 def model() -> bytes:

@@ -27,7 +27,7 @@ from tests.models._tokenizers import (
 from tests.oracles import minilm
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.meta.tokenizer import Kind, TokenType, Vocab, from_gguf, from_hf, losses, to_gguf, to_hf
+from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_gguf, from_hf, losses, to_gguf, to_hf
 
 KINDS = ("spm", "spm-json", "bpe", "wordpiece", "t5", "xlmr")
 TEXTS = (*NASTY, "décomposé e\u0301", "<unk> <0x41> ▁ under", "a" * 200, "ab " * 60)

@@ -17,7 +17,7 @@ from tests.models._tokenizers import NASTY, PLAIN, folder_files, llamacpp_ids, r
 from tests.oracles import tree
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.meta.tokenizer import Kind, TokenType, Vocab, from_hf, merges, pretokenizer, to_hf
+from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_hf, merges, pretokenizer, to_hf
 
 GOLDEN = Path(__file__).parent / "golden" / "pretokenizers.txt"
 TABLE = pretokenizer.table()

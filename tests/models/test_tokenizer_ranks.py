@@ -33,19 +33,9 @@ from tests.models.test_tokenizer_pre import characters, published
 from tests.oracles import gguf_file, vocabularies
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.containers import gguf
-from weighbridge.models.meta.tokenizer import (
-    Kind,
-    TokenType,
-    Vocab,
-    from_hf,
-    losses,
-    ranks,
-    tekken,
-    tiktoken,
-    to_gguf,
-    to_hf,
-)
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_hf, losses, tekken, tiktoken, to_gguf, to_hf
+from weighbridge.models.tokenizer import bpe_ranks as ranks
 
 Files = dict[str, Any]
 TEXTS = (*NASTY, "a" * 200, "ab " * 60, " " * 70 + "x", "décomposé e\u0301")

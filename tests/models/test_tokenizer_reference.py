@@ -15,8 +15,8 @@ from tests.models._tokenizers import HEADS, folder_files, reader, write_folder
 from tests.oracles import gguf_file, minilm
 from tests.oracles.vocabularies import BERT_PRE, LLAMA3_PRE, SIZES
 
-from weighbridge.containers import gguf
-from weighbridge.models.meta.tokenizer import Kind, from_hf, to_gguf
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.models.tokenizer import Kind, from_hf, to_gguf
 
 Files = dict[str, Any]  # JSON files as values, others as bytes
 

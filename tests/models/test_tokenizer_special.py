@@ -21,9 +21,9 @@ from tests.models._tokenizers import llamacpp_ids, reading, tokenizers_ids, trai
 from tests.oracles import tree
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.meta.tokenizer import Template, Vocab, from_gguf, gguf_form, to_gguf, to_hf
-from weighbridge.models.meta.tokenizer.files import Folder
-from weighbridge.models.meta.tokenizer.special import normalizer_flags, special, templates
+from weighbridge.models.tokenizer import Template, Vocab, from_gguf, gguf_form, to_gguf, to_hf
+from weighbridge.models.tokenizer.files import Folder
+from weighbridge.models.tokenizer.special import normalizer_flags, special, templates
 
 
 @cache

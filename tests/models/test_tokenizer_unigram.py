@@ -17,7 +17,7 @@ from tests.models._tokenizers import NASTY, folder_files, llamacpp_ids, reading,
 from tests.oracles import vocabularies
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.meta.tokenizer import TokenType, Vocab, from_hf, losses, sentencepiece, to_gguf, to_hf, unigram
+from weighbridge.models.tokenizer import TokenType, Vocab, from_hf, losses, sentencepiece, to_gguf, to_hf, unigram
 
 TEXTS = (*NASTY, "e\u0301 \ufb01 \u2167 \uff21\uff22", "a" * 200, "ab " * 60, "tab\there  and\nthere \u00a0 x ")
 OWN = {"t5": "spiece.model", "xlmr": "sentencepiece.bpe.model"}

@@ -11,7 +11,7 @@ from tests.packings.stored import of_numpy
 
 from weighbridge.tensors.nodes import Node
 
-Codes = NDArray[np.uint32]
+UnpackBits = NDArray[np.uint32]
 
 
 class Made(NamedTuple):
@@ -26,7 +26,7 @@ def down(codes: NDArray[Any], bits: int) -> NDArray[np.int32]:
     return words.sum(axis=1, dtype=np.uint64).astype(np.uint32).view(np.int32)
 
 
-def planar(codes: Codes, bits: int) -> NDArray[np.int32]:
+def planar(codes: UnpackBits, bits: int) -> NDArray[np.int32]:
     """GPTQModel's gptq_p: of 32 rows, the words of the low plane, then those of the next."""
     planes = {3: (2, 1), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1)}[bits]
     chunks = codes.reshape(-1, 32, codes.shape[1])
@@ -80,7 +80,7 @@ def awq(
     )
     scales = rng.normal(0, spread, (inner // group, outer)).astype(np.float16)
 
-    def pack(x: Codes) -> NDArray[np.int32]:
+    def pack(x: UnpackBits) -> NDArray[np.int32]:
         words = np.zeros((len(x), x.shape[1] // 8), np.uint32)
         for nibble, output in enumerate(order):
             words |= x[:, output::8] << np.uint32(4 * nibble)

@@ -12,20 +12,21 @@ from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import F16, Q4_0, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings import regrid, unpack
-from weighbridge.packings.blocks import Q5_0
+from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import unpack
+from weighbridge.packings.ggml_blocks import Q5_0
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, Packed
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 V2 = {"quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}}
 PLANAR = {"quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq_p"}}
 
 
-def only(tensors: dict[str, Node], config: dict[str, Any] | None = None) -> Packed:
+def only(tensors: dict[str, Node], config: dict[str, Any] | None = None) -> QuantizedTensor:
     found = dict(unpack(tensors, config or {}))
     assert list(found) == ["m.weight"]
     node = found["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     return node
 
 
@@ -127,7 +128,7 @@ def test_row_moves_keep_it_packed() -> None:
     made = makers.gptq(4)
     order = np.arange(96).reshape(2, 48)[:, ::-1].reshape(-1).copy()
     moved = n.gather(only(made.tensors), order)
-    assert isinstance(moved, Packed)
+    assert isinstance(moved, QuantizedTensor)
     np.testing.assert_array_equal(values(n.transcode(moved, Q5_0)), made.values[order])
 
 

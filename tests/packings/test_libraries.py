@@ -12,9 +12,11 @@ import pytest
 from tests.packings.stored import nodes, of_numpy, of_torch, values
 
 from weighbridge.base.dtypes import BY_NAME
-from weighbridge.packings import makers, regrid, unpack
+from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import unpack
+from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, Packed, made, transcode
+from weighbridge.tensors.nodes import Node, QuantizedTensor, made, transcode
 
 for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq"):
     if os.environ.get("CI") != "true" and importlib.util.find_spec(_library) is None:
@@ -248,7 +250,7 @@ def test_ggml_blocks_are_mlx_words_again(mode: str, dtype: str) -> None:
         words, scales = mx.quantize(mx.array(weight().numpy()), mode=mode)
     stored = {"m.weight": of_numpy(np.array(words), "U32"), "m.scales": of_numpy(np.array(scales), "U8")}
     node = only(stored)
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     blocks = transcode(node, BY_NAME[dtype])
     parts = made(blocks, makers.BlocksOf(BY_NAME[dtype]))
     for part, want in (("weight", np.array(words)), ("scales", np.array(scales))):

@@ -12,10 +12,12 @@ from tests.packings.stored import values
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings import makers, regrid, unpack
+from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import unpack
+from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors import reference
-from weighbridge.tensors.nodes import Node, Packed
+from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.reference import simple as reference
 
 mx = pytest.importorskip("mlx.core", reason="MLX WAS NOT COMPARED WITH: install requirements/oracles.txt")
 pytestmark = pytest.mark.oracle
@@ -125,7 +127,7 @@ def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     parts: dict[str, Node] = {f"m.{k}": v for k, v in n.made(blocks, maker).items()}
     told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     node = unpack(parts, told)["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     grid = regrid.as_grid(node)
     assert grid is not None
     assert dtype in grid.packing.blocks
@@ -135,5 +137,5 @@ def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     other = parts["m.biases"].read_all()
     other[-2] ^= 1
     node = unpack({**parts, "m.biases": n.Const(parts["m.biases"].spec, other.tobytes())}, told)["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     assert regrid.as_grid(node) is None

@@ -18,10 +18,18 @@ from tests.packings import test_ternary as ternary
 from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1
-from weighbridge.packings import awq, blocks, gptq, makers, microfloat, planes, rounding, unpack
-from weighbridge.packings import scaled as fp8
-from weighbridge.tensors import bits, codecs, reference_regroup, reference_rounding
+from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.packings import unpack
+from weighbridge.packings.read import awq, gptq, microfloat
+from weighbridge.packings.read import bitplanes as planes
+from weighbridge.packings.read import scaled as fp8
+from weighbridge.packings.write import packers as makers
+from weighbridge.packings.write import rounding
+from weighbridge.tensors import bits
 from weighbridge.tensors import nodes as n
+from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference import regroup as reference_regroup
+from weighbridge.tensors.reference import rounding as reference_rounding
 
 Check = Callable[[], Any]
 

@@ -12,13 +12,13 @@ from tests.packings.stored import of_torch, values
 
 from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import RefusedError
-from weighbridge.conversion import schemes
-from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.schemes import plan as schemes
 from weighbridge.packings import unpack
-from weighbridge.packings.forms import Micro
+from weighbridge.packings.canonical import MXTensor
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.compute import Peak
 from weighbridge.tensors.nodes import Node, walk
+from weighbridge.tensors.nodes.compute import AbsMax
 
 if TYPE_CHECKING:
     import torch
@@ -196,7 +196,7 @@ def test_values_that_are_none_are_refused(scheme: str, value: float) -> None:
     weight = weights(torch.float32, rows=128, columns=128)
     weight[70, 3] = value
     for node in made(scheme, {}, weight).values():
-        below = [x for x in n.walk(node) if isinstance(x, n.Made) and x.maker.quantizes]
+        below = [x for x in n.walk(node) if isinstance(x, n.PackedMember) and x.maker.quantizes]
         if below and node.spec.shape != (1,):
             with pytest.raises(RefusedError, match="m has values that aren't finite"):
                 node.read_all()
@@ -237,7 +237,7 @@ def test_a_plan_asks_a_peak_for_little() -> None:
     nodes = {f"l.{name}_proj.weight": n.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
     work = SimpleNamespace(floats=nodes, scheme=how, draft=SimpleNamespace(notes=[]))
     forms = schemes._rounded(work, list(nodes))  # type: ignore[arg-type]
-    overall = [form.overall for form in forms.values() if isinstance(form, Micro) and form.overall is not None]
-    q, k, v, o = (next(x for x in walk(node) if isinstance(x, Peak)) for node in overall)
+    overall = [form.overall for form in forms.values() if isinstance(form, MXTensor) and form.overall is not None]
+    q, k, v, o = (next(x for x in walk(node) if isinstance(x, AbsMax)) for node in overall)
     assert q is k is v is not o
     assert (len(q.over), len(o.over)) == (3, 1)

@@ -14,7 +14,7 @@ from tests.packings.stored import of_numpy, values
 from weighbridge.base.errors import FormatError
 from weighbridge.packings import unpack
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, Packed
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 TYPES = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz}
 
@@ -79,7 +79,7 @@ def test_rows_move_with_their_blocks() -> None:
     weight, scale = floats(256, 128).astype(ml_dtypes.float8_e4m3fn), np.abs(floats(2, 1, seed=2))
     node = only({"m.weight": of_numpy(weight, "F8_E4M3"), "m.weight_scale_inv": of_numpy(scale, "F32")})
     lower = n.slice_rows(node, 128, (128, 128))
-    assert isinstance(lower, Packed)
+    assert isinstance(lower, QuantizedTensor)
     np.testing.assert_array_equal(values(lower), values(node)[128:])
 
 

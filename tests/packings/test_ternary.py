@@ -12,18 +12,22 @@ from tests.packings import makers as packed
 from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import BY_NAME, F32
-from weighbridge.conversion import probe, recipe
-from weighbridge.packings import blocks, makers, regrid, unpack
-from weighbridge.packings.affine import Affine
-from weighbridge.packings.grid import Grid
+from weighbridge.conversion import options as recipe
+from weighbridge.conversion.plan import probe
+from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import unpack
+from weighbridge.packings.int_quant import IntQuant
+from weighbridge.packings.read.affine import Affine
+from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, Packed
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 TOLD = {"quantization_config": {"quant_method": "bitnet"}}
 AUTO = {"quantization_config": {"quant_method": "bitnet", "linear_class": "autobitlinear"}}
 
 
-def ggml_values(node: Packed, dtype: Any) -> np.ndarray:
+def ggml_values(node: QuantizedTensor, dtype: Any) -> np.ndarray:
     return ggml.dequantize(dtype, n.transcode(node, dtype).read_all()).reshape(node.spec.shape)
 
 
@@ -55,7 +59,7 @@ def test_bitnet_in_blocks(scale: float, code: int) -> None:
     raw[:7] = raw[:7] & 0xFC | code
     tensors = {**made.tensors, "m.weight": of_numpy(raw.reshape(24, 256), "U8")}
     node = unpack(tensors, TOLD)["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     block, why = probe.block_for(node, recipe.EXACT_BLOCKS)
     assert block is blocks.Q2_0
     assert bool(why) == (scale == 1.7)
@@ -67,19 +71,19 @@ def test_bitnet_in_blocks(scale: float, code: int) -> None:
 @pytest.mark.parametrize("columns", [32, 96])
 def test_rows_of_no_whole_blocks_take_the_next_type(columns: int) -> None:
     node = unpack(packed.bitnet(inner=columns).tensors, TOLD)["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     assert probe.block_for(node, recipe.EXACT_BLOCKS) == (BY_NAME["Q4_0"], "")
     np.testing.assert_array_equal(ggml_values(node, BY_NAME["Q4_0"]), values(node))
 
 
-def affine(bits: int, group: int, scales: np.ndarray, biases: np.ndarray, kind: str) -> Packed:
+def affine(bits: int, group: int, scales: np.ndarray, biases: np.ndarray, kind: str) -> QuantizedTensor:
     """MLX affine of random codes; [4, groups] of parameters."""
     words = np.random.default_rng(bits).integers(0, 1 << 32, (4, scales.shape[1] * group * bits // 32), np.uint32)
     parts: dict[str, Node] = {"m.weight": of_numpy(words, "U32")}
     for name, part in (("scales", scales), ("biases", biases)):
         parts[f"m.{name}"] = n.cast(n.const(part.astype(np.float32), F32), BY_NAME[kind])
     node = unpack(parts, {"quantization": {"bits": bits, "group_size": group}})["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     return node
 
 
@@ -137,10 +141,10 @@ def test_ternary_blocks_are_q2_0_by_way_of_mlx(name: str) -> None:
     maker = makers.BlocksOf(dtype)
     parts = {f"m.{k}": v for k, v in n.made(source, maker).items()}
     node = unpack(parts, {"quantization": {"bits": 2, "group_size": 128}})["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     assert node.packing == Affine(2, 128, BY_NAME["F16"])
     np.testing.assert_array_equal(values(node), ggml.dequantize(dtype, source.read_all()).reshape(x.shape))
     grid = regrid.as_grid(node)
     assert grid is not None
-    assert isinstance(grid.packing, Grid)
+    assert isinstance(grid.packing, IntQuant)
     np.testing.assert_array_equal(ggml_values(grid, blocks.Q2_0), values(node))

@@ -15,7 +15,8 @@ from tests.packings.stored import of_torch, values
 
 import weighbridge
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings import torchao, unpack
+from weighbridge.packings import unpack
+from weighbridge.packings.read import torchao
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node
 

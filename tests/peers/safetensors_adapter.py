@@ -19,8 +19,8 @@ import weighbridge
 from weighbridge.base.dtypes import BY_SAFETENSORS
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import safetensors
 from weighbridge.containers.base import Layout
+from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.sink import Sink
 from weighbridge.io.source import BytesSource
 

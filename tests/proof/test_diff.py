@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weighbridge
-from weighbridge.reports.diff import diff
+from weighbridge.reports.diff.report import diff
 
 
 @pytest.mark.oracle

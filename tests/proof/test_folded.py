@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weighbridge import api
-from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.conversion.options import ConvertOptions
 
 pytestmark = pytest.mark.oracle
 

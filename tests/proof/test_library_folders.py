@@ -23,11 +23,11 @@ import weighbridge
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 Tensor = Any
 # What a library makes of a weight: its tensors by their names behind the module's, and the values that it unpacks.
-Packed = tuple[dict[str, Tensor], Tensor]
+QuantizedTensor = tuple[dict[str, Tensor], Tensor]
 
 
-def bitsandbytes(kind: str, nested: bool) -> Callable[[Tensor], Packed]:
-    def pack(weight: Tensor) -> Packed:
+def bitsandbytes(kind: str, nested: bool) -> Callable[[Tensor], QuantizedTensor]:
+    def pack(weight: Tensor) -> QuantizedTensor:
         from bitsandbytes import functional as bnb
 
         codes, state = bnb.quantize_4bit(weight, quant_type=kind, compress_statistics=nested, blocksize=64)
@@ -37,7 +37,7 @@ def bitsandbytes(kind: str, nested: bool) -> Callable[[Tensor], Packed]:
     return pack
 
 
-def int8(weight: Tensor) -> Packed:
+def int8(weight: Tensor) -> QuantizedTensor:
     import torch
     from bitsandbytes import functional as bnb
 
@@ -46,8 +46,8 @@ def int8(weight: Tensor) -> Packed:
     return parts, bnb.int8_vectorwise_dequant(codes, scales)
 
 
-def hqq(bits: int, axis: int) -> Callable[[Tensor], Packed]:
-    def pack(weight: Tensor) -> Packed:
+def hqq(bits: int, axis: int) -> Callable[[Tensor], QuantizedTensor]:
+    def pack(weight: Tensor) -> QuantizedTensor:
         import torch
         from hqq.core.quantize import Quantizer
 
@@ -61,25 +61,25 @@ def hqq(bits: int, axis: int) -> Callable[[Tensor], Packed]:
     return pack
 
 
-def compressed(form: str, arguments: dict[str, Any]) -> Callable[[Tensor], Packed]:
+def compressed(form: str, arguments: dict[str, Any]) -> Callable[[Tensor], QuantizedTensor]:
     return lambda weight: rounded.compressed(form, arguments, weight)
 
 
-def mxfp4(weight: Tensor) -> Packed:
+def mxfp4(weight: Tensor) -> QuantizedTensor:
     import torch
 
     arguments = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": torch.uint8}
     return rounded.compressed("mxfp4-pack-quantized", arguments, weight)
 
 
-def deepseek(weight: Tensor) -> Packed:
+def deepseek(weight: Tensor) -> QuantizedTensor:
     """Compressed-tensors' blocks under DeepSeek's name of the scales, which are multiplied as well."""
     parts, values = rounded.compressed("float-quantized", BLOCKS, weight)
     return {"weight": parts["weight"], "weight_scale_inv": parts["weight_scale"].float()}, values
 
 
-def torchao(bits: int) -> Callable[[Tensor], Packed]:
-    def pack(weight: Tensor) -> Packed:
+def torchao(bits: int) -> Callable[[Tensor], QuantizedTensor]:
+    def pack(weight: Tensor) -> QuantizedTensor:
         import torch
         from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
         from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
@@ -98,7 +98,7 @@ GROUP = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
 ROWS = {"num_bits": 8, "type": "float", "strategy": "channel"}
 BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
 # The library -> how it packs, its config, and the types that the linear layers have in the GGUF.
-LIBRARIES: dict[str, tuple[Callable[[Tensor], Packed], dict[str, Any], set[str]]] = {
+LIBRARIES: dict[str, tuple[Callable[[Tensor], QuantizedTensor], dict[str, Any], set[str]]] = {
     "bitsandbytes nf4": (bitsandbytes("nf4", False), {"quant_method": "bitsandbytes"}, {"F16"}),
     "bitsandbytes fp4": (bitsandbytes("fp4", False), {"quant_method": "bitsandbytes"}, {"F16"}),
     "bitsandbytes nested": (bitsandbytes("nf4", True), {"quant_method": "bitsandbytes"}, {"F16"}),

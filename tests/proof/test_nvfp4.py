@@ -161,9 +161,9 @@ def scaled(columns: int = 64) -> Any:
 def test_only_where_llama_cpp_multiplies_with_it() -> None:
     """Elsewhere the scale has no place, and rounding isn't a way either: the values would be others by its factor."""
     from weighbridge.base.dtypes import F16
-    from weighbridge.conversion import build
-    from weighbridge.conversion.recipe import ConvertOptions
-    from weighbridge.packings import ggml
+    from weighbridge.conversion.options import ConvertOptions
+    from weighbridge.conversion.plan import build
+    from weighbridge.packings.read import ggml
 
     for name in ggml.SCALED:
         parted = ggml.apart("llama", f"blk.0.{name}.weight", scaled())

@@ -20,10 +20,14 @@ from tests.oracles.quantize_cases import MODELS, Case, difference, files_of, our
 import weighbridge
 from weighbridge.base.dtypes import BY_NAME, Kind
 from weighbridge.cli.main import main
-from weighbridge.containers import gguf
-from weighbridge.containers.gguf import KV
-from weighbridge.conversion import forks, layers, mixtures, prepare, quantize_keys
-from weighbridge.conversion import metadata as meta
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.container import KV
+from weighbridge.conversion.gguf import metadata as meta
+from weighbridge.conversion.quantize import ftypes as mixtures
+from weighbridge.conversion.quantize import inputs as prepare
+from weighbridge.conversion.quantize import keys as quantize_keys
+from weighbridge.conversion.quantize import prune_layers as layers
+from weighbridge.conversion.quantize import type_hints as forks
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import kernels
 

@@ -15,8 +15,8 @@ from tests.oracles.case import Case
 from tests.oracles.models import F32
 
 import weighbridge
-from weighbridge.conversion import importance
-from weighbridge.conversion.importance import Entry, Importance
+from weighbridge.conversion.quantize import imatrix as importance
+from weighbridge.conversion.quantize.imatrix import Entry, Importance
 
 pytestmark = [pytest.mark.oracle, pytest.mark.xdist_group("quantized-models")]
 

@@ -20,7 +20,7 @@ from tests.proof.test_packed_sources import SCHEMES, packed_folder
 
 import weighbridge
 from weighbridge.base.dtypes import BY_NAME
-from weighbridge.packings.makers import EXACT
+from weighbridge.packings.write.packers import EXACT
 
 mx = pytest.importorskip("mlx.core", reason="MLX WAS NOT PROVED: install requirements/oracles.txt")
 pytest.importorskip("mlx_lm", reason="MLX WAS NOT PROVED: install requirements/oracles.txt")

@@ -25,13 +25,13 @@ from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.conversion.plan import Plan, PlannedFile, losses_of
-from weighbridge.conversion.run import run
+from weighbridge.conversion.plan.model import Plan, PlannedFile, losses_of
+from weighbridge.conversion.plan.run import run
 from weighbridge.io.source import BytesSource
-from weighbridge.packings.base import Blockless
+from weighbridge.packings.base import NoBlockForm
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.kinds import Bytes, Node, Stored
-from weighbridge.tensors.nodes import Packed
+from weighbridge.tensors.nodes import QuantizedTensor
+from weighbridge.tensors.nodes.base import Bytes, Node, Stored
 
 BUDGET = 256 << 10  # bytes of slabs; every tensor here decodes to several times as much
 SLACK = 192 << 10  # the interpreter's own: thread stacks' Python objects, futures, small arrays
@@ -46,7 +46,7 @@ def floats(part: Bytes, dtype: str, columns: int) -> np.ndarray[Any, Any]:
 
 
 @dataclass(frozen=True)
-class _Packing(Blockless):
+class _Packing(NoBlockForm):
     """The base of the packings below: what decodes, told by `row_map`."""
 
     row_map: Mapping[str, int]
@@ -89,7 +89,7 @@ def gptq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     }
     packing = Gptq(MappingProxyType({"qweight": 1, "qzeros": 8, "scales": 1, "g_idx": 0}), groups)
     want = scales.astype(np.float32)[g_idx] * (codes.astype(np.float32) - zeros[g_idx].astype(np.float32) - 1)
-    return n.decode(Packed(Spec((outer, inner), F32), packing, members)), want.T
+    return n.decode(QuantizedTensor(Spec((outer, inner), F32), packing, members)), want.T
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Fp8Block(_Packing):
         out[:] = (values * np.repeat(scale, 128, axis=1)[rows, :columns]).reshape(-1)
 
 
-def fp8(rng: np.random.Generator) -> tuple[Packed, np.ndarray[Any, Any]]:
+def fp8(rng: np.random.Generator) -> tuple[QuantizedTensor, np.ndarray[Any, Any]]:
     import ml_dtypes
 
     rows, columns = 700, 520  # neither is a multiple of the block
@@ -115,7 +115,7 @@ def fp8(rng: np.random.Generator) -> tuple[Packed, np.ndarray[Any, Any]]:
     members = {"weight": as_stored(weight, BY_NAME["F8_E4M3"]), "scale": as_stored(scale, F32)}
     packing = Fp8Block(MappingProxyType({"weight": 1, "scale": 128}))
     grid = np.repeat(np.repeat(scale, 128, 0), 128, 1)[:rows, :columns]
-    return Packed(Spec((rows, columns), F32), packing, members), weight.astype(np.float32) * grid
+    return QuantizedTensor(Spec((rows, columns), F32), packing, members), weight.astype(np.float32) * grid
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def hqq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
         members: dict[str, Node] = {"weight": packed}
         for m, values in (("scale", scale), ("zero", zero)):
             members[m] = n.slice_rows(as_stored(values, F32, (rows, 1)), i * rows // 2, (rows // 2, 1))
-        halves.append(n.decode(Packed(Spec((rows // 2, group), F32), Plane(each, shift), members)))
+        halves.append(n.decode(QuantizedTensor(Spec((rows // 2, group), F32), Plane(each, shift), members)))
     want = (codes.astype(np.float32) - zero[:, None]) * scale[:, None]
     return n.reshape(n.concat(halves), (outer, inner)), want.reshape(outer, inner)
 
@@ -158,7 +158,7 @@ def bitnet(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     scale, zero = as_stored(np.array([0.37], np.float32), F32), as_stored(np.ones(1, np.float32), F32)
     members: dict[str, Node] = {"weight": packed, "scale": scale, "zero": zero}
     spec = Spec((outer // 4, inner), F32)
-    parts = [n.decode(Packed(spec, Plane(shared, 2 * i, 3), members)) for i in range(4)]
+    parts = [n.decode(QuantizedTensor(spec, Plane(shared, 2 * i, 3), members)) for i in range(4)]
     return n.concat(parts), ((codes.astype(np.float32) - 1) * np.float32(0.37)).reshape(outer, inner)
 
 
@@ -239,7 +239,7 @@ def test_a_budget_below_one_row_is_refused_before_anything_is_written(tmp_path: 
 def test_a_move_aligned_with_the_blocks_keeps_them_packed() -> None:
     packed, want = fp8(np.random.default_rng(6))
     part = n.slice_rows(packed, 128, (256, 520))
-    assert isinstance(part, Packed)
+    assert isinstance(part, QuantizedTensor)
     assert np.array_equal(n.decode(part).read_all().view(np.float32).reshape(256, 520), want[128:384])
 
 
@@ -254,9 +254,9 @@ def test_a_join_of_different_parameters_becomes_a_decode_that_says_why() -> None
     a, b = (fp8(np.random.default_rng(seed))[0] for seed in (7, 8))
     top = n.slice_rows(a, 0, (640, 520))
     joined = n.concat([top, n.slice_rows(b, 0, (128, 520))])
-    assert isinstance(joined, Packed)  # same packing, whole blocks: still packed
+    assert isinstance(joined, QuantizedTensor)  # same packing, whole blocks: still packed
     assert joined.spec.shape == (768, 520)
-    other = Packed(b.spec, Plane(b.packing.row_map), b.members)
+    other = QuantizedTensor(b.spec, Plane(b.packing.row_map), b.members)
     assert "different parameters" in losses_of({"t": n.concat([top, n.slice_rows(other, 0, (128, 520))])})[0].what
 
 
@@ -265,6 +265,6 @@ def test_gathering_whole_blocks_keeps_them_packed_and_single_rows_do_not() -> No
     whole = n.slice_rows(packed, 0, (640, 520))
     order = np.arange(640).reshape(5, 128)[[3, 0, 4, 1, 2]].reshape(-1)
     moved = n.gather(whole, order)
-    assert isinstance(moved, Packed)
+    assert isinstance(moved, QuantizedTensor)
     assert np.array_equal(n.decode(moved).read_all().view(np.float32).reshape(640, 520), want[:640][order])
     assert losses_of({"t": n.gather(whole, order[::-1].copy())})

@@ -11,7 +11,7 @@ from tests.property.trees import MOVED, Tree, stored, trees
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UsageError
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.kinds import Node, Stored
+from weighbridge.tensors.nodes.base import Node, Stored
 
 
 @given(trees())

@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q4_0, Q4_1, Q8_0, U32, DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.conversion import recipe
-from weighbridge.conversion.plan import losses_of
-from weighbridge.conversion.probe import block_for
+from weighbridge.conversion import options as recipe
+from weighbridge.conversion.plan.model import losses_of
+from weighbridge.conversion.plan.probe import block_for
 from weighbridge.packings import unpack
-from weighbridge.tensors import kernels, reference
+from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, Packed
+from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.reference import simple as reference
 
 
 def fits(node: Node) -> DType | None:
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     block, why = block_for(node, recipe.EXACT_BLOCKS)
     return None if why else block
 
@@ -62,7 +63,7 @@ def decoded(node: Node) -> NDArray[np.float32]:
 def test_affine_comes_back_within_a_step(bits: int, group: int, seed: int) -> None:
     x = values(seed, 6, 2 * group)
     node = unpack(packed(x, bits, group), config(bits, group))["m.weight"]
-    assert isinstance(node, Packed)
+    assert isinstance(node, QuantizedTensor)
     spread = np.ptp(x.reshape(-1, group), axis=1)[:, None]
     error = np.abs(decoded(node) - x).reshape(-1, group)
     # The scale is changed so that the end of larger magnitude is exact; the other end may be a step out of reach.
@@ -134,12 +135,12 @@ def test_ggml_reads_our_q4_1_as_we_do() -> None:
 def test_moves_and_joins_keep_affine_packed_and_exact() -> None:
     a, b = (unpack(packed(values(s, 6, 128), 4, 64, F16), config(4, 64))["m.weight"] for s in (5, 6))
     joined = n.gather(n.concat([a, b]), np.arange(12)[::-1].copy())
-    assert isinstance(joined, Packed)
+    assert isinstance(joined, QuantizedTensor)
     assert np.array_equal(decoded(joined), np.concatenate([decoded(a), decoded(b)])[::-1])
     part = n.slice_rows(joined, 3, (5, 128))
-    assert isinstance(part, Packed)
+    assert isinstance(part, QuantizedTensor)
     assert np.array_equal(decoded(part), decoded(joined)[3:8])
-    assert isinstance(n.stack([a, b]), Packed)
+    assert isinstance(n.stack([a, b]), QuantizedTensor)
 
 
 @pytest.mark.parametrize(("bits", "group"), [(8, 64), (4, 32)])
@@ -147,7 +148,7 @@ def test_joining_other_parameters_decodes_and_says_why(bits: int, group: int) ->
     a = unpack(packed(values(5, 6, 128), 4, 64, F16), config(4, 64))["m.weight"]
     b = unpack(packed(values(6, 6, 128), bits, group, F16), config(bits, group))["m.weight"]
     joined = n.concat([a, b])
-    assert not isinstance(joined, Packed)
+    assert not isinstance(joined, QuantizedTensor)
     assert np.array_equal(joined.read_all().view(np.float32).reshape(12, 128), np.concatenate([decoded(a), decoded(b)]))
     assert "different parameters" in losses_of({"t": joined})[0].what
 

@@ -14,7 +14,7 @@ from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.kinds import Node, Stored
+from weighbridge.tensors.nodes.base import Node, Stored
 
 #: dtypes of moves: one-byte to eight-byte atoms, two block types
 MOVED = ("U8", "F16", "F32", "F64", "Q8_0", "Q4_0", "F4")

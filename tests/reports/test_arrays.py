@@ -11,8 +11,8 @@ import pytest
 
 from weighbridge.reports import get
 from weighbridge.reports.anatomy import anatomy
-from weighbridge.reports.inspect import inspect
-from weighbridge.reports.verify import verify
+from weighbridge.reports.inspect.report import inspect
+from weighbridge.reports.verify.report import verify
 
 RNG = np.random.default_rng(11)
 ARRAYS = {

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
-from weighbridge.reports import diff as reports
-from weighbridge.reports.diff import Diff, diff
+from weighbridge.reports.diff import report as reports
+from weighbridge.reports.diff.report import Diff, diff
 
 Arrays = dict[str, NDArray[Any]]
 

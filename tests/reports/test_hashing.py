@@ -18,7 +18,8 @@ import pytest
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.reports import hashing, manifests
+from weighbridge.reports.hash import checksum_files as manifests
+from weighbridge.reports.hash import digests as hashing
 
 TENSORS: dict[str, Any] = {
     "w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float16), "i": np.arange(3),

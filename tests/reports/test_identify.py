@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.reports import makers as m
 
-from weighbridge.containers.sniff import TITLES
+from weighbridge.containers.sniff.detect import TITLES
 from weighbridge.reports.identify import FOLDERS, PROMISES, identify, name_lies
 
 WEIGHTS = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "pt"})

@@ -16,11 +16,12 @@ from tests.reports import makers as m
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.base import Entry
-from weighbridge.reports import counting, facts
-from weighbridge.reports.counting import Told
-from weighbridge.reports.inspect import inspect, short
+from weighbridge.reports.inspect import model_info as facts
+from weighbridge.reports.inspect import parameter_count as counting
+from weighbridge.reports.inspect.parameter_count import Told
+from weighbridge.reports.inspect.report import inspect, short
+from weighbridge.reports.inspect.tree import grow, lines
 from weighbridge.reports.select import FIELDS, Selection, select
-from weighbridge.reports.tree import grow, lines
 
 # ---- parameters of packed weights ----
 
@@ -391,7 +392,7 @@ def test_the_tree_shown_unasked_is_bounded(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_limit_makes_no_rows_beyond_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighbridge.reports import inspect as reports
+    from weighbridge.reports.inspect import report as reports
 
     file = tmp_path / "x.safetensors"
     file.write_bytes(m.safetensors({f"t{i:02}": ("F32", (1,)) for i in range(30)}))

@@ -13,7 +13,7 @@ from tests.oracles import quantize_cases
 import weighbridge
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.main import main
-from weighbridge.reports.quality import Report
+from weighbridge.reports.diff.quality import Report
 
 pytest.importorskip("gguf")
 

@@ -14,13 +14,21 @@ from tests.reports import makers as m
 from weighbridge.cli.main import main
 from weighbridge.cli.render import plain
 from weighbridge.containers.base import Finding
-from weighbridge.conversion import importance_report, strip, surgery
-from weighbridge.models.parallel import ranks
-from weighbridge.models.surgery import base as operations
-from weighbridge.models.surgery import rename
-from weighbridge.reports import anatomy, facts, get, hashing, identify, inspect, manifests, schemes, verify
+from weighbridge.conversion import transform as surgery
+from weighbridge.conversion.checkpoint import strip
+from weighbridge.conversion.quantize import imatrix_report as importance_report
+from weighbridge.models.tensor_parallel import rank_files as ranks
+from weighbridge.models.transform import base as operations
+from weighbridge.models.transform import rename
+from weighbridge.reports import anatomy, get, identify
+from weighbridge.reports.hash import checksum_files as manifests
+from weighbridge.reports.hash import digests as hashing
+from weighbridge.reports.inspect import model_info as facts
+from weighbridge.reports.inspect import report as inspect
+from weighbridge.reports.inspect import schemes
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
+from weighbridge.reports.verify import report as verify
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
 CLASSES: dict[tuple[str, str], type] = {
@@ -51,7 +59,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("scan", ""): scan.ScanReport,
     ("scan", "scanned file"): scan.FileReport,
     ("scan", "scan finding"): scan.Finding,
-    ("scan", "not looked into"): scan.NotLookedInto,
+    ("scan", "not looked into"): scan.Skipped,
     ("strip", ""): strip.StripReport,
     ("strip", "dropped part"): strip.Dropped,
     ("surgery", ""): surgery.SurgeryReport,

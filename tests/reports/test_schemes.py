@@ -14,8 +14,8 @@ from tests.reports import bad_packings
 from tests.reports import makers as m
 
 from weighbridge.cli.main import main
-from weighbridge.reports.inspect import Report, inspect
-from weighbridge.reports.schemes import _ranges
+from weighbridge.reports.inspect.report import Report, inspect
+from weighbridge.reports.inspect.schemes import _ranges
 
 LAYERS = 6
 

@@ -20,10 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reports import makers as m
 
-from weighbridge.containers import REGISTRY, sniff_archive, sniff_binary
-from weighbridge.containers.sniff import MAGICS, RECOGNISERS, TITLES, sniff
-from weighbridge.containers.sniff_base import Identity, Probe
-from weighbridge.containers.sniff_names import ADAPTERS, FAMILIES, PACKINGS
+from weighbridge.containers import REGISTRY
+from weighbridge.containers.sniff import archive as sniff_archive
+from weighbridge.containers.sniff import binary as sniff_binary
+from weighbridge.containers.sniff.detect import MAGICS, RECOGNISERS, TITLES, sniff
+from weighbridge.containers.sniff.probe import Identity, Probe
+from weighbridge.containers.sniff.tensor_names import ADAPTERS, FAMILIES, PACKINGS
 from weighbridge.io.source import BytesSource
 
 
@@ -352,7 +354,7 @@ def test_hostile_bytes_take_no_time(data: bytes) -> None:
 
 def test_every_recogniser_is_needed() -> None:
     """Without any one of them some row is told wrongly."""
-    import weighbridge.containers.sniff as module
+    import weighbridge.containers.sniff.detect as module
 
     samples = [row[1] for row in ROWS if isinstance(row[1], bytes)]
     verdicts = [what(data) for data in samples]

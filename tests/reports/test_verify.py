@@ -22,13 +22,15 @@ from tests.reports import makers as m
 
 from weighbridge.containers import REGISTRY
 from weighbridge.containers.base import Severity
-from weighbridge.conversion.edit import journal_of
+from weighbridge.conversion.edit.plan import journal_of
 from weighbridge.io.sink import Sink
-from weighbridge.reports import verify as module
-from weighbridge.reports import verify_packing, verify_rules, verify_values
 from weighbridge.reports.identify import identify
-from weighbridge.reports.inspect import inspect
-from weighbridge.reports.verify import RULES, Report, failed, verify
+from weighbridge.reports.inspect.report import inspect
+from weighbridge.reports.verify import packing as verify_packing
+from weighbridge.reports.verify import report as module
+from weighbridge.reports.verify import rules as verify_rules
+from weighbridge.reports.verify import values as verify_values
+from weighbridge.reports.verify.report import RULES, Report, failed, verify
 
 Break = Callable[[Path], Path | None]
 TOKENIZER = {

@@ -9,9 +9,9 @@ import pytest
 from tests.reports import bad_packings
 from tests.reports.bad_packings import BAD, GOOD, P
 
-from weighbridge.reports import verify as module
-from weighbridge.reports import verify_packing
-from weighbridge.reports.verify import RULES, Report, verify
+from weighbridge.reports.verify import packing as verify_packing
+from weighbridge.reports.verify import report as module
+from weighbridge.reports.verify.report import RULES, Report, verify
 
 OURS = {rule.id for rule in (*verify_packing.RULES, *verify_packing.VALUE_RULES)}
 

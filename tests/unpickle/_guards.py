@@ -15,11 +15,11 @@ from types import CodeType, FunctionType, ModuleType
 
 
 def _ends(node: ast.stmt) -> bool:
-    """Raises, calls something's `fail`, or returns an `Odd`."""
+    """Raises, calls something's `fail`, or returns an `UnexpectedOpcode`."""
     if isinstance(node, ast.Raise):
         return True
     call = node.value if isinstance(node, ast.Expr | ast.Return) else None
-    return isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("fail", "Odd")
+    return isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("fail", "UnexpectedOpcode")
 
 
 def _guards(tree: ast.Module) -> Iterator[ast.If]:

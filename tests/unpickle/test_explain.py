@@ -15,8 +15,8 @@ import pytest
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.containers import pickles
 from weighbridge.containers.base import check_regions
+from weighbridge.containers.torch import bare_pickle as pickles
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.explain import ACTS, explain
 from weighbridge.unpickle import explain as module
@@ -96,7 +96,7 @@ def test_a_broken_pickle_ends_with_why(data: bytes) -> None:
 
 
 def test_an_anatomy_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weighbridge.containers.torch_entries.PICKLE_REGIONS", 100)
+    monkeypatch.setattr("weighbridge.containers.torch.entries.PICKLE_REGIONS", 100)
     data = pickle.dumps(list(range(1, 400)), 2)
     regions = check_regions(pickles.regions(BytesSource(data)), len(data))
     assert len(regions) == 101

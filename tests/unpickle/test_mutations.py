@@ -19,7 +19,10 @@ from tests.unpickle import test_torch as checkpoints
 from tests.unpickle._guards import guards, without
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.containers import pickles, torch_entries, torch_tar, torch_zip
+from weighbridge.containers.torch import bare_pickle as pickles
+from weighbridge.containers.torch import entries as torch_entries
+from weighbridge.containers.torch import tar as torch_tar
+from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
 from weighbridge.unpickle import legacy, machine, numpy_calls, steps, torch, torch_calls, torch_types, values
 

@@ -18,8 +18,10 @@ import pytest
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_BLOB
-from weighbridge.containers import pickles, torch_tar, torch_zip
 from weighbridge.containers.base import Index, check_regions
+from weighbridge.containers.torch import bare_pickle as pickles
+from weighbridge.containers.torch import tar as torch_tar
+from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
 from weighbridge.unpickle import numpy_calls
 

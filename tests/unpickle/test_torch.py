@@ -18,9 +18,11 @@ import pytest
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.cli.main import main
-from weighbridge.containers import torch_entries, torch_legacy, torch_zip
 from weighbridge.containers.base import check_regions
-from weighbridge.containers.sniff import sniff
+from weighbridge.containers.sniff.detect import sniff
+from weighbridge.containers.torch import entries as torch_entries
+from weighbridge.containers.torch import legacy as torch_legacy
+from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
 
 torch = pytest.importorskip("torch")

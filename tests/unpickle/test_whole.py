@@ -158,7 +158,12 @@ def alone(new: bool) -> Made:
     return data, dict(net.state_dict()), {}
 
 
-SHAPES: dict[str, Callable[[bool], Made]] = {"yolo": yolo, "lightning": lightning, "fairseq": fairseq, "alone": alone}
+SHAPES: dict[str, Callable[[bool], Made]] = {
+    "yolo": yolo,
+    "lightning": lightning,
+    "fairseq": fairseq,
+    "alone": alone,
+}
 
 
 def raw(tensor: Any) -> bytes:

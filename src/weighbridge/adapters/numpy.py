@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes import Node, Packed, Stored
+from weighbridge.tensors.nodes import Node, QuantizedTensor, Stored
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -32,7 +32,7 @@ def to_numpy(node: Node, dtype: DType | None = None) -> NDArray[Any]:
 
     The array is read-only where it is a view of the file (no copy), and the caller's own otherwise.
     """
-    if dtype is None and (isinstance(node, Packed) or node.spec.dtype.numpy is None):
+    if dtype is None and (isinstance(node, QuantizedTensor) or node.spec.dtype.numpy is None):
         dtype = F32
     if dtype is not None:
         node = nodes.cast(node, dtype)

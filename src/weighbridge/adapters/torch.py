@@ -11,7 +11,7 @@ from weighbridge.adapters.numpy import mapped
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes import Node, Packed
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ def to_torch(node: Node, dtype: DType | None = None, device: str | None = None) 
     otherwise. F4 keeps torch's packed shape: two values a byte on the last axis."""
     import torch
 
-    if dtype is None and (isinstance(node, Packed) or node.spec.dtype.torch is None):
+    if dtype is None and (isinstance(node, QuantizedTensor) or node.spec.dtype.torch is None):
         dtype = F32
     if dtype is not None:
         node = nodes.cast(node, dtype)

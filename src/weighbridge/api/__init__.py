@@ -30,22 +30,22 @@ from weighbridge.api.objects import Model, Names, Tensor
 from weighbridge.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.importance_report import Report as ImportanceReport
-    from weighbridge.conversion.plan import Plan
-    from weighbridge.conversion.prepare import QuantizeOptions
-    from weighbridge.conversion.quantize import QuantizePlan
-    from weighbridge.conversion.recipe import ConvertOptions
-    from weighbridge.conversion.run import Progress, Result
-    from weighbridge.conversion.strip import StripReport
-    from weighbridge.conversion.surgery import SurgeryReport
+    from weighbridge.conversion.checkpoint.strip import StripReport
+    from weighbridge.conversion.options import ConvertOptions
+    from weighbridge.conversion.plan.model import Plan
+    from weighbridge.conversion.plan.run import Progress, Result
+    from weighbridge.conversion.quantize.imatrix_report import Report as ImportanceReport
+    from weighbridge.conversion.quantize.inputs import QuantizeOptions
+    from weighbridge.conversion.quantize.plan import QuantizePlan
+    from weighbridge.conversion.transform import SurgeryReport
     from weighbridge.models.checkpoint import Checkpoint
-    from weighbridge.reports.diff import Diff
-    from weighbridge.reports.hashing import HashReport
+    from weighbridge.reports.diff.quality import Report as QualityReport
+    from weighbridge.reports.diff.report import Diff
+    from weighbridge.reports.hash.digests import HashReport
     from weighbridge.reports.identify import Report as IdentifyReport
-    from weighbridge.reports.inspect import Report as InspectReport
-    from weighbridge.reports.quality import Report as QualityReport
+    from weighbridge.reports.inspect.report import Report as InspectReport
     from weighbridge.reports.scan.model import ScanReport
-    from weighbridge.reports.verify import Report as VerifyReport
+    from weighbridge.reports.verify.report import Report as VerifyReport
 
 Path = str | os.PathLike[str]
 
@@ -74,28 +74,28 @@ def identify(path: Path, **options: Any) -> IdentifyReport:
 
 def inspect(path: Path, **options: Any) -> InspectReport:
     """What is inside: summary, tensors, metadata. Reads headers only."""
-    from weighbridge.reports import inspect as reports
+    from weighbridge.reports.inspect import report as reports
 
     return reports.inspect(os.fspath(path), **options)
 
 
 def importance(path: Path, *, model: Path | None = None) -> ImportanceReport:
     """What an importance matrix says of each entry; with `model`, what of it doesn't fit. Errors: FormatError."""
-    from weighbridge.conversion import importance_report
+    from weighbridge.conversion.quantize import imatrix_report as importance_report
 
     return importance_report.about(path, model=model)
 
 
 def verify(path: Path, **options: Any) -> VerifyReport:
     """Everything that is wrong with a file or a model, all findings at once."""
-    from weighbridge.reports import verify as reports
+    from weighbridge.reports.verify import report as reports
 
     return reports.verify(os.fspath(path), **options)
 
 
 def diff(a: Path, b: Path, **options: Any) -> Diff:
     """What differs between two models in whatever form: names, bytes, values after decoding."""
-    from weighbridge.reports import diff as reports
+    from weighbridge.reports.diff import report as reports
 
     return reports.diff(os.fspath(a), os.fspath(b), **options)
 
@@ -114,7 +114,7 @@ def plan(
 ) -> Plan:
     """What `convert` would do, without doing it: files, offsets, memory, losses. `settings` are fields of
     `ConvertOptions` by name."""
-    from weighbridge.conversion.build import build
+    from weighbridge.conversion.plan.build import build
 
     chosen = _options(options, settings)
     return build(_opened(src, chosen), os.fspath(dst), to, chosen)
@@ -132,8 +132,8 @@ def convert(
     """Convert the model at `src` to `dst`; the format follows from `dst`'s extension or `to`. On any error nothing is
     left behind (but for `resume`) and what existed stays. `settings` are fields of `ConvertOptions` by name
     (dtype="q8_0")."""
-    from weighbridge.conversion.build import build
-    from weighbridge.conversion.run import run
+    from weighbridge.conversion.plan.build import build
+    from weighbridge.conversion.plan.run import run
 
     chosen = _options(options, settings)
     with _opened(src, chosen) as model:
@@ -155,8 +155,8 @@ def strip(
 ) -> StripReport:
     """Write the weights of the training checkpoint `src` to `dst`, without optimizer, averages, random states ...; the
     report says what was left out and why. `settings` as in `convert`."""
-    from weighbridge.conversion.run import run
-    from weighbridge.conversion.strip import plan_strip
+    from weighbridge.conversion.checkpoint.strip import plan_strip
+    from weighbridge.conversion.plan.run import run
 
     chosen = _options(options, settings)
     with _opened(src, chosen) as model:
@@ -184,9 +184,9 @@ def rename(
     of `replacing` (pattern of `re`, replacement) replaced, with the prefix `add`, under the `names` of another dialect
     ("hf", "gguf", "mlx", "canonical"), where tensors also lie as that dialect has them. UsageError where two tensors
     would have one name. `settings` as in `convert`."""
-    from weighbridge.conversion.run import run
-    from weighbridge.conversion.surgery import plan_rename
-    from weighbridge.models.surgery.rename import Names as NewNames
+    from weighbridge.conversion.plan.run import run
+    from weighbridge.conversion.transform import plan_rename
+    from weighbridge.models.transform.rename import Names as NewNames
 
     chosen = _options(options, settings)
     stripped = (strip,) if isinstance(strip, str) else tuple(strip)
@@ -216,8 +216,8 @@ def slice(
     """Write a part of the model `src` to `dst`: `layers` and `experts` by number ("0-15", "0,2,4-7", "8-", of two
     stacks "encoder:0-3,decoder:0-1"), tensors by globs. config.json, a GGUF's keys and per-layer arrays are cut with
     them; `renumber` counts layers anew from 0. `settings` as in `convert`."""
-    from weighbridge.conversion.run import run
-    from weighbridge.conversion.surgery import Slice, plan_slice
+    from weighbridge.conversion.plan.run import run
+    from weighbridge.conversion.transform import Slice, plan_slice
 
     chosen = _options(options, settings)
     wanted = Slice(layers, renumber, experts, tuple(keep), tuple(drop))
@@ -234,10 +234,10 @@ def save_checkpoint(path: Path, *, overwrite: bool = False, rng: Any = None, **p
     texts, bytes, tensors and arrays are kept as they are, shared storages shared. `rng=True` saves the random states of
     Python, numpy and torch. UsageError names what is no data."""
     from weighbridge.adapters.state import capture, random_states
-    from weighbridge.conversion.recipe import ConvertOptions
-    from weighbridge.conversion.run import run
-    from weighbridge.conversion.training import folder_plan
-    from weighbridge.models.training import State, file_of
+    from weighbridge.conversion.checkpoint.training import folder_plan
+    from weighbridge.conversion.options import ConvertOptions
+    from weighbridge.conversion.plan.run import run
+    from weighbridge.models.training_state import State, file_of
 
     states = {} if rng is None or rng is False else {"rng": random_states() if rng is True else rng}
     captured = capture({**parts, **states}, file_of)
@@ -250,7 +250,7 @@ def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **int
     into the objects given (`model=model, optimizer=opt` calls their `load_state_dict`); `rng=True` sets the random
     states. Nothing is unpickled. FormatError where the folder is not as it was written."""
     from weighbridge.adapters.state import restore, set_random_states
-    from weighbridge.models.training import read_state
+    from weighbridge.models.training_state import read_state
 
     with read_state(PathOf(path)) as state:
         found: dict[str, Any] = restore(state.value, state.storages, numpy=numpy)
@@ -267,7 +267,7 @@ def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **int
 def hash(paths: Path | Sequence[Path], *, algo: str = "sha256", tensors: bool = False) -> HashReport:
     """Digests of the files at `paths`, those of folders included; with `tensors` of each model's tensors, the same in
     every container, and of all its weights."""
-    from weighbridge.reports.hashing import hash_paths
+    from weighbridge.reports.hash.digests import hash_paths
 
     return hash_paths([paths] if isinstance(paths, str | os.PathLike) else paths, algo=algo, tensors=tensors)
 
@@ -276,8 +276,8 @@ def plan_quantize(
     src: Path, dst: Path, ftype: str = "", *, options: QuantizeOptions | None = None, **settings: Any
 ) -> QuantizePlan:
     """What `quantize` would do, without doing it: the type of each tensor, sizes, what stands in the way."""
-    from weighbridge.conversion.prepare import QuantizeOptions
-    from weighbridge.conversion.quantize import build
+    from weighbridge.conversion.quantize.inputs import QuantizeOptions
+    from weighbridge.conversion.quantize.plan import build
     from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _settings(options or QuantizeOptions(), settings)
@@ -297,9 +297,9 @@ def quantize(
     would write. `ftype`: one of its types, `Q4_K_M` say; none where `target_bpw` or `target_size` is given: then each
     tensor gets the type that serves the whole best at that size. `settings` are fields of `QuantizeOptions` by name
     (imatrix="imatrix.gguf"). On any error nothing is left behind (but for `resume`) and what existed stays."""
-    from weighbridge.conversion.prepare import QuantizeOptions
-    from weighbridge.conversion.quantize import build
-    from weighbridge.conversion.run import run
+    from weighbridge.conversion.plan.run import run
+    from weighbridge.conversion.quantize.inputs import QuantizeOptions
+    from weighbridge.conversion.quantize.plan import build
     from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _settings(options or QuantizeOptions(), settings)
@@ -319,9 +319,9 @@ def quality(
 ) -> QualityReport:
     """How much the GGUF `dst` differs from `src`, of which `quantize` made it with these options: errors tensor by
     tensor, with `imatrix` also weighted by it. Reads every value of both."""
-    from weighbridge.conversion.prepare import QuantizeOptions, prepare
+    from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare
     from weighbridge.models.checkpoint import open_checkpoint
-    from weighbridge.reports.quality import measure
+    from weighbridge.reports.diff.quality import measure
 
     chosen = _settings(options or QuantizeOptions(), settings)
     with open_checkpoint(os.fspath(src)) as model, open_checkpoint(os.fspath(dst)) as made:
@@ -340,14 +340,14 @@ def _opened(src: Path, chosen: ConvertOptions) -> Checkpoint:
 def _model(src: Path, **options: Any) -> Checkpoint:
     """The model at `src`; of a tensor-parallel set all ranks, put together."""
     from weighbridge.models.checkpoint import open_checkpoint
-    from weighbridge.models.parallel import ranks
+    from weighbridge.models.tensor_parallel import rank_files as ranks
 
     files = ranks.find(PathOf(src))
     return ranks.whole(PathOf(src), files) if files else open_checkpoint(os.fspath(src), **options)
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:
-    from weighbridge.conversion.recipe import ConvertOptions
+    from weighbridge.conversion.options import ConvertOptions
 
     return cast("ConvertOptions", _settings(options or ConvertOptions(), settings))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from weighbridge.base.closing import Closing
+from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import dtype as _dtype
 from weighbridge.base.errors import UsageError
 

@@ -1,7 +1,7 @@
 """The one door to the compiled extension, and what stands in for it where there is none.
 
 `native` is the module `weighbridge._native`, or None; then `reason` says why. Numbers fall back to
-`tensors/reference.py` (see `tensors/kernels.py`); the walk over GGUF strings falls back to the functions here, since
+`tensors/reference/` (see `tensors/kernels.py`); the walk over GGUF strings falls back to the functions here, since
 parsers must not load numpy, that over pickles to the abstract machine. Both ways give the same results.
 
 `WEIGHBRIDGE_SIMD` chooses an instruction-set level (baseline, avx2, avx512) or `none` for no extension at all.

@@ -12,16 +12,16 @@ from weighbridge.io.source import Source
 
 REGISTRY: Final = MappingProxyType(
     {
-        "safetensors": "weighbridge.containers.safetensors",
-        "gguf": "weighbridge.containers.gguf",
-        "npz": "weighbridge.containers.npz",
-        "npy": "weighbridge.containers.npy",
-        "torch-zip": "weighbridge.containers.torch_zip",
-        "torch-legacy": "weighbridge.containers.torch_legacy",
-        "torch-tar": "weighbridge.containers.torch_tar",
-        "torchscript": "weighbridge.containers.torch_zip",
-        "pickle": "weighbridge.containers.pickles",
-        "ggml": "weighbridge.containers.ggml",
+        "safetensors": "weighbridge.containers.safetensors.container",
+        "gguf": "weighbridge.containers.gguf.container",
+        "npz": "weighbridge.containers.numpy.npz",
+        "npy": "weighbridge.containers.numpy.npy",
+        "torch-zip": "weighbridge.containers.torch.zip",
+        "torch-legacy": "weighbridge.containers.torch.legacy",
+        "torch-tar": "weighbridge.containers.torch.tar",
+        "torchscript": "weighbridge.containers.torch.zip",
+        "pickle": "weighbridge.containers.torch.bare_pickle",
+        "ggml": "weighbridge.containers.ggml.container",
     }
 )
 
@@ -47,7 +47,7 @@ def format_of(source: Source) -> str:
         return "gguf"
     if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
         return "safetensors"
-    from weighbridge.containers.sniff import sniff
+    from weighbridge.containers.sniff.detect import sniff
 
     found = sniff(source)
     if found.format == "unknown" and (named := _NAMED.get(source.name.rpartition(".")[2])):

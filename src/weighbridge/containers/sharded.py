@@ -26,10 +26,10 @@ import msgspec
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.base.spec import Spec
-from weighbridge.containers import safetensors
 from weighbridge.containers.base import Entry, Finding, Index, Rule, Severity
-from weighbridge.containers.jsonscan import Object, Scanner, Value, kind
 from weighbridge.containers.numbered import numbered, sets
+from weighbridge.containers.safetensors import container as safetensors
+from weighbridge.containers.safetensors.json_scan import Object, Scanner, Value, kind
 from weighbridge.io.source import Source
 
 INDEX_SUFFIX: Final = ".index.json"

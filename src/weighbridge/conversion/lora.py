@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
-from weighbridge.containers.gguf_meta import KV
-from weighbridge.conversion import recipe
-from weighbridge.conversion.draft import Draft, retyped
-from weighbridge.conversion.plan import Loss
-from weighbridge.conversion.recipe import ConvertOptions
+from weighbridge.containers.gguf.values import KV
+from weighbridge.conversion import options as recipe
+from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.plan.builder import PlanBuilder, retyped
+from weighbridge.conversion.plan.model import Loss
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.expand import Place, Sizes
-from weighbridge.models.arch.order import reference_order
 from weighbridge.models.arch.table import Family, family_of_hf, read_family
+from weighbridge.models.arch.write_order import reference_order
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.config import card
+from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.lora import gguf, mlx, pairs, peft
 from weighbridge.models.lora.pairs import Pair
 from weighbridge.models.lora.peft import Adapter
-from weighbridge.models.lora.settle import settled
-from weighbridge.models.meta import card
-from weighbridge.models.meta.general import general_to_gguf
-from weighbridge.models.surgery.base import with_nodes
-from weighbridge.tensors.nodes import Node, Packed, cast, lengthened, low_rank
+from weighbridge.models.lora.resolve_experts import settled
+from weighbridge.models.transform.base import with_nodes
+from weighbridge.tensors.nodes import Node, QuantizedTensor, cast, lengthened, low_rank
 
 STEM: Final = peft.STEM
 # Under whose names experts lie in stacks, which PEFT's `target_parameters` are for.
@@ -68,7 +68,7 @@ def wanted(model: Checkpoint, kind: str) -> bool:
     return form is not None and kind in form.targets
 
 
-def draft(model: Checkpoint, kind: str, options: ConvertOptions) -> Draft:
+def draft(model: Checkpoint, kind: str, options: ConvertOptions) -> PlanBuilder:
     """An adapter in another form."""
     form = _form(model)
     if form is None:
@@ -112,8 +112,10 @@ def _base(model: Checkpoint, adapter: Adapter, options: ConvertOptions) -> _Base
 # ------------------------------------------------------------------------------------------------ to GGUF
 
 
-def _to_gguf(model: Checkpoint, adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> Draft:
-    out, (family, sizes, tied) = Draft({}), base
+def _to_gguf(
+    model: Checkpoint, adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions
+) -> PlanBuilder:
+    out, (family, sizes, tied) = PlanBuilder({}), base
     named = pairs.save(family, "gguf", sizes, roles)
     if tied and (found := next((n for n in ("output.weight", gguf.EMBEDDING) if n in named), None)):
         raise UnsupportedError(
@@ -168,7 +170,7 @@ def _is_table(family: Family, place: Place) -> bool:
     return family.rows[place.roles[0]].kind == "embedding"
 
 
-def _norms(adapter: Adapter, family: Family, sizes: Sizes, out: Draft) -> dict[str, Node]:
+def _norms(adapter: Adapter, family: Family, sizes: Sizes, out: PlanBuilder) -> dict[str, Node]:
     """Norms that were trained whole, which the reference writes and llama.cpp passes over; nothing else has a place."""
     if not adapter.whole:
         return {}
@@ -204,7 +206,7 @@ def _keys(
 # ------------------------------------------------------------------------------------------------ to PEFT
 
 
-def _to_peft(adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> Draft:
+def _to_peft(adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> PlanBuilder:
     family, sizes, _ = base
     if adapter.whole:
         raise UnsupportedError(f"the adapter holds {next(iter(adapter.whole))} whole, which is no part of a LoRA")
@@ -214,7 +216,7 @@ def _to_peft(adapter: Adapter, roles: pairs.Roles, base: _Base, options: Convert
     said = str(options.base) if options.base else adapter.base
     conv = any(family.rows[places[name].roles[0]].turned("hf") for name in named)
     tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
-    out = Draft({}, {"format": "pt"})
+    out = PlanBuilder({}, {"format": "pt"})
     for name, node in tensors.items():
         out.tensors[name] = retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), out)
     out.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
@@ -266,7 +268,7 @@ def _with(model: Checkpoint, adapter: Adapter, dialect: str) -> Checkpoint:
 
 def _changed(role: str, weight: Node, pair: Pair, scale: float) -> Node:
     dtype = weight.spec.dtype
-    if isinstance(weight, Packed) or not dtype.plain:
+    if isinstance(weight, QuantizedTensor) or not dtype.plain:
         raise RefusedError(
             f"{role} is quantized: what is added to it would have to be quantized again",
             hint="merge into the model in its floats, then quantize",

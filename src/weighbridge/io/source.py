@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
-from weighbridge.base.closing import Closing
+from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 
 

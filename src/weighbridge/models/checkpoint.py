@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from weighbridge.base.closing import Closing
+from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, MIB
@@ -31,7 +31,7 @@ from weighbridge.models.locate import Place, locate
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.table import Family, Sizes
-    from weighbridge.models.meta.table import HfConfig
+    from weighbridge.models.config.mapping import HfConfig
     from weighbridge.tensors.nodes import Node
 
 
@@ -73,7 +73,7 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
     if len(formats) > 1:
         raise FormatError(f"the shards are of different formats: {', '.join(sorted(formats))}", path=str(place.path))
     if indexes[0].format == "gguf" and len(indexes) > 1:
-        from weighbridge.containers import gguf
+        from weighbridge.containers.gguf import container as gguf
 
         return gguf.merge(indexes)
     if place.index is None and place.single:
@@ -94,7 +94,7 @@ def parse(source: Source) -> Index:
 @dataclass(frozen=True)
 class Checkpoint(Closing):
     """See the module. Close it, or use it as a context manager, to free the files. Of a model that was operated on
-    (`models/surgery`), `nodes` are the tensors in the place of the index's, `texts` the files in the place of those
+    (`models/transform`), `nodes` are the tensors in the place of the index's, `texts` the files in the place of those
     beside the weights."""
 
     place: Place
@@ -121,7 +121,7 @@ class Checkpoint(Closing):
 
     def restored(self, torch_dtype: str | None = None) -> HfConfig:
         """What a GGUF's keys say as config.json and generation_config.json, and what they can't say."""
-        from weighbridge.models.meta.table import gguf_to_config
+        from weighbridge.models.config.mapping import gguf_to_config
 
         names = self.index.by_name
         return gguf_to_config(self.metadata, self.family, names, vectors=self._vector, torch_dtype=torch_dtype)
@@ -221,7 +221,7 @@ class Checkpoint(Closing):
     @cached_property
     def held(self) -> Mapping[str, Node]:
         """What the family's table speaks of."""
-        from weighbridge.models.arch import keyed
+        from weighbridge.models.arch import kv_tensors as keyed
 
         inside = keyed.tensors(self.family, self.sizes, self.metadata) if self.format == "gguf" else {}
         return {**self.logical, **inside} if inside else self.logical
@@ -229,12 +229,12 @@ class Checkpoint(Closing):
     @cached_property
     def roles(self) -> Mapping[Any, Node]:
         """MappingError that names the file, and what to do, unless all tensors fit."""
-        from weighbridge.models.arch.report import MappingError
+        from weighbridge.models.arch.mapping_report import MappingError
 
         try:
             return self.family.load(self.dialect, self.sizes, self.held)
         except MappingError as error:
-            from weighbridge.models.arch.blame import advice
+            from weighbridge.models.arch.diagnose import advice
 
             path, shapes = str(self.place.path), {name: node.spec.shape for name, node in self.held.items()}
             how = self.family, self.dialect, self.sizes, shapes, error.report, path

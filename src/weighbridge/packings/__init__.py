@@ -6,20 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weighbridge.packings import (
-    affine,
-    awq,
-    base,
-    bitsandbytes,
-    compressed,
-    ggml,
-    gptq,
-    microfloat,
-    planes,
-    scaled,
-    torchao,
-)
-from weighbridge.packings.base import METADATA, Found, Trouble, Unpacker
+from weighbridge.packings import base
+from weighbridge.packings.base import METADATA, Found, OnError, Unpacker
+from weighbridge.packings.read import affine, awq, bitsandbytes, compressed, ggml, gptq, microfloat, scaled, torchao
+from weighbridge.packings.read import bitplanes as planes
 from weighbridge.tensors.nodes import Node
 
 __all__ = ["METADATA", "REGISTRY", "Found", "groups", "unpack"]
@@ -30,9 +20,9 @@ REGISTRY: Final[tuple[Unpacker, ...]] = (
 
 
 def unpack(
-    tensors: Mapping[str, Node], config: Mapping[str, Any], trouble: Trouble | None = None
+    tensors: Mapping[str, Node], config: Mapping[str, Any], trouble: OnError | None = None
 ) -> Mapping[str, Node]:
-    """Logical tensors: every group that a packing recognises becomes one `Packed` node. See `base.unpack`."""
+    """Logical tensors: every group that a packing recognises becomes one `QuantizedTensor` node. See `base.unpack`."""
     return base.unpack(REGISTRY, tensors, config, trouble)
 
 

@@ -1,6 +1,6 @@
 """What a packing module gives: it tells whether the stored tensors around a name are one logical tensor, by their
-names, types and shapes (a config only settles what shapes leave open: configs are often wrong), and makes the `Packed`
-node.
+names, types and shapes (a config only settles what shapes leave open: configs are often wrong), and makes the
+`QuantizedTensor` node.
 
 A packing never sees a container: names and nodes come in, names and nodes go out.
 """
@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors.kinds import Bytes
 from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes.base import Bytes
 
 #: The key of a config under which a file's own metadata stands, which some writers tell more in.
 METADATA: Final = "__metadata__"
@@ -23,7 +23,7 @@ Nodes = Mapping[str, Node]
 Config = Mapping[str, Any]
 
 
-class Blockless:
+class NoBlockForm:
     """The part of a packing whose values no block type of ggml has."""
 
     @property
@@ -65,11 +65,11 @@ class Unpacker(Protocol):
 
 
 #: Told of a group that can't be read, and of the stored tensor that shows it.
-Trouble = Callable[[str, WeighbridgeError], None]
+OnError = Callable[[str, WeighbridgeError], None]
 
 
 def groups(
-    packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: Trouble | None = None
+    packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: OnError | None = None
 ) -> Mapping[str, Found]:
     """The group of each stored tensor that is in one. `trouble` is told of each group that can't be read, which then
     stays as it is stored; without it the first one is raised."""
@@ -93,7 +93,7 @@ def groups(
     return out
 
 
-def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: Trouble | None = None) -> Nodes:
+def unpack(packings: Iterable[Unpacker], tensors: Nodes, config: Config, trouble: OnError | None = None) -> Nodes:
     """The same tensors with every group replaced by one node, in the place of its first member. Where there are no
     groups, the mapping itself. See `groups`."""
     found = groups(packings, tensors, config, trouble)

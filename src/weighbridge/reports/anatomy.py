@@ -16,7 +16,8 @@ from weighbridge.base.errors import UsageError
 from weighbridge.containers import container, format_of
 from weighbridge.containers.base import Entry, Region
 from weighbridge.io.source import FileSource, Source
-from weighbridge.reports import reading, target
+from weighbridge.reports import lenient as reading
+from weighbridge.reports import tensor_path as target
 
 SCHEMA: Final = "weighbridge/anatomy/1"
 

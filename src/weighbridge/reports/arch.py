@@ -10,7 +10,7 @@ from typing import Any
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.nearest import Fit, fit, nearest
+from weighbridge.models.arch.suggest import Fit, fit, nearest
 from weighbridge.models.arch.table import Family, families, read_family
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 

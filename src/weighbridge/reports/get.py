@@ -17,20 +17,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from weighbridge.base.closing import Closing
+from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.dtypes import dtype as named
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SLAB
 from weighbridge.base.spec import Spec
-from weighbridge.reports import target
+from weighbridge.reports import tensor_path as target
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from weighbridge.models.checkpoint import Checkpoint
-    from weighbridge.tensors.kinds import Node
+    from weighbridge.tensors.nodes.base import Node
 
 SCHEMA: Final = "weighbridge/stats/1"
 BINS: Final = 32
@@ -134,7 +134,7 @@ def _values(node: Node, dtype: DType | None) -> Node:
     otherwise, or the type that was asked for."""
     from weighbridge.tensors import nodes
 
-    own = node.spec.dtype.numpy if not isinstance(node, nodes.Packed) else None
+    own = node.spec.dtype.numpy if not isinstance(node, nodes.QuantizedTensor) else None
     if dtype is None and (own is None or own.startswith(("bfloat", "float8"))):
         dtype = F32
     return nodes.cast(node, dtype) if dtype is not None else node
@@ -186,7 +186,7 @@ def _slabs(node: Node, progress: Progress | None, label: str) -> Iterator[NDArra
 
 
 def _npy_header(picked: Picked) -> bytes:
-    from weighbridge.containers import npy
+    from weighbridge.containers.numpy import npy
 
     return npy.header_bytes(picked.name, Spec(picked.shape, picked.values.spec.dtype))
 

@@ -2,7 +2,7 @@
 
     identify(path) -> Report     JSON-able; a folder's report has a line for each file in it
 
-A file is what its bytes say (`containers/sniff.py`). A folder is what its files say together: one table of folder
+A file is what its bytes say (`containers/sniff/`). A folder is what its files say together: one table of folder
 kinds, tried in order, each with the evidence it saw.
 """
 
@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
-from weighbridge.containers.sniff import TITLES, sniff
-from weighbridge.containers.sniff_base import Identity
+from weighbridge.containers.sniff.detect import TITLES, sniff
+from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource
-from weighbridge.reports import beside, facts
+from weighbridge.reports import sidecars as beside
+from weighbridge.reports.inspect import model_info as facts
 
 SCHEMA: Final = "weighbridge/identify/1"
 

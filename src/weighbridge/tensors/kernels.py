@@ -15,8 +15,11 @@ from weighbridge.base.byteorder import swap_plan
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.native import native
-from weighbridge.tensors import codecs, reference, reference_regroup, reference_rounding
-from weighbridge.tensors.reference import Array, Bytes, Floats
+from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference import regroup as reference_regroup
+from weighbridge.tensors.reference import rounding as reference_rounding
+from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference.simple import Array, Bytes, Floats
 
 
 class CastCounts(NamedTuple):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import (
     Node,
-    Packed,
+    QuantizedTensor,
     applied,
     concat,
     decode,
@@ -97,7 +97,7 @@ def halves_order(rows: int, heads: int, rotated: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
+class NeoxPairs:
     """Neighbouring pairs of the part of each head that rotates (Hugging Face's GPT-J) <-> halves (ggml's NEOX)."""
 
     heads: int
@@ -125,7 +125,7 @@ def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class SplitQkv:
     """Queries, key and value of each group side by side (Hugging Face) <-> all queries, all keys, all values (ggml)."""
 
     heads: int
@@ -231,7 +231,7 @@ class Padded:
             raise FormatError("more rows than there are tokens", expected=f"at most {self.all}", found=self.rows)
         if self.rows == self.all:
             return node
-        if isinstance(node, Packed) or not node.spec.dtype.plain:
+        if isinstance(node, QuantizedTensor) or not node.spec.dtype.plain:
             node = decode(node, "rows of zeros are put behind it")
         return concat([node, zeros((self.all - self.rows, *node.spec.shape[1:]), node.spec.dtype)])
 
@@ -253,7 +253,7 @@ def dealt_order(groups: int, *heights: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class InterleaveGroups:
     """Parts one under the other <-> group by group (Qwen3-Next: each key head has its query, key, values and gates)."""
 
     groups: int
@@ -328,7 +328,7 @@ class TiledColumns:
         if groups == 1 or groups == self.heads:
             return node
         times, width = math.prod(lead), columns // self.heads
-        if isinstance(node, Packed) or width % node.spec.dtype.block:
+        if isinstance(node, QuantizedTensor) or width % node.spec.dtype.block:
             node = decode(node, "its columns are moved")
         heads = gather(reshape(node, (times * self.heads, width)), tiled_order(groups, self.heads, 1, times))
         return reshape(heads, (*lead, columns))
@@ -338,8 +338,8 @@ class TiledColumns:
 LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
     {
         "rope": Rope,
-        "halves": Halves,
-        "parted": Parted,
+        "halves": NeoxPairs,
+        "parted": SplitQkv,
         "transpose": Transposed,
         "shift": Shifted,
         "neg_exp": NegExp,

@@ -9,8 +9,8 @@ from typing import Any
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors.kinds import Node, Stored
-from weighbridge.tensors.nodes import Packed, as_bytes, concat, reshape, retyped, slice_rows, strided
+from weighbridge.tensors.nodes import QuantizedTensor, as_bytes, concat, reshape, retyped, slice_rows, strided
+from weighbridge.tensors.nodes.base import Node, Stored
 
 Index = int | slice | EllipsisType
 
@@ -113,7 +113,7 @@ def _run(node: Node, axis: int, lo: int, hi: int) -> Node:
         return reshape(_rows(rows, lo, hi), (*lead, hi - lo, *shape[axis + 1 :]))
     if isinstance(node, Stored) and node.spec.dtype.kind is Kind.BLOCK and _between(node, axis, lo, hi):
         return _run_of_blocks(node, axis, lo, hi)
-    if not node.spec.dtype.plain or isinstance(node, Packed):
+    if not node.spec.dtype.plain or isinstance(node, QuantizedTensor):
         raise UnsupportedError(
             f"{node.spec} is quantized: axis {axis} can't be cut", hint="decode it first: --dtype f16"
         )

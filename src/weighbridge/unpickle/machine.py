@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
-from weighbridge.base import garbage
+from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_WINDOW
 from weighbridge.io.source import Source

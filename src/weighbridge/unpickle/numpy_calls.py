@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base import dtypes
 from weighbridge.base.dtypes import DType
 from weighbridge.base.limits import DIMS
-from weighbridge.unpickle.values import Blob, Global, Object, Odd, preview
+from weighbridge.unpickle.values import Blob, Global, Object, UnexpectedOpcode, preview
 
 
 class Array(NamedTuple):
@@ -57,31 +57,31 @@ _OBJECTS: Final = ("O8", "O4")
 
 def shape_of(value: Any) -> tuple[int, ...]:
     if not isinstance(value, tuple) or len(value) > DIMS:
-        raise Odd(f"an array's shape is {preview(value)}")
+        raise UnexpectedOpcode(f"an array's shape is {preview(value)}")
     for n in value:
         if not isinstance(n, int) or isinstance(n, bool) or not 0 <= n < 1 << 63:
-            raise Odd(f"an array's shape has {preview(n)}")
+            raise UnexpectedOpcode(f"an array's shape has {preview(n)}")
     return value
 
 
 def _kind(value: Any) -> Kind:
     """A dtype: what it is made of, and the byte order that its state tells."""
     if not isinstance(value, Object) or not _is(value.callee, ("numpy", "dtype")) or not isinstance(value.args, tuple):
-        raise Odd(f"an array's type is {preview(value)}")
+        raise UnexpectedOpcode(f"an array's type is {preview(value)}")
     code = value.args[0] if value.args else None
     if isinstance(code, bytes):  # written by Python 2
         code = code.decode("latin-1")
     if not isinstance(code, str) or value.kwargs is not None or value.items or value.flat:
-        raise Odd(f"an array's type is {preview(code)}")
+        raise UnexpectedOpcode(f"an array's type is {preview(code)}")
     order = "|"
     for state in value.states:
         if not isinstance(state, tuple) or len(state) < 8 or not isinstance(state[1], str | bytes):
-            raise Odd("a type's state is not NumPy's")
+            raise UnexpectedOpcode("a type's state is not NumPy's")
         order = state[1] if isinstance(state[1], str) else state[1].decode("latin-1")
         if state[2] is not None or state[3] is not None or state[4] is not None:
-            raise Odd("records have no equal here")
+            raise UnexpectedOpcode("records have no equal here")
     if order not in ("<", ">", "|", "="):
-        raise Odd(f"a byte order is {order!r}")
+        raise UnexpectedOpcode(f"a byte order is {order!r}")
     return Kind(code, order == ">")
 
 
@@ -97,7 +97,7 @@ def raw(value: Any) -> bytes | Blob:
     if isinstance(value, Object) and _is(value.callee, ("_codecs", "encode")):
         args = value.args if isinstance(value.args, tuple) else ()
         if len(args) != 2 or args[1] not in ("latin1", "latin-1") or value.kwargs is not None:
-            raise Odd("an array's bytes are not latin-1")
+            raise UnexpectedOpcode("an array's bytes are not latin-1")
         value = args[0]
         if isinstance(value, Blob) and value.codec == "utf-8":
             return value
@@ -111,36 +111,36 @@ def raw(value: Any) -> bytes | Blob:
         try:
             return value.encode("latin-1")
         except UnicodeEncodeError:
-            raise Odd("an array's text is not of bytes") from None
+            raise UnexpectedOpcode("an array's text is not of bytes") from None
     if not isinstance(value, bytes):
-        raise Odd(f"an array's bytes are {preview(value)}")
+        raise UnexpectedOpcode(f"an array's bytes are {preview(value)}")
     return value
 
 
 def _array(at: int, kind: Kind, shape: tuple[int, ...], held: Any, fortran: bool) -> Array:
     if kind.code not in _KINDS:
-        raise Odd(f"arrays of type {kind.code!r} have no equal here")
+        raise UnexpectedOpcode(f"arrays of type {kind.code!r} have no equal here")
     dtype, data = _KINDS[kind.code][0], raw(held)
     wanted = math.prod(shape) * dtype.size
     size = len(data) if isinstance(data, bytes) else data.size
     # The size of latin-1 text is known when it is decoded.
     if size != wanted and not (isinstance(data, Blob) and data.codec == "utf-8" and size > wanted):
-        raise Odd(f"an array of {wanted} bytes has {size}")
+        raise UnexpectedOpcode(f"an array of {wanted} bytes has {size}")
     return Array(at, dtype, shape, data, fortran and len(shape) > 1, kind.big)
 
 
 def _reconstruct(value: Object) -> Any:
     args = value.args
     if not isinstance(args, tuple) or len(args) != 3 or not _is(args[0], ("numpy", "ndarray")):
-        raise Odd("an array is not made of numpy.ndarray")
+        raise UnexpectedOpcode("an array is not made of numpy.ndarray")
     state = value.states[0] if len(value.states) == 1 else None
     if not isinstance(state, tuple) or len(state) != 5:
-        raise Odd("an array without its state")
+        raise UnexpectedOpcode("an array without its state")
     _, shape, dtype, fortran, raw = state
     kind = _kind(dtype)
     if kind.code in _OBJECTS:
         if not isinstance(raw, list):
-            raise Odd("an array of objects without them")
+            raise UnexpectedOpcode("an array of objects without them")
         return raw
     return _array(value.at, kind, shape_of(shape), raw, fortran is True)
 
@@ -148,7 +148,7 @@ def _reconstruct(value: Object) -> Any:
 def _frombuffer(value: Object) -> Any:
     args = value.args
     if not isinstance(args, tuple) or len(args) != 4 or args[3] not in ("C", "F"):
-        raise Odd("an array of a buffer has other arguments")
+        raise UnexpectedOpcode("an array of a buffer has other arguments")
     return _array(value.at, _kind(args[1]), shape_of(args[2]), args[0], args[3] == "F")
 
 
@@ -156,14 +156,14 @@ def _scalar(value: Object) -> Any:
     """A number; nothing for what metadata has no word for (a complex number, a date)."""
     args = value.args
     if not isinstance(args, tuple) or len(args) != 2:
-        raise Odd("a scalar has other arguments")
+        raise UnexpectedOpcode("a scalar has other arguments")
     kind = _kind(args[0])
     if kind.code not in _KINDS or not _KINDS[kind.code][1]:
         return None
     codec = struct.Struct((">" if kind.big else "<") + _KINDS[kind.code][1])
     data = raw(args[1])
     if not isinstance(data, bytes) or len(data) != codec.size:
-        raise Odd("a scalar's bytes are not of its type")
+        raise UnexpectedOpcode("a scalar's bytes are not of its type")
     return codec.unpack(data)[0]
 
 

@@ -24,7 +24,7 @@ from weighbridge.unpickle import numpy_calls
 from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.torch_calls import CLASSES, EMBEDDED, KNOWN, NAMES, interpret
 from weighbridge.unpickle.torch_types import Storage, Tensor, class_of, embedded
-from weighbridge.unpickle.values import Blob, Dict, Global, Object, Odd, Persistent, Record, Set, preview
+from weighbridge.unpickle.values import Blob, Dict, Global, Object, Persistent, Record, Set, UnexpectedOpcode, preview
 
 __all__ = ["Reading", "Remark", "Storage", "Tensor", "read"]
 
@@ -70,7 +70,7 @@ def read(machine: Machine, value: Any, outside: Mapping[int | str, Tensor] = _NO
 
 def _embed(machine: Machine) -> None:
     """Read the storages that were pickled whole, each once, however often it is named."""
-    known: dict[int, Storage | Odd] = {}
+    known: dict[int, Storage | UnexpectedOpcode] = {}
     held = 0  # bytes that are written as text
     for event in machine.events:
         call = event.what
@@ -83,7 +83,7 @@ def _embed(machine: Machine) -> None:
                 bytes_of = numpy_calls.raw(data)
                 held += bytes_of.size if isinstance(bytes_of, Blob) and bytes_of.codec else 0
                 known[id(key)] = embedded(bytes_of, PICKLE_INLINE - held)
-            except Odd as odd:
+            except UnexpectedOpcode as odd:
                 known[id(key)] = odd
         call.meaning = known[id(key)]
 
@@ -126,7 +126,7 @@ class _Walk:
         if id(value) not in self.made:
             try:
                 self.made[id(value)] = interpret(value)
-            except Odd as odd:
+            except UnexpectedOpcode as odd:
                 self.remark("left-out", f"{name or ALONE} is left out: {odd}", value, name or ALONE)
                 self.made[id(value)] = None
         return self.made[id(value)]
@@ -236,7 +236,7 @@ def _attributes(name: str, state: Any) -> Iterator[tuple[str, Any]]:
 def _contents(value: Object) -> Any:
     try:
         return interpret(value)
-    except Odd:
+    except UnexpectedOpcode:
         return None
 
 

@@ -1,6 +1,6 @@
 """The calls of PyTorch's checkpoints that are understood: exact module and name, checked arguments. Each function of
-the table gives what the call would: a `Tensor`, a plain value, or parts. `Odd` where the arguments are not as torch
-writes them. References: torch/_utils.py, torch/_tensor.py, torch/serialization.py of torch 2.13.
+the table gives what the call would: a `Tensor`, a plain value, or parts. `UnexpectedOpcode` where the arguments are
+not as torch writes them. References: torch/_utils.py, torch/_tensor.py, torch/serialization.py of torch 2.13.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weighbridge.unpickle.torch_types import (
     STORAGES,
     TENSORS,
     VALUES,
-    Held,
+    InlineBytes,
     Storage,
     Tensor,
     arguments,
@@ -34,7 +34,7 @@ from weighbridge.unpickle.torch_types import (
     storage_of,
     within,
 )
-from weighbridge.unpickle.values import Dict, Global, Object, Odd, preview
+from weighbridge.unpickle.values import Dict, Global, Object, UnexpectedOpcode, preview
 
 # ---- tensors --------------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def _tensor(value: Object, storage: Any, offset: Any, size: Any, stride: Any) ->
     found = storage_of(storage)
     shape, strides = counts(size, "a tensor's shape"), counts(stride, "a tensor's strides")
     if len(shape) != len(strides):
-        raise Odd(f"a tensor has {len(shape)} sizes and {len(strides)} strides")
+        raise UnexpectedOpcode(f"a tensor has {len(shape)} sizes and {len(strides)} strides")
     at = count(offset, "a tensor's offset")
     return within(Tensor(value.at, found, found.dtype, shape, strides, at))
 
@@ -53,10 +53,10 @@ def _flags(flags: Any) -> tuple[str, ...]:
     if flags is None:
         return ()
     if not isinstance(flags, Dict):
-        raise Odd(f"its flags are {preview(flags)}")
+        raise UnexpectedOpcode(f"its flags are {preview(flags)}")
     for key, on in flags.pairs:
         if key not in ("conj", "neg") or not isinstance(on, bool):
-            raise Odd(f"it has a flag {preview(key)}: {preview(on)}")
+            raise UnexpectedOpcode(f"it has a flag {preview(key)}: {preview(on)}")
     return tuple(sorted({key for key, on in dict(flags.pairs).items() if on}))
 
 
@@ -74,7 +74,7 @@ def _marked(made: Tensor, requires_grad: Any, flags: tuple[str, ...]) -> Tensor:
     if requires_grad is not True and not flags:
         return made
     if ("conj" in flags and made.dtype.name not in COMPLEX) or ("neg" in flags and made.dtype.name not in SIGNED):
-        raise Odd(f"{made.dtype} can't be {' or '.join(flags)}")
+        raise UnexpectedOpcode(f"{made.dtype} can't be {' or '.join(flags)}")
     return replace(made, requires_grad=requires_grad is True, flags=flags)
 
 
@@ -84,11 +84,11 @@ def _rebuild_v3(value: Object) -> Tensor:
     kind = args[6]
     name = kind.name if isinstance(kind, Global) and kind.module == "torch" else ""
     if name not in DTYPES and name not in PLAIN:
-        raise Odd(f"type {preview(kind)} has no equal here")
+        raise UnexpectedOpcode(f"type {preview(kind)} has no equal here")
     storage, offset, size, stride = args[:4]
     shape, strides = counts(size, "a tensor's shape"), counts(stride, "a tensor's strides")
     if len(shape) != len(strides):
-        raise Odd(f"a tensor has {len(shape)} sizes and {len(strides)} strides")
+        raise UnexpectedOpcode(f"a tensor has {len(shape)} sizes and {len(strides)} strides")
     at = count(offset, "a tensor's offset")
     if name == "complex32":  # real and imaginary parts as a last axis, as torch.view_as_real has them
         shape, strides, at = (*shape, 2), (*(2 * s for s in strides), 1), 2 * at
@@ -100,10 +100,10 @@ def _old_tensor(value: Object) -> Tensor:
     """`torch.FloatTensor` and a state (storage, offset, size, stride)."""
     state = value.states[-1] if len(value.states) == 1 else None
     if not isinstance(state, tuple) or len(state) != 4 or value.args != ():
-        raise Odd(f"{value.callee} has no state of a tensor")
+        raise UnexpectedOpcode(f"{value.callee} has no state of a tensor")
     made = _tensor(value, *state)
     if isinstance(value.callee, Global) and made.storage.dtype is not TENSORS[value.callee.path]:
-        raise Odd(f"{value.callee} of a storage of {made.storage.dtype}")
+        raise UnexpectedOpcode(f"{value.callee} of a storage of {made.storage.dtype}")
     return made
 
 
@@ -115,7 +115,7 @@ def _inner(value: Any) -> Tensor:
         make = _BARE.get(value.callee.path)
         if make is not None:
             return make(value)
-    raise Odd(f"a parameter of {preview(value)}")
+    raise UnexpectedOpcode(f"a parameter of {preview(value)}")
 
 
 def _parameter(value: Object) -> Tensor:
@@ -127,7 +127,7 @@ def _old_parameter(value: Object) -> Tensor:
     """`torch.nn.Parameter` and a state (data, requires_grad(, hooks)); or made of its data alone."""
     state = value.states[-1] if len(value.states) == 1 else value.args
     if not isinstance(state, tuple) or not 1 <= len(state) <= 4:
-        raise Odd("a parameter without data")
+        raise UnexpectedOpcode("a parameter without data")
     return replace(_inner(state[0]), at=value.at, requires_grad=len(state) > 1 and state[1] is True)
 
 
@@ -140,7 +140,7 @@ def _from_type(value: Object) -> Any:
 def _unwrapped(value: Object) -> Object:
     function, _, args, _ = arguments(value, 4, 4)
     if not isinstance(function, Global) or function.path not in _REBUILDS:
-        raise Odd(f"a tensor that {preview(function)} makes")
+        raise UnexpectedOpcode(f"a tensor that {preview(function)} makes")
     return Object(value.at, "REDUCE", function, args)
 
 
@@ -157,7 +157,7 @@ def _quantized(value: Object) -> Dict:
         return _parts(value.at, int_repr=values, scale=scheme[1], zero_point=scheme[2])
     if isinstance(name, str) and name.startswith("per_channel_affine") and len(scheme) == 4:
         return _parts(value.at, int_repr=values, scales=scheme[1], zero_points=scheme[2], axis=scheme[3])
-    raise Odd(f"a quantized tensor of scheme {preview(name)}")
+    raise UnexpectedOpcode(f"a quantized tensor of scheme {preview(name)}")
 
 
 def _sparse(value: Object) -> Dict:
@@ -166,22 +166,22 @@ def _sparse(value: Object) -> Dict:
     args = layout.args if isinstance(layout, Object) and isinstance(layout.args, tuple) else ()
     kind = args[0] if len(args) == 1 and isinstance(args[0], str) else preview(layout)
     if not isinstance(data, tuple) or not 3 <= len(data) <= 5:
-        raise Odd(f"a sparse tensor of layout {kind}")
+        raise UnexpectedOpcode(f"a sparse tensor of layout {kind}")
     names = ("indices", "values") if len(data) == 3 or "coo" in kind else ("compressed", "plain", "values")
     parts: dict[str, Any] = dict(zip(names, data, strict=False))
     return _parts(value.at, **parts, size=counts(data[len(names)], "its shape"), layout=kind)
 
 
 def _meta(value: Object) -> Any:
-    raise Odd("it was saved without data (device meta)")
+    raise UnexpectedOpcode("it was saved without data (device meta)")
 
 
 def _array(found: Array) -> Tensor:
     data, shape = found.data, found.shape
     if isinstance(data, bytes):
-        held = Held(data, 0, len(data), turned=found.big)
+        held = InlineBytes(data, 0, len(data), turned=found.big)
     else:
-        held = Held(data.source, data.start, data.size, data.codec, found.big)
+        held = InlineBytes(data.source, data.start, data.size, data.codec, found.big)
     storage = Storage("", found.dtype, math.prod(shape), "cpu", held=held)
     steps = list(itertools.accumulate(shape[:-1] if found.fortran else shape[:0:-1], operator.mul, initial=1))
     strides = tuple(steps if found.fortran else reversed(steps)) if shape else ()
@@ -224,11 +224,11 @@ def _encoded(value: Object) -> bytes:
     """`_codecs.encode(text, "latin1")`: how protocol 2 writes bytes."""
     text, *codec = arguments(value, 1, 2)
     if not isinstance(text, str) or codec not in (["latin1"], ["latin-1"]):
-        raise Odd(f"{value.callee} of {preview(text)}")
+        raise UnexpectedOpcode(f"{value.callee} of {preview(text)}")
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
-        raise Odd("text is not of bytes") from None
+        raise UnexpectedOpcode("text is not of bytes") from None
 
 
 def _described(value: Object) -> str:
@@ -341,7 +341,7 @@ def _check_untouched(value: Object, path: tuple[str, str]) -> None:
     allowed = _DONE.get(path, ())
     for what, done in (("states", value.states), ("items", value.items), ("pairs", value.flat)):
         if done and what not in allowed:
-            raise Odd(f"the result of {value.callee} is changed after it was made")
+            raise UnexpectedOpcode(f"the result of {value.callee} is changed after it was made")
 
 
 def interpret(value: Any) -> Any:

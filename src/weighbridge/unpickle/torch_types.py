@@ -1,6 +1,6 @@
 """What PyTorch's checkpoints are made of: storages and tensors as their pickles name them, the names of types, and
-checks of arguments. `Odd` where they are not as torch writes them. References: torch/serialization.py, torch/storage.py
-of torch 2.13.
+checks of arguments. `UnexpectedOpcode` where they are not as torch writes them. References: torch/serialization.py,
+torch/storage.py of torch 2.13.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY
 from weighbridge.io.source import BytesSource, Source
 from weighbridge.unpickle import legacy
-from weighbridge.unpickle.values import Blob, Global, Object, Odd, Persistent, Set, preview
+from weighbridge.unpickle.values import Blob, Global, Object, Persistent, Set, UnexpectedOpcode, preview
 
 
-class Held(NamedTuple):
+class InlineBytes(NamedTuple):
     """Bytes that the pickle itself holds: in a source from `start` on, or in memory. `codec`: of the text that they are
     written as; `turned`: the byte order is that of big machines."""
 
@@ -41,7 +41,7 @@ class Storage(msgspec.Struct, frozen=True, gc=False):
     location: str
     start: int = 0
     view: int | None = None
-    held: Held | None = None
+    held: InlineBytes | None = None
 
     @property
     def nbytes(self) -> int:
@@ -104,13 +104,13 @@ SIGNED: Final = ("F16", "BF16", "F32", "F64", *COMPLEX)
 def arguments(value: Object, least: int, most: int) -> tuple[Any, ...]:
     if not isinstance(value.args, tuple) or not least <= len(value.args) <= most or value.kwargs is not None:
         count = len(value.args) if isinstance(value.args, tuple) else "no tuple of"
-        raise Odd(f"{value.callee} has {count} arguments")
+        raise UnexpectedOpcode(f"{value.callee} has {count} arguments")
     return value.args
 
 
 def count(value: Any, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise Odd(f"{what} is {preview(value)}")
+        raise UnexpectedOpcode(f"{what} is {preview(value)}")
     return value
 
 
@@ -120,7 +120,7 @@ def items(value: Object) -> list[Any]:
     if isinstance(held, Set):
         held = held.items
     if not isinstance(held, list | tuple):
-        raise Odd(f"{value.callee} of {preview(held)}")
+        raise UnexpectedOpcode(f"{value.callee} of {preview(held)}")
     return [*held, *value.items]
 
 
@@ -128,7 +128,7 @@ def counts(value: Any, what: str) -> tuple[int, ...]:
     if isinstance(value, Object) and isinstance(value.callee, Global) and value.callee.path == ("torch", "Size"):
         value = tuple(items(value))
     if not isinstance(value, tuple | list) or len(value) > DIMS:
-        raise Odd(f"{what} is {preview(value)}")
+        raise UnexpectedOpcode(f"{what} is {preview(value)}")
     return tuple(count(v, what) for v in value)
 
 
@@ -136,55 +136,55 @@ def text(value: Any, what: str) -> str:
     if isinstance(value, bytes):  # written by Python 2
         value = value.decode("latin-1")
     if not isinstance(value, str):
-        raise Odd(f"{what} is {preview(value)}")
+        raise UnexpectedOpcode(f"{what} is {preview(value)}")
     return value
 
 
 def storage_of(value: Any) -> Storage:
     """The storage of a persistent id ("storage", class, key, location, numel(, view)); one that was pickled whole."""
-    if isinstance(value, Object) and isinstance(value.meaning, Storage | Odd):
-        if isinstance(value.meaning, Odd):
+    if isinstance(value, Object) and isinstance(value.meaning, Storage | UnexpectedOpcode):
+        if isinstance(value.meaning, UnexpectedOpcode):
             raise value.meaning
         return value.meaning
     id = value.id if isinstance(value, Persistent) else None
     if not isinstance(id, tuple) or len(id) not in (5, 6) or text(id[0], "an id") != "storage":
-        raise Odd(f"{preview(value)} is not a storage")
+        raise UnexpectedOpcode(f"{preview(value)} is not a storage")
     kind = id[1]
     if not isinstance(kind, Global) or kind.path not in STORAGES:
-        raise Odd(f"a storage's class is {preview(kind)}")
+        raise UnexpectedOpcode(f"a storage's class is {preview(kind)}")
     key, place, numel = text(id[2], "a storage's key"), text(id[3], "its place"), count(id[4], "its length")
     if len(id) == 5 or id[5] is None:
         return Storage(key, STORAGES[kind.path], numel, place)
     if not isinstance(id[5], tuple) or len(id[5]) != 3:
-        raise Odd(f"a storage's view is {preview(id[5])}")
+        raise UnexpectedOpcode(f"a storage's view is {preview(id[5])}")
     start, size = count(id[5][1], "a view's start"), count(id[5][2], "a view's length")
     if start + size > numel:
-        raise Odd("a view lies outside its storage")
+        raise UnexpectedOpcode("a view lies outside its storage")
     return Storage(key, STORAGES[kind.path], numel, place, start, size)
 
 
-def embedded(data: bytes | Blob, room: int) -> Storage | Odd:
+def embedded(data: bytes | Blob, room: int) -> Storage | UnexpectedOpcode:
     """The storage of `torch.storage._load_from_bytes(data)`: how a tensor is pickled without torch.save. The bytes are
     a file as torch wrote before 1.6 whose object is the storage. Text is decoded while there is `room` for it."""
     if isinstance(data, Blob) and data.codec:
         if room < 0:
-            return Odd("bytes that are written as text take too much memory")
+            return UnexpectedOpcode("bytes that are written as text take too much memory")
         try:
             data = data.source.read(data.start, data.size).decode().encode("latin-1")
         except UnicodeError:
-            return Odd("its text is not of bytes")
+            return UnexpectedOpcode("its text is not of bytes")
     source = BytesSource(data) if isinstance(data, bytes) else data.source.window(data.start, data.size)
     try:
         stack = legacy.read(source, WIDTHS, PICKLE_MEMORY)
         found = storage_of(stack.values[3])
-    except (FormatError, UnsupportedError, Odd) as error:
-        return Odd(f"the bytes that it is made of are no storage: {error}")
+    except (FormatError, UnsupportedError, UnexpectedOpcode) as error:
+        return UnexpectedOpcode(f"the bytes that it is made of are no storage: {error}")
     span = stack.spans.get(found.key)
     if span is None or span.size != found.nbytes:
-        return Odd("the storage that it is made of has another length")
+        return UnexpectedOpcode("the storage that it is made of has another length")
     if isinstance(data, bytes):
-        return replace(found, held=Held(data, span.start, span.size))
-    return replace(found, held=Held(data.source, data.start + span.start, span.size))
+        return replace(found, held=InlineBytes(data, span.start, span.size))
+    return replace(found, held=InlineBytes(data.source, data.start + span.start, span.size))
 
 
 def class_of(callee: Any) -> Global | None:
@@ -200,11 +200,11 @@ def class_of(callee: Any) -> Global | None:
 def within(t: Tensor) -> Tensor:
     """The tensor, if it lies in its storage and nothing of it is negative."""
     if t.offset < 0 or any(n < 0 for n in (*t.shape, *t.strides)):
-        raise Odd("a size, a stride or its offset is negative")
+        raise UnexpectedOpcode("a size, a stride or its offset is negative")
     room = t.storage.nbytes if t.storage.view is None else t.storage.view * t.storage.dtype.size
     if 0 in t.shape:
         return t
     last = t.offset + sum((n - 1) * s for n, s in zip(t.shape, t.strides, strict=True))
     if (last + 1) * t.dtype.size > room:
-        raise Odd(f"it reaches element {last} of a storage of {room // t.dtype.size}")
+        raise UnexpectedOpcode(f"it reaches element {last} of a storage of {room // t.dtype.size}")
     return t

@@ -15,7 +15,7 @@ from weighbridge.base.limits import PICKLE_DEPTH
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.torch_calls import interpret
 from weighbridge.unpickle.torch_types import Tensor
-from weighbridge.unpickle.values import Dict, Global, Object, Odd, Persistent, Set, preview
+from weighbridge.unpickle.values import Dict, Global, Object, Persistent, Set, UnexpectedOpcode, preview
 
 _KEYS: Final = (str, int, bool, float, type(None), bytes)
 
@@ -51,7 +51,7 @@ class _Tree:
         if isinstance(value, Object | Persistent | Global):
             try:
                 value = interpret(value)
-            except Odd as odd:
+            except UnexpectedOpcode as odd:
                 return Gap(name, str(odd))
         if isinstance(value, Tensor):
             return Leaf(name or "tensor")

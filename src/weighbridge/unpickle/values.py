@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from weighbridge.io.source import Source
 
 
-class Odd(Exception):
+class UnexpectedOpcode(Exception):
     """A known call with arguments that its library would not write, or with a result that can't be had."""
 
 

@@ -16,10 +16,13 @@ import pytest
 from tests.reports.scan import vectors as v
 
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan import allowed, dangers, judge, shapes
-from weighbridge.reports.scan.allowed import CALLS, VALUES, Allowed
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.reports.scan.model import FileReport, Verdict
+from weighbridge.reports.scan.pickle import allowlist as allowed
+from weighbridge.reports.scan.pickle import denylist as dangers
+from weighbridge.reports.scan.pickle import policy as judge
+from weighbridge.reports.scan.pickle import shapes
+from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES, Allowed
 from weighbridge.unpickle.joblib import WRAPPER
 
 torch = pytest.importorskip("torch")

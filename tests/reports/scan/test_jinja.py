@@ -17,8 +17,8 @@ from tests.reports.scan.other_vectors import TEMPLATES
 from tests.reports.scan.test_looks import HONEST
 
 from weighbridge.base.errors import FormatError
-from weighbridge.reports.scan import jinja
-from weighbridge.reports.scan.jinja import Node
+from weighbridge.reports.scan.template import jinja
+from weighbridge.reports.scan.template.jinja import Node
 
 
 class Generation(ext.Extension):

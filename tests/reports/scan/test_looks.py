@@ -15,11 +15,14 @@ from jinja2 import sandbox
 from tests.reports.scan import other_vectors as make
 from tests.reports.scan.other_vectors import VECTORS, Vector
 
-from weighbridge.containers.sniff import TITLES
+from weighbridge.containers.sniff.detect import TITLES
+from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import BytesSource
-from weighbridge.io.unpack import CODECS
-from weighbridge.reports.scan import engine, looks, rules, templates, unlooked
+from weighbridge.reports.scan import engine, rules
+from weighbridge.reports.scan import registry as looks
+from weighbridge.reports.scan import unsupported as unlooked
 from weighbridge.reports.scan.model import Budget, FileReport, Nested, Place, Verdict, worst
+from weighbridge.reports.scan.template import scanner as templates
 
 IDS = [f"{v.name}-{v.rule}-{n}" for n, v in enumerate(VECTORS)]
 
@@ -183,7 +186,7 @@ def test_without_a_codec_its_streams_are_not_looked_into(
     v = next(v for v in VECTORS if v.name == names[codec])
     assert scan_vector(tmp_path, v).verdict == "dangerous"
     rest = {name: row for name, row in CODECS.items() if name != codec}
-    monkeypatch.setattr("weighbridge.io.unpack.CODECS", rest)
+    monkeypatch.setattr("weighbridge.io.decompress.CODECS", rest)
     assert scan_vector(tmp_path, v).verdict != "dangerous"
 
 

@@ -17,8 +17,8 @@ from tests.reports.scan import vectors as v
 from weighbridge.base import native
 from weighbridge.base.native import plain_pickle_end
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan import pickles
 from weighbridge.reports.scan.model import Budget, Place
+from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.unpickle.machine import Machine
 
 pytestmark = pytest.mark.skipif(native.native is None, reason="no extension")

@@ -6,9 +6,12 @@ import pytest
 from tests.reports.scan.vectors import PICKLES, ZIPS, Case
 
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan import engine, judge, pickles, zip_look
+from weighbridge.reports.scan import engine
+from weighbridge.reports.scan.archive import zip_scanner as zip_look
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.reports.scan.model import FileReport, Verdict, worst
+from weighbridge.reports.scan.pickle import policy as judge
+from weighbridge.reports.scan.pickle import scanner as pickles
 
 CASES = [*PICKLES, *ZIPS]
 

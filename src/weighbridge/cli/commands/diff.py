@@ -10,7 +10,7 @@ import click
 from weighbridge.cli.options import examples, jobs_option, json_option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.diff import Diff
+    from weighbridge.reports.diff.report import Diff
 
 _SHOWN = 20
 
@@ -44,7 +44,7 @@ def command(
     tensor is missing, of another shape or of other values; another number type with the same values is no difference.
     """
     from weighbridge.cli.render import Progress, emit_json
-    from weighbridge.reports.diff import diff
+    from weighbridge.reports.diff.report import diff
 
     with Progress() as progress:
         found = diff(a, b, names=names, tolerance=tolerance, jobs=jobs, progress=progress)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def command(
 
 def _write(path: Path, found: Diff) -> None:
     from weighbridge.io.sink import write_file
-    from weighbridge.reports.diff_html import page
+    from weighbridge.reports.diff.html import page
 
     write_file(path, page(found).encode())
 

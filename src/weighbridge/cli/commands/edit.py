@@ -26,8 +26,8 @@ from weighbridge.cli.render import (
 )
 
 if TYPE_CHECKING:
-    from weighbridge.containers.gguf_meta import KV
-    from weighbridge.conversion.edit import Edit, EditPlan
+    from weighbridge.containers.gguf.values import KV
+    from weighbridge.conversion.edit.plan import Edit, EditPlan
 
 _SHOWN = 60  # characters of a value in a table
 _PATH = click.Path(path_type=Path)
@@ -70,7 +70,7 @@ def command(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, *
     The file is changed in place where the new header fits in the old one's room, and written anew otherwise; tensors
     are never touched.
     """
-    from weighbridge.conversion.edit import journal_of, read_metadata, recover
+    from weighbridge.conversion.edit.plan import journal_of, read_metadata, recover
 
     edits = list(_edits(given))
     if not edits and not given["output"] and given["reserve"] is None:
@@ -85,7 +85,7 @@ def command(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, *
 
 
 def _edits(given: dict[str, Any]) -> Iterator[Edit]:
-    from weighbridge.conversion.edit import CHAT_TEMPLATE, Edit, parse_array, parse_assignment
+    from weighbridge.conversion.edit.plan import CHAT_TEMPLATE, Edit, parse_array, parse_assignment
 
     yield from (Edit(key, remove=True) for key in given["removed"])
     yield from (parse_assignment(text) for text in given["assigned"])
@@ -95,7 +95,7 @@ def _edits(given: dict[str, Any]) -> Iterator[Edit]:
 
 
 def _change(file: Path, edits: list[Edit], dry_run: bool, as_json: bool, given: dict[str, Any]) -> int:
-    from weighbridge.conversion.edit import apply_edit, plan_edit
+    from weighbridge.conversion.edit.plan import apply_edit, plan_edit
 
     plan = plan_edit(
         file,

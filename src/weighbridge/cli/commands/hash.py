@@ -12,8 +12,8 @@ from weighbridge.cli.options import examples, jobs_option, json_option
 from weighbridge.cli.render import clean, echo, emit_json, plain, warn
 
 if TYPE_CHECKING:
-    from weighbridge.reports.hashing import HashReport
-    from weighbridge.reports.manifests import CheckReport
+    from weighbridge.reports.hash.checksum_files import CheckReport
+    from weighbridge.reports.hash.digests import HashReport
 
 _ALGORITHMS = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git", "uuid")
 
@@ -54,7 +54,7 @@ def command(
         return _gguf_hash(paths, algorithms, as_json)
     if len(algorithms) > 1:
         raise UsageError("one digest at a time", hint="several go with --gguf-hash")
-    from weighbridge.reports.hashing import hash_paths
+    from weighbridge.reports.hash.digests import hash_paths
 
     report = hash_paths(paths, algo=(*algorithms, "sha256")[0], tensors=tensors, jobs=jobs)
     if manifest is not None:
@@ -80,7 +80,7 @@ def _print(report: HashReport) -> None:
 
 
 def _gguf_hash(paths: tuple[Path, ...], algorithms: tuple[str, ...], as_json: bool) -> int:
-    from weighbridge.reports.hashing import gguf_hash
+    from weighbridge.reports.hash.digests import gguf_hash
 
     lines = [line for path in paths for line in gguf_hash(path, algorithms or ("sha256",))]
     if as_json:
@@ -92,8 +92,8 @@ def _gguf_hash(paths: tuple[Path, ...], algorithms: tuple[str, ...], as_json: bo
 
 
 def _check(paths: tuple[Path, ...], as_json: bool) -> int:
-    from weighbridge.reports.hashing import files_of
-    from weighbridge.reports.manifests import check, check_names, is_named
+    from weighbridge.reports.hash.checksum_files import check, check_names, is_named
+    from weighbridge.reports.hash.digests import files_of
 
     by_name = any(is_named(file) for path in paths[:1] for file in files_of(path))
     report = check_names(paths) if by_name else check(paths[0], paths[1:])

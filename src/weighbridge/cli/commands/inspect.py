@@ -53,7 +53,7 @@ def command(
 def _is_importance(path: str) -> bool:
     import os
 
-    from weighbridge.containers import imatrix
+    from weighbridge.containers.ggml import imatrix
     from weighbridge.io.source import FileSource
 
     if not os.path.isfile(path):
@@ -78,7 +78,7 @@ def _importance(path: str, model: str | None, as_json: bool) -> int:
 def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, selection: dict[str, Any]) -> None:
     from weighbridge.base.limits import TREE_LINES, TREE_TENSORS
     from weighbridge.cli.render import emit_json
-    from weighbridge.reports.inspect import inspect
+    from weighbridge.reports.inspect.report import inspect
 
     if not (as_json or rows or tree):
         selection["limit"] = 0 if metadata else TREE_TENSORS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.cli.render import SCREEN, Column, clean, counted, echo, human_bytes, pairs, styled, table
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.importance_report import Line, ModelFit, Report
+    from weighbridge.conversion.quantize.imatrix_report import Line, ModelFit, Report
 
 _SHOWN: Final = 10  # names of one kind of misfit, unless --verbose
 _HEADS: Final = ("entry", "matrices", "columns", "seen", "unused", "sum", "most", "at", "least", "at", "zeros")

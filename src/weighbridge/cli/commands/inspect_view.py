@@ -17,11 +17,11 @@ from weighbridge.cli.render import (
     table,
     warn,
 )
-from weighbridge.models.parallel.ranks import Ranks
-from weighbridge.reports.facts import Model
-from weighbridge.reports.inspect import Report, Tensor
-from weighbridge.reports.schemes import Scheme
-from weighbridge.reports.tree import grow, lines
+from weighbridge.models.tensor_parallel.rank_files import Ranks
+from weighbridge.reports.inspect.model_info import Model
+from weighbridge.reports.inspect.report import Report, Tensor
+from weighbridge.reports.inspect.schemes import Scheme
+from weighbridge.reports.inspect.tree import grow, lines
 
 
 def summary(report: Report) -> None:

@@ -24,9 +24,9 @@ from weighbridge.cli.render import (
 )
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.plan import Loss, Move, Plan
-    from weighbridge.conversion.recipe import ConvertOptions
-    from weighbridge.conversion.run import Result
+    from weighbridge.conversion.options import ConvertOptions
+    from weighbridge.conversion.plan.model import Loss, Move, Plan
+    from weighbridge.conversion.plan.run import Result
 
 _NOTES = 4  # lines
 _NAMED = 3  # tensors in a line
@@ -36,7 +36,7 @@ _FIELDS = {"split_max_tensors": "max_shard_tensors"}
 
 def recipe(options: dict[str, Any]) -> ConvertOptions:
     """The library's options from the command's; what wasn't given keeps the library's default."""
-    from weighbridge.conversion.recipe import ConvertOptions
+    from weighbridge.conversion.options import ConvertOptions
 
     named = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
     return ConvertOptions(**named)

@@ -15,8 +15,8 @@ from weighbridge.cli.options import examples, jobs_option, json_option, resume_o
 from weighbridge.cli.render import SCREEN, Cell, Column, Progress, echo, emit_json, human_bytes, pairs, table, warn
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.prepare import QuantizeOptions
-    from weighbridge.conversion.quantize import QuantizePlan, TensorRow
+    from weighbridge.conversion.quantize.inputs import QuantizeOptions
+    from weighbridge.conversion.quantize.plan import QuantizePlan, TensorRow
 
 
 class Request(NamedTuple):
@@ -31,7 +31,7 @@ class Request(NamedTuple):
 def understood(words: tuple[str, ...], output: Path | None, sized: bool = False) -> Request:
     """`SRC [DST] TYPE [THREADS]`, as llama-quantize takes them; `sized`: `SRC DST` alone, the types follow from a size.
     UsageError where they make no sense."""
-    from weighbridge.conversion.mixtures import ftype_names
+    from weighbridge.conversion.quantize.ftypes import ftype_names
 
     if not words:
         raise UsageError("no source was given", hint="wb quantize SRC DST TYPE")
@@ -144,8 +144,8 @@ def command(
     IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S IQ3_M IQ4_NL IQ4_XS, TQ1_0 TQ2_0, MXFP4_MOE, Q1_0 Q2_0, F32 F16 BF16; COPY
     changes no tensor.
     """
-    from weighbridge.conversion.prepare import QuantizeOptions
-    from weighbridge.conversion.quantize import default_target
+    from weighbridge.conversion.quantize.inputs import QuantizeOptions
+    from weighbridge.conversion.quantize.plan import default_target
 
     request = understood(words, output, options["target_bpw"] is not None or options["target_size"] is not None)
     options["tensor_type"] = (*options["tensor_type"], *patterns)
@@ -190,7 +190,7 @@ def _quantize(
 
 def _check_report(path: Path, overwrite: bool) -> None:
     """What would stand in its way is told before the work, not after it."""
-    from weighbridge.reports.quality_page import form_of
+    from weighbridge.reports.diff.quality_page import form_of
 
     form_of(path)
     if path.exists() and not overwrite:
@@ -201,7 +201,7 @@ def _measure(source: Path, target: Path, options: QuantizeOptions, path: Path, a
     """The errors of what was written: into the file, and the worst of them on the screen."""
     import weighbridge
     from weighbridge.io.sink import write_file
-    from weighbridge.reports.quality_page import cells, render
+    from weighbridge.reports.diff.quality_page import cells, render
 
     with Progress() as progress:
         found = weighbridge.quality(source, target, options=options, progress=progress)

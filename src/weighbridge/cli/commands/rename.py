@@ -51,7 +51,7 @@ def command(src: Path, dst: Path | None, dry_run: bool, as_json: bool, **options
 
 def _suggest(src: Path, as_json: bool) -> int:
     import weighbridge
-    from weighbridge.models.surgery.rename import Suggestions, suggestions
+    from weighbridge.models.transform.rename import Suggestions, suggestions
 
     with weighbridge.open(src, names="stored") as model:
         found = Suggestions(str(src), len(model), suggestions(model))

@@ -11,7 +11,7 @@ from weighbridge.cli.options import examples, jobs_option, json_option, size_opt
 from weighbridge.cli.render import Cell, Column, Progress, clean, echo, emit_json, human_bytes, note, table
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.strip import StripReport
+    from weighbridge.conversion.checkpoint.strip import StripReport
 
 
 @click.command(

@@ -12,7 +12,7 @@ from weighbridge.cli.options import arch_file_option, jobs_option, json_option, 
 from weighbridge.cli.render import SCREEN, Cell, clean, echo, emit_json, human_bytes, note, table, warn
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.surgery import SurgeryReport
+    from weighbridge.conversion.transform import SurgeryReport
 
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 _TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch")

@@ -11,7 +11,7 @@ from weighbridge.cli.options import examples, json_option
 
 if TYPE_CHECKING:
     from weighbridge.containers.base import Finding
-    from weighbridge.reports.verify import Report
+    from weighbridge.reports.verify.report import Report
 
 _SHOWN = 10  # findings of one rule, unless --verbose
 
@@ -39,7 +39,7 @@ def command(path: str, values: bool, fail_on: str, as_json: bool) -> int:
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.containers.base import Severity
-    from weighbridge.reports.verify import failed, verify
+    from weighbridge.reports.verify.report import failed, verify
 
     with Progress() as progress:
         report = verify(path, values=values, progress=progress)

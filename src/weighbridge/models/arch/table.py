@@ -10,8 +10,8 @@ A family is one TOML, one row a role (logical tensor), one column a dialect. The
  6. `tied` roles may be absent, `drop` names carry nothing, `make` roles follow from the config.
  7. Shapes are symbols and are checked against every header, on the physical tensor.
 
-What type a tensor is stored as is no matter of a family (conversion/recipe.py decides by a role's `kind`). Nothing here
-loads numpy but `load` and `save`, which build nodes.
+What type a tensor is stored as is no matter of a family (conversion/options.py decides by a role's `kind`). Nothing
+here loads numpy but `load` and `save`, which build nodes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from weighbridge.base.limits import FAMILY_TABLE, LAYERS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch import rows as grammar
 from weighbridge.models.arch.config import effective, evaluate, integer
+from weighbridge.models.arch.derived import absent_zeros, made
+from weighbridge.models.arch.dialects import held_of, recognised
 from weighbridge.models.arch.expand import (
     Expansion,
     Instance,
@@ -42,15 +44,13 @@ from weighbridge.models.arch.expand import (
     expand,
     shape_of,
 )
+from weighbridge.models.arch.fuse import LayoutMap, cut, join, layout_of
+from weighbridge.models.arch.gguf_view import ArchView
 from weighbridge.models.arch.inherit import resolve
-from weighbridge.models.arch.joins import Lies, cut, join, layout_of
 from weighbridge.models.arch.layers import Kind, layer_sets, parse_kinds, spare_layers
-from weighbridge.models.arch.make import absent_zeros, made
-from weighbridge.models.arch.order import reference_order
-from weighbridge.models.arch.report import MappingError, MappingReport
+from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.rows import Architecture, Dialect, Row, Size
-from weighbridge.models.arch.telling import held_of, recognised
-from weighbridge.models.arch.view import ArchView
+from weighbridge.models.arch.write_order import reference_order
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import Layout
@@ -74,7 +74,7 @@ class Family:
     sizes: Mapping[str, Size]
     index: Mapping[str, str]
     like: str | None = None  # the table that it begins as
-    meta: Mapping[str, Any] | None = None  # its own key-values (models/meta/keys.py)
+    meta: Mapping[str, Any] | None = None  # its own key-values (models/config/keys.py)
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # sets of layers
     apart: tuple[str, ...] = ()  # how names of other parts of the model begin
     _expansions: dict[tuple[str, str, Sizes], Expansion] = field(default_factory=dict, init=False, repr=False)
@@ -348,7 +348,7 @@ class Family:
         if parts or missing:
             raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
 
-    def _join(self, dialect: str, known: Lies, place: Place, roles: Mapping[Instance, Node]) -> Node:
+    def _join(self, dialect: str, known: LayoutMap, place: Place, roles: Mapping[Instance, Node]) -> Node:
         parts = []
         for instance, _, _ in place.cells:
             node, (layout, shape) = roles[instance], known[instance[0]]
@@ -358,7 +358,7 @@ class Family:
             parts.append(layout.apply(node) if layout else node)
         return join(place, parts)
 
-    def _lie(self, dialect: str, sizes: Sizes) -> Lies:
+    def _lie(self, dialect: str, sizes: Sizes) -> LayoutMap:
         """How each role that a dialect has a name for lies there, and its own shape."""
         templates = (t for t in self._dialect(dialect).templates if applies(self.rows[t.roles[0]], sizes))
         roles = dict.fromkeys(role for template in templates for role in template.roles)

@@ -148,11 +148,11 @@ def _cut(family: Family, sizes: Sizes, place: Place, pair: Pair) -> Sequence[Pai
 
 def _under(family: Family, sizes: Sizes, place: Place, pair: Pair) -> list[Pair]:
     """The parts of one matrix in which several roles lie one under the other, or dealt out row by row."""
-    from weighbridge.tensors.layouts import Dealt
+    from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import slice_rows
 
     heights = [shape_of(family.rows[role], sizes)[0] for role in place.roles]
-    whole = pair.moved(Dealt(place.dealt, tuple(heights)).undo) if place.dealt else pair
+    whole = pair.moved(InterleaveGroups(place.dealt, tuple(heights)).undo) if place.dealt else pair
     parts, start = [], 0
     for height in heights:
         parts.append(whole.moved(partial(_rows, slice_rows, start, height)))
@@ -166,7 +166,7 @@ def _rows(cut: Callable[..., Node], start: int, height: int, node: Node) -> Node
 
 def _joined(name: str, place: Place, parts: Sequence[Pair]) -> Pair:
     """The parts of a place as one pair: a stack of experts, or roles under one another that share their A."""
-    from weighbridge.tensors.layouts import Dealt
+    from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import concat, stack
 
     if len(parts) == 1:
@@ -181,7 +181,7 @@ def _joined(name: str, place: Place, parts: Sequence[Pair]) -> Pair:
             hint="merge the adapter into the model: wb convert BASE DST --lora ADAPTER",
         )
     b = concat([part.b for part in parts])
-    return Pair(parts[0].a, Dealt(place.dealt, place.heights).apply(b) if place.dealt else b)
+    return Pair(parts[0].a, InterleaveGroups(place.dealt, place.heights).apply(b) if place.dealt else b)
 
 
 def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: Pair, *, undo: bool) -> Pair:

@@ -17,20 +17,20 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers.sharded import shard_name
 from weighbridge.io.source import Source
-from weighbridge.reports.scan import templates
-from weighbridge.reports.scan.dangers import consequence
 from weighbridge.reports.scan.model import (
     Budget,
     Finding,
-    NotLookedInto,
     Piece,
     Place,
     Rule,
+    Skipped,
     Use,
     Verdict,
     found,
     shown,
 )
+from weighbridge.reports.scan.pickle.denylist import consequence
+from weighbridge.reports.scan.template import scanner as templates
 
 _D, _M, _U = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE
 
@@ -78,7 +78,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     """A JSON file."""
     if source.size > CONFIG_JSON:
-        yield NotLookedInto(place.path, place.members, "JSON", f"it is longer than {CONFIG_JSON} bytes")
+        yield Skipped(place.path, place.members, "JSON", f"it is longer than {CONFIG_JSON} bytes")
         return
     budget.spend(source.size)
     try:

@@ -23,24 +23,24 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SCAN_FILES, SCAN_HELD
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan import walk
-from weighbridge.reports.scan.kinds import STORAGE, kind_of
-from weighbridge.reports.scan.looks import EVERY, LOOKS, OTHERWISE
+from weighbridge.reports.scan.detect import STORAGE, kind_of
 from weighbridge.reports.scan.model import (
     Budget,
     FileReport,
     Finding,
     Look,
     Nested,
-    NotLookedInto,
     OverLimit,
     Place,
     Rule,
     ScanReport,
+    Skipped,
     Verdict,
     found,
     shown,
     worst,
 )
+from weighbridge.reports.scan.registry import EVERY, LOOKS, OTHERWISE
 
 Progress = Callable[[int, int, str], None]
 
@@ -82,7 +82,7 @@ class _Scan:
 
     budget: Budget = field(default_factory=Budget)
     findings: list[Finding] = field(default_factory=list)
-    passed_over: list[NotLookedInto] = field(default_factory=list)
+    passed_over: list[Skipped] = field(default_factory=list)
     more: int = 0
     leaves: int = 0  # parts that were looked into and hold no others
 
@@ -110,14 +110,14 @@ class _Scan:
             self.leaves += 1
         return kind
 
-    def _take(self, pieces: Iterator[Finding | NotLookedInto | Nested]) -> int:
+    def _take(self, pieces: Iterator[Finding | Skipped | Nested]) -> int:
         """How many of the pieces are parts."""
         parts = 0
         for piece in pieces:
             match piece:
                 case Finding():
                     self.add(piece)
-                case NotLookedInto():
+                case Skipped():
                     self.passed_over.append(piece)
                 case Nested():
                     parts += 1
@@ -141,7 +141,7 @@ class _Scan:
             self.findings[mildest] = finding
 
     def skip(self, place: Place, what: str, why: str) -> None:
-        self.passed_over.append(NotLookedInto(place.path, place.members, what, why))
+        self.passed_over.append(Skipped(place.path, place.members, what, why))
 
     def _over(self, place: Place, error: OverLimit) -> None:
         self.add(Finding("scan/limit", RULES["scan/limit"].verdict, error.message, place.path, place.members))
@@ -204,7 +204,7 @@ def scan_file(path: str) -> FileReport:
 
 
 def _closed(path: str, kind: str, why: str) -> FileReport:
-    missed = NotLookedInto(path, (), kind, why)
+    missed = Skipped(path, (), kind, why)
     return FileReport(path, kind, 0, Verdict.NOT_LOOKED_INTO, False, (), (missed,))
 
 

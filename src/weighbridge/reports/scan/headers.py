@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.containers import gguf, safetensors
 from weighbridge.containers.base import Index
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import Source
-from weighbridge.reports.scan import templates
+from weighbridge.reports.scan.archive.polyglots import odd_letters
 from weighbridge.reports.scan.model import Budget, Finding, Piece, Place, Rule, Verdict, found, shown
-from weighbridge.reports.scan.polyglots import odd_letters
+from weighbridge.reports.scan.template import scanner as templates
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

@@ -108,7 +108,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class NotLookedInto:
+class Skipped:
     """A file or a part of one that was not looked into, and why. It says nothing about what is in it."""
 
     path: str
@@ -127,7 +127,7 @@ class Nested:
     kind: str | None = None
 
 
-Piece = Finding | NotLookedInto | Nested
+Piece = Finding | Skipped | Nested
 
 
 class OverLimit(UnsupportedError):
@@ -184,7 +184,7 @@ class FileReport:
     verdict: Verdict
     complete: bool
     findings: tuple[Finding, ...] = ()
-    not_looked_into: tuple[NotLookedInto, ...] = ()
+    not_looked_into: tuple[Skipped, ...] = ()
     more: int = 0
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from weighbridge.containers import sniff_archive
-from weighbridge.containers.sniff_base import Probe
+from weighbridge.containers.sniff import archive as sniff_archive
+from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, Piece, Place, Rule, Verdict, found, shown
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from weighbridge import __version__
-from weighbridge.reports.scan.model import FileReport, Finding, NotLookedInto, ScanReport, Verdict
+from weighbridge.reports.scan.model import FileReport, Finding, ScanReport, Skipped, Verdict
 from weighbridge.reports.scan.rules import RULES
 
 _SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -94,7 +94,7 @@ def _notifications(files: Iterable[FileReport]) -> Iterator[dict[str, Any]]:
             yield _notification(missed, number)
 
 
-def _notification(missed: NotLookedInto, file: int) -> dict[str, Any]:
+def _notification(missed: Skipped, file: int) -> dict[str, Any]:
     inside = f" (in {'!'.join(missed.members)})" if missed.members else ""
     place = {"physicalLocation": {"artifactLocation": {"uri": _uri(missed.path), "index": file}}}
     text = f"not looked into: {missed.what}{inside}: {missed.why}"

@@ -10,7 +10,7 @@ from typing import Final
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.io.source import Source
 from weighbridge.reports.scan import configs
-from weighbridge.reports.scan.model import Budget, NotLookedInto, Piece, Place, Rule, Verdict, found
+from weighbridge.reports.scan.model import Budget, Piece, Place, Rule, Skipped, Verdict, found
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
@@ -36,7 +36,7 @@ _FILES: Final = re.compile(
 def yaml(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     """A YAML file, by its text alone: no parser makes anything of it."""
     text = _text(source, place, budget)
-    if isinstance(text, NotLookedInto):
+    if isinstance(text, Skipped):
         yield text
         return
     text = _ESCAPE.sub(lambda m: _letter(m), text)
@@ -60,7 +60,7 @@ def script(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
         yield found(RULES, "source/script", source, place, "source code", at=0)
         return
     text = _text(source, place, budget)
-    if isinstance(text, NotLookedInto):
+    if isinstance(text, Skipped):
         yield text
         return
     words = "the code of a class of the program"
@@ -72,8 +72,8 @@ def script(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
                     consequence="The program reads or writes a file of its choice.")  # fmt: skip
 
 
-def _text(source: Source, place: Place, budget: Budget) -> str | NotLookedInto:
+def _text(source: Source, place: Place, budget: Budget) -> str | Skipped:
     if source.size > CONFIG_JSON:
-        return NotLookedInto(place.path, place.members, "text", f"it is longer than {CONFIG_JSON} bytes")
+        return Skipped(place.path, place.members, "text", f"it is longer than {CONFIG_JSON} bytes")
     budget.spend(source.size)
     return source.read(0, source.size).decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Files of llama.cpp and ggml before GGUF, and importance matrices."""

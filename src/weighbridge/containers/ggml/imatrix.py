@@ -1,0 +1,245 @@
+"""Importance matrices, in both forms that llama-imatrix writes: where each entry's numbers lie, and new files of them.
+
+An entry is named after a tensor and tells how large its inputs were: one sum of squares for each column, of each matrix
+where several are stacked (experts), and how often each matrix was used.
+
+    legacy   i32 entries; each: i32 length, name, i32 calls, i32 values, f32[values] (mean square x calls)
+             then, or nothing: i32 chunks, i32 length, name of the data set
+    GGUF     general.type "imatrix", imatrix.datasets, .chunk_count, .chunk_size;
+             `NAME.in_sum2` f32 [matrices, columns], `NAME.counts` f32 [matrices, 1], perhaps `NAME.in_sum` like in_sum2
+             and `NAME.stats` (derived; not read)
+
+Reference: common/imatrix-loader.cpp and tools/imatrix/imatrix.cpp of llama.cpp b11549. What the numbers mean, and
+merging them, is conversion/quantize/imatrix.py's; nothing here loads numpy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from weighbridge.base.dtypes import F32
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.limits import IMATRIX_NAME
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Entry, Layout, Slot
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.io.cursor import Cursor
+from weighbridge.io.source import Source
+
+Form = Literal["legacy", "gguf"]
+
+DATASETS: Final = "imatrix.datasets"
+CHUNKS: Final = "imatrix.chunk_count"
+CHUNK_SIZE: Final = "imatrix.chunk_size"
+NEXTN: Final = "imatrix.n_layer_nextn"
+SUM2, SUM, COUNTS, STATS = ".in_sum2", ".in_sum", ".counts", ".stats"
+# The smallest legacy entry: three numbers, a name of one byte, one value.
+_SMALLEST: Final = 4 + 1 + 4 + 4 + 4
+
+
+class Record(NamedTuple):
+    """One entry: byte offsets of its f32 numbers. Legacy ones have `calls` instead of `counts`, and one matrix."""
+
+    name: str
+    matrices: int
+    values: int  # of all matrices together
+    sum2: int
+    counts: int | None = None
+    inputs: int | None = None  # of in_sum
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Imatrix:
+    """A parsed file. `datasets`: what text it was computed on; `chunks` of `chunk_size` tokens of it (0: not said)."""
+
+    form: Form
+    source: Source
+    records: tuple[Record, ...]
+    datasets: tuple[str, ...] = ()
+    chunks: int = 0
+    chunk_size: int = 0
+    nextn: int = 0
+    byte_order: str = "<"
+
+
+def recognised(source: Source) -> bool:
+    """Whether a file is one, of either form. Costs other files a look at their first bytes."""
+    head = source.head(8)
+    if head[:4] != b"GGUF":
+        entries, length = struct.unpack("<ii", head) if len(head) == 8 else (0, 0)
+        if entries < 1 or not 1 <= length <= IMATRIX_NAME:
+            return False
+    from weighbridge.containers.sniff.detect import sniff
+
+    found = sniff(source)
+    return found.format == "imatrix-dat" or (found.format == "gguf" and found.variant == "imatrix")
+
+
+def parse(source: Source) -> Imatrix:
+    """The entries of a file of either form, in its order. FormatError for what llama.cpp wouldn't load either, for two
+    entries of one name, and for what follows the end of a legacy file."""
+    if source.head(4) == b"GGUF":
+        return _parse_gguf(source)
+    return _parse_legacy(source)
+
+
+# -- legacy ----------------------------------------------------------------------------------------------------------
+
+
+def _parse_legacy(source: Source) -> Imatrix:
+    cursor = Cursor(source)
+    count = cursor.number("i", "number of entries")
+    if not 1 <= count <= cursor.left // _SMALLEST:
+        raise FormatError(
+            "this is no importance matrix", path=source.name, offset=0, field="number of entries",
+            expected=f"1 to {cursor.left // _SMALLEST}", found=count,
+        )  # fmt: skip
+    records = tuple(_legacy_record(cursor) for _ in range(count))
+    _no_doubles(records, source)
+    chunks, dataset = 0, ""
+    if cursor.left:
+        chunks = cursor.number("i", "number of chunks")
+        dataset = _text(cursor, "name of the data set", cursor.left) if cursor.left else ""
+    if cursor.left:
+        raise FormatError("bytes follow the end", path=source.name, offset=cursor.offset, found=f"{cursor.left} bytes")
+    return Imatrix("legacy", source, records, (dataset,) if dataset else (), chunks)
+
+
+def _legacy_record(cursor: Cursor) -> Record:
+    name = _text(cursor, "name of an entry", IMATRIX_NAME)
+    if not name:
+        raise FormatError("an entry without a name", path=cursor.source.name, offset=cursor.offset)
+    calls, values = cursor.numbers("ii", f"calls and values of {name}")
+    if values < 1 or calls < 0:
+        raise FormatError(
+            "an entry without values", path=cursor.source.name, offset=cursor.offset - 8, field=name,
+            expected="calls >= 0, values >= 1", found=f"{calls}, {values}",
+        )  # fmt: skip
+    at = cursor.offset
+    cursor.skip(4 * values, f"values of {name}")
+    return Record(name, 1, values, at, calls=calls)
+
+
+def _text(cursor: Cursor, field: str, most: int) -> str:
+    length = cursor.number("i", f"length of the {field}")
+    if not 0 <= length <= most:
+        raise FormatError(
+            "no length", path=cursor.source.name, offset=cursor.offset - 4, field=field,
+            expected=f"0 to {most}", found=length,
+        )  # fmt: skip
+    return cursor.take(length, field).decode("utf-8", "surrogateescape")
+
+
+def _no_doubles(records: Sequence[Record], source: Source) -> None:
+    seen: set[str] = set()
+    for record in records:
+        if record.name in seen:
+            raise FormatError("two entries of one name", path=source.name, offset=record.sum2, field=record.name)
+        seen.add(record.name)
+
+
+# -- GGUF ------------------------------------------------------------------------------------------------------------
+
+
+def _parse_gguf(source: Source) -> Imatrix:
+    index = gguf.parse(source)
+    missing = [key for key in (DATASETS, CHUNKS, CHUNK_SIZE) if key not in index.metadata]
+    if missing:  # llama-quantize: "missing imatrix metadata"
+        raise FormatError("this GGUF is no importance matrix", path=source.name, field=missing[0], found="no such key")
+    records = tuple(_gguf_records(index.by_name, source))
+    if not records:
+        raise FormatError("an importance matrix without entries", path=source.name)
+    chunks, size, nextn = (_number(index.metadata, key, source) for key in (CHUNKS, CHUNK_SIZE, NEXTN))
+    names = index.metadata[DATASETS]
+    # Another type than an array of strings is passed over by the reference as well.
+    texts = tuple(names) if index.metadata.type(DATASETS) == "arr[str]" else ()  # type: ignore[attr-defined]
+    return Imatrix("gguf", source, records, texts, chunks, size, nextn, index.byte_order)
+
+
+def _number(metadata: Mapping[str, Any], key: str, source: Source) -> int:
+    value = metadata.get(key, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 32:
+        raise FormatError("no u32", path=source.name, field=key, found=str(value)[:80])
+    return value
+
+
+def _gguf_records(entries: Mapping[str, Entry], source: Source) -> Iterator[Record]:
+    names = {n.removesuffix(s): None for n in entries for s in (SUM2, COUNTS, SUM) if n.endswith(s)}
+    for name in names:
+        sum2, counts, total = (entries.get(name + suffix) for suffix in (SUM2, COUNTS, SUM))
+        if sum2 is None or counts is None:
+            raise FormatError("sums without counts, or counts without sums", path=source.name, field=name)
+        for entry in (sum2, counts, *([total] if total else ())):
+            if entry.dtype != F32:
+                raise FormatError(
+                    "numbers of another type", path=source.name, field=entry.name, expected="F32", found=entry.dtype
+                )
+        values, matrices = sum2.spec.elements, counts.spec.elements
+        if not matrices or not values or values % matrices or (total and total.spec.elements != values):
+            raise FormatError(
+                "sums and counts don't go together", path=source.name, field=name, found=f"{values}, {matrices}"
+            )
+        yield Record(name, matrices, values, sum2.offset, counts.offset, total.offset if total else None)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """An entry to be written: matrices of so many columns. `calls`: legacy form; `inputs`: GGUF, with in_sum."""
+
+    name: str
+    matrices: int
+    columns: int
+    calls: int = 0
+    inputs: bool = False
+
+
+def layout(
+    parts: Sequence[Part],
+    form: Form,
+    *,
+    datasets: Sequence[str] = (),
+    chunks: int = 0,
+    chunk_size: int = 0,
+    nextn: int = 0,
+) -> Layout:
+    """A file of these entries, in the order given (llama-imatrix sorts them by name). Slots are named as GGUF's tensors
+    are, `NAME.in_sum2` and so on; a legacy file has only these, and room for one data set, the last."""
+    if not parts:
+        raise UsageError("an importance matrix has at least one entry")
+    if form == "legacy":
+        return _legacy_layout(parts, chunks, datasets[-1] if datasets else "")
+    metadata = {
+        "general.type": gguf.KV("str", "imatrix"),
+        DATASETS: gguf.KV("arr[str]", list(datasets)),
+        CHUNKS: gguf.KV("u32", chunks),
+        CHUNK_SIZE: gguf.KV("u32", chunk_size),
+        **({NEXTN: gguf.KV("u32", nextn)} if nextn else {}),
+    }
+    return gguf.layout([tensor for part in parts for tensor in _tensors(part)], metadata)
+
+
+def _tensors(part: Part) -> list[tuple[str, Spec]]:
+    matrix = Spec((part.matrices, part.columns), F32)
+    both = [(part.name + SUM2, matrix), (part.name + COUNTS, Spec((part.matrices, 1), F32))]
+    return [*both, (part.name + SUM, matrix)] if part.inputs else both
+
+
+def _legacy_layout(parts: Sequence[Part], chunks: int, dataset: str) -> Layout:
+    pieces, slots, at = [(0, struct.pack("<i", len(parts)))], [], 4
+    for part in parts:
+        name = part.name.encode("utf-8", "surrogateescape")
+        if not 0 < len(name) <= IMATRIX_NAME:
+            raise UsageError(f"an entry's name has 1 to {IMATRIX_NAME} bytes, {part.name!r} has {len(name)}")
+        head = struct.pack(f"<i{len(name)}sii", len(name), name, part.calls, part.matrices * part.columns)
+        pieces.append((at, head))
+        slots.append(Slot(part.name + SUM2, Spec((part.matrices, part.columns), F32), at + len(head)))
+        at += len(head) + slots[-1].spec.nbytes
+    text = dataset.encode("utf-8", "surrogateescape")
+    pieces.append((at, struct.pack("<ii", chunks, len(text)) + text))
+    return Layout("imatrix", tuple(pieces), tuple(slots), at + 8 + len(text))

@@ -1,0 +1,1 @@
+"""GGUF: llama.cpp's one-file format, read, checked, split and written."""

@@ -1,0 +1,1 @@
+"""NumPy's own formats: .npy and .npz."""

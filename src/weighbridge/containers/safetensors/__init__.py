@@ -1,0 +1,1 @@
+"""Safetensors: parsed exactly as the reference does, and written."""

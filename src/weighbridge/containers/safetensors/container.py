@@ -1,0 +1,342 @@
+"""Safetensors: [8 bytes: N, little-endian][N bytes: JSON][data], for all that the format's reference says yes to.
+
+    {"__metadata__": {text: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
+
+The verdict equals that of the Rust reference (safetensors 0.8.0, `tensor.rs`), which accepts more than its README:
+white space before the brace, a repeated name (the last wins), an entry written as an array, unknown fields. Such things
+are findings, and errors with `strict=True`. Every rule is a row of `safetensors_rules`; a broken one is a `Problem`
+first, and becomes an error in `parse` or a finding in `parse_lenient`, which gives all of them at once.
+
+Two ways lead through the JSON. `_fast` decodes with msgspec and answers only where it is certain that the reference
+would say yes and read the same; anything odd goes to `safetensors_exact`, which decides as serde_json does.
+Writing lives in `safetensors_layout`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import prod
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import FormatError
+from weighbridge.base.gc_pause import paused
+from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
+from weighbridge.containers.base import Entry, Finding, Index, Region
+from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, Info, exact, members, short
+from weighbridge.containers.safetensors.json_scan import Object, Pair, Scanner
+from weighbridge.containers.safetensors.layout import METADATA, SUFFIX, header_bytes, layout
+from weighbridge.containers.safetensors.rules import Problems
+from weighbridge.io.source import Source
+
+__all__ = ["NAME", "SUFFIX", "header_bytes", "layout", "parse", "parse_lenient", "regions"]
+
+NAME: Final = "safetensors"
+_U64: Final = 2**64 - 1
+
+
+class _Head(NamedTuple):
+    """The header: bytes of it that exist, tensors by name in header order, metadata, all that is wrong so far."""
+
+    length: int
+    raw: bytes
+    infos: dict[str, Info]
+    metadata: dict[str, str]
+    problems: Problems
+
+
+def parse(source: Source, *, strict: bool = False) -> Index:
+    """The tensors of a file, in the order of their bytes. FormatError exactly where the reference refuses, and with
+    `strict` also where the file departs from the written format (`Index.findings` has those departures otherwise)."""
+    with paused(source.size > MIB):
+        head = _read_head(source)
+        head.problems.raise_first(source.name, strict)
+        entries = _place(head, source.size)
+    head.problems.raise_first(source.name, strict)
+    return _index(source, head, entries)
+
+
+def parse_lenient(source: Source) -> tuple[Index, tuple[Finding, ...]]:
+    """All that can be saved of a file, and everything that is wrong with it. Tensors whose bytes aren't all there, or
+    whose entry contradicts itself, are left out of the index."""
+    head = _read_head(source)
+    whole = tuple(e for e in _place(head, source.size) if e.offset + e.nbytes <= source.size)
+    index = _index(source, head, whole)
+    return index, index.findings
+
+
+def _index(source: Source, head: _Head, entries: tuple[Entry, ...]) -> Index:
+    start = min(LENGTH + head.length, source.size)
+    metadata, findings = MappingProxyType(head.metadata), head.problems.findings(source.name)
+    return Index(NAME, (source,), entries, metadata, (start,), findings=findings)
+
+
+# ---- the header -----------------------------------------------------------------------------------------------
+
+
+def _read_head(source: Source) -> _Head:
+    problems = Problems()
+    length, raw = _header(source, problems)
+    if raw is None:
+        return _Head(0, b"", {}, {}, problems)
+    fast = None if problems else _fast(raw)
+    infos, metadata = fast or exact(raw, source.name, problems)
+    return _Head(length, raw, infos, metadata, problems)
+
+
+_FIRST: Final = 16 << 10  # one read is enough for the header of a usual file of 100 tensors
+# What people have instead of a safetensors file, by its first bytes (`wb identify` knows many more).
+_OTHERS: Final = (
+    (b"version https://git-lfs", "this is a Git-LFS pointer, not the weights: run `git lfs pull`"),
+    (b"GGUF", "this is a GGUF file"),
+    (b"PK\x03\x04", "this is a zip archive: a PyTorch checkpoint or an .npz"),
+    (b"\x80\x02", "this is a pickle: a PyTorch checkpoint of the old format"),
+    (b"\x93NUMPY", "this is a NumPy array"),
+    (b"<!DOCTYPE", "this is a web page: the download failed"),
+    (b"<html", "this is a web page: the download failed"),
+    (b"{", "this is bare JSON: the 8 bytes that tell the header's length are missing"),
+)
+
+
+def _header(source: Source, problems: Problems) -> tuple[int, bytes | None]:
+    """N, and the header's bytes as far as the file goes; None where N can't be one."""
+    first = source.head(_FIRST)
+    hint = next((words for magic, words in _OTHERS if first.startswith(magic)), None)
+    if len(first) < LENGTH:
+        words = "too short for a header"
+        problems.add("no-header", words, 0, expected=f"{LENGTH} bytes at least", found=source.size, hint=hint)
+        return 0, None
+    length = int.from_bytes(first[:LENGTH], "little")
+    if length > SAFETENSORS_HEADER:
+        words, cap = "the header's length is impossible", f"at most {SAFETENSORS_HEADER}"
+        problems.add("header-too-large", words, 0, expected=cap, found=length, hint=hint)
+        return 0, None
+    there = min(length, source.size - LENGTH)
+    if there < length:
+        words = "the file ends inside its header; none of the data is there"
+        problems.add("header-cut", words, 0, expected=f"{length} bytes", found=there, hint=hint or _AGAIN)
+    end = LENGTH + there
+    return length, first[LENGTH:end] if end <= len(first) else source.read(LENGTH, there)
+
+
+_AGAIN: Final = "download or copy it again"
+# A key spelled with escapes could hide from the counts below: letters and `_` are 0x41..0x7a.
+_HIDDEN_KEY: Final = re.compile(rb"\\u00[4-7]")
+# A number with a sign: begins with the rare character, so that the search runs at the speed of memchr.
+_NEGATIVE: Final = re.compile(rb"-(?<=[\[, \t\n\r]-)[0-9]")
+_NO_METADATA: Final = b'{"dtype":"U8","shape":[],"data_offsets":[0,0]}'
+_KEYS: Final = tuple(b'"%b"' % field.encode() for field in FIELDS)
+_METADATA_KEY: Final = b'"__metadata__"'
+_DECODER: Final = msgspec.json.Decoder(dict[str, Info])
+
+
+def _fast(raw: bytes) -> tuple[dict[str, Info], dict[str, str]] | None:
+    """Tensors and metadata, or None where msgspec's verdict might differ from the reference's.
+
+    msgspec accepts four things that serde doesn't or reads otherwise: repeated fields and repeated names (`_repeats`),
+    integers beyond 64 bits (`_place` looks), and `-0` for 0. Unknown fields and other forms of an entry it refuses, and
+    all that is wrong with strings, numbers and nesting.
+    """
+    metadata: dict[str, str] = {}
+    has_metadata = _METADATA_KEY in raw
+    try:
+        if has_metadata:
+            metadata, raw = _cut_metadata(raw)
+        infos = _DECODER.decode(raw)
+    except (FormatError, ValueError):  # msgspec's errors and bad UTF-8 are ValueErrors
+        return None
+    if _repeats(raw, len(infos)) or _NEGATIVE.search(raw):
+        return None
+    # Without its plain spelling the key could still be there, written with escapes.
+    if (infos.pop(METADATA, None) is not None) is not has_metadata:
+        return None
+    if not {i.dtype for i in infos.values()} <= TYPES.keys():
+        return None
+    return infos, metadata
+
+
+def _repeats(raw: bytes, count: int) -> bool:
+    """False only if no name and no field occurs twice in a header that decoded to `count` whole entries."""
+    # Each entry brings at least four colons, one behind each key. No more: none is repeated.
+    if raw.count(b":") == 4 * count:
+        return False
+    # Some names have colons. Count the fields' keys; but one spelled with escapes would hide from that.
+    return _HIDDEN_KEY.search(raw) is not None or any(raw.count(key) != count for key in _KEYS)
+
+
+def _cut_metadata(raw: bytes) -> tuple[dict[str, str], bytes]:
+    """The metadata, and the header with an empty tensor in its place, so that all values are of one type.
+
+    ValueError where the only `"__metadata__"` isn't a key of text pairs. Inside an entry the swapped value is an
+    unknown field, which msgspec refuses: only a key of the outermost object passes.
+    """
+    scan = Scanner(raw, at=raw.index(_METADATA_KEY) + len(_METADATA_KEY))
+    scan.take(b":")
+    scan.peek()
+    start = scan.at
+    value = scan.value(1)
+    if not isinstance(value, Object) or raw.count(_METADATA_KEY) != 1:
+        raise ValueError("not the usual metadata")
+    metadata = {p.key: p.value for p in value if isinstance(p.value, str)}
+    if len(metadata) != len(value):
+        raise ValueError("a repeated key or a value that isn't text")
+    return metadata, raw[:start] + _NO_METADATA + raw[scan.at :]
+
+
+# ---- the data -------------------------------------------------------------------------------------------------
+
+
+def _place(head: _Head, file_size: int) -> tuple[Entry, ...]:
+    """Entries in the order of their bytes. The reference asks that tensors follow each other without hole or overlap
+    from the first byte of the data to the last, and that each is exactly as long as its shape and dtype say."""
+    start, at, last = LENGTH + head.length, 0, ""
+    entries: list[Entry] = []
+    for name, info in sorted(head.infos.items(), key=_by_offsets):
+        begin, end = info.data_offsets
+        dtype, bits = TYPES[info.dtype]
+        size = end - begin
+        if begin != at:
+            _report_gap(name, last, start, begin, at, head.problems)
+        if prod(info.shape) * bits == size * 8 and (size or not _overflows(info.shape, bits)):
+            entries.append(Entry(name, dtype, info.shape, start + begin, size))
+        else:
+            _report_size(name, info, dtype, start + begin, head.problems)
+        last = name
+        if end > at:
+            at = end
+    _report_end(head, start + at, file_size)
+    _report_oddities(head, entries)
+    return tuple(entries)
+
+
+def _by_offsets(item: tuple[str, Info]) -> tuple[int, int]:
+    return item[1].data_offsets
+
+
+def _overflows(shape: tuple[int, ...], bits: int) -> bool:
+    """Whether the reference's checked multiplication of 64-bit numbers, from left to right, overflows: it does so even
+    if a later dimension is 0."""
+    total = 1
+    for n in (*shape, bits):
+        total *= n
+        if total > _U64 or n > _U64:
+            return True
+    return False
+
+
+def _report_gap(name: str, last: str, start: int, begin: int, at: int, problems: Problems) -> None:
+    before = f"tensor {last!r}" if at else "the start of the data"
+    if begin > at:
+        words = f"{begin - at} bytes between {before} and this tensor belong to none"
+        problems.add("hole", words, start + at, name, expected=f"begin at {at}", found=begin)
+    else:
+        words = f"shares bytes with {before}"
+        problems.add("overlap", words, start + begin, name, expected=f"begin at {at}", found=begin)
+
+
+def _report_size(name: str, info: Info, dtype: DType, place: int, problems: Problems) -> None:
+    (begin, end), what = info.data_offsets, f"{info.dtype}{list(info.shape)}"
+    if end < begin:
+        problems.add("reversed", "ends before it begins", place, name, expected=f"an end >= {begin}", found=end)
+    elif _overflows(info.shape, TYPES[info.dtype][1]):
+        problems.add("overflow", f"{what} is larger than 64 bits can count", place, name)
+    elif prod(info.shape) % dtype.block:
+        problems.add("sub-byte", f"{what} is not a whole number of bytes", place, name)
+    else:
+        size = prod(info.shape) // dtype.block * dtype.size
+        words = f"the entry's bytes are not as many as {what} takes"
+        problems.add("size", words, place, name, expected=f"{size} bytes", found=end - begin)
+
+
+def _report_end(head: _Head, wanted: int, size: int) -> None:
+    if head.problems.has(("no-header", "header-too-large", "header-cut")):
+        return  # there is no data to speak of
+    if wanted > size:
+        ends = [LENGTH + head.length + info.data_offsets[1] for info in head.infos.values()]
+        missing = sum(end > size for end in ends)
+        words = f"the file is cut off: the last {missing} of {len(ends)} tensors are not all there"
+        head.problems.add("truncated", words, size, expected=f"{wanted} bytes", found=size, hint=_AGAIN)
+    elif wanted < size and not head.problems.has(("json", "utf8")):  # a broken JSON leaves tensors unknown
+        words = f"{size - wanted} bytes at the end belong to no tensor"
+        head.problems.add("trailing-bytes", words, wanted, expected=f"{wanted} bytes in all", found=size)
+
+
+def _report_oddities(head: _Head, entries: list[Entry]) -> None:
+    """What the reference accepts silently and the JSON pass doesn't see."""
+    raw, start, problems = head.raw, LENGTH + head.length, head.problems
+    if raw[:1] and raw[:1] in SPACE:
+        problems.add("leading-space", "white space stands before the opening brace", LENGTH)
+    tail = raw[len(raw.rstrip(SPACE)) :]
+    if tail.strip(b" "):
+        problems.add("padding", "the header is padded with other white space than spaces", start - len(tail))
+    if start % 8 and entries:
+        problems.add("data-alignment", f"the data starts at byte {start}, not a multiple of 8", start)
+    crooked = [e for e in entries if e.nbytes and e.offset % e.dtype.word]
+    if crooked:
+        words = f"{len(crooked)} of {len(entries)} tensors don't start at a multiple of their element's size"
+        problems.add("tensor-alignment", words, crooked[0].offset, crooked[0].name)
+    # ASCII without escapes and DEL is printable: JSON strings hold no other control characters.
+    plain = raw.isascii() and b"\\" not in raw and b"\x7f" not in raw and "" not in head.infos
+    odd = [] if plain else [name for name in head.infos if not name or not name.isprintable()]
+    if odd:
+        problems.add("odd-name", f"{len(odd)} names are empty or not printable", None, odd[0])
+
+
+# ---- every byte -----------------------------------------------------------------------------------------------
+
+
+def regions(source: Source) -> list[Region]:
+    """Every byte of the file, named; "unknown" for what no entry claims. Works on broken files as far as they go."""
+    head = _read_head(source)
+    out: list[Region] = []
+    at = 0
+    for r in sorted(_named(source, head), key=lambda r: (r.start, r.end)):
+        # Tensors of a broken file may overlap: the first keeps the bytes.
+        first, end = max(r.start, at), min(r.end, source.size)
+        if first < end:
+            out += _between(head, at, first)
+            out.append(Region(first, end, r.kind, r.label, r.value))
+            at = end
+    out += _between(head, at, source.size)
+    return out
+
+
+def _named(source: Source, head: _Head) -> Iterator[Region]:
+    if source.size >= LENGTH:
+        yield Region(0, LENGTH, "length", "header length", str(int.from_bytes(source.read(0, LENGTH), "little")))
+    for pair in members(head.raw, source.name, Problems()):
+        yield from _member(pair)
+    for e in _place(head, source.size):
+        yield Region(e.offset, e.offset + e.nbytes, "tensor", e.name, str(e.spec))
+
+
+def _member(pair: Pair) -> Iterator[Region]:
+    if pair.key != METADATA or not isinstance(pair.value, Object):
+        yield Region(LENGTH + pair.key_at, LENGTH + pair.end, "json", pair.key, short(pair.value))
+        return
+    yield Region(LENGTH + pair.key_at, LENGTH + pair.at, "key", METADATA)
+    for inner in pair.value:
+        yield Region(LENGTH + inner.key_at, LENGTH + inner.end, "value", inner.key, short(inner.value))
+
+
+_PUNCTUATION: Final = re.compile(rb"[ \t\n\r]*[{}:,][{}:, \t\n\r]*(?<=[{}:,])|[ \t\n\r]+")
+
+
+def _between(head: _Head, start: int, end: int) -> Iterator[Region]:
+    """The names of bytes that are neither member nor tensor: punctuation, padding, or nothing we know."""
+    stop = max(min(LENGTH + len(head.raw), end), start)
+    while start < stop:
+        match = _PUNCTUATION.match(head.raw, start - LENGTH, stop - LENGTH)
+        if match is None:
+            yield Region(start, stop, "unknown", "header")
+            break
+        text = match[0].strip(SPACE)
+        after = LENGTH + match.end()
+        yield Region(start, after, "json", "punctuation", text.decode()) if text else Region(start, after, "padding")
+        start = after
+    if stop < end:
+        yield Region(stop, end, "unknown")

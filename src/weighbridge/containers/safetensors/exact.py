@@ -1,0 +1,172 @@
+"""The exact way through a safetensors header: each member judged as serde judges it, everything odd reported.
+
+`safetensors` comes here where msgspec's verdict could differ from the reference's, or to say what is wrong and where.
+The reference (tensor.rs 0.8.0) reads `HashMetadata { __metadata__: Option<map of text>, #[serde(flatten)] tensors }`,
+so every value is first read as plain JSON and then as a `TensorInfo`: all of it must be valid, unknown fields too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from weighbridge.base.dtypes import BY_SAFETENSORS
+from weighbridge.base.errors import FormatError
+from weighbridge.containers.safetensors.json_scan import Object, Pair, Scanner, Value, kind
+from weighbridge.containers.safetensors.layout import METADATA
+from weighbridge.containers.safetensors.rules import Problems
+
+LENGTH: Final = 8  # bytes of N, before the JSON
+SPACE: Final = b" \t\n\r"  # what JSON calls white space
+FIELDS: Final = ("dtype", "shape", "data_offsets")  # also their order where an entry is an array
+# dtype name -> its row and the bits of one element
+TYPES: Final = {name: (t, t.size * 8 // t.block) for name, t in BY_SAFETENSORS.items() if name}
+
+
+class Info(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What the JSON says of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def exact(raw: bytes, path: str, problems: Problems) -> tuple[dict[str, Info], dict[str, str]]:
+    """Tensors by name in header order, and metadata, of a header's bytes."""
+    infos: dict[str, Info] = {}
+    metadata: dict[str, str] = {}
+    seen: set[str] = set()
+    for pair in members(raw, path, problems):
+        repeated = pair.key in seen
+        seen.add(pair.key)
+        if pair.key == METADATA:
+            if repeated:
+                problems.add("repeated-metadata", "`__metadata__` occurs twice", LENGTH + pair.key_at)
+            metadata = _metadata(pair, problems)
+            continue
+        if repeated:
+            words = "this name occurs more than once; the last entry counts"
+            problems.add("repeated-name", words, LENGTH + pair.key_at, pair.key)
+        info = _info(pair, problems)
+        if info is not None:
+            infos.pop(pair.key, None)  # the later one takes its place in header order, too
+            infos[pair.key] = info
+    return infos, metadata
+
+
+def members(raw: bytes, path: str, problems: Problems) -> Iterator[Pair]:
+    """The members of the header's object, up to where its JSON breaks."""
+    try:
+        raw.decode()  # the reference checks the whole header before it looks at the JSON
+    except UnicodeDecodeError as error:
+        problems.add("utf8", "the header is not UTF-8", LENGTH + error.start)
+    scan = Scanner(raw, LENGTH, path)
+    try:
+        if scan.peek() != b"{":
+            raise scan.fail("the header is not a JSON object", expected="{")
+        yield from scan.members()
+        if scan.peek():
+            raise scan.fail("something follows the JSON object", expected="spaces only")
+    except UnicodeDecodeError:
+        return  # reported above
+    except FormatError as error:
+        problems.add("json", error.reason, error.offset, expected=error.expected, found=error.found)
+
+
+def _metadata(pair: Pair, problems: Problems) -> dict[str, str]:
+    if pair.value is None:
+        problems.add("metadata-null", "`__metadata__` is null instead of an object", LENGTH + pair.at)
+        return {}
+    if not isinstance(pair.value, Object):
+        words = "`__metadata__` is not an object"
+        problems.add("metadata", words, LENGTH + pair.at, expected="an object", found=kind(pair.value))
+        return {}
+    good: dict[str, str] = {}
+    for key, value, key_at, at, _ in pair.value:
+        if not isinstance(value, str):
+            words = f"metadata {key!r} is not a string"
+            problems.add("metadata", words, LENGTH + at, expected="a string", found=kind(value))
+            continue
+        if key in good:
+            words = f"metadata {key!r} occurs more than once; the last one counts"
+            problems.add("repeated-metadata-key", words, LENGTH + key_at)
+        good[key] = value
+    return good
+
+
+def _info(pair: Pair, problems: Problems) -> Info | None:
+    """An entry, or None where it is unusable (reported)."""
+    fields = _fields(pair, problems)
+    if fields is None:
+        return None
+    place = LENGTH + pair.at
+    dtype = _dtype(fields["dtype"], place, pair.key, problems)
+    shape, offsets = _integers(fields["shape"]), _integers(fields["data_offsets"])
+    if shape is None:
+        words = "the shape is not a list of integers from 0 to 2^64-1"
+        problems.add("shape", words, place, pair.key, found=short(fields["shape"]))
+    if offsets is None or len(offsets) != 2:
+        words = "data_offsets are not two integers from 0 to 2^64-1"
+        problems.add("offsets", words, place, pair.key, found=short(fields["data_offsets"]))
+        return None
+    return None if dtype is None or shape is None else Info(dtype, shape, (offsets[0], offsets[1]))
+
+
+def _fields(pair: Pair, problems: Problems) -> dict[str, Value] | None:
+    place, value = LENGTH + pair.at, pair.value
+    if isinstance(value, Object):
+        return _object_fields(value, place, pair.key, problems)
+    if not isinstance(value, list):
+        problems.add("entry", "the entry is not an object", place, pair.key, expected="an object", found=kind(value))
+        return None
+    # serde reads a struct also from the sequence of its fields.
+    if len(value) != len(FIELDS):
+        words, wanted = "an entry written as an array has not three elements", "[dtype, shape, data_offsets]"
+        problems.add("entry", words, place, pair.key, expected=wanted, found=f"{len(value)} elements")
+        return None
+    problems.add("array-entry", "the entry is an array instead of an object", place, pair.key)
+    return dict(zip(FIELDS, value, strict=True))
+
+
+def _object_fields(value: Object, place: int, name: str, problems: Problems) -> dict[str, Value] | None:
+    fields: dict[str, Value] = {}
+    for p in value:
+        if p.key not in FIELDS:
+            problems.add("unknown-field", f"the entry has an unknown field {p.key!r}", LENGTH + p.key_at, name)
+        elif p.key in fields:
+            problems.add("repeated-field", f"the entry has two fields {p.key!r}", LENGTH + p.key_at, name)
+        else:
+            fields[p.key] = p.value
+    missing = [f for f in FIELDS if f not in fields]
+    if missing:
+        problems.add("missing-field", f"the entry has no {' and no '.join(missing)}", place, name)
+        return None
+    return fields
+
+
+def _dtype(value: Value, place: int, name: str, problems: Problems) -> str | None:
+    # serde reads an enum also from {"F32": null}.
+    if isinstance(value, Object) and len(value) == 1 and value[0].value is None:
+        value = value[0].key
+        problems.add("object-dtype", "the dtype is an object instead of a string", place, name)
+    if isinstance(value, str) and value in TYPES:
+        return value
+    hint = f"known: {', '.join(TYPES)}" if isinstance(value, str) else None
+    problems.add("dtype", "unknown dtype", place, name, found=short(value), hint=hint)
+    return None
+
+
+def _integers(value: Value) -> tuple[int, ...] | None:
+    if not isinstance(value, list) or isinstance(value, Object):
+        return None
+    # A bool is an int, too; what exceeds 64 bits the scanner has made a float, as serde_json does.
+    numbers = [n for n in value if type(n) is int and n >= 0]
+    return tuple(numbers) if len(numbers) == len(value) else None
+
+
+def short(value: Value) -> str:
+    """A value in a few characters."""
+    text = repr(value.last() if isinstance(value, Object) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

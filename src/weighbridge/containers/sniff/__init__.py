@@ -1,0 +1,1 @@
+"""What a file is, by its bytes."""

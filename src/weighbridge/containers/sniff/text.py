@@ -1,0 +1,154 @@
+"""Recognisers of text where weights were expected (LFS pointers, web pages, error messages) and of the JSON files that
+stand beside weights.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from weighbridge.base.limits import SNIFF_WHOLE
+from weighbridge.containers.sniff.probe import Hit, Probe
+
+
+class _Start(NamedTuple):
+    format: str
+    variant: str
+    pattern: re.Pattern[str]
+    words: str
+
+
+def _start(kind: str, variant: str, pattern: str, words: str) -> _Start:
+    return _Start(kind, variant, re.compile(pattern, re.IGNORECASE), words)
+
+
+_STARTS: Final = (
+    _start("git-lfs-pointer", "", r"version https://(git-lfs|hawser)\.github\.com/spec/v1",
+           "the text of a Git LFS pointer"),
+    _start("html", "", r"\s*(<!--.{0,2000}?-->\s*)?<(!doctype\s+html|html|head|body)\b", "an HTML page"),
+    _start("error-text", "xml", r"\s*(<\?xml[^>]{0,200}>\s*)?<Error>", "an XML error message of a storage server"),
+    _start("error-text", "", r"\s*(Entry not found|Repository not found|Invalid (username|credentials)|Unauthorized"
+           r"|Access to model .{1,200} is restricted|Not Found|404: |403 Forbidden|Found\. Redirecting)",
+           "an error message of a download server"),
+    _start("xml", "", r"\s*<\?xml\b", "an XML document"),
+    _start("modelfile", "", r"(#.{0,200}\n|\s){0,20}FROM\s+\S+", "an Ollama Modelfile (FROM ...)"),
+    _start("tiktoken", "", r"([A-Za-z0-9+/]{2,200}={0,2} \d{1,7}\r?\n){3}",
+           "lines of base64 and rank (tiktoken vocabulary)"),
+)  # fmt: skip
+
+
+def text(probe: Probe) -> Hit | None:
+    """Text that starts with something known."""
+    if probe.text is None:
+        return None
+    start = probe.text[:8192]
+    for row in _STARTS:
+        if row.pattern.match(start):
+            detail = _pointer(start) if row.format == "git-lfs-pointer" else {}
+            return Hit(row.format, row.variant, (row.words, *_title(start, row.format)), detail=detail)
+    return None
+
+
+def _title(start: str, kind: str) -> tuple[str, ...]:
+    found = re.search(r"<title[^>]{0,100}>([^<]{1,200})</title>", start, re.IGNORECASE) if kind == "html" else None
+    if kind == "error-text":
+        return (repr(start[:80].strip()),)
+    return (f"titled {found[1].strip()!r}",) if found else ()
+
+
+def _pointer(start: str) -> dict[str, Any]:
+    """What the pointer says of the real file (git-lfs docs/spec.md)."""
+    oid = re.search(r"^oid (sha256:[0-9a-f]{64})$", start, re.MULTILINE)
+    size = re.search(r"^size (\d{1,19})$", start, re.MULTILINE)
+    return ({"oid": oid[1]} if oid else {}) | ({"size": int(size[1])} if size else {})
+
+
+class _Keys(NamedTuple):
+    variant: str
+    all_of: frozenset[str]
+    words: str
+
+
+def _keys(variant: str, keys: str, words: str) -> _Keys:
+    return _Keys(variant, frozenset(keys.split()), words)
+
+
+# Top-level keys that tell what a JSON file is for; the first row whose keys are all there wins.
+_JSON: Final = (
+    _keys("sharded-index", "weight_map", "weight_map: the index of a sharded checkpoint"),
+    _keys("peft-config", "peft_type", "peft_type: the config of an adapter"),
+    _keys("diffusers-pipeline", "_class_name _diffusers_version scheduler", "a diffusers pipeline"),
+    _keys("diffusers-config", "_class_name _diffusers_version", "the config of a diffusers component"),
+    _keys("hf-config", "model_type", "model_type: a Hugging Face model config"),
+    _keys("hf-config", "architectures", "architectures: a Hugging Face model config"),
+    _keys("tokenizer", "model added_tokens pre_tokenizer", "a tokenizers file (model, added_tokens, pre_tokenizer)"),
+    _keys("tokenizer-config", "tokenizer_class", "tokenizer_class: a tokenizer config"),
+    _keys("tokenizer-config", "added_tokens_decoder", "added_tokens_decoder: a tokenizer config"),
+    _keys("generation-config", "_from_model_config", "a generation config"),
+    _keys("generation-config", "eos_token_id transformers_version", "a generation config"),
+    _keys("quantize-config", "bits group_size", "a quantization config (bits, group_size)"),
+    _keys("quantize-config", "quantization producer", "a ModelOpt quantization config"),
+    _keys("preprocessor-config", "image_processor_type", "an image processor config"),
+    _keys("mistral-params", "dim n_layers n_heads", "params.json of Meta or Mistral (dim, n_layers, n_heads)"),
+    _keys("notebook", "cells nbformat", "a Jupyter notebook"),
+    _keys("error", "error", "an error message in JSON"),
+)
+
+
+def json(probe: Probe) -> Hit | None:
+    """A JSON object or array."""
+    start = (probe.text or "").lstrip()
+    if start[:1] not in ("{", "["):
+        return None
+    if probe.size > SNIFF_WHOLE:
+        return _json_by_head(start)
+    try:
+        value = msgspec.json.decode(probe.at(0, probe.size).removeprefix(b"\xef\xbb\xbf"))
+    except (ValueError, RecursionError):
+        if not re.match(r'[\[{]\s*["\[{\]}\d]', start):
+            return None
+        return Hit(
+            "json", evidence=("starts as JSON",), confidence="guess", damage=("it is not valid JSON to its end",)
+        )
+    if isinstance(value, dict):
+        return _by_keys(frozenset(value), "certain", _json_detail(value))
+    return Hit("json", "array", ("valid JSON",))
+
+
+def _json_by_head(start: str) -> Hit:
+    """A big JSON file: keys as far as the head shows them (which may be nested ones, hence only likely)."""
+    return _by_keys(frozenset(re.findall(r'"([^"\\]{1,64})"\s{0,8}:', start)), "likely", {})
+
+
+def _by_keys(keys: frozenset[str], confidence: str, detail: dict[str, Any]) -> Hit:
+    for row in _JSON:
+        if row.all_of <= keys:
+            return Hit(
+                "json",
+                row.variant,
+                ("JSON object", row.words),
+                "certain" if confidence == "certain" else "likely",
+                detail,
+            )
+    return Hit(
+        "json", evidence=("JSON object",), confidence="certain" if confidence == "certain" else "likely", detail=detail
+    )
+
+
+def _json_detail(value: dict[str, Any]) -> dict[str, Any]:
+    wanted = ("model_type", "architectures", "peft_type", "_class_name", "tokenizer_class", "error")
+    detail = {key: value[key] for key in wanted if isinstance(value.get(key), str | list)}
+    if isinstance(value.get("weight_map"), dict):
+        shards = {file for file in value["weight_map"].values() if isinstance(file, str)}
+        detail |= {"tensors": len(value["weight_map"]), "shards": len(shards)}
+    return detail
+
+
+def plain(probe: Probe) -> Hit | None:
+    """Any other text."""
+    if probe.text is None:
+        return None
+    first = probe.text[:60].strip().splitlines()[:1]
+    return Hit("text", evidence=(f"text that starts {first[0]!r}" if first else "blank text",), confidence="likely")

@@ -1,0 +1,1 @@
+"""PyTorch checkpoints of every age: zip, legacy, tar and bare pickles."""

@@ -1,0 +1,68 @@
+"""PyTorch's checkpoints before 1.6 (and `_use_new_zipfile_serialization=False`): five pickles, then the storages. See
+`unpickle/legacy.py` for the layout."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weighbridge.base import gc_pause as garbage
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import PICKLE_READING
+from weighbridge.containers.base import Finding, Index, Region
+from weighbridge.containers.torch.entries import Files, Place, entries_of, pickle_regions
+from weighbridge.io.source import Source
+from weighbridge.unpickle import legacy, torch
+from weighbridge.unpickle.torch import Storage
+from weighbridge.unpickle.torch_types import WIDTHS
+
+NAME: Final = "torch-legacy"
+SUFFIX: Final = ".pt"
+
+
+@garbage.paused()
+def parse(source: Source) -> Index:
+    """The tensors of a checkpoint in the order in which it names them."""
+    stack = legacy.read(source, WIDTHS, PICKLE_READING)
+    reading = torch.read(stack.machines[3], stack.values[3])
+    if stack.end < source.size:
+        words = f"{source.size - stack.end} bytes follow the last storage"
+        reading.remarks.append(torch.Remark("pickle.trailing-bytes", words, stack.end))
+
+    def find(storage: Storage) -> Place:
+        if storage.key not in stack.spans:
+            raise FormatError(f"the file has no storage {storage.key[:40]!r}")
+        return Place(0, *stack.spans[storage.key])
+
+    for i in (0, 1, 2, 4):  # what is hidden in these is no tensor, but would be done all the same
+        reading.remarks += torch.read(stack.machines[i], None).remarks
+    files = Files(source)
+    found = entries_of(reading, find, files, source.name, 0)
+    sources = files.all()
+    data_start = (stack.machines[4].end, *(0 for _ in sources[1:]))
+    return Index(NAME, sources, found.entries, reading.plain, data_start, findings=found.findings, capped=found.capped)
+
+
+def check(source: Source) -> tuple[Finding, ...]:
+    """What is wrong beyond the structure: what opening finds."""
+    return parse(source).findings
+
+
+def pickles(source: Source) -> list[tuple[str, Source, int]]:
+    """The five pickles: name, source, where each begins in it."""
+    stack = legacy.read(source, WIDTHS, PICKLE_READING)
+    rows = zip(legacy.PARTS, stack.machines, strict=True)
+    return [(part, source.window(m.start, m.end - m.start), m.start) for part, m in rows]
+
+
+def regions(source: Source) -> list[Region]:
+    """Every byte of the file, named; where it can't be read, what is unknown is called so."""
+    try:
+        stack = legacy.read(source, WIDTHS, PICKLE_READING)
+    except (FormatError, UnsupportedError):
+        return [Region(0, source.size, "unknown")] if source.size else []
+    out = [region for m in stack.machines for region in pickle_regions(source, m.start)]
+    for key, place in stack.spans.items():
+        out.append(Region(place.start - 8, place.start, "count", f"elements of storage {key}"))
+        if place.size:
+            out.append(Region(place.start, place.start + place.size, "tensor", f"storage {key}"))
+    return out if stack.end == source.size else [*out, Region(stack.end, source.size, "unknown")]

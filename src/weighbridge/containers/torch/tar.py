@@ -1,0 +1,258 @@
+"""PyTorch's checkpoints before 0.1.10: a tar of three files (and `sys_info`), each with pickles and raw numbers.
+
+    storages    count, for each: pickle (key, location, class), i64 number of elements, their bytes;
+                then a pickle [(key, key of its root, offset, elements)] of views
+    tensors     count, for each: pickle (key, storage's key, class), i32 dimensions, 4 bytes, i64 sizes, i64 strides,
+                i64 offset
+    pickle      the object; its tensors are persistent ids, the keys of `tensors`
+
+Reference: `legacy_load` in torch/serialization.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base import gc_pause as garbage
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import DIMS, PICKLE_MEMORY, PICKLE_READING
+from weighbridge.containers.base import Finding, Index, Region
+from weighbridge.containers.torch.entries import Files, Place, entries_of
+from weighbridge.io.source import Source, Window
+from weighbridge.unpickle import torch
+from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.torch_types import STORAGES, Storage, Tensor, within
+from weighbridge.unpickle.values import Global, UnexpectedOpcode, preview
+
+NAME: Final = "torch-tar"
+SUFFIX: Final = ".tar"
+_BLOCK: Final = 512
+_MEMBERS: Final = ("storages", "tensors", "pickle")
+_MOST_MEMBERS: Final = 64
+
+
+class _Member(NamedTuple):
+    name: str
+    at: int  # of its header
+    start: int
+    size: int
+
+
+@dataclass
+class _File:
+    """What the members say. Keys are numbers or texts, as the pickles have them."""
+
+    members: Mapping[str, _Member]
+    storages: dict[int | str, Storage] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    tensors: dict[int | str, Tensor] = field(default_factory=dict)
+    remarks: list[torch.Remark] = field(default_factory=list)
+    parts: list[Region] = field(default_factory=list)
+
+
+@garbage.paused()
+def parse(source: Source) -> Index:
+    """The tensors of a checkpoint in the order in which it names them."""
+    file = _read(source)
+    main = file.members["pickle"]
+    machine = Machine(_window(source, main), budget=PICKLE_READING)
+    value = machine.run()
+    reading = torch.read(machine, value, file.tensors)
+    reading.remarks[:0] = file.remarks
+
+    def find(storage: Storage) -> Place:
+        return file.places[storage.key]
+
+    files = Files(source)
+    found = entries_of(reading, find, files, source.name, main.start)
+    sources = files.all()
+    return Index(
+        NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings, capped=found.capped
+    )
+
+
+def _window(source: Source, m: _Member) -> Window:
+    return source.window(m.start, m.size, f"{source.name}::{m.name}")
+
+
+def _members(source: Source) -> list[_Member]:
+    """The tar's members. FormatError where one comes twice or has another checksum."""
+    out: list[_Member] = []
+    at = 0
+    while at + _BLOCK <= source.size:
+        header = source.read(at, _BLOCK)
+        if not any(header):
+            break
+        if len(out) == _MOST_MEMBERS:
+            raise UnsupportedError(f"{source.name}: a tar of more than {_MOST_MEMBERS} members", hint="unpack it first")
+        if _octal(header[148:156]) != sum(header[:148]) + 8 * 32 + sum(header[156:]):
+            raise FormatError("a tar header's checksum is wrong", path=source.name, offset=at)
+        name = header[:100].split(b"\0")[0].decode("latin-1").removeprefix("./")
+        size = _octal(header[124:136])
+        start = at + _BLOCK
+        if size is None or start + size > source.size:
+            raise FormatError("a member of the tar is cut off", path=source.name, offset=at, field=repr(name),
+                              expected=size, found=f"{source.size - start} bytes left")  # fmt: skip
+        if any(m.name == name for m in out):
+            raise FormatError("two members have one name", path=source.name, offset=at, field=repr(name))
+        if header[156:157] in (b"0", b"\0"):
+            out.append(_Member(name, at, start, size))
+        at = start + -(-size // _BLOCK) * _BLOCK
+    return out
+
+
+def _octal(text: bytes) -> int | None:
+    digits = text.strip(b" \0")
+    return int(digits, 8) if digits and not digits.strip(b"01234567") else None
+
+
+def _read(source: Source) -> _File:
+    file = _File({m.name: m for m in _members(source)})
+    for name in _MEMBERS:
+        if name not in file.members:
+            raise FormatError(f"the tar has no member {name!r}", path=source.name, found=sorted(file.members)[:4])
+    _storages(_Cursor(source, file, "storages"), file)
+    _tensors(_Cursor(source, file, "tensors"), file)
+    return file
+
+
+class _Cursor:
+    """Reads one member: pickles and raw numbers in turn."""
+
+    def __init__(self, source: Source, file: _File, name: str) -> None:
+        self.member, self.file = file.members[name], file
+        self.source = _window(source, self.member)
+        self.at = 0
+
+    def pickle(self) -> Any:
+        machine = Machine(self.source, self.at, PICKLE_MEMORY)
+        value = machine.run()
+        self.name(machine.end - self.at, "value", "pickle", preview(value))
+        shift = self.member.start - self.file.members["pickle"].start
+        self.file.remarks += [r._replace(at=r.at + shift) for r in torch.read(machine, None).remarks]
+        self.at = machine.end
+        return value
+
+    def numbers(self, count: int, width: int, label: str) -> list[int]:
+        raw = self.source.read(self.at, count * width)
+        found = [int.from_bytes(raw[i : i + width], "little", signed=True) for i in range(0, len(raw), width)]
+        self.name(len(raw), "dims", label, str(found))
+        self.at += len(raw)
+        return found
+
+    def skip(self, size: int, kind: str, label: str) -> int:
+        """The place in the file of `size` bytes that are stepped over."""
+        self.source.check(self.at, size)
+        self.name(size, kind, label, "")
+        self.at += size
+        return self.member.start + self.at - size
+
+    def name(self, size: int, kind: str, label: str, value: str) -> None:
+        start = self.member.start + self.at
+        if size:
+            self.file.parts.append(Region(start, start + size, kind, label, value))
+
+    def count(self, what: str) -> int:
+        value = self.pickle()
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= self.source.size:
+            self.fail(f"no number of {what}", value)
+        return int(value)
+
+    def fail(self, words: str, found: Any) -> None:
+        raise FormatError(words, path=self.source.name, offset=self.at, found=preview(found))
+
+    def row(self, what: str) -> tuple[Any, Any, Any]:
+        """A pickle of a key and two things about it."""
+        value = self.pickle()
+        if not isinstance(value, tuple) or len(value) != 3 or not _is_key(value[0]):
+            self.fail(f"no {what}", value)
+        return value  # type: ignore[no-any-return]
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _storages(c: _Cursor, file: _File) -> None:
+    for _ in range(c.count("storages")):
+        key, location, kind = c.row("storage")
+        if not isinstance(kind, Global) or kind.path not in STORAGES or key in file.storages:
+            c.fail("no class of a storage, or one that comes twice", kind)
+        dtype = STORAGES[kind.path]
+        (count,) = c.numbers(1, 8, f"elements of storage {key}")
+        if count < 0:
+            c.fail("a storage has a negative length", count)
+        name = str(len(file.storages))
+        start = c.skip(count * dtype.size, "tensor", f"storage {key}")
+        file.storages[key] = Storage(name, dtype, count, location if isinstance(location, str) else "")
+        file.places[name] = Place(0, start, count * dtype.size)
+    views = c.pickle()
+    if not isinstance(views, list):
+        c.fail("no list of views", views)
+    for view in views:
+        _view(c, view, file)
+
+
+def _view(c: _Cursor, view: Any, file: _File) -> None:
+    if not isinstance(view, tuple) or len(view) != 4 or not all(map(_is_key, view[:2])) or view[1] not in file.storages:
+        c.fail("no view of a storage", view)
+    key, root, offset, count = view
+    of = file.storages[root]
+    if not all(isinstance(n, int) and n >= 0 for n in (offset, count)) or of.start + offset + count > of.numel:
+        c.fail("a view lies outside its storage", view)
+    file.storages[key] = Storage(of.key, of.dtype, of.numel, of.location, of.start + offset, count)
+
+
+def _tensors(c: _Cursor, file: _File) -> None:
+    for _ in range(c.count("tensors")):
+        key, storage, _ = c.row("tensor")
+        if not _is_key(storage) or storage not in file.storages or key in file.tensors:
+            c.fail("no storage of a tensor, or one that comes twice", storage)
+        at = c.member.start + c.at - file.members["pickle"].start
+        rank, _ = c.numbers(2, 4, "dimensions")
+        if not 0 <= rank <= DIMS:
+            c.fail("a tensor has too many dimensions", rank)
+        shape, strides = c.numbers(rank, 8, "shape"), c.numbers(rank, 8, "strides")
+        (offset,) = c.numbers(1, 8, "offset")
+        of = file.storages[storage]
+        try:
+            file.tensors[key] = within(Tensor(at, of, of.dtype, tuple(shape), tuple(strides), offset))
+        except UnexpectedOpcode as odd:
+            c.fail(f"a tensor is not as torch writes it: {odd}", shape)
+
+
+def check(source: Source) -> tuple[Finding, ...]:
+    """What is wrong beyond the structure: what opening finds."""
+    return parse(source).findings
+
+
+def pickles(source: Source) -> list[tuple[str, Source, int]]:
+    """The object's pickle: name, bytes, where it begins."""
+    main = _read(source).members["pickle"]
+    return [(main.name, _window(source, main), main.start)]
+
+
+def regions(source: Source) -> list[Region]:
+    """Every byte of the file, named; where it can't be read, what is unknown is called so."""
+    try:
+        members, parts = _members(source), _read(source).parts
+    except (FormatError, UnsupportedError):
+        return [Region(0, source.size, "unknown")] if source.size else []
+    named = [*parts, *(Region(m.at, m.start, "header", f"tar header of {m.name}") for m in members)]
+    named += [Region(m.start, m.start + m.size, "value", m.name) for m in members
+              if m.size and m.name not in ("storages", "tensors")]  # fmt: skip
+    out: list[Region] = []
+    for r in sorted(named, key=lambda r: r.start):
+        out += _gap(source, out[-1].end if out else 0, r.start)
+        out.append(r)
+    return out + _gap(source, out[-1].end if out else 0, source.size)
+
+
+def _gap(source: Source, start: int, end: int) -> list[Region]:
+    """Bytes between members: filled up with zeros to whole blocks."""
+    if start == end:
+        return []
+    zeros = end - start <= 64 * _BLOCK and not any(source.read(start, end - start))
+    return [Region(start, end, "padding" if zeros else "unknown")]

@@ -1,0 +1,214 @@
+"""Writing PyTorch's zip: a plain state dict that `torch.load(weights_only=True)` takes, byte for byte as torch.save
+writes it to a buffer (torch 2.13; caffe2/serialize/inline_container.cc), but for the first half of the serialization
+id, which torch makes of its hash table's order.
+
+    archive/data.pkl, .format_version, .storage_alignment, byteorder, data/0 ... data/N, version, .data/serialization_id
+
+Members are stored, their data at multiples of 64 bytes; checksums and sizes stand in descriptors behind the data and in
+the directory. So all that depends on the data is small, comes after it, and is written last (`Layout.fixups`).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.dtypes import BY_NAME, U8, DType
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.spec import Shape, Spec
+from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.base import Layout, Slot
+from weighbridge.unpickle.write import Call, Name, Outside, dumps
+
+ALIGN: Final = 64
+_ROOT: Final = "archive"
+_UTF8, _DESCRIPTOR = 1 << 11, 1 << 3
+_MADE_BY: Final = 3 << 8 | 30  # in the end record alone; torch leaves it zero elsewhere
+_BEFORE: Final = ((".format_version", b"1"), (".storage_alignment", b"64"), ("byteorder", b"little"))
+_AFTER: Final = (("version", b"3\n"),)
+_SERIALIZATION_ID: Final = ".data/serialization_id"
+_ID_DIGITS: Final = 20
+_WORD: Final = (1 << 64) - 1
+
+
+#: The storage class of a type; types that came later have none and lie in an UntypedStorage, named by themselves.
+CLASS_OF: Final[Mapping[DType, str]] = MappingProxyType(
+    {
+        BY_NAME[name]: f"{kind}Storage"
+        for name, kind in (
+            ("F64", "Double"), ("F32", "Float"), ("F16", "Half"), ("BF16", "BFloat16"), ("I64", "Long"), ("I32", "Int"),
+            ("I16", "Short"), ("I8", "Char"), ("U8", "Byte"), ("BOOL", "Bool"), ("C64", "ComplexFloat"),
+            ("C128", "ComplexDouble"),
+        )
+    }
+)  # fmt: skip
+
+
+class View(NamedTuple):
+    """A tensor as a view of a storage (a slot): element (i, j ...) is number offset + i*strides[0] + ... of it."""
+
+    storage: str
+    shape: Shape
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+def layout(
+    tensors: Sequence[tuple[str, Spec]],
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    views: Mapping[str, View] | None = None,
+) -> Layout:
+    """A file of a flat state dict. `tensors` are the storages; `views` the tensors in them by name, where several share
+    one or lie in it otherwise than in C order. A state dict has no place for metadata."""
+    specs = dict(tensors)
+    if len(specs) != len(tensors):
+        raise UsageError("two tensors have one name")
+    if views is None:
+        views = {name: View(name, spec.shape, contiguous(spec)) for name, spec in tensors}
+    made = archive(state_dict(views, specs), tensors)
+    return replace(made, notes=tuple(no_metadata(metadata or {})))
+
+
+def no_metadata(metadata: Mapping[str, Any]) -> list[str]:
+    lost = [key for key in metadata if key != "format"]  # {"format": "pt"} says what this is anyway
+    return [f"left out: {len(lost):,} values of metadata, as a state dict has tensors only"] if lost else []
+
+
+def contiguous(spec: Spec) -> tuple[int, ...]:
+    """Strides of C order as torch counts them: an empty axis steps like one of length 1."""
+    strides, step = [], 1
+    for n in reversed(spec.shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+# ---- what data.pkl says ---------------------------------------------------------------------------------------
+
+
+def ordered_dict(pairs: Sequence[tuple[Any, Any]] = ()) -> Call:
+    return Call(Name("collections", "OrderedDict"), (), pairs)
+
+
+def state_dict(views: Mapping[str, View], storages: Mapping[str, Spec]) -> Call:
+    """The value of a flat state dict."""
+    keys = {name: str(i) for i, name in enumerate(storages)}
+    return ordered_dict([(n, tensor(v, keys[v.storage], storages[v.storage])) for n, v in views.items()])
+
+
+def tensor(view: View, key: str, storage: Spec) -> Call:
+    """The call that makes a tensor of a view. Types that have no storage class of their own lie in bytes."""
+    dtype = storage.dtype
+    if dtype.torch is None:
+        raise UnsupportedError(f"torch has no type {dtype}", hint="decode it first, e.g. --dtype f16")
+    shape, strides = _counted(view, dtype)
+    own = CLASS_OF.get(dtype)
+    kind = Name("torch.storage", "UntypedStorage") if own is None else Name("torch", own)
+    numel = storage.nbytes if own is None else storage.elements
+    place = Outside(("storage", kind, key, "cpu", numel))
+    hooks = ordered_dict()
+    call = "_rebuild_tensor_v2" if own else "_rebuild_tensor_v3"
+    named = () if own else (Name("torch", dtype.torch),)
+    args = (place, view.offset, shape, strides, False, hooks, *named)
+    return Call(Name("torch._utils", call), args)
+
+
+def _counted(view: View, dtype: DType) -> tuple[Shape, tuple[int, ...]]:
+    """Shape and strides in torch's elements: one of a type of two 4-bit numbers is a pair."""
+    if dtype.block == 1:  # new tuples: the pickle remembers objects, and torch makes them for each tensor anew
+        return tuple(list(view.shape)), tuple(list(view.strides))
+    if not view.shape or view.shape[-1] % dtype.block:
+        raise UnsupportedError(f"torch has {dtype} in rows of whole bytes only, not {list(view.shape)}")
+    shape = (*view.shape[:-1], view.shape[-1] // dtype.block)
+    return shape, contiguous(Spec(shape, U8))
+
+
+# ---- the archive ----------------------------------------------------------------------------------------------
+
+
+class _Member(NamedTuple):
+    name: bytes
+    size: int
+    at: int
+    start: int
+    extra: bytes
+
+    @property
+    def flags(self) -> int:
+        return _UTF8 | (_DESCRIPTOR if self.size else 0)
+
+    @property
+    def wide(self) -> bytes:
+        """The zip64 field: what doesn't fit 32 bits."""
+        return zips.zip64_field(self.size, self.at)
+
+
+def archive(value: Any, storages: Sequence[tuple[str, Spec]]) -> Layout:
+    """A file with `value` as its pickle, in which storage number i (key `str(i)`) is a slot."""
+    fixed = {"data.pkl": dumps(value), **dict(_BEFORE), **dict(_AFTER)}
+    sizes = [(name, len(data)) for name, data in fixed.items() if name not in dict(_AFTER)]
+    sizes += [(f"data/{i}", spec.nbytes) for i, (_, spec) in enumerate(storages)]
+    sizes += [(name, len(data)) for name, data in _AFTER]
+    members: list[_Member] = []
+    at = 0
+    for name, size in (*sizes, (_SERIALIZATION_ID, 2 * _ID_DIGITS)):
+        members.append(_place(f"{_ROOT}/{name}".encode(), size, at))
+        at = members[-1].start + size + len(_descriptor(members[-1], 0))
+    first = 1 + len(_BEFORE)
+    slots = tuple(Slot(n, s, m.start) for (n, s), m in zip(storages, members[first:], strict=False))
+
+    def checks(digests: Mapping[str, int]) -> list[tuple[int, bytes]]:
+        """Everything that depends on the data: the id, the descriptors, the directory."""
+        crcs = [zlib.crc32(data) for data in fixed.values()]
+        crcs[first:first] = [digests[name] for name, _ in storages]
+        name_of_file = _serialization_id(members, crcs)
+        return [(members[-1].start, name_of_file), *_frame(members, [*crcs, zlib.crc32(name_of_file)], at)]
+
+    pieces = [(m.at, _local_header(m)) for m in members]
+    pieces += [(m.start, fixed[n]) for m, (n, _) in zip(members, sizes, strict=False) if n in fixed]
+    blank = _frame(members, [0] * len(members), at)
+    size = blank[-1][0] + len(blank[-1][1])
+    return Layout("torch-zip", tuple(sorted([*pieces, *blank])), slots, size, (), checks)
+
+
+def _place(name: bytes, size: int, at: int) -> _Member:
+    """The member whose local header stands at `at`; its data aligned by a field of Zs, which is there in any case."""
+    wide = zips.zip64_field(size, at)
+    bare = at + zips.LOCAL_SIZE + len(name) + len(wide) + 4
+    pad = -bare % ALIGN
+    return _Member(name, size, at, bare + pad, wide + struct.pack("<2sH", b"FB", pad) + b"Z" * pad)
+
+
+def _local_header(m: _Member) -> bytes:
+    return zips.local_form(m.flags, len(m.name), len(m.extra)) + m.name + m.extra
+
+
+def _descriptor(m: _Member, crc: int) -> bytes:
+    return zips.descriptor(crc, m.size, wide=bool(m.wide)) if m.size else b""
+
+
+def _frame(members: Sequence[_Member], crcs: Sequence[int], end: int) -> list[tuple[int, bytes]]:
+    pairs = list(zip(members, crcs, strict=True))
+    behind = [(m.start + m.size, _descriptor(m, crc)) for m, crc in pairs if m.size]
+    directory = b"".join(
+        zips.directory_form(m.flags, crc, m.size, m.at, len(m.name), len(m.wide)) + m.name + m.wide for m, crc in pairs
+    )
+    return [*behind, (end, directory + zips.end_records64(len(members), end, len(directory), _MADE_BY))]
+
+
+def _serialization_id(members: Sequence[_Member], crcs: Sequence[int]) -> bytes:
+    """Forty digits by which torch's logs tell files apart: of the names, and of the checksums of what has bytes."""
+    names = sums = 0
+    for m, crc in zip(members, crcs, strict=False):
+        names, sums = _combined(names, zlib.crc32(m.name)), _combined(sums, crc) if m.size else sums
+    return f"{names:0{_ID_DIGITS}d}{sums:0{_ID_DIGITS}d}".encode()
+
+
+def _combined(seed: int, value: int) -> int:
+    """at::hash_combine (c10/util/hash.h)."""
+    return seed ^ (value + 0x9E3779B9 + (seed << 6) + (seed >> 2)) & _WORD

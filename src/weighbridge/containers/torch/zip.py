@@ -1,0 +1,198 @@
+"""PyTorch's checkpoints since 1.6: a zip with a pickle and one member a storage.
+
+    <root>/data.pkl        the object; its storages are persistent ids ("storage", class, key, location, elements)
+    <root>/byteorder       "little" or "big"; older files lack it and are little-endian
+    <root>/data/<key>      the storage's bytes
+    <root>/version, .format_version, .storage_alignment, .data/serialization_id ...
+
+The pickle is read by an abstract machine and never unpickled: what it would import or call is a finding. Names that
+differ in case only are refused, as torch finds members without regard to case and others don't; so are two roots. CRCs
+are not checked on opening: torch does not either, and can be told to write none.
+
+A program of TorchScript has the same layout, code beside it and a second pickle, constants.pkl, whose storages are in
+constants/: its tensors are read, its code is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base import gc_pause as garbage
+from weighbridge.base.dtypes import U8
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import PICKLE_READING
+from weighbridge.base.spec import Spec
+from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
+from weighbridge.containers.torch.entries import Files, Place, entries_of, pickle_regions
+from weighbridge.containers.torch.write import layout
+from weighbridge.io.source import Source
+from weighbridge.unpickle import torch
+from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.torch import Reading, Remark, Storage
+from weighbridge.unpickle.values import Dict
+
+__all__ = ["NAME", "SUFFIX", "check", "layout", "parse", "regions"]
+
+NAME: Final = "torch-zip"
+SUFFIX: Final = ".pt"
+_PICKLE: Final = "data.pkl"
+_PICKLES: Final = ".pkl"
+_LOOK: Final = 4096
+_ORDERS: Final = {b"little": "<", b"big": ">"}
+
+
+@garbage.paused()
+def parse(source: Source) -> Index:
+    """The tensors of a checkpoint in the order in which it names them. A deflated storage has a source of its own."""
+    members, root = _members(source)
+    files = Files(source, _byte_order(source, members.get(f"{root}byteorder")))
+    main = members[root + _PICKLE]
+    found = _read(source, files, members, main, f"{root}data/")
+    entries, findings, capped = found.entries, found.findings, found.capped
+    program = [m for name, m in members.items() if name.startswith(f"{root}code/")]
+    constants = members.get(f"{root}constants.pkl")
+    if constants is not None:
+        more = _read(source, files, members, constants, f"{root}constants/", "constants")
+        entries, findings = (*entries, *more.entries), (*findings, *more.findings)
+        capped += more.capped
+    if program or constants is not None:
+        words = f"a program of TorchScript: {len(program)} files of code, which is not run and left out"
+        at = program[0].at if program else main.at
+        findings = (Finding("pickle.program", Severity.WARNING, words, source.name, at), *findings)
+    sources = files.all()
+    return Index(NAME, sources, entries, found.plain, data_start=(0,) * len(sources), byte_order=files.order,
+                 findings=findings, capped=capped)  # fmt: skip
+
+
+class _Part(NamedTuple):
+    entries: tuple[Entry, ...]
+    findings: tuple[Finding, ...]
+    capped: tuple[Entry, ...]
+    plain: Mapping[str, Any]
+
+
+def _read(
+    source: Source, files: Files, members: Mapping[str, zips.Member], main: zips.Member, folder: str, name: str = ""
+) -> _Part:
+    """What one pickle of the archive says; its storages are in `folder`, its names begin with `name`."""
+    with zips.open_member(source, main) as inner:
+        machine = Machine(inner, budget=PICKLE_READING)
+        value = machine.run()
+        reading = torch.read(machine, Dict(0, [name, value]) if name else value)
+        if machine.end < inner.size:
+            words = f"{inner.size - machine.end} bytes follow the pickle"
+            reading.remarks.append(Remark("pickle.trailing-bytes", words, machine.end))
+    places = _Places(source, members, folder, files)
+    reading.remarks += places.absent(reading, main)
+    found = entries_of(reading, places.find, files, source.name, main.start)
+    return _Part(found.entries, found.findings, found.capped, reading.plain)
+
+
+def _members(source: Source) -> tuple[Mapping[str, zips.Member], str]:
+    """The members by name, and the folder that they are in."""
+    archive = zips.read(source)
+    members = {m.name: m for m in archive.members}
+    folded: dict[str, zips.Member] = {}
+    for m in archive.members:
+        other = folded.setdefault(m.name.casefold(), m)
+        if other is not m:
+            words = "two members' names differ in case only: readers take different ones"
+            raise FormatError(words, path=source.name, offset=m.at, field=repr(m.name), found=repr(other.name))
+    roots = sorted({name.partition("/")[0] for name in members})
+    if len(roots) != 1:
+        raise FormatError("the members are not in one folder", path=source.name, expected="one", found=roots[:4])
+    root = f"{roots[0]}/"
+    if root + _PICKLE not in members:
+        raise UnsupportedError(f"{source.name}: an archive of PyTorch without {_PICKLE}", hint="save a state_dict()")
+    return members, root
+
+
+def _byte_order(source: Source, member: zips.Member | None) -> str:
+    if member is None:
+        return "<"
+    with zips.open_member(source, member) as inner:
+        said = inner.head(16)
+    if said not in _ORDERS:
+        raise FormatError(
+            "no byte order", path=source.name, offset=member.start, expected="'little' or 'big'", found=said
+        )
+    return _ORDERS[said]
+
+
+class _Places:
+    """Finds storages in a folder of the archive."""
+
+    def __init__(self, source: Source, members: Mapping[str, zips.Member], folder: str, files: Files) -> None:
+        self.source, self.members, self.folder, self.files = source, members, folder, files
+        self.known: dict[str, Place] = {}
+
+    def find(self, storage: Storage) -> Place:
+        place = self.known.get(storage.key)
+        if place is None:
+            member = self.members.get(self.folder + storage.key)
+            if member is None:
+                raise FormatError(f"the archive has no storage {storage.key[:40]!r}")
+            place = self.known[storage.key] = self._place(member)
+        return place
+
+    def _place(self, member: zips.Member) -> Place:
+        if member.method == zips.STORED:
+            return Place(0, member.start, member.size)
+        return Place(self.files.add(zips.open_member(self.source, member)), 0, member.size)
+
+    def absent(self, reading: Reading, main: zips.Member) -> list[Remark]:
+        """`torch.serialization.skip_data` leaves holes: zeros whose checksum is 0, which that of zeros is not. (A file
+        that was told to have no checksums has none of its pickle either.)"""
+        if not main.crc:
+            return []
+        keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.held is None)
+        found = [m for key in keys if (m := self.members.get(self.folder + key)) and m.size and not m.crc]
+        holes = [m for m in found if not any(self.source.read(m.start, min(m.packed, _LOOK)))]
+        if not holes:
+            return []
+        words = f"{len(holes)} storages have no data (saved with skip_data): their tensors read as zeros"
+        return [Remark("pickle.no-data", words, holes[0].start - main.start)]
+
+
+def check(source: Source) -> tuple[Finding, ...]:
+    """What is wrong beyond the structure: what opening finds."""
+    return parse(source).findings
+
+
+def pickles(source: Source) -> list[tuple[str, Source, int]]:
+    """Every pickle of the archive: its name, its bytes, where they begin in the file (-1: they are deflated)."""
+    members, root = _members(source)
+    found = sorted((m for m in members.values() if m.name.endswith(_PICKLES)), key=lambda m: m.name != root + _PICKLE)
+    return [(m.name, zips.open_member(source, m), m.start if m.method == zips.STORED else -1) for m in found]
+
+
+def regions(source: Source) -> list[Region]:
+    """Every byte of the file, named: of a storage its tensors, of a pickle its opcodes; where the archive can't be
+    read, what is unknown is called so."""
+    try:
+        entries = parse(source).entries
+    except (FormatError, UnsupportedError):
+        entries = ()
+    tensors: dict[int, list[Entry]] = {}
+    for e in entries:
+        tensors.setdefault(e.offset, []).append(e)
+    return zips.regions(source, lambda source, m: _member_regions(source, m, tensors))
+
+
+def _member_regions(source: Source, m: zips.Member, tensors: Mapping[int, list[Entry]]) -> list[Region]:
+    end = m.start + m.packed
+    if m.method != zips.STORED:
+        return [Region(m.start, end, "value", m.name, f"deflated from {m.size} bytes")]
+    if m.name.endswith(_PICKLES):
+        with zips.open_member(source, m) as inner:
+            out = pickle_regions(inner, 0, m.start)
+        return out if out[-1].end == end else [*out, Region(out[-1].end, end, "unknown", m.name)]
+    if "/data/" not in m.name and "/constants/" not in m.name:
+        return [Region(m.start, end, "value", m.name)]
+    held = tensors.get(m.start, [])
+    if len(held) == 1 and held[0].nbytes == m.size:
+        return [Region(m.start, end, "tensor", held[0].name, f"{held[0].spec}, {m.name}")]
+    names = ", ".join(e.name for e in held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+    return [Region(m.start, end, "tensor", m.name, f"{Spec((m.size,), U8)}{': ' if names else ''}{names}")]

@@ -1,0 +1,1 @@
+"""Edits of a file's header."""

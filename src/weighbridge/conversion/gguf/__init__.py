@@ -1,0 +1,1 @@
+"""GGUF metadata, and upgrades of files from before GGUF."""

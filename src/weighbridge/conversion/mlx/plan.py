@@ -1,0 +1,328 @@
+"""A model as an MLX folder, as mlx_lm.convert (0.32.2, on a CPU) writes it: names and stacks by the family's table, the
+same tensors quantized to the same words, scales and biases, the same config.json and index. MLX itself isn't needed.
+
+What comes quantized stays so where MLX has the very same values: ggml's simple and 4- and 5-bit K blocks become affine,
+its 4-bit floats MLX's, MLX's own groups are copied. Source of the rules: mlx_lm/convert.py, mlx_lm/utils.py
+(quantize_model, save_model, save_config), `quant_predicate` and `cast_predicate` in mlx_lm/models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType, Kind, dtype
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.conversion.gguf import metadata as meta
+from weighbridge.conversion.mlx.periods import with_period
+from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.plan import writers as targets
+from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
+from weighbridge.conversion.plan.model import Loss, Move
+from weighbridge.io.source import FileSource
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.config.keys import lookup
+from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings.read import affine
+from weighbridge.packings.read.affine import Affine
+from weighbridge.packings.read.microfloat import Microscaled
+from weighbridge.packings.write import packers as makers
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.nodes import Node, QuantizedTensor
+
+# mlx_lm.utils.quantize_model: (group size, bits) of a mode where they aren't given.
+_DEFAULTS: Final = MappingProxyType({"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)})
+# mlx_lm.convert's recipes: (low bits, high bits).
+RECIPES: Final = MappingProxyType({"mixed_2_6": (2, 6), "mixed_3_4": (3, 4), "mixed_3_6": (3, 6), "mixed_4_6": (4, 6)})
+# `quant_predicate` of mlx_lm.models: modules that are taken at 8 bits in groups of 64 whatever was asked for, by the
+# ends of their paths ("=": the whole path).
+_EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "qwen3_moe": ("mlp.gate",),
+        "qwen3_next": ("mlp.gate", "shared_expert_gate"),
+        "qwen3_5_moe": ("mlp.gate", "shared_expert_gate"),
+        "qwen3_5_moe_text": ("mlp.gate", "shared_expert_gate"),
+        "gpt_oss": ("router",),
+        "gemma4": ("router.proj",),
+        "gemma4_text": ("router.proj",),
+        "granite": ("self_attn.o_proj", "mlp.down_proj", "=lm_head"),
+        "granitemoe": ("block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "=lm_head"),
+        "jamba": ("router",),
+        "lfm2_moe": ("feed_forward.gate",),
+        "minimax": ("block_sparse_moe.gate",),
+    }
+)
+# `cast_predicate`: tensors that keep their type.
+_UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
+# model_type -> mlx-lm's, where it knows a model that sees and not the part that writes, and takes the config of either.
+_CALLED: Final = MappingProxyType({"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"})
+# model_type -> that of the model of which mlx-lm knows the whole alone, with the config of this part in it.
+_PART_OF: Final = MappingProxyType({"gemma3n_text": "gemma3n"})
+# What mlx-lm asks of a config, or of that of the part that writes, and newer ones say in other words or leave to their
+# class.
+_GEMMA4: Final = {
+    "global_head_dim": "global_head_dim",
+    "num_global_key_value_heads": "num_global_key_value_heads",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+_ASKED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "gemma4": _GEMMA4,
+        "gemma4_text": _GEMMA4,
+        "gemma3n": {
+            "rope_theta": "rope.rope_theta",
+            "rope_local_base_freq": "rope_sliding.rope_theta",
+            "layer_types": "layer_types",
+            "activation_sparsity_pattern": "activation_sparsity_pattern",
+        },
+        "qwen3_next": {"rope_theta": "rope.rope_theta", "partial_rotary_factor": "rope.partial_rotary_factor"},
+    }
+)
+_CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
+SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
+
+
+class Quantization(NamedTuple):
+    """The parameters of one module; `mode` is left out of the config where mlx_lm leaves it out."""
+
+    group_size: int
+    bits: int
+    mode: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+def to_mlx(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+    """The tensors and files of the folder. UsageError where the options contradict each other."""
+    if "mlx" not in model.family.dialects:
+        raise UnsupportedError(
+            f"what MLX calls the tensors of the {model.family.name} family isn't known", hint="wb convert --to hf "
+            "writes the folder that other programs read; wb arch list says which families have mlx names",
+        )  # fmt: skip
+    named = model.family.save("mlx", model.sizes, model.roles)
+    draft = PlanBuilder({}, {"format": "mlx"}, losses=apart(model))
+    lost = model.family.lost("mlx", model.sizes, model.roles)
+    names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
+    draft.losses += [Loss("left out: mlx-lm has no place for it", name) for name in names]
+    wanted = _wanted(model, options)
+    overall = _asked(options)
+    chosen: dict[str, Quantization] = {}
+    for name, node in named.items():
+        how = _quantization(name, node, model, options, overall)
+        parts = _parts(name, node, how, wanted, draft)
+        if isinstance(parts, tuple):
+            chosen[name.removesuffix(".weight")], stored = parts
+            draft.tensors |= {f"{name.removesuffix('.weight')}.{part}": made for part, made in stored.items()}
+        else:
+            draft.tensors[name] = parts
+    _files(model, options, draft, _config(model, chosen, overall, options))
+    draft.index = _indexer(sum(node.spec.elements for node in named.values()), draft.tensors)
+    return draft
+
+
+# ------------------------------------------------------------------------------------------------ what is wanted
+
+
+def _wanted(model: Checkpoint, options: ConvertOptions) -> DType | None:
+    """The type of the weights: as asked for, or as an older config says; a newer one's `dtype` mlx_lm doesn't look
+    at."""
+    if options.dtype not in (None, "auto"):
+        found = dtype(options.dtype)
+        if found not in _CASTS.values():
+            raise UsageError(f"MLX weights are f16, bf16 or f32, not {found}", hint="quantize them with --q-bits")
+        return found
+    text = model.config.get("text_config")
+    told = model.config.get("torch_dtype") or (text.get("dtype") if isinstance(text, Mapping) else None)
+    return _CASTS.get(told) if isinstance(told, str) and model.format != "gguf" else None
+
+
+def _asked(options: ConvertOptions) -> Quantization | None:
+    """The quantization of all modules, or None where none was asked for."""
+    given = (options.q_bits, options.q_group_size, options.q_mode, options.q_recipe)
+    if all(x is None for x in given):
+        return None
+    mode = options.q_mode or "affine"
+    if mode not in _DEFAULTS:
+        raise UsageError(f"MLX has no mode {mode!r}", hint=f"one of {', '.join(_DEFAULTS)}")
+    if options.q_recipe and mode != "affine":
+        raise UsageError("a recipe mixes bits of affine quantization", hint="leave --q-mode out")
+    if options.q_recipe and options.q_recipe not in RECIPES:
+        raise UsageError(f"no recipe {options.q_recipe!r}", hint=f"one of {', '.join(RECIPES)}")
+    group, bits = _DEFAULTS[mode]
+    found = Quantization(options.q_group_size or group, options.q_bits or bits, mode)
+    known = found.bits in affine.BITS[1:] and found.group_size in affine.GROUPS
+    if not (known if mode == "affine" else (found.group_size, found.bits) == _DEFAULTS[mode]):
+        raise UsageError(
+            f"MLX has no {mode} quantization of {found.bits} bits in groups of {found.group_size}",
+            hint="affine: 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128",
+        )
+    return found
+
+
+def _quantization(
+    name: str, node: Node, model: Checkpoint, options: ConvertOptions, overall: Quantization | None
+) -> Quantization | None:
+    """How a tensor is to be quantized; None: not. What `to_quantized` has are linear and embedding weights."""
+    if overall is None or not name.endswith(".weight") or len(node.spec.shape) < 2 or "conv" in name:
+        return None
+    if node.spec.shape[-1] % overall.group_size:
+        return None
+    module = name.removesuffix(".weight")
+    if options.q_recipe:
+        layers = int(model.family.effective(model.config).get("num_hidden_layers", model.sizes["L"]))
+        return Quantization(overall.group_size, _mixed(module, options.q_recipe, layers), "affine")
+    ends = _EIGHT_BITS.get(str(model.config.get("model_type")), ())
+    if any(module == end[1:] if end[0] == "=" else module.endswith(end) for end in ends):
+        return Quantization(64, 8)
+    return overall
+
+
+def _mixed(module: str, recipe: str, layers: int) -> int:
+    """Bits of a module by mlx_lm.convert.mixed_quant_predicate_builder."""
+    low, high = RECIPES[recipe]
+    index = next((int(part) for part in module.split(".") if part.isdigit()), 0)
+    more = index < layers // 8 or index >= 7 * layers // 8 or (index - layers // 8) % 3 == 2
+    important = any(part in module for part in ("v_proj", "v_a_proj", "v_b_proj", "down_proj"))
+    return high if (more and important) or "lm_head" in module else low
+
+
+# ------------------------------------------------------------------------------------------------ tensors
+
+_Parts = tuple[Quantization, Mapping[str, Node]]
+
+
+def _parts(name: str, node: Node, how: Quantization | None, wanted: DType | None, draft: PlanBuilder) -> Node | _Parts:
+    """The stored tensors of a logical one."""
+    kept = _kept(name, node, draft) if how is None else None
+    if kept is not None:
+        return kept
+    plain = _plain(name, node, wanted, draft)
+    if how is None:
+        return plain
+    if plain.spec.shape[-1] % how.group_size:
+        raise UnsupportedError(f"{name}: rows of {plain.spec.shape[-1]} are not whole groups of {how.group_size}")
+    floats = n.cast(plain, F32)
+    if how.mode in (None, "affine"):
+        return how, n.made(floats, makers.AffineOf(how.bits, how.group_size, plain.spec.dtype, name))
+    return how, n.made(floats, makers.FloatOf(str(how.mode), plain.spec.dtype, name))
+
+
+def _kept(name: str, node: Node, draft: PlanBuilder) -> _Parts | None:
+    """A tensor that comes quantized in a form that MLX has too; None otherwise."""
+    if isinstance(node, QuantizedTensor) and isinstance(node.packing, Affine):
+        draft.moves.append(Move(name, node.packing.name, "affine", "exact"))
+        return Quantization(node.packing.group, node.packing.bits, "affine"), _matrices(node)
+    if isinstance(node, QuantizedTensor) and (found := regrid.as_affine(node)) is not None:
+        bits, group, parts = found
+        draft.moves.append(Move(name, node.packing.name, f"affine {bits} bits", "exact"))
+        return Quantization(group, bits, "affine"), parts
+    if isinstance(node, QuantizedTensor) and isinstance(node.packing, Microscaled) and _has(node.packing):
+        return _float_mode(name, node, node.packing, draft)
+    if node.spec.dtype in makers.EXACT:
+        maker = makers.BlocksOf(node.spec.dtype)
+        target = f"affine {maker.bits} bits" if maker.mode == "affine" else maker.mode
+        draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
+        return Quantization(maker.group, maker.bits, maker.mode), n.made(node, maker)
+    return None
+
+
+def _has(packing: Microscaled) -> bool:
+    """Whether MLX has a mode for it: it has no MXFP6, and a global scale for no linear layer."""
+    return not packing.overall and packing.name in _DEFAULTS
+
+
+def _float_mode(name: str, node: QuantizedTensor, packing: Microscaled, draft: PlanBuilder) -> _Parts:
+    """Four-bit floats of whatever origin: the bytes of MLX's mxfp4 and nvfp4."""
+    draft.moves.append(Move(name, packing.name, packing.name, "exact"))
+    parts = _matrices(node)
+    words = n.retyped(parts["codes"], U32, parts["codes"].spec.row_bytes // 4)
+    scales = n.retyped(parts["scales"], U8, parts["scales"].spec.shape[-1])
+    return Quantization(packing.group, 4, packing.name), {"weight": words, "scales": scales}
+
+
+def _matrices(node: QuantizedTensor) -> dict[str, Node]:
+    """Members under the shape of the whole: moves may have flattened them."""
+    lead = node.spec.shape[:-1]
+    return {m: n.reshape(x, (*lead, x.spec.elements // max(node.spec.rows, 1))) for m, x in node.members.items()}
+
+
+def _plain(name: str, node: Node, wanted: DType | None, draft: PlanBuilder) -> Node:
+    source = node.packing.name if isinstance(node, QuantizedTensor) else node.spec.dtype.name
+    if isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK:
+        target = wanted or F16
+        draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form of it"))
+        return retyped(name, node, target, draft)
+    if wanted is None or node.spec.dtype.kind is not Kind.FLOAT or name.endswith(_UNCAST):
+        return node
+    return retyped(name, node, wanted, draft)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def _config(
+    model: Checkpoint, chosen: Mapping[str, Quantization], overall: Quantization | None, options: ConvertOptions
+) -> dict[str, Any]:
+    """config.json: the model's own, sorted, with the quantization under both names."""
+    config = {
+        k: v for k, v in model.config.items() if k not in ("_name_or_path", "vision_config", "quantization_config")
+    }
+    config.pop("quantization", None)
+    if (called := _CALLED.get(str(config.get("model_type")))) is not None:
+        config["model_type"] = called
+    config = with_period(_whole(config, model), model.family.effective(model.config).get("layer_types"))
+    generation = model.json("generation_config.json") if model.format != "gguf" else None
+    if generation and generation.get("eos_token_id"):
+        config["eos_token_id"] = generation["eos_token_id"]
+    if chosen:
+        top = overall or Counter(chosen.values()).most_common(1)[0][0]
+        told = top.described()
+        own = {m: q.described() for m, q in chosen.items() if q != top or (options.q_recipe and overall is not None)}
+        config["quantization"] = config["quantization_config"] = {**told, **own}
+    return dict(sorted(config.items()))
+
+
+def _whole(config: dict[str, Any], model: Checkpoint) -> dict[str, Any]:
+    """The config of the whole model, if that is what mlx-lm knows, with all that it asks of the part's."""
+    if (name := _PART_OF.get(str(config.get("model_type")))) is not None:
+        (owner,) = (a for a in model.family.architectures.values() if a.model_type == name)
+        part = {key: value for key, value in config.items() if key != "architectures"}
+        tokens = {key: value for key, value in config.items() if key.endswith("_token_id")}
+        config = {**tokens, "architectures": [owner.name], "model_type": name, str(owner.part): part}
+    if (asked := _ASKED.get(str(config.get("model_type")))) is None:
+        return config
+    text, facts = config.get("text_config"), model.family.effective(config)
+    within = text if isinstance(text, Mapping) else config
+    said = {**within, **{key: lookup(facts, path) for key, path in asked.items() if within.get(key) is None}}
+    return said if within is config else {**config, "text_config": said}
+
+
+def _files(model: Checkpoint, options: ConvertOptions, draft: PlanBuilder, config: Mapping[str, Any]) -> None:
+    """What lies beside the weights."""
+    if model.format == "gguf":
+        texts, lost = meta.for_hf(model, draft.tensors, options)
+        draft.texts |= texts
+        draft.losses += lost
+    else:
+        for path in side_files(model.place.folder):
+            name = path.relative_to(model.place.folder).as_posix()
+            if name != "config.json":
+                draft.beside.append(targets.raw(name, FileSource(path)))
+    draft.texts["config.json"] = json.dumps(config, indent=4).encode()
+
+
+def _indexer(parameters: int, tensors: Mapping[str, Node]) -> Any:
+    total = sum(node.spec.nbytes for node in tensors.values())
+
+    def index(where: Mapping[str, str]) -> bytes:
+        data = {
+            "metadata": {"total_size": total, "total_parameters": parameters},
+            "weight_map": dict(sorted(where.items())),
+        }
+        return json.dumps(data, indent=4).encode()
+
+    return index

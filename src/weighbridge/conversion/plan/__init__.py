@@ -1,0 +1,1 @@
+"""Plans: built from headers, printed, run."""

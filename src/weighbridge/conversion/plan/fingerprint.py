@@ -1,0 +1,127 @@
+"""What the bytes of a plan depend on, in a form that another process can compare: the same in every run that would
+write the same bytes, another one where a source, an option or this version differs.
+
+A plan's tensors are told node by node: types, fields, constants, the place of what is read and the file it is in, with
+its size and time. What bears on speed and memory only (threads, slabs) is no part of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weighbridge import __version__
+from weighbridge.base.errors import UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.conversion.plan.model import Plan
+from weighbridge.io.source import BytesSource, FileSource, Source, Window
+from weighbridge.tensors.nodes.base import Node, Stored
+from weighbridge.tensors.nodes.compute import CastReport
+
+
+def key_of(plan: Plan) -> dict[str, str]:
+    """What the bytes depend on, by names that a message can give: version, each file that is read, the plan's parts."""
+    key = {"weighbridge": __version__, "files": _Teller().digest([(f.name, f.layout.size) for f in plan.files])}
+    key["headers"] = _Teller().digest([[f.layout.pieces, f.layout.slots] for f in plan.files], plan.texts)
+    key |= {name: state for name, _, state in (line.rpartition(": ") for line in plan.sources)}
+    return key | {"tensors": _Teller().digest([f.nodes for f in plan.files])}
+
+
+def state_of(path: Path) -> str:
+    """A file as it is now, for `Plan.sources`: path, size and time of its last change."""
+    found = path.stat()
+    return f"{path.resolve()}: {found.st_size} bytes of {found.st_mtime_ns}"
+
+
+class _Teller:
+    """Plain data, arrays and nodes into one digest; a node that was told already by its number."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+        self._nodes: dict[int, int] = {}
+
+    def digest(self, *values: Any) -> str:
+        self.tell(values)
+        return self._hash.hexdigest()
+
+    def _put(self, kind: str, data: bytes | memoryview = b"") -> None:
+        """Length first, so that no two sequences of values read the same."""
+        self._hash.update(f"{kind} {len(data)}:".encode())
+        self._hash.update(data)
+
+    def tell(self, value: Any) -> None:
+        for kind, tell in _WAYS:
+            if isinstance(value, kind):
+                tell(self, value)
+                return
+        if not is_dataclass(value) or isinstance(value, type):
+            raise UsageError(f"a {type(value).__name__} can't be told apart from another, so nothing can be resumed")
+        self._put(type(value).__qualname__)
+        for field in fields(value):
+            self._put(field.name)
+            self.tell(getattr(value, field.name))
+
+    def node(self, node: Node) -> None:
+        if (number := self._nodes.get(id(node))) is not None:
+            self._put("again", str(number).encode())
+            return
+        self._nodes[id(node)] = len(self._nodes)
+        self._put(type(node).__qualname__)
+        for field in fields(node):
+            self.tell(getattr(node, field.name))
+        if isinstance(node, Stored) and (place := node.source.location(node.offset)) is not None:
+            found = os.fstat(place[0].fileno())
+            self.tell((str(Path(place[0].name).resolve()), place[1], found.st_size, found.st_mtime_ns))
+
+    def spec(self, spec: Spec) -> None:
+        self.tell((spec.shape, spec.dtype.name))
+
+    def items(self, values: Any) -> None:
+        self._put(type(values).__name__, str(len(values)).encode())
+        for value in values:
+            self.tell(value)
+
+    def mapping(self, values: Mapping[Any, Any]) -> None:
+        self.items(list(values.items()))
+
+    def array(self, values: np.ndarray[Any, Any]) -> None:
+        self._put(f"{values.dtype.str} {values.shape}", np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+
+    def data(self, value: bytes | bytearray | memoryview) -> None:
+        self._put("bytes", memoryview(value).cast("B"))
+
+    def plain(self, value: Any) -> None:
+        self._put(type(value).__name__, repr(value).encode())
+
+    def memory(self, source: BytesSource) -> None:
+        self.data(source.data)
+
+    def source(self, source: Source) -> None:
+        """Where a tensor lies in a file is told with it; what is unpacked on the way is so by its name."""
+        if not isinstance(source, FileSource | Window):
+            self.plain(source)
+
+    def nothing(self, value: Any) -> None:
+        """What is counted while running."""
+
+
+# Kinds of values in the order in which they are asked for -> how they are told. Dataclasses are told field by field.
+_WAYS: tuple[tuple[Any, Callable[[_Teller, Any], None]], ...] = (
+    (Node, _Teller.node),
+    (Spec, _Teller.spec),
+    (CastReport, _Teller.nothing),
+    (BytesSource, _Teller.memory),
+    (Source, _Teller.source),
+    (np.ndarray, _Teller.array),
+    (bytes | bytearray | memoryview, _Teller.data),
+    (str | int | float | None | Enum | np.generic | np.dtype, _Teller.plain),
+    (Mapping, _Teller.mapping),
+    (tuple | list | frozenset | range, _Teller.items),
+)

@@ -1,0 +1,186 @@
+"""Does what a plan says: slabs stream through a thread pool straight to their known offsets, in any order. The pool's
+queue is bounded, so memory is what the plan says; kernels and file calls drop the GIL, so threads are enough.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from weighbridge.base.limits import MIB
+from weighbridge.containers.base import Slot
+from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile
+from weighbridge.io.journal import Piece
+from weighbridge.io.sink import OutFile, Sink
+from weighbridge.io.source import FileSource
+from weighbridge.tensors.nodes.base import Node, RowRange, Stored, held
+from weighbridge.tensors.nodes.compute import PackedMember, make
+from weighbridge.tensors.scratch import lent
+
+#: (bytes done, bytes in all, what is being done)
+Progress = Callable[[int, int, str], None]
+# Copies inside the kernel hold no buffer, so their pieces may be longer than a slab.
+_COPY = 64 << 20
+
+
+class Task(NamedTuple):
+    """Work that knows nothing of the others': it writes its pieces, and gives the crc32 of what the file wants one."""
+
+    pieces: tuple[Piece, ...]
+    work: Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was written, and what the casts on the way lost."""
+
+    target: str
+    files: tuple[str, ...]
+    bytes: int
+    seconds: float
+    overflow: dict[str, int] = field(default_factory=dict)
+    underflow: dict[str, int] = field(default_factory=dict)
+    losses: tuple[Loss, ...] = ()
+    moves: tuple[Move, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def run(plan: Plan, *, overwrite: bool = False, resume: bool = False, progress: Progress | None = None) -> Result:
+    """Carry out `plan`. On any error, or an interrupt, nothing is left behind; with `resume` what is done stays beside
+    the target, and the next run with `resume` goes on from there. RefusedError where what lies there is of another
+    plan, or of sources that have changed since."""
+    began = time.monotonic()
+    slabs = plan.slabs  # refuses, where it must, before a file is made
+    key = key_of(plan) if resume else None
+    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=overwrite, key=key) as sink:
+        outs = [(f, sink.create(f.name if plan.folder else "", f.layout.size)) for f in plan.files]
+        for file, out in outs:
+            for offset, data in file.layout.pieces:
+                out.write(offset, data)
+        tasks = (t for number, (file, out) in enumerate(outs) for t in _tasks(number, file, out, slabs))
+        digests, before = _drain(tasks, plan, sink, progress)
+        for number, (file, out) in enumerate(outs):
+            if file.layout.fixups is not None:
+                for offset, data in file.layout.fixups(_named(digests, number, file)):
+                    out.write(offset, data)
+        for name, data in plan.texts.items():
+            sink.create(name, len(data)).write(0, data)
+    return _result(plan, time.monotonic() - began, before)
+
+
+def _named(digests: Mapping[Piece, int], number: int, file: PlannedFile) -> dict[str, int]:
+    """The digests of a file's tensors, each of which is one piece."""
+    return {s.name: digests[Piece(number, s.offset, s.spec.nbytes)] for s in file.layout.slots}
+
+
+def _result(plan: Plan, seconds: float, before: int) -> Result:
+    over = {name: r.overflow for name, r in plan.reports.items() if r.overflow}
+    under = {name: r.underflow for name, r in plan.reports.items() if r.underflow}
+    notes = plan.notes
+    if before:
+        notes += (f"{before:,} bytes were there from an interrupted run; what casts lost is counted for the others",)
+    names = (*(f.name for f in plan.files), *plan.texts)
+    return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, notes)
+
+
+def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, int]) -> Iterator[Task]:
+    """The work of one file."""
+    for unit in file.units:
+        slot, node = unit[0]
+        rows = slabs[id(node)]
+        if file.layout.fixups is not None:  # a checksum runs over the bytes in their order: one task a tensor
+            whole = Piece(number, slot.offset, slot.spec.nbytes)
+            yield Task((whole,), partial(_digested, out, slot, node, rows))
+        elif (origin := _origin(node)) is not None:
+            for at in range(0, slot.spec.nbytes, _COPY):
+                size = min(_COPY, slot.spec.nbytes - at)
+                yield Task((Piece(number, slot.offset + at, size),), partial(_copy, out, slot, *origin, at, size))
+        else:
+            for lo in range(0, node.spec.rows, rows):
+                hi = min(lo + rows, node.spec.rows)
+                places = [(s.offset + lo * s.spec.row_bytes, (hi - lo) * s.spec.row_bytes) for s, _ in unit]
+                yield Task(tuple(Piece(number, *place) for place in places), partial(_slab, out, unit, lo, hi))
+
+
+def _origin(node: Node) -> tuple[FileSource, int] | None:
+    """The file and offset of a tensor whose bytes are only copied, where the kernel can do that alone."""
+    if isinstance(node, Stored) and not node.swap:
+        return node.source.location(node.offset)
+    return None
+
+
+def _copy(out: OutFile, slot: Slot, source: FileSource, start: int, at: int, size: int) -> int:
+    if not out.copy(source, start + at, slot.offset + at, size):
+        with lent(MIB) as (step,):
+            for done in range(at, at + size, len(step)):
+                part = step[: min(len(step), at + size - done)]
+                source.readinto(start + done, part.data)
+                out.write(slot.offset + done, part.data)
+    return 0
+
+
+def _slab(out: OutFile, unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> int:
+    """Rows lo..hi of slots that are filled together."""
+    with lent(*((hi - lo) * slot.spec.row_bytes for slot, _ in unit)) as buffers:
+        if len(unit) == 1:
+            unit[0][1].read(lo, hi, buffers[0])
+        else:
+            make([node for _, node in unit if isinstance(node, PackedMember)], lo, hi, buffers)
+        for (slot, _), buffer in zip(unit, buffers, strict=True):
+            out.write(slot.offset + lo * slot.spec.row_bytes, buffer.data)
+    return 0
+
+
+def _digested(out: OutFile, slot: Slot, node: Node, rows: int) -> int:
+    crc, width = 0, node.spec.row_bytes
+    for lo in range(0, node.spec.rows, rows):
+        hi = min(lo + rows, node.spec.rows)
+        with held(RowRange(node, lo, hi)) as (buffer,):
+            crc = zlib.crc32(buffer.data, crc)
+            out.write(slot.offset + lo * width, buffer.data)
+    return crc
+
+
+def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | None) -> tuple[dict[Piece, int], int]:
+    """Run all tasks that aren't done, a few more in the queue than there are workers; the first error ends it. The
+    digests of the pieces of files that want them, and how many bytes were done before."""
+    wanted = {number for number, f in enumerate(plan.files) if f.layout.fixups is not None}
+    digests = {piece: crc for piece, crc in sink.done.items() if piece.file in wanted}
+    known, before, done = frozenset(sink.done), 0, 0
+    total = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots)
+    pool = ThreadPoolExecutor(plan.jobs, thread_name_prefix="weighbridge")
+    pending: dict[Future[int], tuple[Piece, ...]] = {}
+
+    def collect() -> None:
+        nonlocal done
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            pieces, crc = pending.pop(future), future.result()
+            done += sum(piece.size for piece in pieces)
+            for piece in pieces:
+                if piece in known:  # noted by an interrupted run that didn't come to note all that go together
+                    continue
+                sink.finished(piece, crc)
+                if piece.file in wanted:
+                    digests[piece] = crc
+        if progress is not None:
+            progress(before + done, total, "writing" if before + done < total else "syncing")
+
+    try:
+        for task in tasks:
+            if known.issuperset(task.pieces):
+                before += sum(piece.size for piece in task.pieces)
+                continue
+            pending[pool.submit(task.work)] = task.pieces
+            if len(pending) > 2 * plan.jobs:
+                collect()
+        while pending:
+            collect()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return digests, before

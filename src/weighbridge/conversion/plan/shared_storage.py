@@ -1,0 +1,99 @@
+"""Tensors that share bytes of their source (ties, views of one storage), for targets that can say so.
+
+Tensors that a file stores once stay one storage with several views; what stands alone is written in C order by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.spec import Spec
+from weighbridge.containers.torch.write import View, contiguous
+from weighbridge.io.source import Source
+from weighbridge.tensors.nodes import Node, Stored
+from weighbridge.tensors.nodes.base import Slice, Strided
+
+
+class Shared(NamedTuple):
+    """`storages`: what is written, in the order of the tensors that need them first; `views`: each tensor in one."""
+
+    storages: dict[str, Node]
+    views: dict[str, View]
+
+
+class _Window(NamedTuple):
+    """Bytes [lo, hi) of a source in which a tensor lies, and its strides there."""
+
+    name: str
+    base: Stored
+    lo: int
+    hi: int
+    strides: tuple[int, ...]
+
+    @property
+    def kind(self) -> tuple[Source, bool, DType]:
+        return self.base.source, self.base.swap, self.base.spec.dtype
+
+
+def share(tensors: Mapping[str, Node]) -> Shared:
+    """The storages and views of `tensors`. Two tensors share where their bytes overlap and their elements align."""
+    windows = (w for name, node in tensors.items() if (w := _window(name, node)) is not None)
+    joined = {w.name: (w, group) for group in _overlapping(windows) if len(group) > 1 for w in group}
+    storages: dict[str, Node] = {}
+    views: dict[str, View] = {}
+    named: dict[int, str] = {}  # a group's storage is called after the tensor that comes first
+    for name, node in tensors.items():
+        if name not in joined:
+            storages[name] = node
+            views[name] = View(name, node.spec.shape, contiguous(node.spec))
+            continue
+        mine, group = joined[name]
+        first = named.setdefault(id(group), name)
+        if first == name:
+            storages[first] = _storage(group)
+        views[name] = View(first, node.spec.shape, mine.strides, (mine.lo - group[0].lo) // node.spec.dtype.size)
+    return Shared(storages, views)
+
+
+def _storage(group: list[_Window]) -> Node:
+    """All bytes of a group, which is sorted by where its windows begin."""
+    base, lo = group[0].base, group[0].lo
+    elements = (max(w.hi for w in group) - lo) // base.spec.dtype.size
+    return Stored(Spec((elements,), base.spec.dtype), base.source, lo, base.swap)
+
+
+def _window(name: str, node: Node) -> _Window | None:
+    """Where a tensor lies in its source, if it does, and nothing is computed."""
+    size = node.spec.dtype.size
+    if not node.spec.dtype.plain or not node.spec.elements:
+        return None
+    match node:
+        case Stored():
+            return _Window(name, node, node.offset, node.offset + node.spec.nbytes, contiguous(node.spec))
+        case Slice(source=Stored() as base):
+            lo = base.offset + node.start * size
+            return _Window(name, base, lo, lo + node.spec.nbytes, contiguous(node.spec))
+        case Strided(source=Stored() as base) if min(node.strides, default=0) >= 0:
+            reach = 1 + sum((n - 1) * s for n, s in zip(node.spec.shape, node.strides, strict=True))
+            lo = base.offset + node.start * size
+            return _Window(name, base, lo, lo + reach * size, node.strides)
+    return None
+
+
+def _overlapping(windows: Iterator[_Window]) -> Iterator[list[_Window]]:
+    """Runs of windows of one source and type, each of which overlaps the ones before it by whole elements."""
+    order = sorted(windows, key=lambda w: (*map(id, w.kind), w.lo))
+    group: list[_Window] = []
+    end = 0
+    for w in order:
+        near = group and w.kind == group[0].kind and w.lo < end
+        if not near or (w.lo - group[0].lo) % w.base.spec.dtype.size:
+            if group:
+                yield group
+            group, end = [], 0
+        group.append(w)
+        end = max(end, w.hi)
+    if group:
+        yield group

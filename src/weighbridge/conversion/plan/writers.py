@@ -1,0 +1,138 @@
+"""The containers that a plan can write to, each as one function: named nodes in, planned files out. Names, types and
+order are settled before; here tensors only get their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.dtypes import U8
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Layout, Slot
+from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.safetensors import container as safetensors
+from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.plan.model import PlannedFile
+from weighbridge.conversion.plan.shared_storage import share
+from weighbridge.io.source import FileSource
+from weighbridge.tensors.nodes import Node, Stored
+
+Tensors = Mapping[str, Node]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of a target, and small ones (an index) beside them."""
+
+    files: tuple[PlannedFile, ...]
+    texts: Mapping[str, bytes]
+    notes: tuple[str, ...] = ()
+
+
+def specs(tensors: Tensors) -> list[tuple[str, Spec]]:
+    return [(name, node.spec) for name, node in tensors.items()]
+
+
+def planned(name: str, layout: Layout, tensors: Tensors) -> PlannedFile:
+    """A file with the node of each slot, in the layout's order."""
+    return PlannedFile(name, layout, tuple(tensors[s.name] for s in layout.slots))
+
+
+def raw(name: str, source: FileSource) -> PlannedFile:
+    """A file that is copied as it is."""
+    spec = Spec((source.size,), U8)
+    return PlannedFile(name, Layout("raw", (), (Slot(name, spec, 0),), source.size), (Stored(spec, source, 0),))
+
+
+def write_safetensors(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+    """One file, or with a bound on its size a numbered set and its index."""
+    meta = {k: v if isinstance(v, str) else str(v) for k, v in metadata.items()}
+
+    def layout(names: Sequence[str]) -> Layout:
+        return safetensors.layout([(n, tensors[n].spec) for n in names], meta, align=options.align or 4096)
+
+    if not options.sharded:
+        file = planned(f"{stem}.safetensors", layout(list(tensors)), tensors)
+        return Written((file,), {}, file.layout.notes)
+    from weighbridge.containers import sharded
+
+    parts = sharded.partition(specs(tensors), options.max_shard_size, options.max_shard_tensors)
+    names = sharded.shard_names(len(parts), stem) if len(parts) > 1 else [f"{stem}.safetensors"]
+    files = tuple(planned(name, layout(part), tensors) for name, part in zip(names, parts, strict=True))
+    notes = tuple(f"{f.name}: {line}" for f in files for line in f.layout.notes)
+    if len(parts) == 1:
+        return Written(files, {}, notes)
+    where = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+    total = sum(node.spec.nbytes for node in tensors.values())
+    return Written(files, {f"{stem}.safetensors.index.json": sharded.index_json(where, total)}, notes)
+
+
+def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+    """One file, or a set with the names and keys of llama-gguf-split."""
+    if not options.sharded:
+        layout = gguf.layout(specs(tensors), metadata)
+        return Written((planned(f"{stem}.gguf", layout, tensors),), {}, layout.notes)
+    layouts = gguf.split_layouts(
+        specs(tensors), metadata, max_tensors=options.max_shard_tensors, max_bytes=options.max_shard_size
+    )
+    names = [gguf.shard_name(stem, i, len(layouts)) for i in range(len(layouts))]
+    files = tuple(planned(name, layout, tensors) for name, layout in zip(names, layouts, strict=True))
+    return Written(files, {}, tuple(f"{f.name}: {line}" for f in files for line in f.layout.notes))
+
+
+def write_npz(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+    from weighbridge.containers.numpy import npz
+
+    layout = npz.layout(specs(tensors), {})
+    return Written((planned(f"{stem}.npz", layout, tensors),), {}, layout.notes)
+
+
+def write_npy(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+    if len(tensors) != 1:
+        raise UsageError(f"a .npy file holds one tensor, not {len(tensors)}", hint="write a .npz, or use wb get")
+    from weighbridge.containers.numpy import npy
+
+    layout = npy.layout(specs(tensors), {})
+    return Written((planned(f"{stem}.npy", layout, tensors),), {}, layout.notes)
+
+
+def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+    """A state dict, or a numbered set and its index as the Hub has them. What the source stores once is stored once."""
+    from weighbridge.containers import sharded
+    from weighbridge.containers.torch import write as torch_write
+
+    shared = share(tensors)
+
+    def layout(names: Sequence[str]) -> Layout:
+        here = set(names)
+        views = {name: view for name, view in shared.views.items() if view.storage in here}
+        return torch_write.layout([(n, shared.storages[n].spec) for n in names], metadata, views=views)
+
+    if not options.sharded:
+        file = planned(f"{stem}.bin", layout(list(shared.storages)), shared.storages)
+        return Written((file,), {}, file.layout.notes)
+    parts = sharded.partition(specs(shared.storages), options.max_shard_size, options.max_shard_tensors)
+    names = sharded.shard_names(len(parts), stem, ".bin")
+    files = tuple(planned(n, layout(part), shared.storages) for n, part in zip(names, parts, strict=True))
+    holder = {storage: name for name, part in zip(names, parts, strict=True) for storage in part}
+    where = {name: holder[view.storage] for name, view in shared.views.items()}
+    total = sum(node.spec.nbytes for node in shared.storages.values())
+    texts = {f"{stem}.bin.index.json": sharded.index_json(where, total)} if len(parts) > 1 else {}
+    return Written(files, texts, files[0].layout.notes)
+
+
+Writer = Callable[[str, Tensors, Mapping[str, Any], ConvertOptions], Written]
+WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
+    {"safetensors": write_safetensors, "gguf": write_gguf, "npz": write_npz, "npy": write_npy, "torch": write_torch}
+)
+#: Targets that may be a folder of shards.
+SHARDABLE: Final = frozenset({"safetensors", "gguf", "torch"})
+
+
+def writer(name: str) -> Writer:
+    if name not in WRITERS:
+        raise UnsupportedError(f"{name} can't be written", hint=f"targets: {', '.join(WRITERS)}, hf")
+    return WRITERS[name]

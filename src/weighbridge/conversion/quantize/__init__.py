@@ -1,0 +1,1 @@
+"""llama-quantize's work: types, importance matrices, keys."""

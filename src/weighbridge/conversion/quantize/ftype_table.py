@@ -1,0 +1,98 @@
+"""The rows of ftypes.toml, typed. What they mean, and in which order they are asked, is mixtures.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from weighbridge.base.dtypes import BY_NAME, DType
+
+
+class FType(NamedTuple):
+    """A file type: its name, its `general.file_type` number, the type most tensors get (None where none follows).
+    `counted`: layers are counted, not read from names."""
+
+    name: str
+    number: int
+    type: DType | None
+    aliases: tuple[str, ...] = ()
+    counted: bool = False
+    asked: bool = True
+
+
+class Rule(NamedTuple):
+    """A row of `mix` or `lift`: where every column fits (an empty one fits all), the tensor gets `type`."""
+
+    type: DType
+    role: frozenset[str]
+    ftype: frozenset[str]
+    part: tuple[str, ...]
+    when: tuple[str, ...]
+    barred: frozenset[str]
+    only_from: frozenset[str]
+
+
+class Giant(NamedTuple):
+    """An architecture's number of layers at which the reference calls it 70B."""
+
+    layers: int
+    unless: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """ftypes.toml."""
+
+    ftypes: Mapping[str, FType]
+    kept_names: frozenset[str]
+    kept_parts: tuple[str, ...]
+    kept_in: Mapping[str, tuple[str, ...]]
+    roles: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...]
+    giants: Mapping[str, Giant]
+    mix: tuple[Rule, ...]
+    lift: tuple[Rule, ...]
+    fallback: Mapping[str, DType]
+    needs_imatrix: frozenset[str]
+    needs_imatrix_in: Mapping[str, frozenset[str]]
+
+
+@cache
+def table() -> Table:
+    """The rows, parsed."""
+    import tomllib
+
+    text = (resources.files(__package__ or "") / "ftypes.toml").read_text(encoding="utf-8")
+    return build_table(tomllib.loads(text))
+
+
+def build_table(raw: Mapping[str, Any]) -> Table:
+    """The rows of a parsed ftypes.toml; an unknown word in it is a KeyError."""
+    keep = raw["keep"]
+    return Table(
+        ftypes={name: _ftype(name, row) for name, row in raw["ftypes"].items()},
+        kept_names=frozenset(keep["names"]),
+        kept_parts=tuple(keep["parts"]),
+        kept_in={arch: tuple(parts) for arch, parts in keep["architecture"].items()},
+        roles=tuple((row["is"], frozenset(row.get("whole", ())), tuple(row.get("part", ()))) for row in raw["role"]),
+        giants={arch: Giant(row["layers"], tuple(row.get("unless", ()))) for arch, row in raw["giants"].items()},
+        mix=tuple(map(_rule, raw["mix"])),
+        lift=tuple(map(_rule, raw["lift"])),
+        fallback={name: BY_NAME[other] for name, other in raw["fallback"].items()},
+        needs_imatrix=frozenset(raw["imatrix"]["types"]),
+        needs_imatrix_in={name: frozenset(types) for name, types in raw["imatrix"]["in_ftype"].items()},
+    )
+
+
+def _ftype(name: str, row: Mapping[str, Any]) -> FType:
+    counted = row.get("layers") == "counted"
+    dtype = BY_NAME[row["type"]] if row["type"] else None
+    return FType(name, row["number"], dtype, tuple(row.get("aliases", ())), counted, row.get("asked", True))
+
+
+def _rule(row: Mapping[str, Any]) -> Rule:
+    when = tuple(row.get("when", ()))
+    role, ftype, barred, only_from = (frozenset(row.get(c, ())) for c in ("role", "ftype", "except", "from"))
+    return Rule(BY_NAME[row["type"]], role, ftype, tuple(row.get("part", ())), when, barred, only_from)

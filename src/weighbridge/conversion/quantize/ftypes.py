@@ -1,0 +1,461 @@
+"""Which number type llama-quantize gives which tensor: its mixtures, from names, shapes and a few facts alone.
+
+    facts = Facts.of(metadata)
+    choice = choose(ordered(tensors), facts, ftype("q4_k_m"), Options(pure=False), imatrix=None)
+    choice.types["blk.0.attn_v.weight"]   -> Q6_K
+    choice.refusals                       -> what llama-quantize would stop at
+
+The decisions are rows of ftypes.toml; here is the order in which they are asked (llama_tensor_get_type of
+llama.cpp b11549, src/llama-quant.cpp):
+
+ 1. what is kept: not a `weight`, one dimension, norms, routers ...                      `keep`
+ 2. --token-embedding-type, --output-tensor-type: taken as they are, without fallback
+ 3. a file type that is no quantization gives everything that type
+ 4. --tensor-type (the first pattern that is found in the name), --pure, or the mixture  `mix`, `lift`
+ 5. rows that aren't whole blocks of that type get another one                           `fallback`
+
+Two kinds of state run along: how many tensors of a role came before, and how many there are. So order matters, and a
+tensor that is kept, or has a type by an option, doesn't count among those before it, but does among all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.conversion.quantize import type_hints as forks
+from weighbridge.conversion.quantize.ftype_table import FType, Rule, build_table, table
+
+__all__ = [
+    "COPY", "Choice", "FType", "Facts", "Options", "Refusal", "build_table", "choose", "ftype", "ftype_names", "layer",
+    "ordered", "quantizable", "role", "selected", "table", "target_type", "tensor_type", "tensor_type_file",
+]  # fmt: skip
+
+Tensors = Sequence[tuple[str, Spec]]
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+COPY: Final = "COPY"
+
+
+def ftype(name: str) -> FType | None:
+    """A file type by its name in any case, an alias of it, or its number; None for COPY, which changes no tensor.
+
+    llama-quantize also takes a number with anything behind it (`2_K` is its 2, Q4_0); that is refused here.
+    """
+    wanted = name.strip().upper()
+    if wanted == COPY:
+        return None
+    rows = [row for row in table().ftypes.values() if row.asked]
+    for row in rows:
+        if wanted in (row.name, *row.aliases, str(row.number)):
+            return row
+    if origin := forks.origin(wanted):
+        raise UsageError(f"llama.cpp has no type {wanted}: {origin.whose}", hint=origin.instead)
+    names = [n for row in rows for n in (row.name, *row.aliases)]
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}, {COPY}"
+    raise UsageError(f"llama-quantize knows no file type {name!r}", hint=hint)
+
+
+def ftype_names() -> tuple[str, ...]:
+    """Every name that can be asked for, aliases and COPY too."""
+    return (*(n for row in table().ftypes.values() if row.asked for n in (row.name, *row.aliases)), COPY)
+
+
+# What llama.cpp takes a file for, by the type most of its tensors are in, where it isn't the type's own name; for some
+# it has no guess (llama-model-loader.cpp).
+_GUESSES: Final = MappingProxyType({"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "F32"})
+
+
+def nearest_ftype(dtype: str) -> int:
+    """The number of the file type for a file that is mostly in the type `dtype`."""
+    row = table().ftypes.get(_GUESSES.get(dtype, dtype))
+    return row.number if row is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """llama-quantize's options that bear on types. `tensor_types`: patterns, searched for in names, the first counts
+    (see `tensor_type`)."""
+
+    pure: bool = False
+    leave_output: bool = False
+    output_type: DType | None = None
+    embedding_type: DType | None = None
+    tensor_types: tuple[tuple[re.Pattern[str], DType], ...] = ()
+    allow_requantize: bool = False
+
+
+def tensor_type(text: str) -> tuple[re.Pattern[str], DType]:
+    """`REGEX=TYPE`, cut at the first `=`, the pattern lower-cased as llama-quantize does it (so `\\S` becomes `\\s`).
+
+    Its patterns are ECMAScript's. Where Python's would mean something else by the same text, UsageError.
+    """
+    pattern, equals, name = text.partition("=")
+    if not pattern or not equals or not name:
+        raise UsageError(f"{text!r} is no PATTERN=TYPE", hint="for example: attn_q=q8_0")
+    # Python alone has (?i), (?P<..>), (?<=..), \A, \Z (lower-cased: \a, \z); ECMAScript alone [[:alpha:]] classes.
+    if found := re.search(r"\(\?(?![:=!])|\[\[[:.=]|\\[az]", pattern.lower()):
+        raise UsageError(f"{found[0]!r} in {pattern!r} doesn't mean the same to llama-quantize")
+    try:
+        return re.compile(pattern.lower(), re.ASCII), target_type(name)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+def tensor_type_file(text: str) -> tuple[tuple[re.Pattern[str], DType], ...]:
+    """The content of a `--tensor-type-file`: such patterns, separated by white space."""
+    return tuple(map(tensor_type, text.split()))
+
+
+def target_type(name: str) -> DType:
+    """A ggml type that tensors can be quantized to, by its name in any case. UsageError for others (which
+    llama-quantize takes, and then aborts or writes what can't be loaded)."""
+    dtype = BY_NAME.get(name.upper())
+    if dtype is None or dtype not in _TARGETS:
+        if origin := forks.origin(name.upper()):
+            raise UsageError(f"llama.cpp has no type {name.upper()}: {origin.whose}", hint=origin.instead)
+        near = difflib.get_close_matches(name.upper(), [t.name for t in _TARGETS], n=3, cutoff=0.4)
+        raise UsageError(
+            f"{name!r} is no type that a tensor can be quantized to",
+            hint=f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(t.name for t in _TARGETS)}",
+        )
+    return dtype
+
+
+# What ggml_quantize_chunk takes. Q8_1 and Q8_K are for arithmetic only.
+_TARGETS: Final = tuple(
+    t for t in BY_NAME.values()
+    if t.ggml is not None and t.name not in ("Q8_1", "Q8_K")
+    and (t.kind is Kind.BLOCK or t.name in ("F32", "F16", "BF16"))
+)  # fmt: skip
+
+
+def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
+    """The entries of an importance matrix that --include-weights or --exclude-weights leave, by parts of names."""
+    if include and exclude:
+        raise UsageError("--include-weights and --exclude-weights can't be used together")
+    if include:
+        return [name for name in names if any(part in name for part in include)]
+    return [name for name in names if not any(part in name for part in exclude)]
+
+
+# -- what is known of a model ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the mixtures ask of a model. Heads are those of the first layer; `layers` counts all, `nextn` of them at the
+    end are for speculative decoding."""
+
+    architecture: str
+    layers: int
+    heads: int = 0
+    kv_heads: int = 0
+    experts: int = 0
+    nextn: int = 0
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Facts:
+        """From a GGUF's key-values, with llama.cpp's defaults (llama_model_base::load_hparams)."""
+        arch = metadata.get("general.architecture")
+        if not isinstance(arch, str):
+            raise FormatError("no architecture, so no mixture", field="general.architecture", found=arch)
+        heads = _first(metadata, f"{arch}.attention.head_count", 0)
+        return cls(
+            arch,
+            layers=_first(metadata, f"{arch}.block_count", None),
+            heads=heads,
+            kv_heads=_first(metadata, f"{arch}.attention.head_count_kv", heads),
+            experts=_first(metadata, f"{arch}.expert_count", 0),
+            nextn=_first(metadata, f"{arch}.nextn_predict_layers", 0),
+        )
+
+    @property
+    def gqa(self) -> int:
+        """Query heads that share a key head."""
+        return self.heads // self.kv_heads if self.kv_heads else 0
+
+    @property
+    def giant(self) -> bool:
+        """Whether the reference calls it 70B."""
+        row = table().giants.get(self.architecture)
+        if row is None or self.layers - self.nextn != row.layers:
+            return False
+        return not any(
+            {"plain heads": self.heads == self.kv_heads, "8 experts": self.experts == 8}[u] for u in row.unless
+        )
+
+
+def _first(metadata: Mapping[str, Any], key: str, default: int | None) -> int:
+    """A number, or the first of one for each layer."""
+    value = metadata.get(key, default)
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value):
+        value = value[0]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise FormatError("this number decides on types", field=key, expected="a number", found=value)
+    return value
+
+
+# -- the choice ------------------------------------------------------------------------------------------------------
+
+
+class Refusal(NamedTuple):
+    """Why llama-quantize would stop. `tensor`: at which one."""
+
+    tensor: str
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Types by name, in the order of the tensors; where rows weren't whole blocks; and what stands in the way."""
+
+    types: Mapping[str, DType]
+    fallbacks: Mapping[str, tuple[DType, DType]] = field(default_factory=dict)  # name -> (wanted, got)
+    refusals: tuple[Refusal, ...] = ()
+
+
+class _Refused(Exception):
+    """One tensor's refusal, on its way to `choose`: rule and words."""
+
+
+def layer(name: str) -> int:
+    """The number in `blk.N.`, -1 where there is none: `sscanf(name, "blk.%d.", &layer)`."""
+    found = re.match(r"blk\.[ \t\n\v\f\r]*([+-]?[0-9]+)", name)
+    return int(found[1]) if found else -1
+
+
+def ordered(tensors: Tensors) -> list[tuple[str, Spec]]:
+    """The tensors in the order in which llama-quantize decides on and writes them (weight_name_comparer), whatever the
+    order in the file is; only with --keep-split it is the files'."""
+    return sorted(tensors, key=lambda t: (layer(t[0]), t[0].encode()))
+
+
+def role(name: str) -> str:
+    """What a tensor is for; "" for other things."""
+    for found, whole, parts in table().roles:
+        if name in whole or any(part in name for part in parts):
+            return found
+    return ""
+
+
+def quantizable(name: str, spec: Spec, architecture: str, options: Options = Options()) -> bool:
+    """Whether llama-quantize touches a tensor at all."""
+    rows = table()
+    # A name of five bytes passes for one that ends in `weight` (`name.rfind("weight") == name.size() - 6`, both wrap).
+    if _dims(spec) < 2 or not (name.endswith("weight") or len(name.encode()) == 5):
+        return False
+    if name in rows.kept_names or (options.leave_output and name == "output.weight"):
+        return False
+    return not any(part in name for part in (*rows.kept_parts, *rows.kept_in.get(architecture, ())))
+
+
+def _dims(spec: Spec) -> int:
+    """ggml_n_dims: trailing dimensions of 1 (leading ones, in our order) don't count."""
+    return next((len(spec.shape) - i for i, n in enumerate(spec.shape[:-1]) if n > 1), 1)
+
+
+def choose(
+    tensors: Tensors,
+    facts: Facts,
+    wanted: FType | None,
+    options: Options = Options(),
+    imatrix: Mapping[str, int] | None = None,
+) -> Choice:
+    """The type of each tensor. `wanted` None: COPY. `imatrix`: entries and how many values each has (`selected`
+    already); an empty one counts as none."""
+    if wanted is None:
+        return Choice({name: spec.dtype for name, spec in tensors})
+    if wanted.type is None:
+        raise UsageError(f"no type follows from {wanted.name}")
+    run = _Run(facts, wanted, wanted.type, options, imatrix or {}, [role(name) for name, _ in tensors])
+    types, refusals = {}, []
+    for name, spec in tensors:
+        try:
+            types[name] = run.type_of(name, spec)
+        except _Refused as refused:
+            types[name] = spec.dtype
+            refusals.append(Refusal(name, *refused.args))
+        else:
+            refusals += run.refusals(name, spec, types[name])
+    return Choice(types, run.fallbacks, tuple(refusals))
+
+
+class _Place(NamedTuple):
+    """One tensor as conditions see it: its model, whether there is an imatrix, the block of the file type, and which
+    one of how many it is."""
+
+    facts: Facts
+    imatrix: bool
+    block: int
+    spec: Spec
+    nth: int
+    total: int
+
+
+def _more_bits(at: _Place) -> bool:
+    """The first and the last eighth, and every third between: `use_more_bits`."""
+    eighth = at.total // 8
+    return at.nth < eighth or at.nth >= 7 * at.total // 8 or (at.nth - eighth) % 3 == 2
+
+
+CONDITIONS: Final[Mapping[str, Callable[[_Place], bool]]] = MappingProxyType(
+    {
+        "falcon": lambda at: at.facts.architecture == "falcon",
+        "glm5-next": lambda at: at.facts.architecture == "glm5-next",
+        "bailingmoe3": lambda at: at.facts.architecture == "bailingmoe3",
+        "70B": lambda at: at.facts.giant,
+        "grouped by 4": lambda at: at.facts.gqa >= 4,
+        "8 experts": lambda at: at.facts.experts == 8,
+        "4 experts or more": lambda at: at.facts.experts >= 4,
+        "imatrix": lambda at: at.imatrix,
+        "broken blocks": lambda at: bool(at.spec.shape[-1] % at.block),
+        "stacked": lambda at: len(at.spec.shape) > 2 and at.spec.shape[-3] > 1,
+        "first two": lambda at: at.nth < 2,
+        "first four": lambda at: at.nth < 4,
+        "first eighth": lambda at: at.nth < at.total // 8,
+        "first sixteenth": lambda at: at.nth < at.total // 16,
+        "middle": lambda at: at.total // 8 <= at.nth < 7 * at.total // 8,
+        "more bits": _more_bits,
+    }
+)
+
+# Roles whose tensors are told apart by layer; of attn_v it is always the running count.
+_BY_LAYER: Final = frozenset({"ffn_up", "ffn_gate", "ffn_down"})
+
+
+@dataclass
+class _Run:
+    """One pass over a model's tensors. `seen`: how many of each role the mixture has decided on."""
+
+    facts: Facts
+    ftype: FType
+    default: DType
+    options: Options
+    imatrix: Mapping[str, int]
+    roles: Sequence[str]
+    seen: Counter[str] = field(default_factory=Counter)
+    fallbacks: dict[str, tuple[DType, DType]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tied = "output" not in self.roles
+        self.attn_v = self.roles.count("attn_v")
+
+    def type_of(self, name: str, spec: Spec) -> DType:
+        if not quantizable(name, spec, self.facts.architecture, self.options):
+            return spec.dtype
+        if (fixed := self._fixed(name)) is not None:
+            return fixed
+        if self.default.kind is not Kind.BLOCK:
+            return self.default
+        wanted = self._manual(name)
+        if wanted is None:
+            wanted = self.default if self.options.pure else self._mixture(name, spec)
+        return self._whole_blocks(name, spec, wanted)
+
+    def _fixed(self, name: str) -> DType | None:
+        """By --token-embedding-type (which a pattern overrides for the per-layer embedding) or --output-tensor-type."""
+        what = role(name)
+        if what == "embedding" and (name == "token_embd.weight" or self._manual(name) is None):
+            return self.options.embedding_type
+        return self.options.output_type if what == "output" else None
+
+    def _manual(self, name: str) -> DType | None:
+        return next((dtype for pattern, dtype in self.options.tensor_types if pattern.search(name)), None)
+
+    def _mixture(self, name: str, spec: Spec) -> DType:
+        what = role(name)
+        if what == "embedding" and self.tied:
+            what = "output"
+        if what == "output" and self.options.output_type is not None:
+            return self.options.output_type
+        place = _Place(self.facts, bool(self.imatrix), self.default.block, spec, *self._position(name, what))
+        found = self._first(table().mix, name, what, place, self.default)
+        self.seen[what] += 1
+        for rule in table().lift:
+            found = self._first((rule,), name, what, place, found)
+        return found
+
+    def _position(self, name: str, what: str) -> tuple[int, int]:
+        """Which one a tensor is, of how many (`layer_info`)."""
+        if what not in _BY_LAYER:
+            return self.seen[what], self.attn_v
+        if self.facts.experts <= 1 or self.ftype.counted:
+            return self.seen[what], self.facts.layers
+        if not 0 <= (number := layer(name)) < self.facts.layers:
+            raise _Refused("layer", f"the type of {name} depends on its layer, which is none of {self.facts.layers}")
+        return number, self.facts.layers
+
+    def _first(self, rules: Iterable[Rule], name: str, what: str, place: _Place, now: DType) -> DType:
+        for rule in rules:
+            if (
+                (not rule.role or what in rule.role)
+                and (not rule.ftype or self.ftype.name in rule.ftype)
+                and (not rule.part or any(part in name for part in rule.part))
+                and self.ftype.name not in rule.barred
+                and (not rule.only_from or now.name in rule.only_from)
+                and all(_holds(condition, place) for condition in rule.when)
+            ):
+                return rule.type
+        return now
+
+    def _whole_blocks(self, name: str, spec: Spec, wanted: DType) -> DType:
+        """`wanted`, or what tensor_type_fallback puts in its place."""
+        columns = spec.shape[-1]
+        if columns % wanted.block == 0:
+            return wanted
+        other = table().fallback.get(wanted.name)
+        if other is None and wanted.block > 32:
+            raise _Refused(
+                "fallback", f"rows of {columns} aren't whole blocks of {wanted}, and no type stands in for it"
+            )
+        got = other if other is not None and columns % other.block == 0 else F16
+        self.fallbacks[name] = wanted, got
+        return got
+
+    def refusals(self, name: str, spec: Spec, target: DType) -> Iterable[Refusal]:
+        """What stands in the way of giving a tensor the type that was chosen for it."""
+        if not quantizable(name, spec, self.facts.architecture, self.options):
+            return
+        needed = role(name) not in ("output", "embedding") and self._needs_imatrix(target)
+        if needed and not self.imatrix:
+            yield Refusal(name, "imatrix-missing", f"{target} needs an importance matrix")
+        if target == spec.dtype:
+            return
+        if self.imatrix:
+            yield from self._imatrix_faults(name, spec, needed)
+        if spec.dtype.kind is Kind.BLOCK and not self.options.allow_requantize:
+            yield Refusal(name, "requantize", f"it is quantized already, to {spec.dtype}")
+        elif spec.dtype.kind is not Kind.BLOCK and spec.dtype.name not in ("F32", "F16", "BF16"):
+            yield Refusal(name, "source", f"{spec.dtype} can't be quantized")
+
+    def _imatrix_faults(self, name: str, spec: Spec, needed: bool) -> Iterable[Refusal]:
+        # One value for each column, of each matrix of a stack.
+        columns = spec.shape[-1] * (spec.shape[-3] if len(spec.shape) > 2 else 1)
+        found = self.imatrix.get(name)
+        if found is None and needed:
+            yield Refusal(name, "imatrix-missing", "the importance matrix has no entry for it, and its type needs one")
+        elif found not in (None, columns) and role(name) != "embedding":
+            yield Refusal(name, "imatrix-size", f"the importance matrix has {found} values for it, not {columns}")
+
+    def _needs_imatrix(self, dtype: DType) -> bool:
+        rows = table()
+        return dtype.name in rows.needs_imatrix or dtype.name in rows.needs_imatrix_in.get(self.ftype.name, ())
+
+
+def _holds(condition: str, place: _Place) -> bool:
+    if condition.startswith("not "):
+        return not CONDITIONS[condition[4:]](place)
+    return CONDITIONS[condition](place)

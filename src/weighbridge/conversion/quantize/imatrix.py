@@ -1,0 +1,213 @@
+"""What an importance matrix says: the weight of each column of each tensor, merged, checked, written again.
+
+    matrix = read(source)                       either form (containers/ggml/imatrix.py)
+    matrix.weights("blk.0.attn_v.weight")       f32, what llama-quantize hands to the encoder
+    merge([a, b])                               as llama-imatrix --in-file A --in-file B does
+    encode(matrix, "gguf")                      the bytes of a file
+    compare(matrix, tensors)                    what doesn't fit a model
+
+All arithmetic is f32, in the reference's order, so that weights and files equal its bit for bit.
+Reference: tools/quantize/quantize.cpp (load_imatrix), tools/imatrix/imatrix.cpp of llama.cpp b11549.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.containers.ggml import imatrix as files
+from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, Form, Part
+from weighbridge.io.source import Source
+
+Floats = NDArray[np.float32]
+
+# llama-imatrix's tokens in a chunk, where no file says it (n_ctx / n_parallel).
+CHUNK_SIZE: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`sums` of squares, [matrices, columns]; `counts` of tokens for each matrix; `inputs`: sums of the inputs
+    themselves, where the file has them. Of a legacy file: one matrix, a count of calls, sums that are mean x calls."""
+
+    sums: Floats
+    counts: NDArray[np.int64]
+    inputs: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Importance:
+    """An importance matrix in memory, entries by the tensor's name."""
+
+    entries: Mapping[str, Entry]
+    datasets: tuple[str, ...] = ()
+    chunks: int = 0
+    chunk_size: int = 0
+    nextn: int = 0
+    legacy: bool = field(default=False)
+
+    def weights(self, name: str) -> Floats:
+        """One weight for each column of each matrix: the mean square. 1 for a matrix that was never used."""
+        entry = self.entries[name]
+        counts = entry.counts.astype(np.float32)[:, None]
+        used = counts > 0
+        idle = entry.sums if self.legacy else np.float32(1)
+        with np.errstate(over="ignore"):
+            means = entry.sums / np.where(used, counts, np.float32(1))
+        return np.where(used, means, idle).astype(np.float32).reshape(-1)
+
+    def sizes(self) -> dict[str, int]:
+        """How many weights each entry has (what `mixtures.choose` asks for)."""
+        return {name: entry.sums.size for name, entry in self.entries.items()}
+
+    def only(self, names: Sequence[str]) -> Importance:
+        """With these entries alone (see `mixtures.selected`)."""
+        return replace(self, entries={name: self.entries[name] for name in names})
+
+
+def read(source: Source) -> Importance:
+    """A file of either form. FormatError where it is none, or where a number is not finite (llama-quantize refuses)."""
+    parsed = files.parse(source)
+    entries = {}
+    for record in parsed.records:
+        sums = _floats(parsed, record.sum2, record.values).reshape(record.matrices, -1)
+        inputs = None if record.inputs is None else _floats(parsed, record.inputs, record.values).reshape(sums.shape)
+        counts = np.array([record.calls]) if record.counts is None else _counts(parsed, record.counts, record.matrices)
+        if not np.isfinite(sums).all():
+            bad = int(np.flatnonzero(~np.isfinite(sums))[0])
+            at = record.sum2 + 4 * bad
+            raise FormatError(
+                "a value is not finite", path=source.name, offset=at, field=record.name, found=sums.flat[bad]
+            )
+        entries[record.name] = Entry(sums, counts.astype(np.int64), inputs)
+    return Importance(
+        entries, parsed.datasets, parsed.chunks, parsed.chunk_size, parsed.nextn, legacy=parsed.form == "legacy"
+    )
+
+
+def _floats(parsed: files.Imatrix, offset: int, count: int) -> Floats:
+    data = np.frombuffer(parsed.source.read(offset, 4 * count), np.dtype(parsed.byte_order + "f4"))
+    return data.astype(np.float32)
+
+
+def _counts(parsed: files.Imatrix, offset: int, count: int) -> NDArray[np.int64]:
+    """Counts are stored as f32 and rounded to the nearest, halves away from zero (lround)."""
+    found = _floats(parsed, offset, count).astype(np.float64)
+    if not (np.abs(found) < 2.0**62).all():
+        raise FormatError("a count is no number", path=parsed.source.name, offset=offset, field="counts")
+    return (np.sign(found) * np.floor(np.abs(found) + 0.5)).astype(np.int64)
+
+
+# -- merging ---------------------------------------------------------------------------------------------------------
+
+
+def merge(parts: Sequence[Importance]) -> Importance:
+    """All of them together, added in this order; entries by name. Legacy ones are put at `chunk_size` tokens a call."""
+    if not parts:
+        raise UsageError("nothing to merge")
+    size = next((p.chunk_size for p in parts if p.chunk_size), CHUNK_SIZE)
+    entries: dict[str, Entry] = {}
+    for part in parts:
+        for name, entry in part.entries.items():
+            scaled = _scaled(entry, size) if part.legacy else entry
+            entries[name] = _added(name, entries.get(name), scaled, part.legacy)
+    most = max((int(e.counts.max()) for e in entries.values()), default=0)
+    datasets = tuple(d for part in parts for d in part.datasets)
+    nextn = next((p.nextn for p in parts if p.nextn), 0)
+    chunks = (most + size // 2) // size  # rows_to_chunks
+    return Importance(dict(sorted(entries.items(), key=_by_bytes)), datasets, chunks, size, nextn)
+
+
+def _by_bytes(item: tuple[str, Entry]) -> bytes:
+    return item[0].encode("utf-8", "surrogateescape")
+
+
+def _scaled(entry: Entry, size: int) -> Entry:
+    return Entry(entry.sums * np.float32(size), entry.counts * size)
+
+
+def _added(name: str, old: Entry | None, new: Entry, legacy: bool) -> Entry:
+    if old is None:
+        return new
+    if old.sums.size != new.sums.size:
+        raise UsageError(f"the matrices have {old.sums.size} and {new.sums.size} values for {name}: not one model's")
+    most = max(old.counts.size, new.counts.size)
+    # One count may stand for all matrices where it came first, or came from a legacy file.
+    if old.counts.size not in (1, most) or new.counts.size not in ((1, most) if legacy else (most,)):
+        raise UsageError(f"the matrices have {old.counts.size} and {new.counts.size} counts for {name}")
+    counts = np.broadcast_to(old.counts, most) + new.counts
+    sums = (old.sums.reshape(-1) + new.sums.reshape(-1)).reshape(most, -1)
+    both = old.inputs is not None and new.inputs is not None
+    inputs = (old.inputs.reshape(-1) + new.inputs.reshape(-1)).reshape(most, -1) if both else None  # type: ignore[union-attr]
+    return Entry(sums, counts, inputs)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def encode(matrix: Importance, form: Form) -> bytes:
+    """The bytes of a file of it, as llama-imatrix would write what it has read (without `NAME.stats`, which nothing
+    reads). Entries that were never used have no place in a legacy file."""
+    if form == "gguf":
+        matrix = merge([matrix]) if matrix.legacy else matrix
+        parts = [
+            Part(n, len(e.sums), e.sums[0].size, inputs=e.inputs is not None)
+            for n, e in sorted(matrix.entries.items(), key=_by_bytes)
+        ]
+    else:
+        matrix = matrix if matrix.legacy else _as_legacy(matrix)
+        parts = [Part(n, len(e.sums), e.sums[0].size, calls=int(e.counts[0])) for n, e in matrix.entries.items()]
+    place = files.layout(
+        parts, form, datasets=matrix.datasets, chunks=matrix.chunks, chunk_size=matrix.chunk_size, nextn=matrix.nextn
+    )
+    out = bytearray(place.size)
+    data = {part.name + suffix: numbers for part in parts for suffix, numbers in _arrays(matrix.entries[part.name])}
+    for at, piece in (*place.pieces, *((s.offset, data[s.name].astype("<f4").tobytes()) for s in place.slots)):
+        out[at : at + len(piece)] = piece
+    return bytes(out)
+
+
+def _arrays(entry: Entry) -> list[tuple[str, NDArray[np.generic]]]:
+    inputs = [] if entry.inputs is None else [(SUM, entry.inputs)]
+    return [(SUM2, entry.sums), (COUNTS, entry.counts), *inputs]
+
+
+def _as_legacy(matrix: Importance) -> Importance:
+    """Means x calls, one count an entry (save_imatrix_legacy)."""
+    size, entries = matrix.chunk_size or CHUNK_SIZE, {}
+    for name, entry in sorted(matrix.entries.items(), key=_by_bytes):
+        if not (entry.counts != 0).any():
+            continue
+        calls = -(-int(entry.counts.max()) // size)
+        counts = entry.counts.astype(np.float32)[:, None]
+        ones = np.where(counts == 0, np.float32(1), entry.sums)
+        sums = ones / np.where(counts == 0, np.float32(1), counts) * np.float32(calls)
+        entries[name] = Entry(sums.astype(np.float32), np.array([calls], np.int64))
+    return replace(matrix, entries=entries, legacy=True)
+
+
+# -- checking --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a matrix fits a model: entries of no tensor, tensors (of those given) without an entry, and entries of
+    another size, with what was expected and found."""
+
+    unknown: tuple[str, ...]
+    missing: tuple[str, ...]
+    misshapen: tuple[tuple[str, int, int], ...]
+
+
+def compare(matrix: Importance, tensors: Sequence[tuple[str, Spec]]) -> Fit:
+    """Names and sizes against a model's matrices: one weight for each column, of each matrix of a stack."""
+    wanted = {n: s.shape[-1] * (s.shape[-3] if len(s.shape) > 2 else 1) for n, s in tensors if len(s.shape) > 1}
+    sizes = matrix.sizes()
+    wrong = tuple((n, size, sizes[n]) for n, size in wanted.items() if sizes.get(n, size) != size)
+    return Fit(tuple(n for n in sizes if n not in wanted), tuple(n for n in wanted if n not in sizes), wrong)

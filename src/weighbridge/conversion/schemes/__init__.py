@@ -1,0 +1,1 @@
+"""Quantization schemes of Hugging Face folders."""

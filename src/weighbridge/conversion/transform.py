@@ -1,0 +1,144 @@
+"""Operations on models as conversions: what is done to the model, the plan that writes the result, and the account."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from weighbridge.base.errors import UsageError
+from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.plan.build import build, own_form
+from weighbridge.conversion.plan.model import Plan
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.transform.base import Change, Cut, Renamed, Transformed, with_entries
+from weighbridge.models.transform.experts import slice_experts
+from weighbridge.models.transform.layers import slice_layers
+from weighbridge.models.transform.rename import Names, rename
+
+_GGUF: Final = "gguf"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What is left of a model. `layers`, `experts`: numbers as `0-15` or `0,2,4-7`; `renumber`: layers are counted anew
+    from 0. `keep`, `drop`: globs of tensors' names, applied last."""
+
+    layers: str | None = None
+    renumber: bool = False
+    experts: str | None = None
+    keep: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SurgeryReport:
+    """What `wb rename` or `wb slice` did, or would do. Sizes in bytes; `changed`: keys of config.json or of a GGUF."""
+
+    source: str
+    target: str
+    tensors: int
+    renamed: tuple[Renamed, ...]
+    dropped: tuple[str, ...]
+    cut: tuple[Cut, ...]
+    changed: tuple[Change, ...]
+    source_bytes: int
+    bytes: int
+    losses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    schema: str = "weighbridge/surgery/1"
+
+
+def plan_rename(
+    model: Checkpoint, target: Path, names: Names, to: str | None = None, options: ConvertOptions | None = None
+) -> tuple[Plan, SurgeryReport]:
+    """The plan that writes the model under other names, and the account of it."""
+    plan, report = _planned(model, target, lambda m: rename(m, names), to, options)
+    if names.dialect not in (None, _GGUF) and plan.format == _GGUF and model.format == _GGUF:
+        raise UsageError(
+            f"a GGUF under {names.dialect} names is one that nothing loads",
+            hint="name a target that ends in .safetensors",
+        )
+    return plan, report
+
+
+def plan_slice(
+    model: Checkpoint, target: Path, what: Slice, to: str | None = None, options: ConvertOptions | None = None
+) -> tuple[Plan, SurgeryReport]:
+    """The plan that writes what is left of the model, and the account of it."""
+    return _planned(model, target, lambda m: sliced(m, what), to, options)
+
+
+def sliced(model: Checkpoint, what: Slice) -> Transformed:
+    """What is left of a model. UsageError where nothing is asked for."""
+    steps: list[Callable[[Checkpoint], Transformed]] = []
+    if what.layers is not None:
+        steps.append(lambda m: slice_layers(m, what.layers or "", renumber=what.renumber))
+    if what.experts is not None:
+        steps.append(lambda m: slice_experts(m, what.experts or ""))
+    if what.keep or what.drop:
+        steps.append(lambda m: _chosen(m, what.keep, what.drop))
+    if not steps:
+        raise UsageError("what shall be left?", hint="say --layers 0-15, --experts 0-3, --keep or --drop")
+    done = Transformed(model)
+    for step in steps:
+        done = done.then(step(done.model))
+    return done
+
+
+def _chosen(model: Checkpoint, keep: Sequence[str], drop: Sequence[str]) -> Transformed:
+    """The tensors whose names fit one of `keep` (all, without one) and none of `drop`."""
+    names = [e.name for e in model.index]
+    for pattern in (*keep, *drop):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise UsageError(
+                f"no tensor is called {pattern!r}", hint="a glob, such as '*.mlp.*'; wb inspect lists names"
+            )
+    gone = frozenset(
+        name
+        for name in names
+        if (keep and not any(fnmatchcase(name, p) for p in keep)) or any(fnmatchcase(name, p) for p in drop)
+    )
+    kept = with_entries(model, ((e, e.name) for e in model.index if e.name not in gone))
+    note = "config and metadata are the whole model's: tensors were chosen by name"
+    return Transformed(kept, dropped=tuple(n for n in names if n in gone), notes=(note,))
+
+
+def _planned(
+    model: Checkpoint,
+    target: Path,
+    operate: Callable[[Checkpoint], Transformed],
+    to: str | None,
+    options: ConvertOptions | None,
+) -> tuple[Plan, SurgeryReport]:
+    done = operate(model)
+    chosen = _sharded_as(model, target, options or ConvertOptions())
+    plan = build(done.model, target, to or own_form(model, target), chosen)
+    unwritten = done.changed and "config.json" in done.model.texts and not plan.folder
+    aside = [f"config.json isn't written beside {target.name}: it would change, too"] if unwritten else []
+    return plan, SurgeryReport(
+        source=str(model.place.path),
+        target=str(plan.target),
+        tensors=len(done.model.index),
+        renamed=done.renamed,
+        dropped=done.dropped,
+        cut=done.cut,
+        changed=done.changed,
+        source_bytes=sum(w.stat().st_size for w in model.place.weights),
+        bytes=plan.size,
+        losses=tuple(f"{x.tensor}: {x.what}" if x.tensor else x.what for x in plan.losses),
+        notes=(*done.notes, *aside, *plan.notes),
+    )
+
+
+def _sharded_as(model: Checkpoint, target: Path, options: ConvertOptions) -> ConvertOptions:
+    """A set stays a set: its largest file is the bound of the new ones."""
+    if len(model.index.files) < 2 or options.sharded or target.suffix:
+        return options
+    sizes = Counter[int]()
+    for entry in model.index:
+        sizes[entry.file] += entry.nbytes
+    return replace(options, max_shard_size=max(sizes.values(), default=1) or 1)

@@ -1,0 +1,100 @@
+"""The roles of one physical tensor: cut out of it, and joined to it again.
+
+A tensor may hold several roles and, of each, one for every index that its name leaves out: expert by expert, in each
+the roles in their order. The layout of a fuse is that of what is joined for one such index, so it is undone before the
+roles are cut apart and applied when they are together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from weighbridge.base.spec import Shape
+from weighbridge.models.arch.expand import Cell, Instance, Place, height
+from weighbridge.models.arch.rows import Via
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.layouts import Layout
+    from weighbridge.tensors.nodes import Node
+
+
+#: How a role lies in a dialect, and its own shape.
+LayoutMap = Mapping[str, "tuple[Layout | None, Shape]"]
+
+
+@lru_cache(maxsize=256)
+def layout_of(via: Via, arguments: tuple[float, ...]) -> Layout:
+    """The layout that a table names, for these sizes."""
+    from weighbridge.tensors.layouts import layout
+
+    return layout(via.layout, *arguments)
+
+
+def cut(place: Place, node: Node, known: LayoutMap) -> Iterator[tuple[Instance, Node]]:
+    """The logical tensors in a physical one."""
+    from weighbridge.tensors.nodes import reshape, slice_rows
+
+    for block, cells in _blocks(place, node):
+        for instance, start, shape in cells:
+            part = block if block.spec.shape == shape else slice_rows(block, start, shape)
+            layout, own = known[instance[0]]
+            yield instance, reshape(layout.undo(part) if layout else part, own)
+
+
+def join(place: Place, parts: Sequence[Node]) -> Node:
+    """The physical tensor of its parts, which come in the order of its cells and in the layouts of their roles."""
+    from weighbridge.tensors.nodes import concat, reshape
+
+    parts = [reshape(part, cell.shape) for part, cell in zip(parts, place.cells, strict=True)]
+    layouts, roles = _layouts(place), len(place.roles)
+    if not layouts:
+        return reshape(concat(parts), place.shape)
+    blocks = []
+    for first in range(0, len(parts), roles):
+        block = reshape(concat(parts[first : first + roles]), place.plan.joined)
+        for layout in layouts:
+            block = layout.apply(block)
+        blocks.append(block)
+    return reshape(concat(blocks), place.shape)
+
+
+def _layouts(place: Place) -> Sequence[Layout]:
+    """How what is joined lies: dealt out, then one layout after another."""
+    if not place.dealt and not place.plan.layouts:
+        return ()
+    from weighbridge.tensors.layouts import InterleaveGroups
+
+    dealt = [InterleaveGroups(place.dealt, place.heights)] if place.dealt else []
+    return [*dealt, *(layout_of(via, arguments) for via, arguments in place.plan.layouts)]
+
+
+def _blocks(place: Place, node: Node) -> Iterable[tuple[Node, Sequence[Cell]]]:
+    """What is joined, and what lies at which of its rows: the whole tensor, or where that has a layout of its own each
+    stacked index by itself."""
+    node, layouts = _in_rows(place, node), _layouts(place)
+    return _laid_out(place, node, layouts) if layouts else ((node, place.cells),)
+
+
+def _laid_out(place: Place, node: Node, layouts: Sequence[Layout]) -> Iterator[tuple[Node, Sequence[Cell]]]:
+    from weighbridge.tensors.nodes import slice_rows
+
+    plan = place.plan
+    roles, rows = len(plan.parts), height(plan.joined)
+    for i in range(len(place.cells) // roles):
+        block = slice_rows(node, i * height(plan.block), plan.block)
+        for layout in reversed(layouts):
+            block = layout.undo(block)
+        cells = place.cells[i * roles : (i + 1) * roles]
+        yield block, [cell._replace(start=cell.start - i * rows) for cell in cells]
+
+
+def _in_rows(place: Place, node: Node) -> Node:
+    """Stacked vectors as one line, so that each is a run of rows; quantized ones are decoded, as their blocks may lie
+    across two vectors."""
+    from weighbridge.tensors.nodes import decode, reshape
+
+    if len(place.plan.joined) > 1 or len(node.spec.shape) == 1:
+        return node
+    return reshape(decode(node, "its vectors are parted"), (node.spec.elements,))

@@ -1,0 +1,150 @@
+"""Added tokens: the ones that tokenizer.json, tokenizer_config.json and the tokenizer's class put on top of the model's
+vocabulary, as transformers puts them together; their type is told from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError
+from weighbridge.models.tokenizer.files import AddedToken, Folder, Json, TokenizerJson, content
+from weighbridge.models.tokenizer.merges import BYTE_OF
+from weighbridge.models.tokenizer.pretokenizer import flat
+from weighbridge.models.tokenizer.vocab import check_size
+
+NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+FAIRSEQ: Final[Mapping[str, str]] = {
+    "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
+}  # fmt: skip
+# What a class of transformers takes where tokenizer_config.json has no entry for the role.
+DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "BertTokenizer": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
+    "GPT2Tokenizer": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
+    "Qwen2Tokenizer": {"eos": "<|endoftext|>", "unk": "<|endoftext|>", "pad": "<|endoftext|>"},
+    "LlamaTokenizer": {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
+    "RobertaTokenizer": FAIRSEQ,
+    "XLMRobertaTokenizer": FAIRSEQ,
+    "T5Tokenizer": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+}  # fmt: skip
+# The class where tokenizer_config.json names none: by how config.json's architecture begins.
+CLASSES: Final[Mapping[str, str]] = {
+    "XLMRoberta": "XLMRobertaTokenizer", "T5": "T5Tokenizer", "MT5": "T5Tokenizer", "UMT5": "T5Tokenizer",
+    "GPT2": "GPT2Tokenizer", "Roberta": "RobertaTokenizer", "Qwen2": "Qwen2Tokenizer",
+}  # fmt: skip
+CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
+    (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
+
+
+def class_name(folder: Folder) -> str:
+    """The class that reads the folder, without its "Fast"; "" where nothing tells."""
+    kind = (folder.settings or {}).get("tokenizer_class")
+    if isinstance(kind, str) and kind:
+        return kind.removesuffix("Fast")
+    if folder.tokenizer is not None:
+        return ""
+    if folder.read("vocab.txt") is not None:
+        return "BertTokenizer"
+    return next((name for start, name in CLASSES.items() if folder.architecture.startswith(start)), "")
+
+
+def specials(folder: Folder) -> Iterator[tuple[str, str]]:
+    """(role, text) of the special tokens of the tokenizer's class and of tokenizer_config.json; "" for those without a
+    role (`additional_special_tokens`, since transformers 5 `extra_special_tokens`)."""
+    settings = folder.settings or {}
+    # transformers reads special_tokens_map.json unless tokenizer_config.json lists its added tokens itself.
+    other = (folder.json("special_tokens_map.json") or {}) if "added_tokens_decoder" not in settings else {}
+    defaults = DEFAULTS.get(class_name(folder), {})
+    for role in NAMED:
+        key = f"{role}_token"
+        entry = other[key] if key in other else settings[key] if key in settings else defaults.get(role)
+        text = content(entry)
+        if text:
+            yield role, text
+    for source in (settings, other):
+        for key in ("extra_special_tokens", "additional_special_tokens"):
+            listed = source.get(key)
+            for entry in listed.values() if isinstance(listed, dict) else listed if isinstance(listed, list) else ():
+                text = content(entry)
+                if text:
+                    yield "", text
+
+
+def named_tokens(folder: Folder, known: Mapping[str, int]) -> dict[str, int]:
+    """The ids of the special tokens by role, as far as they are known; nameless ones by their text."""
+    return {role or text: known[text] for role, text in specials(folder) if text in known}
+
+
+def added_tokens(folder: Folder, vocab: Mapping[str, int], tokenizer: TokenizerJson | None) -> dict[int, AddedToken]:
+    """All added tokens by id: those of tokenizer.json, of `added_tokens_decoder`, and the special tokens that neither
+    lists; a token that is nowhere gets the next free id."""
+    found: dict[int, AddedToken] = {}
+    ids: dict[str, int] = {}
+    free = len(vocab)
+    listed = [(t.id, t, "tokenizer.json") for t in (tokenizer.added_tokens if tokenizer is not None else ())]
+    listed += [(i, t, "tokenizer_config.json") for i, t in folder.added_decoder.items()]
+    texts = {i: t for t, i in vocab.items()}
+    for index, token, path in listed:
+        place(found, ids, texts, vocab, index, token, path)
+        free = max(free, index + 1)
+    for _, text in specials(folder):
+        if text not in ids:
+            index = check_size(vocab.get(text, free), "added tokens")
+            token = AddedToken(text, index, special=True, normalized=False)
+            place(found, ids, texts, vocab, index, token, "tokenizer_config.json")
+            free = max(free, index + 1)
+    return found
+
+
+def place(
+    found: dict[int, AddedToken], ids: dict[str, int], texts: Mapping[int, str], vocab: Mapping[str, int],
+    index: int, token: AddedToken, path: str,
+) -> None:  # fmt: skip
+    """Put one token; a token that has two ids, or an id that has two tokens, is a fault of the files."""
+    have = ids.get(token.content, vocab.get(token.content, index))
+    other = found[index].content if index in found else texts.get(index, token.content)
+    if have != index or other != token.content:
+        raise FormatError(
+            f"added token {token.content!r} contradicts the vocabulary", path=path, field=f"id {index}",
+            expected=f"id {have}" if have != index else repr(other), found=f"id {index}",
+        )  # fmt: skip
+    if index not in found:
+        found[index], ids[token.content] = token, index
+
+
+def is_control(text: str) -> bool:
+    """`does_token_look_special`: tokens that their files forgot to mark (Gemma, DeepSeek-coder, Command-R)."""
+    return (
+        text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+        or (text.startswith("<|") and text.endswith("|>"))
+        or (text.startswith("<\uff5c") and text.endswith("\uff5c>"))
+        or (text.startswith("<unused") and text.endswith(">"))
+    )
+
+
+def spoken(text: str, decoder: Json | None) -> str:
+    """What an added token decodes to: the reference encodes and decodes each one that isn't normalized."""
+    for step in flat(decoder, "decoders"):
+        text = decoded(text, step)
+    return text
+
+
+def decoded(text: str, step: Json) -> str:
+    kind: Any = step.get("type")
+    if kind == "ByteLevel" and all(c in BYTE_OF for c in text):  # else it is left alone (decoders/byte_level.rs)
+        return bytes(BYTE_OF[c] for c in text).decode("utf-8", "replace")
+    if (
+        kind == "Replace"
+        and isinstance(pattern := step.get("pattern"), dict)
+        and isinstance(pattern.get("String"), str)
+    ):
+        return text.replace(pattern["String"], str(step.get("content", ""))) if pattern["String"] else text
+    if kind == "Strip" and isinstance(size := step.get("start"), int) and isinstance(char := step.get("content"), str):
+        cut = len(text) - len(text.lstrip(char)) if len(char) == 1 else 0
+        return text[min(size, cut) :]
+    if kind == "WordPiece" and step.get("cleanup", True):
+        for old, new in CLEAN_UP:
+            text = text.replace(old, new)
+    return text

@@ -1,0 +1,268 @@
+"""`Vocab` <-> the `tokenizer.*` keys of a GGUF: keys, types and order as the reference converter writes them
+(`set_vocab` of conversion/llama.py, base.py, bert.py; then `SpecialVocab.add_to_gguf`), empty strings and arrays left
+out as gguf-py's writer leaves them out.
+
+Reading takes any order and checks what llama.cpp checks (llama-vocab.cpp, `load`): element types, the lengths of the
+parallel arrays. Arrays stay the sequences they are, so a lazily decoded one is decoded only when it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.containers.gguf.container import KV
+from weighbridge.models.tokenizer.vocab import Kind, Template, Vocab, check_size
+
+GGML: Final = "tokenizer.ggml."
+# Role -> key. `seperator` is the key's real spelling. `cls` has none: it is written as bos.
+ROLES: Final[Mapping[str, str]] = {
+    "bos": GGML + "bos_token_id",
+    "eos": GGML + "eos_token_id",
+    "unk": GGML + "unknown_token_id",
+    "sep": GGML + "seperator_token_id",
+    "pad": GGML + "padding_token_id",
+    "mask": GGML + "mask_token_id",
+    "eot": GGML + "eot_token_id",
+    "eom": GGML + "eom_token_id",
+    "fim_pre": GGML + "fim_pre_token_id",
+    "fim_suf": GGML + "fim_suf_token_id",
+    "fim_mid": GGML + "fim_mid_token_id",
+    "fim_pad": GGML + "fim_pad_token_id",
+    "fim_rep": GGML + "fim_rep_token_id",
+    "fim_sep": GGML + "fim_sep_token_id",
+}
+OLD_ROLES: Final = {
+    "fim_pre": GGML + "prefix_token_id",
+    "fim_suf": GGML + "suffix_token_id",
+    "fim_mid": GGML + "middle_token_id",
+}
+ADD: Final[Mapping[str, str]] = {r: f"{GGML}add_{r}_token" for r in ("bos", "eos", "sep")}
+SCALARS: Final[Mapping[str, str]] = {  # field of Vocab -> key
+    "add_space_prefix": GGML + "add_space_prefix",
+    "remove_extra_whitespaces": GGML + "remove_extra_whitespaces",
+    "lowercase": GGML + "normalizer.lowercase",
+    "strip_accents": GGML + "normalizer.strip_accents",
+}
+# Kinds without a default id for a token that may be added: llama.cpp then aborts with the first text.
+NEEDED: Final[Mapping[Kind, tuple[str, ...]]] = {Kind.UNIGRAM: ("bos",), Kind.GEMMA4: ("bos", "eos")}
+OTHER_MODELS: Final[Mapping[str, str]] = {  # what else llama.cpp takes (llama-vocab.cpp, `load`)
+    "rwkv": "RWKV's longest match", "plamo2": "PLaMo 2's lattice", "plamo3": "PLaMo 3's lattice",
+    "hybriddna": "BPE with DNA k-mers", "whitespace": "words of a Chinese BERT", "none": "no tokenizer",
+    "no_vocab": "no tokenizer",
+}  # fmt: skip
+TYPE_COUNT: Final = GGML + "token_type_count"
+CHARSMAP: Final = GGML + "precompiled_charsmap"
+SUPPRESS: Final = GGML + "suppress_tokens"
+TEMPLATE: Final = "tokenizer.chat_template"
+TEMPLATES: Final = "tokenizer.chat_templates"
+NAMED: Final = re.compile(r"tokenizer\.chat_template\.(.+)", re.DOTALL)
+
+
+def to_gguf(vocab: Vocab) -> dict[str, KV]:
+    """The keys in the reference's order. FormatError for what llama.cpp would abort on."""
+    for role in NEEDED.get(vocab.kind, ()):
+        if vocab.add.get(role) and role not in vocab.special:
+            raise FormatError(
+                f"a {role} token is to be added to every text, but none is named", path="tokenizer_config.json",
+                field=f"{role}_token", hint=f"name it, or say add_{role}_token = false",
+            )  # fmt: skip
+    return dict(keys(vocab))
+
+
+def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
+    if vocab.add_space_prefix is not None and vocab.kind not in (Kind.UNIGRAM, Kind.GEMMA4):
+        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
+    counted = vocab.token_type_count is not None
+    if counted and vocab.kind == Kind.WORDPIECE:
+        yield TYPE_COUNT, KV("u32", vocab.token_type_count)
+    yield GGML + "model", KV("str", vocab.kind.value)
+    if vocab.pre:
+        yield GGML + "pre", KV("str", vocab.pre)
+    yield from arrays(vocab)
+    if vocab.kind == Kind.UNIGRAM:
+        yield from normalization(vocab)
+    elif vocab.remove_extra_whitespaces is not None:
+        yield SCALARS["remove_extra_whitespaces"], KV("bool", vocab.remove_extra_whitespaces)
+    if vocab.merges:
+        yield GGML + "merges", KV("arr[str]", vocab.merges)
+    for role, index in vocab.special.items():
+        if role in ROLES:
+            yield ROLES[role], KV("u32", index)
+    for role, flag in vocab.add.items():
+        if role in ADD:
+            yield ADD[role], KV("bool", flag)
+    yield from templates(vocab)
+    if vocab.add_space_prefix is not None and vocab.kind == Kind.GEMMA4:  # `Gemma4Model.set_vocab` writes it last
+        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
+    for name in ("lowercase", "strip_accents"):
+        flag = getattr(vocab, name)
+        if flag is not None:
+            yield SCALARS[name], KV("bool", flag)
+    if counted and vocab.kind not in (Kind.WORDPIECE, Kind.UNIGRAM):  # `RobertaModel.set_vocab` writes it last
+        yield TYPE_COUNT, KV("u32", vocab.token_type_count)
+    if vocab.suppress:
+        yield SUPPRESS, KV("arr[i32]", vocab.suppress)
+
+
+def normalization(vocab: Vocab) -> Iterator[tuple[str, KV]]:
+    """Unigram's switches stand after the arrays (`T5Model.set_vocab`, `_xlmroberta_set_vocab`)."""
+    if vocab.add_space_prefix is not None:
+        yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
+    if vocab.token_type_count is not None:
+        yield TYPE_COUNT, KV("u32", vocab.token_type_count)
+    if vocab.remove_extra_whitespaces is not None:
+        yield SCALARS["remove_extra_whitespaces"], KV("bool", vocab.remove_extra_whitespaces)
+    if vocab.charsmap:
+        yield CHARSMAP, KV("arr[u8]", vocab.charsmap)
+
+
+def arrays(vocab: Vocab) -> Iterator[tuple[str, KV]]:
+    """The arrays that run parallel. A token that occurs twice is refused: llama.cpp aborts on such a file."""
+    if len(set(vocab.tokens)) != len(vocab.tokens):
+        seen: dict[str, int] = {}
+        for i, text in enumerate(vocab.tokens):
+            if seen.setdefault(text, i) != i:
+                raise FormatError(
+                    f"a token occurs twice, as id {seen[text]} and {i}", field=GGML + "tokens", found=text,
+                    hint="llama.cpp aborts on such a file; rename one of the two where it is never used",
+                )  # fmt: skip
+    rows = (("tokens", "str", vocab.tokens), ("scores", "f32", vocab.scores), ("token_type", "i32", vocab.types))
+    for name, kind, values in rows:
+        if len(values):
+            yield GGML + name, KV(f"arr[{kind}]", values)
+
+
+def templates(vocab: Vocab) -> Iterator[tuple[str, KV]]:
+    """Named templates, the list of their names, then the default one."""
+    named = [t for t in vocab.templates if t.name != "default"]
+    for template in named:
+        yield f"{TEMPLATE}.{template.name}", KV("str", template.text)
+    if named:
+        yield TEMPLATES, KV("arr[str]", [t.name for t in named])
+    if vocab.template:
+        yield TEMPLATE, KV("str", vocab.template)
+
+
+class Reader:
+    """Typed access to a GGUF's metadata; a wrong type is a FormatError that names the key. Where the mapping knows the
+    stored types (`type(key)`), they are checked; else Python's are."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self.metadata = metadata
+        self.stored = getattr(metadata, "type", None)
+
+    def value(self, key: str, kind: type | tuple[type, ...], expected: str) -> Any:
+        """The value or None where the key is absent."""
+        if key not in self.metadata:
+            return None
+        value = self.metadata[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise FormatError("the key has a wrong type", field=key, expected=expected, found=type(value).__name__)
+        return value
+
+    def text(self, key: str) -> str | None:
+        found: str | None = self.value(key, str, "a string")
+        return found
+
+    def number(self, key: str) -> int | None:
+        found: int | None = self.value(key, int, "an integer")
+        if found is not None and not 0 <= found < 1 << 32:
+            raise FormatError("the number is out of range", field=key, expected="0..2^32-1", found=found)
+        return found
+
+    def flag(self, key: str) -> bool | None:
+        found: bool | None = self.value(key, bool, "a bool")
+        return found
+
+    def array(self, key: str, kinds: tuple[str, ...], length: int | None = None) -> Sequence[Any]:
+        """An array of one of the element types; () where the key is absent."""
+        found = self.value(key, Sequence, "an array")
+        if found is None:
+            return ()
+        if isinstance(found, str):
+            raise FormatError("the key has a wrong type", field=key, expected="an array", found="a string")
+        stored = self.stored(key) if self.stored is not None else sample(found)
+        if stored is not None and stored not in {f"arr[{k}]" for k in kinds}:
+            raise FormatError("the array has a wrong type", field=key, expected=f"arr[{kinds[0]}]", found=stored)
+        if length is not None and len(found) < length:
+            raise FormatError("the array is shorter than the vocabulary", field=key, expected=length, found=len(found))
+        whole: Sequence[Any] = found
+        return whole if length is None or len(found) == length else whole[:length]
+
+
+def sample(values: Sequence[Any]) -> str | None:
+    """The element type of a plain sequence, as far as its first element tells."""
+    if not len(values):
+        return None
+    if isinstance(values, (bytes, bytearray)):
+        return "arr[u8]"
+    first = values[0]
+    kinds: tuple[tuple[type, str], ...] = ((str, "str"), (bool, "bool"), (int, "i32"), (float, "f32"))
+    return next((f"arr[{name}]" for kind, name in kinds if isinstance(first, kind)), type(first).__name__)
+
+
+def from_gguf(metadata: Mapping[str, Any]) -> Vocab:
+    """The tokenizer of a GGUF."""
+    read = Reader(metadata)
+    model = read.text(GGML + "model")
+    if model is None:
+        raise FormatError("the file has no tokenizer", field=GGML + "model")
+    if model not in set(Kind):
+        whose = OTHER_MODELS.get(model)
+        raise UnsupportedError(
+            f"a tokenizer of type {model!r}" + (f" ({whose}): no file of a model folder can say it" if whose else ""),
+            hint=f"read are {', '.join(Kind)}",
+        )
+    tokens = read.array(GGML + "tokens", ("str",))
+    if not len(tokens):
+        raise FormatError("the vocabulary is empty", field=GGML + "tokens")
+    count = check_size(len(tokens), GGML + "tokens")
+    return Vocab(
+        Kind(model),
+        tokens,
+        types=read.array(GGML + "token_type", ("i32",), count),
+        scores=read.array(GGML + "scores", ("f32", "i32"), count),
+        merges=read.array(GGML + "merges", ("str",)),
+        pre=read.text(GGML + "pre"),
+        special=special(read),
+        add={r: f for r, k in ADD.items() if (f := read.flag(k)) is not None},
+        charsmap=bytes(v & 0xFF for v in read.array(CHARSMAP, ("u8", "i8", "i32"))) or None,
+        token_type_count=read.number(TYPE_COUNT),
+        suppress=read.array(SUPPRESS, ("i32",)),
+        templates=read_templates(read),
+        max_length=context_length(read),
+        add_space_prefix=read.flag(SCALARS["add_space_prefix"]),
+        remove_extra_whitespaces=read.flag(SCALARS["remove_extra_whitespaces"]),
+        lowercase=read.flag(SCALARS["lowercase"]),
+        strip_accents=read.flag(SCALARS["strip_accents"]),
+    )
+
+
+def special(read: Reader) -> dict[str, int]:
+    """The special ids, in the file's order; the three old names of the fill-in-the-middle tokens count too."""
+    found = {r: i for r, k in ROLES.items() if (i := read.number(k)) is not None}
+    for role, key in OLD_ROLES.items():
+        index = read.number(key)
+        if index is not None:
+            found.setdefault(role, index)
+    order = {k: n for n, k in enumerate(read.metadata)}
+    return dict(sorted(found.items(), key=lambda item: order.get(ROLES[item[0]], len(order))))
+
+
+def read_templates(read: Reader) -> tuple[Template, ...]:
+    """The templates; their names come from the keys, so a list that forgets one loses nothing."""
+    found = []
+    for key in read.metadata:
+        match = NAMED.fullmatch(key)
+        if match and (text := read.text(key)):
+            found.append(Template(match[1], text))
+    default = read.text(TEMPLATE)
+    return (*found, Template("default", default)) if default else tuple(found)
+
+
+def context_length(read: Reader) -> int | None:
+    architecture = read.metadata.get("general.architecture")
+    return read.number(f"{architecture}.context_length") if isinstance(architecture, str) else None

@@ -1,0 +1,332 @@
+"""A Hugging Face folder's tokenizer files -> `Vocab`, by the reference converter's rules (llama.cpp, conversion/base.py
+and conversion/llama.py, bert.py). The order of tries is `LlamaModel.set_vocab`'s, with the content deciding what the
+reference takes from the architecture:
+
+    tokenizer.json of WordPiece, or vocab.txt      wordpiece   `BertModel.set_vocab`
+    Unigram, tokenizer.json or SentencePiece       unigram     `T5Model.set_vocab`, `_xlmroberta_set_vocab`
+    tokenizer.model (SentencePiece)                spm         `_set_vocab_sentencepiece`
+    tokenizer.json, BPE with byte fallback         spm         `_set_vocab_llama_hf`
+      of Gemma 4                                   gemma4      `Gemma4Model.set_vocab`
+      of ModernBERT, Sarvam                        bpe         `_set_vocab_gpt2`
+    tokenizer.json, byte-level BPE                 bpe         `_set_vocab_gpt2`
+    tekken.json, tokenizer.model.v3                bpe, spm    `_set_vocab_mistral`
+    tiktoken ranks (tiktoken.model ...)            bpe         `_set_vocab_qwen`, `DeepseekV2Model.set_vocab`
+    vocab.json and merges.txt                      bpe         `_set_vocab_gpt2`
+
+Where the reference is wrong we differ, on purpose and only there:
+  * scores of an SPM-like tokenizer.json come from its merges; the reference writes -1000 for every token, and llama.cpp
+    then merges from the left, whatever the tokenizer's order is (`scores="reference"` writes these);
+  * a SentencePiece model that adds no space before the text is written with add_space_prefix = false;
+  * a folder with vocab.txt alone gets its special ids and its lowercase flag (the reference leaves llama.cpp's guess);
+  * byte-level names that make llama.cpp add a bos on their own get an explicit add_bos_token = false where the
+    tokenizer adds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.tokenizer import bpe_ranks as ranks
+from weighbridge.models.tokenizer import merges as mergelists
+from weighbridge.models.tokenizer import pretokenizer, sentencepiece, tekken, tiktoken, unigram
+from weighbridge.models.tokenizer import slow_tokenizer as slow
+from weighbridge.models.tokenizer.added import added_tokens, is_control, named_tokens, spoken
+from weighbridge.models.tokenizer.files import OTHERS, AddedToken, Folder, Json, Read, TokenizerJson, table_of
+from weighbridge.models.tokenizer.special import finish, normalizer_flags, special
+from weighbridge.models.tokenizer.spm import Scores, gemma4, is_spm_like, llama_hf, spm
+from weighbridge.models.tokenizer.vocab import SPACE, Kind, TokenType, Vocab, padding
+
+READ: Final = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
+    "tiktoken.model",
+)  # fmt: skip
+MODELS: Final = (sentencepiece.NAME, "spiece.model", unigram.FAIRSEQ_FILE)  # SentencePiece's files, in order of tries
+# The architectures that `LlamaModel` converts; some of its rules look at nothing but a size in config.json.
+LLAMA: Final = frozenset(
+    (
+        "LLaMAForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "VLlama3ForCausalLM",
+        "LlavaForConditionalGeneration", "VoxtralForConditionalGeneration", "IQuestCoderForCausalLM", "LlamaModel",
+    )
+)  # fmt: skip
+
+GEMMA4: Final = "gemma4"
+# Files of tokenizers that llama.cpp has and we don't read.
+UNREAD: Final = {"rwkv_vocab_v20230424.txt": "RWKV World's tokenizer", "tokenizer.jsonl": "PLaMo 2's tokenizer"}
+ROBERTA: Final = ("RobertaModel", "RobertaForSequenceClassification")
+
+
+def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = ()) -> Vocab:
+    """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
+    `names`, where known, lists the folder's files (for additional_chat_templates/)."""
+    folder = Folder(read, tuple(names))
+    vocab = vocabulary(folder, pre, scores)
+    types = folder.stored_types
+    if not types:
+        return vocab
+    top = max(types)
+    if top >= len(vocab):
+        raise FormatError(
+            "an id is outside of the vocabulary", path="tokenizer_config.json", field="gguf_token_types",
+            expected=f"< {len(vocab)}", found=top,
+        )  # fmt: skip
+    return replace(vocab, types=[types.get(i, t) for i, t in enumerate(vocab.types)])
+
+
+def vocabulary(folder: Folder, pre: str | None, scores: Scores) -> Vocab:
+    """The tokenizer, by the first of the tries that fits."""
+    tokenizer, read = folder.tokenizer, folder.read
+    kind = None if tokenizer is None else model_type(tokenizer)
+    if kind == "WordPiece" or (tokenizer is None and read("vocab.txt") is not None):
+        return wordpiece(folder, tokenizer, pre)
+    if tokenizer is None and read(tekken.NAME) is not None:
+        return from_tekken(folder, pre)
+    if kind == "BPE" and tokenizer is not None and (name := raw_name(folder, tokenizer, pre)) is not None:
+        return gemma4(folder, tokenizer) if name == GEMMA4 else byte_level(folder, tokenizer, name)
+    file = model_file(folder, kind)
+    if kind == "Unigram" or (kind is None and file is not None and file.model.model_type == sentencepiece.UNIGRAM):
+        return from_unigram(folder, tokenizer, file, pre)
+    if file is not None:
+        return llama(folder, spm(folder, file.model))
+    if tokenizer is None:
+        return llama(folder, without_json(folder, pre))
+    if kind != "BPE":
+        raise UnsupportedError(
+            f"a tokenizer of type {kind}", hint="WordPiece, Unigram, SentencePiece BPE and byte-level BPE are read"
+        )
+    vocab = llama_hf(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
+    return llama(folder, vocab)
+
+
+def model_file(folder: Folder, kind: str | None) -> unigram.File | None:
+    """The folder's SentencePiece model, if it is of the `kind` of its tokenizer.json. Meta's Llama 3 has tiktoken ranks
+    under the same name."""
+    for name in MODELS:
+        data = folder.read(name)
+        if data is not None and not ranks.is_ranks(data):
+            model = sentencepiece.parse(data, name)
+            wanted = {"Unigram": sentencepiece.UNIGRAM, "BPE": sentencepiece.BPE}.get(kind or "")
+            return unigram.File(name, model) if wanted in (None, model.model_type) else None
+    return None
+
+
+def from_unigram(folder: Folder, tokenizer: TokenizerJson | None, file: unigram.File | None, pre: str | None) -> Vocab:
+    vocab = unigram.unigram(folder, tokenizer, file, pre)
+    state = special(folder, len(vocab))
+    unigram.mend(folder, tokenizer, file, vocab, state)
+    return finish(folder, vocab, state)
+
+
+def from_tekken(folder: Folder, pre: str | None) -> Vocab:
+    vocab, version = tekken.vocabulary(folder, pre)
+    state = special(folder, None)
+    tekken.mend(vocab, state)
+    found, lost = tekken.template(folder, version, True)
+    return replace(finish(folder, vocab, state), templates=found, losses=lost)
+
+
+def without_json(folder: Folder, pre: str | None) -> Vocab:
+    """The files of those that have neither tokenizer.json nor a SentencePiece model under a usual name."""
+    name = tiktoken.find(folder)
+    if name is not None:
+        vocab = tiktoken.vocabulary(folder, name, pre, LLAMA)
+        state = special(folder, None)
+        tiktoken.mend(folder, name, vocab, state)
+        return finish(folder, vocab, state)
+    if slow.present(folder):
+        return slow.mend(folder, byte_level(folder, slow.tokenizer(folder, pre), pre, slow.MERGES))
+    old = tekken.versioned(folder)
+    for file, whose in UNREAD.items():
+        if old is None and folder.read(file) is not None:
+            raise UnsupportedError(f"{file}: {whose} isn't converted", hint="the reference converter does it")
+    if old is None:
+        raise UnsupportedError(
+            "no tokenizer file that we read",
+            hint=f"{', '.join(READ)} are; other files become a tokenizer.json by "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+        )
+    model = sentencepiece.parse(folder.read(old[0]) or b"", old[0])
+    vocab, state = spm(folder, model), special(folder, None)
+    tekken.mend(vocab, state, model.ids)
+    found, lost = tekken.template(folder, old[1], False)
+    return replace(vocab, special=state.ids, add=state.add, templates=found, losses=(*vocab.losses, *lost))
+
+
+def model_type(tokenizer: TokenizerJson) -> str:
+    """`model.type`, told from the content in old files that lack it."""
+    model = tokenizer.model
+    if model.type is not None:
+        return model.type
+    if isinstance(model.vocab, list):
+        return "Unigram"
+    return "BPE" if model.merges else "WordPiece"
+
+
+@dataclass(frozen=True)
+class Base:
+    """A WordPiece or byte-level vocabulary with its added tokens, as `get_vocab_base` sees it."""
+
+    tokens: list[str]
+    types: list[int]
+    known: Mapping[str, int]
+
+
+def base(folder: Folder, vocab: dict[str, int], tokenizer: TokenizerJson | None) -> Base:
+    """conversion/base.py, `get_vocab_base`: ids without a token are padding, added tokens control or user-defined."""
+    added = added_tokens(folder, vocab, tokenizer)
+    known = vocab | {t.content: i for i, t in added.items()}
+    top = max(known.values())
+    size = folder.vocab_size("vocab_size") or top + 1
+    if top >= size:
+        raise FormatError(
+            "a token's id is outside of the vocabulary", path="config.json", field="vocab_size",
+            expected=f"> {top}", found=size, hint=OTHERS,
+        )  # fmt: skip
+    tokens: list[Any] = [None] * size
+    types = [int(TokenType.NORMAL)] * size
+    for text, index in vocab.items():
+        tokens[index] = text
+    for index, token in added.items():
+        tokens[index], types[index] = base_added(token, tokenizer)
+    for index in [i for i, t in enumerate(tokens) if t is None]:
+        tokens[index], types[index] = padding(index), int(TokenType.UNUSED)
+    return Base(tokens, types, known)
+
+
+def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str, int]:
+    """An added token's text and type. llama.cpp takes control and user-defined tokens as normalized already."""
+    text = token.content if token.normalized else spoken(token.content, tokenizer.decoder if tokenizer else None)
+    if token.special or is_control(text):
+        return text, int(TokenType.CONTROL)
+    return text.replace(SPACE, " "), int(TokenType.USER_DEFINED)
+
+
+def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: str = "tokenizer.json") -> Vocab:
+    """`_set_vocab_gpt2`. `path`: the file that the merges are from."""
+    vocab, model = table_of(tokenizer), tokenizer.model
+    if model.continuing_subword_prefix or model.end_of_word_suffix:
+        raise UnsupportedError("BPE with a subword prefix or suffix: llama.cpp has none")
+    pairs = mergelists.split(model.merges, path)
+    mergelists.check(pairs, vocab, path)
+    found = base(folder, vocab, tokenizer)
+    normalizers = normalizer_names(tokenizer)
+    losses: tuple[str, ...] = ()
+    raw = pre is not None and pretokenizer.known(pre).raw
+    if set(normalizers) - {"NFC"} and pre is None:
+        raise UnsupportedError(
+            f"byte-level BPE over a normalizer ({', '.join(normalizers)}): llama.cpp has none",
+            hint="use --pre NAME to convert without it",
+        )
+    if normalizers and not raw:
+        losses = (f"the normalizer ({', '.join(normalizers)}): llama.cpp tokenizes the text as it is",)
+    if not pairs:
+        raise FormatError(
+            "byte-level BPE without merges, which llama.cpp can't load", path=path, field="merges",
+            expected="at least one", found=0, hint="get the file from where the model was published",
+        )  # fmt: skip
+    state = special(folder, None)
+    name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
+    if pretokenizer.known(name).add_bos:
+        state.add.setdefault("bos", False)
+    made = Vocab(Kind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
+    if folder.architecture in ROBERTA:
+        made = replace(made, token_type_count=folder.type_count)
+    return finish(folder, made, state)
+
+
+def raw_name(folder: Folder, tokenizer: TokenizerJson, pre: str | None) -> str | None:
+    """The name for classes whose BPE over characters the reference keeps as such, told by the caller or by the class;
+    None for all others."""
+    if not is_spm_like(tokenizer):
+        return None
+    if folder.architecture.startswith("Gemma4"):
+        return GEMMA4
+    if pre is not None:
+        return pre if pretokenizer.known(pre).raw else None
+    if folder.architecture == "SarvamMoEForCausalLM":
+        return "sarvam-moe"
+    if not folder.architecture.startswith("ModernBert"):
+        return None
+    items = pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
+    return "mmbert" if any(item.get("type") == "Metaspace" for item in items) else "granite-embed-multi-311m"
+
+
+def recognise(tokenizer: TokenizerJson, known: Mapping[str, int], normalizers: Sequence[str]) -> str:
+    processor = tokenizer.post_processor
+    return pretokenizer.recognise(
+        pretokenizer.canonical(tokenizer.pre_tokenizer),
+        known.keys(),
+        ignore_merges=bool(tokenizer.model.ignore_merges),
+        normalizer=normalizers[0] if normalizers else None,
+        processor=processor.type if processor is not None else None,
+    )
+
+
+def normalizer_names(tokenizer: TokenizerJson) -> list[str]:
+    return [str(n.get("type")) for n in pretokenizer.flat(tokenizer.normalizer, "normalizers")]
+
+
+def wordpiece(folder: Folder, tokenizer: TokenizerJson | None, pre: str | None) -> Vocab:
+    """`BertModel.set_vocab`: "##x" -> "x", other tokens -> U+2581 + token, control tokens as they are."""
+    vocab = lines(folder) if tokenizer is None else table_of(tokenizer)
+    prefix = "##" if tokenizer is None else tokenizer.model.continuing_subword_prefix
+    if prefix not in (None, "##"):
+        raise UnsupportedError(f"WordPiece with the prefix {prefix!r}: llama.cpp knows ## only")
+    found = base(folder, vocab, tokenizer)
+    tokens = [phantom(t, k) for t, k in zip(found.tokens, found.types, strict=True)]
+    state = special(folder, len(tokens))
+    flags: Json = {**normalizer_flags(tokenizer.normalizer)} if tokenizer is not None else settings_flags(folder)
+    if tokenizer is None:
+        for role, index in named_tokens(folder, vocab).items():
+            state.ids.setdefault({"cls": "bos"}.get(role, role), index)
+    name = pre if pre is not None else wordpiece_name(len(tokens))
+    made = Vocab(Kind.WORDPIECE, tokens, found.types, pre=name, token_type_count=folder.type_count)
+    return replace(finish(folder, made, state), **flags)
+
+
+def phantom(text: str, kind: int) -> str:
+    if kind == TokenType.CONTROL:
+        return text
+    return text[2:] if text.startswith("##") else SPACE + text
+
+
+def wordpiece_name(size: int) -> str:
+    """llama.cpp reads no pre-tokenizer name for WordPiece, so any will do. The reference's hash knows two vocabularies:
+    bert-base-uncased's (twice in its list: the later name wins) and the Chinese one."""
+    return "bert-bge-large" if size == 21128 else "jina-v2-en"
+
+
+def settings_flags(folder: Folder) -> Json:
+    """The normalizer's flags where there is no tokenizer.json; transformers' `BertTokenizer` lowercases unless told."""
+    settings = folder.settings or {}
+    lowercase, strip = settings.get("do_lower_case", True), settings.get("strip_accents")
+    flags = {"lowercase": lowercase is not False}
+    return flags | {"strip_accents": strip} if isinstance(strip, bool) else flags
+
+
+def lines(folder: Folder) -> dict[str, int]:
+    """vocab.txt: a token a line; a token that occurs twice has its last id, as in transformers' `load_vocab`."""
+    text = folder.text("vocab.txt") or ""
+    rows = text.split("\n")
+    rows = rows[:-1] if rows and not rows[-1] else rows
+    if not rows:
+        raise FormatError("the vocabulary is empty", path="vocab.txt")
+    return {row.rstrip("\r"): i for i, row in enumerate(rows)}
+
+
+def llama(folder: Folder, vocab: Vocab) -> Vocab:
+    """The end of `LlamaModel.set_vocab`: rules by size, for the architectures it converts."""
+    if folder.architecture not in LLAMA:
+        return vocab
+    size = folder.vocab_size("vocab_size") or 32000
+    prefix = (folder.settings or {}).get("add_prefix_space")
+    changes: Json = {}
+    if isinstance(prefix, bool):
+        changes["add_space_prefix"] = prefix
+    if size == 32016:  # CodeLlama
+        changes["special"] = {**vocab.special, "eot": 32010}
+    if size == 49152:  # small Granite models
+        changes["add"] = {**vocab.add, "bos": False}
+    return replace(vocab, **changes)

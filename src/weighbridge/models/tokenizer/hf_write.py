@@ -1,0 +1,418 @@
+"""`Vocab` -> the tokenizer files of a Hugging Face folder: transformers (4 and 5) then tokenizes as llama.cpp does.
+
+    tokenizer.json            always: the one file that says everything
+    tokenizer_config.json     roles, flags, `added_tokens_decoder` (SPM), named chat templates
+    special_tokens_map.json   roles again, for old programs
+    chat_template.jinja       the default template, where there is only that
+    tokenizer.model           SPM
+    spiece.model              Unigram; with fairseq's ids sentencepiece.bpe.model
+    vocab.txt                 WordPiece
+
+The class is `PreTrainedTokenizerFast` (transformers 5 reads it as `TokenizersBackend`), which takes tokenizer.json as
+it is; `LlamaTokenizer` and the like would build their own pre-tokenizer over the vocabulary. WordPiece keeps
+`BertTokenizer`, whose rules are the same ones. Padding ([PADn]) isn't written: config.json's `vocab_size` says it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.models.tokenizer import merges as mergelists
+from weighbridge.models.tokenizer import pretokenizer, sentencepiece, unigram
+from weighbridge.models.tokenizer.files import Json
+from weighbridge.models.tokenizer.hf_read import from_hf
+from weighbridge.models.tokenizer.vocab import BYTE_TOKEN, NO_SCORE, SPACE, Kind, Template, TokenType, Vocab, padding
+
+ADDED: Final = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
+SPM_IDS: Final = {"bos": 1, "eos": 2, "unk": 0}  # llama.cpp's ids for keys that a GGUF lacks (llama-vocab.cpp, `load`)
+UNIGRAM_IDS: Final = {"eos": 1, "unk": 2, "pad": 0}
+WORDPIECE_IDS: Final = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
+BPE_IDS: Final = {"bos": 11, "eos": 11}
+DEFAULT_IDS: Final[Mapping[Kind, Mapping[str, int]]] = {
+    Kind.GEMMA4: {}, Kind.SPM: SPM_IDS, Kind.UNIGRAM: UNIGRAM_IDS, Kind.WORDPIECE: WORDPIECE_IDS, Kind.BPE: BPE_IDS,
+}  # fmt: skip
+CLASS: Final = "PreTrainedTokenizerFast"
+
+
+def to_hf(vocab: Vocab) -> dict[str, bytes]:
+    """File name -> content. `losses` says what these files can't."""
+    table = Table(vocab)
+    files = {"tokenizer.json": encode(tokenizer_json(vocab, table))}
+    roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
+    said = settings(vocab, table, roles)
+    files["tokenizer_config.json"] = encode(said, indent=2)
+    files["special_tokens_map.json"] = encode({f"{r}_token": t for r, t in roles.items()}, indent=2)
+    kept = [t for t in vocab.templates if not is_name(t)]
+    if [t.name for t in kept] == ["default"]:
+        files["chat_template.jinja"] = kept[0].text.encode("utf-8", "replace")
+    if vocab.kind == Kind.SPM:
+        files[sentencepiece.NAME] = sentencepiece_model(vocab, table)
+    if vocab.kind == Kind.UNIGRAM:
+        files |= unigram.model_file(vocab, table.kept, table.types[: len(table.kept)])
+    if vocab.kind == Kind.WORDPIECE:
+        files["vocab.txt"] = "".join(t + "\n" for t in table.kept).encode()
+    types = untold(vocab, files)
+    if types:
+        files["tokenizer_config.json"] = encode({**said, "gguf_token_types": types}, indent=2)
+    return files
+
+
+def untold(vocab: Vocab, files: Mapping[str, bytes]) -> dict[str, int]:
+    """The types by id that reading the files would not give back, as of a special token of type "normal". Nobody but a
+    conversion back reads them."""
+    architectures = ["Gemma4ForCausalLM"] if vocab.kind == Kind.GEMMA4 else []
+    config = encode({"vocab_size": len(vocab), "architectures": architectures})
+    try:
+        back = from_hf({**files, "config.json": config}.get, pre=vocab.pre if vocab.kind == Kind.BPE else None)
+    except WeighbridgeError:
+        return {}
+    return {str(i): t for i, (t, other) in enumerate(zip(vocab.types, back.types, strict=False)) if t != other}
+
+
+def is_name(template: Template) -> bool:
+    """Is this the name of a template that llama.cpp has built in ("mistral-v3"), which nobody else could render?"""
+    return re.fullmatch(r"[A-Za-z0-9._-]+", template.text) is not None
+
+
+def losses(vocab: Vocab) -> tuple[str, ...]:
+    """What a GGUF doesn't carry and these files therefore guess, and what they can't express."""
+    out = list(vocab.losses)
+    out += [f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t)]
+    if any(t == TokenType.USER_DEFINED for t in vocab.types):
+        out.append("whether added tokens swallow the spaces around them (lstrip, rstrip): written as no")
+    if vocab.kind == Kind.SPM:
+        out.append(
+            "whether a space goes before every piece between special tokens or the first alone: written as every"
+        )
+    if vocab.kind == Kind.WORDPIECE:
+        out.append("clean_text, tokenize_chinese_chars and the longest word: written as BERT's")
+    if vocab.kind == Kind.SPM and sum(t == TokenType.UNKNOWN for t in vocab.types) > 1:
+        out.append("tokenizer.model has one unknown piece: the others are written as control pieces")
+    unset = sorted(set(vocab.special) - set(TOKEN_ROLES) - {"eot", "eom"})
+    if unset:
+        out.append(f"special tokens that tokenizer files have no field for: {', '.join(unset)}")
+    beyond = [f"{r} ({i})" for r, i in vocab.special.items() if i >= len(vocab)]
+    if beyond:
+        out.append(f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}")
+    if vocab.kind == Kind.BPE and len(vocab.scores) and any(vocab.scores):
+        out.append("scores of a byte-level BPE, which nobody reads")
+    if vocab.suppress:
+        out.append("the list of suppressed tokens belongs into generation_config.json")
+    return tuple(out)
+
+
+TOKEN_ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+class Table:
+    """The vocabulary as tokenizer.json wants it: texts of HF's spelling, which of them are added, which are padding."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        count = len(vocab.tokens)
+        self.types = list(vocab.types) if len(vocab.types) else [int(TokenType.NORMAL)] * count
+        texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(vocab.tokens)]  # llama.cpp's name for it (`load`)
+        self.texts = [bert(t, k) for t, k in zip(texts, self.types, strict=True)] if is_bert(vocab) else texts
+        self.pads = {i for i, t in enumerate(self.types) if t == TokenType.UNUSED and self.texts[i] == padding(i)}
+        check_texts(self.texts, self.pads)
+        self.ids = self.named(vocab)
+        self.roles = {r: self.texts[i] for r, i in self.ids.items()}
+        # A token with a role is added in any case: transformers would add it by itself, at the end.
+        self.added = sorted({i for i, t in enumerate(self.types) if t in ADDED} | set(self.ids.values()))
+        self.vocab = self.model_vocab(vocab)
+
+    def named(self, vocab: Vocab) -> dict[str, int]:
+        """The special tokens by role; ids that a GGUF leaves out are llama.cpp's."""
+        ids = dict(vocab.special)
+        defaults = DEFAULT_IDS[vocab.kind]
+        for role, index in defaults.items():
+            if vocab.kind != Kind.BPE or (index < len(self.types) and self.types[index] == TokenType.CONTROL):
+                ids.setdefault(role, index)
+        if is_bert(vocab):
+            ids = {"cls" if r == "bos" else r: i for r, i in ids.items() if r != "cls"}
+            if ids.get("eos") == ids.get("sep"):
+                ids.pop("eos", None)
+        elif vocab.kind == Kind.UNIGRAM and {"bos", "sep"} <= ids.keys():
+            ids.setdefault("cls", ids["bos"])  # XLM-R's, which a GGUF has no key for
+        return {r: i for r, i in ids.items() if i < len(self.texts) and i not in self.pads}
+
+    def model_vocab(self, vocab: Vocab) -> dict[str, int]:
+        """The model's own vocabulary. Added tokens that follow it without a gap stay out: they get their ids by being
+        added in order. All others are in it, because there an id can be said."""
+        last = max((i for i, t in enumerate(self.types) if t not in ADDED and i not in self.pads), default=-1)
+        tail = [i for i in self.added if i > last]
+        whole = not any(i <= last for i in self.pads)
+        ordered = vocab.kind not in (Kind.SPM, Kind.GEMMA4) and whole
+        outside = set(tail) if ordered and tail == [*range(last + 1, last + 1 + len(tail))] else set()
+        skip = self.pads | outside
+        return {t: i for i, t in enumerate(self.texts) if i not in skip}
+
+    @property
+    def unknown(self) -> int:
+        """The id of the unknown piece of tokenizer.model, which has exactly one. llama.cpp treats others as control."""
+        return self.ids.get("unk", next((i for i, t in enumerate(self.types) if t == TokenType.UNKNOWN), 0))
+
+    @property
+    def kept(self) -> list[str]:
+        """Every id's text; padding at the end is left out."""
+        end = len(self.texts)
+        while end and end - 1 in self.pads:
+            end -= 1
+        return self.texts[:end]
+
+
+def is_bert(vocab: Vocab) -> bool:
+    return vocab.kind == Kind.WORDPIECE
+
+
+def bert(text: str, kind: int) -> str:
+    """llama.cpp's phantom spaces back to "##"."""
+    if kind == TokenType.CONTROL:
+        return text
+    return text[1:] if text.startswith(SPACE) else "##" + text
+
+
+def check_texts(texts: Sequence[str], pads: set[int]) -> None:
+    """FormatError for tokens that JSON can't hold, or that a table by text can't tell apart."""
+    kept = [t for i, t in enumerate(texts) if i not in pads] if pads else texts
+    if len(set(kept)) != len(kept):
+        seen: dict[str, int] = {}
+        for i, text in enumerate(texts):
+            if i not in pads and seen.setdefault(text, i) != i:
+                raise FormatError(
+                    f"a token occurs twice, as id {seen[text]} and {i}", field="tokenizer.ggml.tokens", found=text
+                )
+    try:
+        "".join(kept).encode()
+    except UnicodeEncodeError:
+        bad = next(i for i, t in enumerate(texts) if t.encode("utf-8", "ignore").decode() != t)
+        raise FormatError(
+            "a token isn't UTF-8", field=f"tokenizer.ggml.tokens[{bad}]", found=ascii(texts[bad])
+        ) from None
+
+
+def encode(value: Any, indent: int = 0) -> bytes:
+    data = msgspec.json.encode(value)
+    return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
+
+
+def tokenizer_json(vocab: Vocab, table: Table) -> Json:
+    writers = {
+        Kind.SPM: spm_parts, Kind.BPE: bpe_parts, Kind.WORDPIECE: wordpiece_parts, Kind.UNIGRAM: unigram_parts,
+        Kind.GEMMA4: raw_parts,
+    }  # fmt: skip
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [added(table, i) for i in table.added],
+        **writers[vocab.kind](vocab, table),
+    }
+
+
+def added(table: Table, index: int) -> Json:
+    """A row of `added_tokens`. A user-defined token that the byte decoder would garble is marked as normalized, so that
+    a conversion back takes it as it stands."""
+    text, control = table.texts[index], table.types[index] != TokenType.USER_DEFINED
+    garbled = not text.isascii() and all(c in mergelists.BYTE_OF for c in text)
+    return {
+        "id": index, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+        "normalized": garbled, "special": control,
+    }  # fmt: skip
+
+
+def spm_parts(vocab: Vocab, table: Table) -> Json:
+    """As transformers' `LlamaConverter` (legacy) builds it: llama.cpp, too, puts a space before the text after every
+    special token."""
+    space = vocab.add_space_prefix is not False
+    byte_fallback = any(t == TokenType.BYTE for t in table.types)
+    escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prepend = [{"type": "Prepend", "prepend": SPACE}] if space else []
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if space else []
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prepend, escape]},
+        "pre_tokenizer": None,
+        "post_processor": template(vocab, table, bos=True),
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": table.roles.get("unk"), "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": byte_fallback, "ignore_merges": False,
+            "vocab": table.vocab, "merges": spm_merges(vocab, table),
+        },
+    }  # fmt: skip
+
+
+def spm_merges(vocab: Vocab, table: Table) -> list[tuple[str, str]]:
+    """Merges from scores. llama.cpp merges into any token whatever its type, but special tokens are cut out of the text
+    before, and bytes and unused tokens are made of no text: only normal tokens take part."""
+    scores = vocab.scores if len(vocab.scores) else [0.0] * len(table.texts)
+    skip = {i for i, t in enumerate(table.types) if t != TokenType.NORMAL}
+    return mergelists.from_scores(table.texts, [float(s) for s in scores], skip)
+
+
+def bpe_parts(vocab: Vocab, table: Table) -> Json:
+    row = pretokenizer.known(name := vocab.pre or "default")
+    if row.raw:
+        return raw_parts(vocab, table)
+    if not len(vocab.merges) and row.name != "KIMI_K2":
+        raise FormatError(
+            "byte-level BPE without merges, which llama.cpp can't load", field="tokenizer.ggml.merges",
+            expected="at least one", found=0, hint="leave the tokenizer out: --no-tokenizer",
+        )  # fmt: skip
+    pairs = mergelists.parted(vocab.merges)
+    mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
+    return {
+        "normalizer": {"type": "NFC"} if name in pretokenizer.table().nfc else None,
+        "pre_tokenizer": pretokenizer.definition(name),
+        "post_processor": template(vocab, table, bos=row.add_bos),
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
+            "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": row.ignore_merges,
+            "vocab": table.vocab, "merges": pairs,
+        },
+    }  # fmt: skip
+
+
+def raw_parts(vocab: Vocab, table: Table) -> Json:
+    """BPE over characters, as Gemma's files have it. llama.cpp adds a bos to Gemma 4's whatever the key says."""
+    name = vocab.pre or Kind.GEMMA4.value
+    pairs = mergelists.parted(vocab.merges)
+    mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
+    forced = {"bos": True} if pretokenizer.known(name).name == "GEMMA4" else {}
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    return {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+        "pre_tokenizer": pretokenizer.definition(name),
+        "post_processor": template(replace(vocab, add={**vocab.add, **forced}), table, bos=False),
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": table.roles.get("unk"), "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+            "vocab": table.vocab, "merges": pairs,
+        },
+    }  # fmt: skip
+
+
+def unigram_parts(vocab: Vocab, table: Table) -> Json:
+    kept = table.kept
+    around = template(vocab, table, bos=False, eos=True)
+    return unigram.parts(vocab, kept, table.types[: len(kept)], table.ids.get("unk"), around)
+
+
+def wordpiece_parts(vocab: Vocab, table: Table) -> Json:
+    cls, sep = table.roles.get("cls"), table.roles.get("sep")
+    return {
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+            "strip_accents": vocab.strip_accents, "lowercase": vocab.lowercase is not False,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": processor(table, cls, sep, None) if vocab.add else bert_processor(table),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece", "unk_token": table.roles.get("unk", "[UNK]"), "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": table.vocab,
+        },
+    }  # fmt: skip
+
+
+def template(vocab: Vocab, table: Table, bos: bool, eos: bool = False) -> Json | None:
+    """What is put around a text: what the keys say, and llama.cpp's default for the kind where they don't."""
+    first = table.roles.get("bos") if vocab.add.get("bos", bos) else None
+    last = table.roles.get("eos") if vocab.add.get("eos", eos) else None
+    if first is None and last is None:
+        # This one adds nothing, and says so to the reference: "add no bos, add no eos".
+        said = vocab.kind == Kind.BPE and vocab.add.get("bos") is False
+        return (
+            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True} if said else None
+        )
+    again = first if "sep" in vocab.add else None
+    if vocab.add.get("sep"):
+        again = table.roles.get("sep", last)
+    return processor(table, first, last, again)
+
+
+def processor(table: Table, first: str | None, last: str | None, again: str | None) -> Json | None:
+    """A TemplateProcessing: `first A last`, for pairs `first A last B last`, or with a token before B `again`. What
+    stands between A and B decides whether a conversion back says anything about separators (`special.separator`)."""
+    if first is None and last is None:
+        return None
+    ids = {t: i for i, t in enumerate(table.texts) if t in (first, last, again)}
+
+    def around(text: str, side: int, begin: str | None) -> list[Json]:
+        items: list[Json] = [{"SpecialToken": {"id": begin, "type_id": side}}] if begin is not None else []
+        items.append({"Sequence": {"id": text, "type_id": side}})
+        return items + ([{"SpecialToken": {"id": last, "type_id": side}}] if last is not None else [])
+
+    return {
+        "type": "TemplateProcessing",
+        "single": around("A", 0, first),
+        "pair": around("A", 0, first) + around("B", 1, again),
+        "special_tokens": {t: {"id": t, "ids": [i], "tokens": [t]} for t, i in ids.items()},
+    }
+
+
+def bert_processor(table: Table) -> Json | None:
+    """[CLS] A [SEP] in the form that says nothing about flags to a conversion back."""
+    if "cls" not in table.roles or "sep" not in table.roles:
+        return None
+    pair = {role: [table.roles[role], table.ids[role]] for role in ("sep", "cls")}
+    return {"type": "BertProcessing", **pair}
+
+
+def settings(vocab: Vocab, table: Table, roles: dict[str, str]) -> Json:
+    """tokenizer_config.json."""
+    out: Json = {f"add_{r}_token": f for r, f in vocab.add.items()} if vocab.kind != Kind.WORDPIECE else {}
+    if vocab.kind == Kind.SPM:
+        # These override the pieces of tokenizer.model, with the score of added tokens; so only the ones that have it.
+        scores = vocab.scores or [NO_SCORE] * len(table.texts)
+        rows = [i for i in table.added if table.types[i] != TokenType.UNKNOWN and scores[i] == NO_SCORE]
+        out["added_tokens_decoder"] = {str(i): {k: v for k, v in added(table, i).items() if k != "id"} for i in rows}
+        if vocab.add_space_prefix is not None:
+            out["add_prefix_space"] = vocab.add_space_prefix
+        out["legacy"] = True
+    out |= {f"{r}_token": t for r, t in roles.items()}
+    if vocab.kind != Kind.WORDPIECE:  # BERT's files don't say it, and transformers' versions differ in the default
+        out["clean_up_tokenization_spaces"] = False
+    if vocab.kind == Kind.WORDPIECE:
+        out |= {"do_lower_case": vocab.lowercase is not False, "strip_accents": vocab.strip_accents}
+        out["tokenize_chinese_chars"] = True
+    if vocab.max_length is not None:
+        out["model_max_length"] = vocab.max_length
+    out["tokenizer_class"] = "BertTokenizer" if vocab.kind == Kind.WORDPIECE else CLASS
+    kept = [t for t in vocab.templates if not is_name(t)]
+    if kept and [t.name for t in kept] != ["default"]:
+        out["chat_template"] = [{"name": t.name, "template": t.text} for t in kept]
+    return out
+
+
+def sentencepiece_model(vocab: Vocab, table: Table) -> bytes:
+    """tokenizer.model: all tokens but the padding at the end as pieces. SentencePiece wants one unknown piece, and byte
+    pieces all or none."""
+    count = max((i + 1 for i in range(len(table.texts)) if i not in table.pads), default=0)
+    unknown = table.unknown
+    types = [int(TokenType.CONTROL if t == TokenType.UNKNOWN else t) for t in table.types[:count]]
+    types[unknown] = TokenType.UNKNOWN
+    scores = list(vocab.scores[:count]) if len(vocab.scores) else [0.0] * count
+    ids = {r: i for r, i in table.ids.items() if r in ("bos", "eos", "pad")}
+    return sentencepiece.dump(
+        sentencepiece.Spm(
+            table.texts[:count],
+            [float(s) for s in scores],
+            types,
+            model_type=sentencepiece.BPE,
+            byte_fallback=any(
+                BYTE_TOKEN.fullmatch(t) for t, k in zip(table.texts, types, strict=False) if k == TokenType.BYTE
+            ),
+            add_dummy_prefix=vocab.add_space_prefix is not False,
+            remove_extra_whitespaces=False,
+            ids={"pad": -1} | ids | {"unk": unknown},
+        )
+    )

@@ -1,0 +1,235 @@
+"""Which `tokenizer.ggml.pre` a tokenizer.json asks for, told from its definition; and the definition from the name.
+
+The reference tells it by running the tokenizer over one text and hashing the ids: right for the tokenizers it has seen,
+an error for the same rules over another vocabulary. Here the chain of pre-tokenizers is brought to a canonical form,
+and that is looked up in `pretokenizers.toml`. Canonical means, with the reason why the meaning stays:
+
+    Sequence                          its items
+    ByteLevel(use_regex)              Split(GPT-2's regex), bytes      (that is how it is implemented)
+    Digits(individual), Digits()      Split(\\p{N}), Split(\\p{N}+)
+    Split(Removed, invert)            Split(Isolated)                  (the regexes match every character)
+    raw CR, LF, TAB in a regex        \\r, \\n, \\t
+    '[sS] ... instead of (?i:'s ...   (?i:'s ...
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import JSON_DEPTH
+from weighbridge.models.tokenizer.files import Json
+from weighbridge.models.tokenizer.vocab import SPACE
+
+Steps = tuple[str, ...]
+# What raw classes cut at; the normalizer has made U+2581 of the spaces before.
+BETWEEN: Final[Json] = {
+    "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
+}  # fmt: skip
+METASPACE: Final[Json] = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+BYTES: Final = "bytes"
+UNKNOWN: Final = "unknown: "
+SUFFIXES: Final = ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A row of the table: names of one llama.cpp class with the same switches. `raw`: merges are of characters and not
+    of the byte alphabet, and spaces are U+2581; `metaspace`: one stands before each text."""
+
+    name: str
+    names: tuple[str, ...]
+    steps: tuple[Any, ...]  # patterns in order; empty where no definition is known
+    canonical: Steps
+    ignore_merges: bool = False
+    add_bos: bool = False
+    raw: bool = False
+    metaspace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A row of `choose`: write `name` if all the rest holds."""
+
+    name: str
+    tokens: tuple[str, ...] = ()
+    normalizer: str | None = None
+    processor: str | None = None
+    ignore_merges: bool | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    classes: tuple[Class, ...]
+    choices: tuple[Choice, ...]
+    nfc: frozenset[str]
+
+    @property
+    def names(self) -> list[str]:
+        return [n for c in self.classes for n in c.names]
+
+
+@cache
+def table() -> Table:
+    """The table, read from the package."""
+    raw = tomllib.loads((files(__package__) / "pretokenizers.toml").read_text("utf-8"))
+    patterns: Json = raw["pattern"]
+    return Table(
+        tuple(row(r, patterns) for r in raw["class"]),
+        tuple(choice(c) for c in raw["choose"]),
+        frozenset(raw["nfc"]),
+    )
+
+
+def choice(raw: Json) -> Choice:
+    fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    return Choice(**fields)
+
+
+def row(raw: Json, patterns: Json) -> Class:
+    steps = tuple(BYTES if s == BYTES else patterns[s] for s in raw.get("steps", ()))
+    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos", "raw", "metaspace")}
+    return Class(raw["class"], tuple(raw["names"]), steps, tuple(map(key, steps)), **flags)
+
+
+def key(step: Any) -> str:
+    """The canonical text of a step of the table."""
+    if step == BYTES:
+        return BYTES
+    if isinstance(step, str):
+        return f"Isolated {spelled(step)}"
+    if step["type"] == "Split":
+        return f"{step['behavior']} {spelled(step['regex'])}"
+    return f"{step['type']} {step['behavior']}"
+
+
+def spelled(regex: str) -> str:
+    return regex.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t").replace(*SUFFIXES)
+
+
+def flat(item: Any, child: str, depth: int = 0) -> Iterator[Json]:
+    """The items of a `Sequence`, nested ones too; nothing for null."""
+    if depth > JSON_DEPTH:
+        raise FormatError("nested too deeply", path="tokenizer.json", field=child)
+    if isinstance(item, dict) and item.get("type") == "Sequence" and isinstance(item.get(child), list):
+        for inner in item[child]:
+            yield from flat(inner, child, depth + 1)
+    elif isinstance(item, dict):
+        yield item
+    elif item is not None:
+        raise FormatError("not an object", path="tokenizer.json", field=child, found=type(item).__name__)
+
+
+def canonical(pre_tokenizer: Json | None) -> Steps:
+    """The chain in canonical form; what isn't understood stays visible as an `unknown:` step."""
+    return tuple(s for item in flat(pre_tokenizer, "pretokenizers") for s in steps_of(item))
+
+
+def steps_of(item: Json) -> tuple[str, ...]:
+    kind = item.get("type")
+    if kind == "ByteLevel" and item.get("add_prefix_space", True) is False:
+        return (key(gpt2()), BYTES) if item.get("use_regex", True) else (BYTES,)
+    if kind == "Digits":
+        return ("Isolated \\p{N}" if item.get("individual_digits") else "Isolated \\p{N}+",)
+    if kind == "Punctuation":
+        return (f"Punctuation {item.get('behavior', 'Isolated')}",)
+    if kind == "Split" and isinstance(pattern := item.get("pattern"), dict) and isinstance(pattern.get("Regex"), str):
+        behavior, invert = item.get("behavior"), bool(item.get("invert", False))
+        if behavior == "Removed" and invert:
+            behavior, invert = "Isolated", False
+        if not invert:
+            return (f"{behavior} {spelled(pattern['Regex'])}",)
+    return (UNKNOWN + ", ".join(f"{k}={v!r}" for k, v in item.items() if k != "trim_offsets")[:200],)
+
+
+@cache
+def gpt2() -> str:
+    """GPT-2's regex, which `ByteLevel` has built in."""
+    raw = tomllib.loads((files(__package__) / "pretokenizers.toml").read_text("utf-8"))
+    return str(raw["pattern"]["gpt2"])
+
+
+def recognise(
+    steps: Steps,
+    tokens: Collection[str],
+    *,
+    ignore_merges: bool = False,
+    normalizer: str | None = None,
+    processor: str | None = None,
+) -> str:
+    """The name for a canonical chain over this vocabulary; UnsupportedError names the nearest one known."""
+    names = {n for c in table().classes if c.canonical and c.canonical == steps for n in c.names}
+    for choice in table().choices:
+        if choice.name in names and holds(choice, tokens, ignore_merges, normalizer, processor):
+            return choice.name
+    raise UnsupportedError(
+        f"llama.cpp has no pre-tokenizer with this definition: {' > '.join(steps) or 'none'}",
+        hint=f"the nearest it has is {nearest(steps)!r}; use --pre NAME to write a name of your choice",
+    )
+
+
+def holds(
+    choice: Choice, tokens: Collection[str], ignore_merges: bool, normalizer: str | None, processor: str | None
+) -> bool:
+    return (
+        all(t in tokens for t in choice.tokens)
+        and choice.normalizer in (None, normalizer)
+        and choice.processor in (None, processor)
+        and choice.ignore_merges in (None, ignore_merges)
+    )
+
+
+def nearest(steps: Steps) -> str:
+    """The name whose definition looks most alike."""
+    text = " > ".join(steps)
+    rows = [c for c in table().classes if c.canonical]
+    return max(rows, key=lambda c: difflib.SequenceMatcher(None, text, " > ".join(c.canonical), False).ratio()).names[0]
+
+
+def known(name: str) -> Class:
+    """The row of a name; llama.cpp refuses to load a file with a name that it doesn't know."""
+    row = next((c for c in table().classes if name in c.names), None)
+    if row is None:
+        close = difflib.get_close_matches(name, table().names, 3, 0.5) or ["gpt-2", "llama-bpe", "qwen2"]
+        raise UnsupportedError(f"llama.cpp has no pre-tokenizer named {name!r}", hint=f"it has {', '.join(close)} ...")
+    return row
+
+
+def definition(name: str) -> Json:
+    """`pre_tokenizer` of tokenizer.json for a name."""
+    row = known(name)
+    if row.raw:
+        return dict(METASPACE if row.metaspace else BETWEEN)
+    if not row.steps:
+        raise UnsupportedError(
+            f"no tokenizer.json definition is known for the pre-tokenizer {name!r}",
+            hint="use --pre NAME with a name that has one (gpt-2, llama-bpe, qwen2 ...)",
+        )
+    items: list[Json] = []
+    for step in row.steps:
+        if step == BYTES and items and items[-1] == split(gpt2()):
+            items[-1] = byte_level(True)
+        else:
+            items.append(byte_level(False) if step == BYTES else split(step))
+    return items[0] if len(items) == 1 else {"type": "Sequence", "pretokenizers": items}
+
+
+def split(step: Any) -> Json:
+    """A step of the table as tokenizer.json spells it."""
+    if isinstance(step, dict) and step["type"] != "Split":
+        return dict(step)
+    regex = step if isinstance(step, str) else step["regex"]
+    if regex in ("\\p{N}", "\\p{N}+"):
+        return {"type": "Digits", "individual_digits": regex == "\\p{N}"}
+    behavior = "Isolated" if isinstance(step, str) else step["behavior"]
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": False}
+
+
+def byte_level(use_regex: bool) -> Json:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}

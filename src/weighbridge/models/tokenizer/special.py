@@ -1,0 +1,259 @@
+"""Which tokens are special, which are added to every text, which chat template applies: the reference converter's rules
+(gguf-py/gguf/vocab.py, `SpecialVocab`), in its order, because the order of the keys in a GGUF comes from it.
+
+    1 post_processor   says what is put around a text (`add`) and may name tokens that tokenizer_config.json doesn't
+    2 tokenizer_config names tokens by text; the id is that of the first *added* token with this text
+    3 config.json      gives ids by number, for roles that are still open
+
+The rules are crude in places (a template with another leading token than bos or cls means "don't add bos"); they are
+kept as they are, since files in the field were made with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import JSON_DEPTH
+from weighbridge.models.tokenizer.files import AddedToken, Folder, Json, Piece, Processor, content
+from weighbridge.models.tokenizer.vocab import Kind, Template, Vocab
+
+ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+NAMES: Final = ("tool_use", "rag")  # additional templates that are tried when a folder can't be listed
+EXTRA: Final = "additional_chat_templates/"
+
+
+@dataclass
+class Special:
+    """The rules' state while they run, and their result. `names` is tokenizer_config.json with what the post-processor
+    adds to it; None where there is no such file, which ends rule 2."""
+
+    names: Json | None
+    roles: tuple[str, ...] = ROLES
+    ids: dict[str, int] = field(default_factory=dict)
+    add: dict[str, bool] = field(default_factory=dict)
+    outside: dict[str, int] = field(default_factory=dict)  # ids beyond the vocabulary, which are left out
+
+    def token(self, role: str) -> Any:
+        return (self.names or {}).get(f"{role}_token")
+
+    def name(self, role: str, text: Any) -> None:
+        if self.names is not None:
+            self.names[f"{role}_token"] = text
+
+
+def special(folder: Folder, count: int | None, roles: Sequence[str] = ROLES) -> Special:
+    """Run the rules. Ids of `count` and above are left out; without a count they aren't checked (byte-level BPE)."""
+    settings = folder.settings
+    state = Special(dict(settings) if settings else None, tuple(roles))  # an empty file counts as none
+    tokenizer = folder.tokenizer
+    if tokenizer is not None:
+        around(state, tokenizer.post_processor)
+    if state.names is not None:
+        by_name(state, tokenizer.added_tokens if tokenizer is not None else [], count)
+    by_number(state, folder, count)
+    return state
+
+
+def around(state: Special, processor: Processor | None) -> None:
+    """Rule 1. `bos` follows `cls` and `eos` follows `sep` where only these are named (BERT)."""
+    if not state.token("bos") and state.token("cls"):
+        state.name("bos", state.token("cls"))
+    if not state.token("eos") and state.token("sep"):
+        state.name("eos", state.token("sep"))
+    # The reference keeps its view of the four tokens through the whole list of processors.
+    seen = {r: state.token(r) for r in ("bos", "cls", "eos", "sep")}
+    if processor is None:
+        return
+    for item in [processor] if processor.processors is None else processor.processors:
+        if item.type == "ByteLevel":
+            state.add.setdefault("bos", False)
+            state.add.setdefault("eos", False)
+        elif item.type == "RobertaProcessing":
+            roberta(state, item, seen)
+        elif item.type == "TemplateProcessing":
+            template(state, item, seen)
+
+
+def roberta(state: Special, item: Processor, seen: Json) -> None:
+    state.add |= {"bos": True, "eos": True, "sep": True}
+    for role, pair, other in (("cls", item.cls, "bos"), ("sep", item.sep, "eos")):
+        if not seen[role] and state.names is not None:
+            seen[role] = pair[0] if pair is not None else seen[other]
+            state.name(role, seen[role])
+
+
+def template(state: Special, item: Processor, seen: Json) -> None:
+    """`[CLS] A [SEP]`: the first and last item tell what is added; the pair tells whether a separator is."""
+    first = last = None
+    if len(item.single) > 1:
+        first, last = text_of(item.single[0]), text_of(item.single[-1])
+        if first:
+            leading(state, first, seen)
+        if last:
+            trailing(state, last, seen)
+    if item.pair:
+        separator(state, item.pair, first, last, seen)
+
+
+def text_of(piece: Piece) -> str | None:
+    return piece.special.id if piece.special is not None else None
+
+
+def leading(state: Special, first: str, seen: Json) -> None:
+    if state.names is None:
+        seen["bos"] = first
+    elif first not in (seen["bos"], seen["cls"]):
+        for role in ("bos", "cls"):
+            if not seen[role]:
+                seen[role] = first
+                state.name(role, first)
+    state.add["bos"] = first in (seen["bos"], seen["cls"])
+
+
+def trailing(state: Special, last: str, seen: Json) -> None:
+    """Another last token than eos becomes eos; the old one stays as end of turn, or else end of message."""
+    if state.names is None:
+        seen["eos"] = last
+    elif last != seen["eos"]:
+        spare = next((r for r in ("eot", "eom") if r not in state.roles), None)
+        if spare is not None:
+            state.roles += (spare,)
+            state.name(spare, seen["eos"])
+        seen["eos"] = last
+        state.name("eos", last)
+    state.add["eos"] = last == seen["eos"]
+
+
+def separator(state: Special, pair: list[Piece], first: str | None, last: str | None, seen: Json) -> None:
+    """`[CLS] A [SEP] B [SEP]`, without its outer tokens: one or two separators between A and B."""
+    start = 1 if first and text_of(pair[0]) == first else 0
+    stop = len(pair) - 1 if last and text_of(pair[-1]) == last else len(pair)
+    inner = pair[start:stop]
+    ends = [p.sequence.id if p.sequence is not None else None for p in (inner[:1] + inner[-1:])]
+    middle = inner[1:-1]
+    if ends != ["A", "B"] or not middle:
+        return
+    known = (seen["sep"], seen["eos"])
+    add = bool(text_of(middle[0])) and text_of(middle[0]) in known and not last
+    if len(middle) == 2 and text_of(middle[1]) and text_of(middle[1]) in known:
+        add = True
+    state.add["sep"] = add
+    if add and not seen["sep"]:
+        state.name("sep", seen["eos"])
+
+
+def by_name(state: Special, added: Sequence[AddedToken], count: int | None) -> None:
+    """Rule 2."""
+    index: dict[str, int] = {}
+    for token in added:
+        index.setdefault(token.content, token.id)
+    for role in state.roles:
+        flag = (state.names or {}).get(f"add_{role}_token")
+        if isinstance(flag, bool):
+            state.add.setdefault(role, flag)
+        text = content(state.token(role))
+        if text is not None:
+            put(state, role, index.get(text), count)
+
+
+def by_number(state: Special, folder: Folder, count: int | None) -> None:
+    """Rule 3; a list of ids (several end tokens) says nothing."""
+    for role in state.roles:
+        found = folder.root.get(f"{role}_token_id")
+        put(state, role, folder.text_config.get(f"{role}_token_id") if found is None else found, count)
+
+
+def put(state: Special, role: str, index: Any, count: int | None) -> None:
+    if isinstance(index, bool) or not isinstance(index, int):
+        return
+    if not 0 <= index < 1 << 32:  # the key is a u32
+        raise FormatError("not a token id", field=f"{role}_token_id", found=index)
+    if count is None or index < count:
+        state.ids.setdefault(role, index)
+    else:
+        state.outside.setdefault(role, index)
+
+
+def normalizer_flags(normalizer: Json | None, depth: int = 0) -> dict[str, bool]:
+    """`lowercase` and `strip_accents`, from a normalizer or a sequence of them (`_parse_normalizer`)."""
+    out: dict[str, bool] = {}
+    if normalizer is None or depth > JSON_DEPTH:
+        return out
+    kind = normalizer.get("type")
+    if kind == "Lowercase":
+        out["lowercase"] = True
+    elif kind == "StripAccents":
+        out["strip_accents"] = True
+    elif kind == "BertNormalizer":
+        out = {k: v for k in ("lowercase", "strip_accents") if isinstance(v := normalizer.get(k), bool)}
+    elif kind == "Sequence" and isinstance(inner := normalizer.get("normalizers"), list):
+        for item in inner:
+            out |= normalizer_flags(item if isinstance(item, dict) else None, depth + 1)
+    return out
+
+
+def templates(folder: Folder) -> tuple[Template, ...]:
+    """The chat templates. tokenizer_config.json's entry goes before chat_template.jinja and chat_template.json, and
+    without tokenizer_config.json there is none: the reference's rules."""
+    settings = folder.settings
+    if not settings:
+        return ()
+    if "chat_template" in settings:
+        return listed(settings["chat_template"])
+    text = folder.text("chat_template.jinja")
+    if text is not None:
+        return (*named_files(folder), Template("default", text)) if text else named_files(folder)
+    return listed((folder.json("chat_template.json") or {}).get("chat_template"))
+
+
+def named_files(folder: Folder) -> tuple[Template, ...]:
+    """additional_chat_templates/NAME.jinja."""
+    names = [n.removeprefix(EXTRA).removesuffix(".jinja") for n in folder.names if is_extra(n)] or NAMES
+    found = [(n, folder.text(f"{EXTRA}{n}.jinja")) for n in sorted(names)]
+    return tuple(Template(safe(n), t) for n, t in found if t)
+
+
+def is_extra(name: str) -> bool:
+    return name.startswith(EXTRA) and name.endswith(".jinja") and "/" not in name.removeprefix(EXTRA)
+
+
+def listed(value: Any) -> tuple[Template, ...]:
+    """A template, or a list of {name, template}; the default one goes last, as the reference writes it."""
+    if isinstance(value, str):
+        return (Template("default", value),) if value else ()
+    rows = [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
+    found = {}
+    for row in rows:
+        name, text = row.get("name"), row.get("template")
+        if isinstance(name, str) and name and isinstance(text, str) and text:
+            found[safe(name)] = text
+    default = found.pop("default", None)
+    out = tuple(Template(n, t) for n, t in found.items())
+    return out if default is None else (*out, Template("default", default))
+
+
+def safe(name: str) -> str:
+    """A name becomes part of a key: all but ASCII letters and digits is `_` (gguf_writer.py, `add_chat_template`)."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+
+
+def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
+    """Special ids, flags, templates: `SpecialVocab` for all kinds."""
+    flags: dict[str, Any] = {}
+    if vocab.kind != Kind.WORDPIECE and folder.tokenizer is not None:
+        flags = normalizer_flags(folder.tokenizer.normalizer)
+    length = (folder.settings or {}).get("model_max_length")
+    limit = length if isinstance(length, int) and 0 < length < 1 << 31 else None
+    ids = {r: i for r, i in state.ids.items() if i < len(vocab)}
+    outside = {r: i for r, i in {**state.outside, **state.ids}.items() if r not in ids}
+    if not (texts := templates(folder)) and folder.read("chat_template.jinja"):
+        missing = "says null" if folder.settings else "is missing or empty"
+        vocab = replace(vocab, losses=(*vocab.losses, f"chat_template.jinja: tokenizer_config.json {missing}"))
+    lost = [f"the {r} token's id {i}: the vocabulary has {len(vocab)} tokens" for r, i in outside.items()]
+    return replace(
+        vocab, special=ids, add=state.add, templates=texts, max_length=limit,
+        losses=(*vocab.losses, *lost), **flags,
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Mistral's own tokenizer files, without a tokenizer.json beside them (conversion/base.py, `_set_vocab_mistral`).
+
+    tekken.json                                  ranks with their special tokens before them
+    tokenizer.model.v1 .v2 .v3, *.model.v7m1     SentencePiece, the version in the name
+
+Ids: the special tokens first, with fillers up to their number, then the tokens by rank. Which chat template goes with a
+version is a name that llama.cpp knows, unless the folder has one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import TOKENIZER_JSON
+from weighbridge.models.tokenizer import bpe_ranks as ranks
+from weighbridge.models.tokenizer import merges as mergelists
+from weighbridge.models.tokenizer import pretokenizer
+from weighbridge.models.tokenizer.files import Folder, Id
+from weighbridge.models.tokenizer.special import Special
+from weighbridge.models.tokenizer.vocab import Kind, Template, TokenType, Vocab, check_size
+
+NAME: Final = "tekken.json"
+VERSIONED: Final = re.compile(r"[^/]*\.model\.(v\d{1,3})(m\d{1,3})?")
+TRIED: Final = tuple(f"tokenizer.model.v{i}" for i in (7, 3, 2, 1))  # where a folder can't be listed
+FILLER: Final = "<SPECIAL_{}>"
+# Files before v8 don't list them (mistral_common, `Tekkenizer.DEPRECATED_SPECIAL_TOKENS`).
+UNLISTED: Final = (
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
+    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+)  # fmt: skip
+ROLES: Final[Mapping[str, str]] = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+# Names of llama.cpp's built-in templates (llama-chat.cpp): (version, tekken?) -> name.
+TEMPLATES: Final[Mapping[tuple[str, bool], str]] = {
+    ("v1", False): "mistral-v1", ("v3", False): "mistral-v3", ("v3", True): "mistral-v3-tekken",
+    ("v7", False): "mistral-v7", ("v7", True): "mistral-v7-tekken",
+}  # fmt: skip
+
+
+class Config(Struct):
+    pattern: str
+    default_vocab_size: Annotated[int, Meta(gt=0)] | None = None
+    default_num_special_tokens: Annotated[int, Meta(ge=0)] | None = None
+    version: str = ""
+
+
+class Token(Struct):
+    token_bytes: str
+    rank: Id
+
+
+class SpecialToken(Struct):
+    token_str: str
+    rank: Id
+
+
+class Tekken(Struct):
+    config: Config
+    vocab: list[Token]
+    special_tokens: list[SpecialToken] | None = None
+
+
+def vocabulary(folder: Folder, pre: str | None) -> tuple[Vocab, str]:
+    """The vocabulary of tekken.json, without special ids; and its version."""
+    file: Tekken = folder.json(NAME, Tekken, TOKENIZER_JSON)
+    names = specials(file)
+    size = file.config.default_vocab_size or len(names) + len(file.vocab)
+    check_size(size, "config.default_vocab_size")
+    count = size - len(names)
+    if not 0 < count <= len(file.vocab):
+        raise FormatError(
+            "the file has fewer tokens than it says", path=NAME, field="config.default_vocab_size",
+            expected=f"{len(names) + 1}..{len(names) + len(file.vocab)}", found=size,
+        )  # fmt: skip
+    table = by_bytes(file.vocab[:count])
+    tokens = [*names, *(text for _, text in ranks.by_rank(table))]
+    types = [int(TokenType.CONTROL)] * len(names) + [int(TokenType.NORMAL)] * count
+    name = pre if pre is not None else recognise(file.config.pattern)
+    pretokenizer.known(name)
+    merges = mergelists.joined(ranks.every(table))
+    return Vocab(Kind.BPE, tokens, types, merges=merges, pre=name), file.config.version
+
+
+def specials(file: Tekken) -> list[str]:
+    """The special tokens by id, with fillers."""
+    if file.special_tokens is None:
+        names = list(UNLISTED)
+    else:
+        rows = sorted(file.special_tokens, key=lambda t: t.rank)
+        if [t.rank for t in rows] != list(range(len(rows))):
+            bad = next(i for i, t in enumerate(rows) if t.rank != i)
+            raise FormatError("ranks have gaps", path=NAME, field="special_tokens", expected=bad, found=rows[bad].rank)
+        names = [t.token_str for t in rows]
+    count = file.config.default_num_special_tokens
+    count = check_size(len(names) if count is None else count, "config.default_num_special_tokens")
+    if count < len(names):
+        raise FormatError(
+            "more special tokens than the file says", path=NAME, field="config.default_num_special_tokens",
+            expected=f">= {len(names)}", found=count,
+        )  # fmt: skip
+    return names + [FILLER.format(i) for i in range(len(names), count)]
+
+
+def by_bytes(vocab: list[Token]) -> dict[bytes, int]:
+    """The ranks, which are the places in the list."""
+    table: dict[bytes, int] = {}
+    for i, row in enumerate(vocab):
+        if row.rank != i:
+            raise FormatError("a token's rank isn't its place", path=NAME, field=f"vocab[{i}].rank", found=row.rank)
+        token = ranks.unpacked(row.token_bytes, NAME, f"vocab[{i}].token_bytes")
+        if table.setdefault(token, i) != i:
+            words = f"a token occurs twice, at {table[token]} and {i}"
+            raise FormatError(words, path=NAME, field="vocab", found=ascii(token)[1:])
+    ranks.check(table, NAME)
+    return table
+
+
+def recognise(pattern: str) -> str:
+    steps = (pretokenizer.key(pattern), pretokenizer.BYTES)
+    return pretokenizer.recognise(steps, (), ignore_merges=True)
+
+
+def versioned(folder: Folder) -> tuple[str, str] | None:
+    """A SentencePiece model of Mistral's and its version, the newest where there are several."""
+    names = [n for n in folder.names if VERSIONED.fullmatch(n)]
+    for name in sorted(names, reverse=True) or TRIED:
+        match = VERSIONED.fullmatch(name)
+        if match is not None and folder.read(name) is not None:
+            return name, match[1]
+    return None
+
+
+def mend(vocab: Vocab, state: Special, ids: Mapping[str, int] | None = None) -> None:
+    """Special ids and flags: those of the file (`ids`, a SentencePiece model's), not of config.json."""
+    if ids is None:
+        known = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL}
+        missing = [t for t in ROLES.values() if t not in known]
+        if missing:
+            raise FormatError("special tokens are missing", path=NAME, field="special_tokens", expected=missing[0])
+        ids = {r: known[t] for r, t in ROLES.items()}
+    ids = {r: ids[r] for r in ROLES if ids.get(r, -1) >= 0}
+    state.ids = {**ids, "pad": ids.get("pad", ids["eos"])} if "eos" in ids else dict(ids)
+    state.add = {"bos": True, "eos": False}
+
+
+def template(folder: Folder, version: str, tekken: bool) -> tuple[tuple[Template, ...], tuple[str, ...]]:
+    """The folder's chat template, or the name of llama.cpp's; and what is lost without."""
+    text = folder.text("chat_template.jinja")
+    if text:
+        return (Template("default", text),), ()
+    name = TEMPLATES.get((version, tekken))
+    if name is not None:
+        return (Template("default", name),), ()
+    return (), (f"the chat template: llama.cpp has no name for version {version or 'none'} of Mistral's tokenizer",)

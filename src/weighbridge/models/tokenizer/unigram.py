@@ -1,0 +1,354 @@
+"""Unigram, SentencePiece's other model (T5, XLM-R): the likeliest split of a text. llama.cpp calls it `t5`.
+
+    spiece.model, tokenizer.model   ids are the pieces' own              conversion/t5.py, `T5Model.set_vocab`
+    sentencepiece.bpe.model         ids as fairseq counts them           conversion/bert.py, `_xlmroberta_set_vocab`
+    tokenizer.json                  ids are the places in its list       the same, second half
+
+A folder that has both has its ids from tokenizer.json, as transformers has them, and from the SentencePiece model what
+tokenizer.json can't say: which pieces are never used, and the normalizer's switches.
+
+Where the reference is wrong we differ, on purpose and only there:
+  * added tokens (T5's sentinels, XLM-R's <mask>) have their names; the reference leaves padding in their place;
+  * whether spaces are merged is told from the normalizer; the reference takes `clean_up_tokenization_spaces`, a switch
+    of decoding, from a folder without a SentencePiece model;
+  * an unknown token that isn't llama.cpp's default (id 2) is said, and so is what XLM-R puts around a text.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.tokenizer import pretokenizer, sentencepiece
+from weighbridge.models.tokenizer.added import added_tokens, class_name, is_control, named_tokens
+from weighbridge.models.tokenizer.files import Folder, Id, Json, TokenizerJson
+from weighbridge.models.tokenizer.special import Special
+from weighbridge.models.tokenizer.vocab import (
+    BYTE_TOKEN,
+    NO_SCORE,
+    PAD_SCORE,
+    SPACE,
+    Kind,
+    TokenType,
+    Vocab,
+    check_size,
+    padding,
+)
+
+# fairseq's dictionary begins with four tokens of its own; SentencePiece's <unk>, <s>, </s> have no place in it.
+FAIRSEQ: Final = (
+    ("<s>", TokenType.CONTROL), ("<pad>", TokenType.CONTROL), ("</s>", TokenType.CONTROL), ("<unk>", TokenType.UNKNOWN),
+)  # fmt: skip
+FAIRSEQ_FILE: Final = "sentencepiece.bpe.model"
+ALIGNED: Final = ["<unk>", "<s>", "</s>"]  # the pieces that those four stand for
+XLM: Final = "XLMRobertaTokenizer"
+T5: Final = "T5Tokenizer"
+SENTINELS: Final = 100  # T5Tokenizer's `extra_ids`
+TYPED: Final = (  # classes that have token types (conversion/bert.py)
+    "XLMRobertaModel", "XLMRobertaForSequenceClassification", "NomicBertModel",
+)  # fmt: skip
+TRIM: Final = {"Regex": r"\A +| +\z"}  # spaces alone, where `Strip` takes all white space
+F32_MAX: Final = 3.4028234663852886e38
+UNKNOWN_ID: Final = 2  # llama.cpp's, where a GGUF has no key (llama-vocab.cpp, `load`)
+
+
+class File(NamedTuple):
+    """A SentencePiece model and the name that it has in its folder."""
+
+    name: str
+    model: sentencepiece.Spm
+
+
+@dataclass
+class Rows:
+    """The vocabulary while it is put together: three parallel lists."""
+
+    tokens: list[str]
+    scores: list[float]
+    types: list[int]
+
+    def put(self, index: int, text: str, score: float, kind: int) -> None:
+        """A token at an id, with padding before it where there is nothing yet."""
+        for i in range(len(self.tokens), check_size(index, "added tokens") + 1):
+            self.tokens.append(padding(i))
+            self.scores.append(PAD_SCORE)
+            self.types.append(int(TokenType.UNUSED))
+        self.tokens[index], self.scores[index], self.types[index] = text, score, int(kind)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is done to a text before it is split. `unknown` names the steps that llama.cpp has not."""
+
+    charsmap: bytes = b""
+    prefix: bool = False
+    merge: bool = False
+    unknown: tuple[str, ...] = ()
+    whitespace: bool = False  # are tabs and newlines spaces?
+
+
+def unigram(folder: Folder, tokenizer: TokenizerJson | None, file: File | None, pre: str | None) -> Vocab:
+    """The vocabulary, without special ids. One of the two sources is there."""
+    rows = listed(tokenizer, file) if tokenizer is not None else pieces(folder, file)
+    place_added(folder, tokenizer, rows)
+    size = folder.vocab_size("vocab_size") or len(rows.tokens)
+    if size < len(rows.tokens):
+        raise FormatError(
+            "the tokenizer has more tokens than the model", path="config.json", field="vocab_size",
+            expected=f">= {len(rows.tokens)}", found=size, hint="take the tokenizer from the model's own folder",
+        )  # fmt: skip
+    if size > len(rows.tokens):
+        rows.put(size - 1, padding(size - 1), PAD_SCORE, TokenType.UNUSED)
+    rules = normalization(tokenizer, file)
+    if rules.unknown and pre is None:
+        raise UnsupportedError(
+            f"Unigram over a normalizer that llama.cpp hasn't: {', '.join(rules.unknown)}",
+            hint="use --pre default to convert without it",
+        )
+    made = Vocab(
+        Kind.UNIGRAM, rows.tokens, rows.types, rows.scores, pre=pre or "default", charsmap=rules.charsmap or None,
+        add_space_prefix=rules.prefix, remove_extra_whitespaces=rules.merge, losses=tuple(lost(rules, rows)),
+    )  # fmt: skip
+    return replace(made, token_type_count=folder.type_count) if folder.architecture in TYPED else made
+
+
+def listed(tokenizer: TokenizerJson, file: File | None) -> Rows:
+    """tokenizer.json's list of tokens and scores; types from the SentencePiece model, where there is one."""
+    where: dict[str, Any] = {"path": "tokenizer.json", "field": "model.vocab"}
+    model = tokenizer.model
+    vocab = model.vocab if isinstance(model.vocab, list) else []
+    if not vocab:
+        raise FormatError("the vocabulary is no list of tokens and scores", **where)
+    seen: dict[str, int] = {}
+    for i, (text, score) in enumerate(vocab):
+        if seen.setdefault(text, i) != i:
+            raise FormatError(f"a token occurs twice, as id {seen[text]} and {i}", **where, found=text)
+        if not -F32_MAX <= score <= F32_MAX:
+            raise FormatError(f"the score of id {i} is no 32-bit number", **where, found=score)
+    if model.unk_id is not None and model.unk_id >= len(vocab):
+        raise FormatError(
+            "the unknown token's id is outside of the vocabulary", path="tokenizer.json", field="model.unk_id",
+            expected=f"< {len(vocab)}", found=model.unk_id,
+        )  # fmt: skip
+    told = {} if file is None else dict(zip(file.model.pieces, plain(file.model.types), strict=True))
+    rows = Rows([t for t, _ in vocab], [s for _, s in vocab], [told.get(t, int(TokenType.NORMAL)) for t, _ in vocab])
+    for i, text in enumerate(rows.tokens):
+        if model.byte_fallback and BYTE_TOKEN.fullmatch(text):
+            rows.types[i] = int(TokenType.BYTE)
+        elif rows.types[i] == TokenType.UNKNOWN:
+            rows.types[i] = int(TokenType.NORMAL)
+    if model.unk_id is not None:
+        rows.types[model.unk_id] = int(TokenType.UNKNOWN)
+    return rows
+
+
+def plain(types: Sequence[int]) -> list[int]:
+    """A model's types, user-defined pieces as normal ones, as the reference has them. That is right: llama.cpp would
+    cut them out of the text and drop the space before them; their score, 0, makes them win anyhow."""
+    return [int(TokenType.NORMAL if t == TokenType.USER_DEFINED else t) for t in types]
+
+
+def user_defined(text: str) -> int:
+    """The type of an added token, which transformers cuts out of a text, too. llama.cpp takes the bytes of a text as
+    they are as soon as they begin like such a token (`naive_trie::get_longest_prefix`), which tears every character
+    apart that shares its first byte with one: mT5's "\u2581<extra_id_0>" would do that to dashes and quotes. So only
+    those of ASCII are user-defined."""
+    return int(TokenType.USER_DEFINED if text.isascii() else TokenType.NORMAL)
+
+
+def pieces(folder: Folder, file: File | None) -> Rows:
+    """A SentencePiece model's pieces at the ids that the tokenizer's class gives them."""
+    assert file is not None
+    model, name = file.model, class_name(folder)
+    rows = Rows(list(model.pieces), list(model.scores), plain(model.types))
+    if file.name == FAIRSEQ_FILE:
+        if name != XLM or rows.tokens[:3] != ALIGNED:
+            raise UnsupportedError(
+                f"{FAIRSEQ_FILE} of a {name or 'tokenizer without a class'}: its ids are its pieces' for XLM-R alone",
+                hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a tokenizer.json that tells them",
+            )
+        rows.tokens[:3] = [t for t, _ in FAIRSEQ]
+        rows.scores[:3] = [0.0] * len(FAIRSEQ)
+        rows.types[:3] = [int(k) for _, k in FAIRSEQ]
+        if len(set(rows.tokens)) != len(rows.tokens):
+            raise FormatError("a piece has the name of one of fairseq's tokens", path=file.name, found="<pad>")
+    elif name == T5:
+        count = (folder.settings or {}).get("extra_ids", SENTINELS)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise FormatError("not a count", path="tokenizer_config.json", field="extra_ids", found=count)
+        first, known = len(rows.tokens), set(rows.tokens)
+        check_size(first + count, "extra_ids")
+        for i, text in enumerate(f"<extra_id_{n}>" for n in reversed(range(count))):
+            if text not in known:
+                rows.put(first + i, text, 0.0, TokenType.CONTROL)
+    return rows
+
+
+def place_added(folder: Folder, tokenizer: TokenizerJson | None, rows: Rows) -> None:
+    """added_tokens.json, then the added tokens of tokenizer.json, tokenizer_config.json and the class."""
+    more: Mapping[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {} if tokenizer is None else {}
+    size = folder.vocab_size("vocab_size")
+    for text, index in more.items():
+        if size is None or index < size:
+            rows.put(index, text, NO_SCORE, user_defined(text))
+    known = {t: i for i, t in enumerate(rows.tokens)}
+    for index, token in sorted(added_tokens(folder, known, tokenizer).items()):
+        score = rows.scores[index] if index < len(rows.tokens) else 0.0
+        control = token.special or is_control(token.content)
+        kind = int(TokenType.CONTROL) if control else user_defined(token.content)
+        if index >= len(rows.tokens) or rows.types[index] != TokenType.UNKNOWN:
+            rows.put(index, token.content, score, kind)
+
+
+def normalization(tokenizer: TokenizerJson | None, file: File | None) -> Rules:
+    """The switches are the SentencePiece model's, where there is one; it is tokenizer.json that tells of more steps."""
+    told = Rules() if tokenizer is None else steps(tokenizer)
+    if file is None:
+        check_charsmap(told.charsmap, "tokenizer.json", "normalizer")
+        return told
+    model = file.model
+    check_charsmap(model.charsmap, file.name, "precompiled_charsmap")
+    return replace(
+        told, charsmap=model.charsmap, prefix=model.add_dummy_prefix, merge=model.remove_extra_whitespaces,
+        whitespace=False,
+    )  # fmt: skip
+
+
+def steps(tokenizer: TokenizerJson) -> Rules:
+    """The normalizer and the pre-tokenizer as SentencePiece's switches."""
+    rules, unknown = Rules(), list[str]()
+    items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
+    for item in [*items, *pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")]:
+        changes = switches(item)
+        if changes is None:
+            unknown.append(str(item.get("type")))
+        else:
+            rules = replace(rules, **changes)
+    return replace(rules, unknown=tuple(unknown))
+
+
+def switches(item: Json) -> Json | None:
+    """What a step switches on; None for one that SentencePiece hasn't."""
+    kind, pattern = item.get("type"), item.get("pattern")
+    if kind == "Precompiled":
+        return {"charsmap": decoded(item.get("precompiled_charsmap"))}
+    if kind == "Strip" or (kind == "Replace" and pattern == TRIM):
+        return {"merge": True}
+    if kind == "WhitespaceSplit":
+        return {"merge": True, "whitespace": True}
+    if kind == "Prepend" and item.get("prepend") == SPACE:
+        return {"prefix": True}
+    if kind == "Metaspace":
+        never = item.get("prepend_scheme", "always") == "never" or item.get("add_prefix_space") is False
+        return {} if never else {"prefix": True}
+    if kind == "Replace" and isinstance(pattern, dict):
+        to = item.get("content")
+        if pattern == {"String": " "} and to == SPACE:
+            return {}
+        if pattern == {"Regex": " {2,}"} and to in (SPACE, " "):
+            return {"merge": True}
+    return None
+
+
+def decoded(text: Any) -> bytes:
+    """A charsmap as tokenizer.json spells it."""
+    try:
+        return b64decode(text, validate=True) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError) as error:
+        where: dict[str, Any] = {"path": "tokenizer.json", "field": "normalizer.precompiled_charsmap"}
+        raise FormatError(f"not base64: {error}", **where) from error
+
+
+def check_charsmap(data: bytes, path: str | None, field: str) -> None:
+    """llama.cpp refuses a map whose trie doesn't end inside it, with a byte to spare (llama-vocab.cpp, `load`)."""
+    if data and (len(data) < 4 or struct.unpack_from("<I", data)[0] + 4 >= len(data)):
+        size = struct.unpack_from("<I", data)[0] if len(data) >= 4 else 4
+        raise FormatError(
+            "the table of replacements ends early", path=path, field=field, expected=f"> {size + 4} bytes",
+            found=len(data),
+        )  # fmt: skip
+
+
+def lost(rules: Rules, rows: Rows) -> list[str]:
+    """What llama.cpp does otherwise."""
+    out = [f"the normalizer ({', '.join(rules.unknown)}): llama.cpp has none"] if rules.unknown else []
+    if TokenType.BYTE in rows.types:
+        out.append("byte fallback: llama.cpp gives the unknown token for a character that no token has")
+    if rules.merge and not rules.prefix:
+        out.append("that no space goes before a text: llama.cpp puts one wherever it merges spaces")
+    if rules.whitespace and not rules.charsmap:
+        out.append("that tabs and newlines are spaces: llama.cpp takes them as characters")
+    return out
+
+
+def mend(folder: Folder, tokenizer: TokenizerJson | None, file: File | None, vocab: Vocab, state: Special) -> None:
+    """Special ids that a folder without tokenizer.json leaves to its class, and an unknown token of another id."""
+    if tokenizer is None and file is not None and file.name == FAIRSEQ_FILE:
+        known = {t: i for i, t in enumerate(vocab.tokens)}
+        for role, index in named_tokens(folder, known).items():
+            state.ids.setdefault(role, index)
+        state.add = {"bos": True, "eos": True, "sep": True} | state.add
+    unknown = next((i for i, k in enumerate(vocab.types) if k == TokenType.UNKNOWN), UNKNOWN_ID)
+    if unknown != UNKNOWN_ID:
+        state.ids.setdefault("unk", unknown)
+
+
+# ------------------------------------------------------------------------------------------------ back
+
+
+def parts(vocab: Vocab, texts: list[str], types: list[int], unknown: int | None, processor: Json | None) -> Json:
+    """The parts of a tokenizer.json: llama.cpp's normalization, step by step, over the whole text between two special
+    tokens. (The published files cut at white space first; the same wherever no token crosses a space.)"""
+    scores = vocab.scores if len(vocab.scores) else [0.0] * len(texts)
+    chars = {"type": "Precompiled", "precompiled_charsmap": b64encode(vocab.charsmap or b"").decode()}
+    merge = (
+        [
+            {"type": "Replace", "pattern": TRIM, "content": ""},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+        ]
+        if vocab.remove_extra_whitespaces
+        else []
+    )
+    prepend = [{"type": "Prepend", "prepend": SPACE}] if vocab.add_space_prefix else []
+    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if vocab.add_space_prefix else []
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    return {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [*([chars] if vocab.charsmap else []), *merge, *prepend, replaced],
+        },
+        "pre_tokenizer": None,
+        "post_processor": processor,
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+        "model": {
+            "type": "Unigram", "unk_id": unknown, "byte_fallback": TokenType.BYTE in types,
+            "vocab": [[text, float(score)] for text, score in zip(texts, scores, strict=False)],
+        },
+    }  # fmt: skip
+
+
+def model_file(vocab: Vocab, texts: list[str], types: list[int]) -> dict[str, bytes]:
+    """The SentencePiece model beside tokenizer.json: with fairseq's ids it is sentencepiece.bpe.model, without the
+    tokens that fairseq adds. SentencePiece wants one unknown piece; no file where there isn't."""
+    scores = [float(s) for s in vocab.scores[: len(texts)]] if len(vocab.scores) else [0.0] * len(texts)
+    rows, name, ids = Rows(list(texts), scores, list(types)), "spiece.model", vocab.special
+    if [(t, k) for t, k in zip(texts, types, strict=True)][: len(FAIRSEQ)] == list(FAIRSEQ):
+        name, ids = FAIRSEQ_FILE, {"unk": 0, "bos": 1, "eos": 2}
+        end = len(texts) - 1 if (texts[-1], types[-1]) == ("<mask>", TokenType.CONTROL) else len(texts)
+        rows = Rows([*ALIGNED, *texts[4:end]], [0.0, 0.0, 0.0, *scores[4:end]], [2, 3, 3, *types[4:end]])
+    if rows.types.count(TokenType.UNKNOWN) != 1 or len(set(rows.tokens)) != len(rows.tokens):
+        return {}
+    model = sentencepiece.Spm(
+        rows.tokens, rows.scores, rows.types, model_type=sentencepiece.UNIGRAM,
+        byte_fallback=TokenType.BYTE in types, add_dummy_prefix=bool(vocab.add_space_prefix),
+        remove_extra_whitespaces=bool(vocab.remove_extra_whitespaces), charsmap=vocab.charsmap or b"",
+        normalizer="nmt_nfkc" if vocab.charsmap else "",
+        ids={r: ids.get(r, -1) for r in ("bos", "eos", "pad")} | {"unk": rows.types.index(TokenType.UNKNOWN)},
+    )  # fmt: skip
+    return {name: sentencepiece.dump(model)}

@@ -1,0 +1,147 @@
+"""What every operation gives: the model afterwards, and an account of what was done to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from weighbridge.base.errors import UsageError
+from weighbridge.base.spec import Shape
+from weighbridge.containers.base import Entry
+from weighbridge.containers.gguf.values import KV, Metadata, kvs
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.config.naming import count_parameters, size_label
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+_SIZE_LABEL: Final = "general.size_label"
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A tensor under its new name; `old` are several where it joins them."""
+
+    old: tuple[str, ...]
+    new: str
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tensor that is smaller than before."""
+
+    tensor: str
+    before: Shape
+    after: Shape
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key of config.json or of a GGUF, and what it says; None: it isn't there."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """A model after an operation, and what was done."""
+
+    model: Checkpoint
+    renamed: tuple[Renamed, ...] = ()
+    dropped: tuple[str, ...] = ()
+    cut: tuple[Cut, ...] = ()
+    changed: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def then(self, after: Transformed) -> Transformed:
+        """Both operations' account, the second's model."""
+        return Transformed(
+            after.model,
+            (*self.renamed, *after.renamed),
+            (*self.dropped, *after.dropped),
+            (*self.cut, *after.cut),
+            _together((*self.changed, *after.changed)),
+            (*self.notes, *after.notes),
+        )
+
+
+def _together(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """One change a key: from what it was at first to what it is at last."""
+    out: dict[str, Change] = {}
+    for change in changes:
+        first = out.get(change.key, change)
+        out[change.key] = replace(first, after=change.after)
+    return tuple(c for c in out.values() if c.before != c.after)
+
+
+def with_entries(model: Checkpoint, entries: Iterable[tuple[Entry, str]]) -> Checkpoint:
+    """The model with these of its tensors, under these names. UsageError for two of one name, or where none is left."""
+    named: dict[str, str] = {}
+    kept = []
+    for entry, name in entries:
+        if name in named:
+            raise UsageError(
+                f"two tensors would be called {name!r}: {named[name]!r} and {entry.name!r}",
+                hint="nothing is written; choose names that stay apart",
+            )
+        named[name] = entry.name
+        kept.append(msgspec.structs.replace(entry, name=name))
+    if not kept:
+        raise UsageError("no tensor would be left")
+    nodes = None
+    if model.nodes is not None:
+        nodes = {new: model.nodes[old] for new, old in named.items()}
+    return replace(model, index=replace(model.index, entries=tuple(kept)), nodes=nodes)
+
+
+def with_nodes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
+    """The model with these tensors in the place of its own. Those that keep their name keep their place in the order of
+    files."""
+    before = model.index.by_name
+    entries = (
+        Entry(name, node.spec.dtype, node.spec.shape, 0, node.spec.nbytes, before[name].file if name in before else 0)
+        for name, node in nodes.items()
+    )
+    return replace(model, index=replace(model.index, entries=tuple(entries), findings=()), nodes=nodes)
+
+
+def with_shapes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
+    """The model with these nodes, all under their names; entries keep their place and get the new shapes."""
+    entries = tuple(
+        msgspec.structs.replace(e, shape=nodes[e.name].spec.shape, nbytes=nodes[e.name].spec.nbytes)
+        for e in model.index
+    )
+    return replace(model, index=replace(model.index, entries=entries), nodes=nodes)
+
+
+def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[Change]) -> Checkpoint:
+    """The model with another config.json; as it was, where there is no change."""
+    if not tuple(changes):
+        return model
+    data = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+    return replace(model, texts={**model.texts, "config.json": data})
+
+
+def with_keys(model: Checkpoint, keys: Mapping[str, KV]) -> tuple[Checkpoint, tuple[Change, ...]]:
+    """The GGUF with these keys, and with a label that tells its size as it is now; what that changes."""
+    before = kvs(model.metadata)
+    after = {**before, **keys}
+    if _SIZE_LABEL in before:
+        after[_SIZE_LABEL] = KV("str", size_label(count_parameters({e.name: e.shape for e in model.index})))
+    changes = tuple(
+        Change(key, _plain(before[key].value) if key in before else None, _plain(kv.value))
+        for key, kv in after.items()
+        if key not in before or (before[key] is not kv and _plain(before[key].value) != _plain(kv.value))
+    )
+    return replace(model, index=replace(model.index, metadata=Metadata(after))), changes
+
+
+def _plain(value: Any) -> Any:
+    """An array of a GGUF, which is read when it is looked at, as a list."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

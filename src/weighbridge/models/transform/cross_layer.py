@@ -1,0 +1,53 @@
+"""Tensors that hold something of every layer side by side (Gemma 3n's embedding a layer, [vocabulary, layers * width]):
+which they are is said by the family's table, whose shapes have the number of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weighbridge.base.errors import UnsupportedError, WeighbridgeError
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.transform.base import Cut, with_shapes
+
+
+def narrowed(model: Checkpoint, kept: Sequence[int], count: int) -> tuple[Checkpoint, tuple[Cut, ...]]:
+    """The model with these layers' parts of such tensors, and what was cut. UnsupportedError where one is quantized so
+    that it can't be cut there."""
+    from weighbridge.tensors.slicing import take
+
+    nodes = dict(model.stored) if (axes := _axes(model)) and list(kept) != list(range(count)) else {}
+    told = []
+    for name, axis in axes.items() if nodes else ():
+        if name not in nodes or nodes[name].spec.shape != model.logical[name].spec.shape:
+            raise UnsupportedError(
+                f"{name} holds all layers side by side and is quantized in parts",
+                hint="decode it first: wb convert SRC DST --dtype bf16",
+            )
+        node = nodes[name]
+        each = node.spec.shape[axis] // count
+        nodes[name] = take(node, axis, [(n * each, (n + 1) * each) for n in kept])
+        told.append(Cut(name, node.spec.shape, nodes[name].spec.shape))
+    return (with_shapes(model, nodes), tuple(told)) if told else (model, ())
+
+
+def _axes(model: Checkpoint) -> dict[str, int]:
+    """The axis along which a tensor has something of each layer."""
+    try:
+        family, sizes = model.family, model.sizes
+    except WeighbridgeError:
+        return {}  # a model without a table
+    symbol = family.index.get("l")
+    roles = {n for n, row in family.rows.items() if any(symbol in dim.split("*")[:-1] for dim in row.shape)}
+    if not roles:
+        return {}
+    dialect = model.dialect
+    places = family.expansion(dialect, sizes, family.prefix_of(dialect, model.logical, sizes)).places
+    out = {}
+    for name in model.logical:
+        place = places.get(name)
+        if place is None or not roles.intersection(place.roles):
+            continue
+        row = family.rows[place.roles[0]]
+        axis = next(i for i, dim in enumerate(row.shape) if symbol in dim.split("*")[:-1])
+        out[name] = len(place.shape) - len(row.shape) + (len(row.shape) - 1 - axis if row.turned(dialect) else axis)
+    return out

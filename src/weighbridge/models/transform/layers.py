@@ -1,0 +1,464 @@
+"""Fewer layers, or layers in another order or twice, with the config and per-layer metadata true to what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
+from weighbridge.containers.gguf.values import KV, kvs
+from weighbridge.models.arch.config import integer
+from weighbridge.models.arch.kv_tensors import of_graph
+from weighbridge.models.arch.rows import placeholders
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.transform.base import Change, Renamed, Transformed, with_config, with_entries, with_keys
+from weighbridge.models.transform.cross_layer import narrowed
+from weighbridge.models.transform.encoder_decoder import asked, check_depth, check_one, gguf_counts, hf_counts, of_side
+from weighbridge.models.transform.layer_stack import Stack, find, renumbered, selection
+
+COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# Layers that follow the others and predict further tokens: config.json counts them apart, a GGUF among the rest.
+_EXTRA: Final = ("num_nextn_predict_layers",)
+_GGUF_EXTRA: Final = "nextn_predict_layers"
+# What a config says of modules by their names.
+_BY_MODULE: Final = ("quantization", "quantization_config")
+
+Kept = Sequence[int]
+
+
+# ------------------------------------------------------------------------------------------------ rules of keys
+
+
+def _listed(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """One entry a layer."""
+    if isinstance(value, str):
+        return "".join(value[i] for i in kept) if len(value) == count else value
+    return [value[i] for i in kept] if isinstance(value, list | tuple) and len(value) == count else value
+
+
+def _numbers(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """The numbers of some layers."""
+    if not isinstance(value, list | tuple):
+        return value
+    some = {n for n in value if isinstance(n, int)}
+    return [new for new, old in enumerate(kept) if old in some]
+
+
+def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """An object whose keys are the numbers of some layers."""
+    if not isinstance(value, Mapping) or any(not str(n).isdigit() for n in value):
+        return value
+    said = {int(n): own for n, own in value.items()}
+    return {str(new): said[old] for new, old in enumerate(kept) if old in said}
+
+
+def _leading(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """How many layers come before those of another kind."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    first = [old < value for old in kept]
+    if sorted(first, reverse=True) != first:
+        raise UsageError(
+            f"the first {value} layers are of another kind ({key}), and wouldn't be the first any more",
+            hint="take layers in their order",
+        )
+    return sum(first)
+
+
+def _step(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """Every n-th layer is of another kind, counted from the first."""
+    if isinstance(value, list | tuple):
+        return _listed(key, value, kept, count)
+    if isinstance(value, int) and not _regular(value, kept):
+        raise UsageError(
+            f"every {value}th layer is of another kind ({key}), which the layers that are left don't follow",
+            hint=f"leave out runs of {value} layers that begin at a multiple of {value}",
+        )
+    return value
+
+
+def _shared(key: str, value: Any, kept: Kept, count: int) -> Any:
+    """How many of the last layers take keys and values from earlier ones: the last two that have their own, one of
+    each kind of attention (Gemma 3n and 4)."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < count:
+        return value
+    first = count - value
+    flags = [old >= first for old in kept]
+    own = [old for old in kept if old < first]
+    if sorted(flags) != flags or (any(flags) and own[-2:] != list(range(first - 2, first))):
+        raise UsageError(
+            f"the last {value} layers take keys and values from layers {first - 2} and {first - 1} ({key})",
+            hint="keep these, and those that take from them as the last ones",
+        )
+    return sum(flags)
+
+
+def _regular(step: int, kept: Kept) -> bool:
+    return step <= 1 or all(new % step == old % step for new, old in enumerate(kept))
+
+
+Rule = Callable[[str, Any, Kept, int], Any]
+# transformers 5.23 and the remote code of published models: keys of config.json that speak of single layers.
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    dict.fromkeys(
+        ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers", "block_configs",
+         "attn_type_list", "hybrid_override_pattern", "block_types", "activation_sparsity_pattern", "intermediate_size",
+         "num_key_value_heads", "num_attention_heads", "num_query_heads", "num_kv_heads", "ffn_multipliers",
+         "moe_intermediate_size", "moe_topk", "num_shared_expert"), _listed)
+    | dict.fromkeys(
+        ("mlp_only_layers", "moe_layers", "attn_layer_indices", "full_attn_idxs", "hybrid_layer_ids",
+         "global_attn_layers", "cross_attention_layers"), _numbers)
+    | dict.fromkeys(
+        ("first_k_dense_replace", "max_window_layers", "moe_layer_start_index", "num_dense_layers"), _leading)
+    | dict.fromkeys(
+        ("moe_layer_interval", "moe_layer_freq", "moe_every_n_layers", "global_attn_every_n_layers"), _step)
+    | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number}
+)  # fmt: skip
+
+_ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key says nothing
+
+
+class Pattern(NamedTuple):
+    """Every n-th layer is of another kind, where a list doesn't tell each layer's: `key` says n, `listed` the list."""
+
+    key: str
+    listed: str
+    most: Any
+    other: Any
+
+    def spelled(self, step: int, count: int) -> list[Any]:
+        return [self.most if (layer + 1) % step else self.other for layer in range(count)]
+
+
+_WINDOWS: Final = Pattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention")
+_LINEAR: Final = Pattern("full_attention_interval", "layer_types", "linear_attention", "full_attention")
+_ROTATED: Final = Pattern("no_rope_layer_interval", "no_rope_layers", 1, 0)
+_ENDING: Final = frozenset({"gemma4_text"})
+_PATTERNS: Final = (_WINDOWS, _LINEAR, _ROTATED)
+# model_type -> the pattern and n of its class, where a config says neither (transformers 5.23, configuration_*.py).
+SILENT: Final[Mapping[str, tuple[Pattern, int]]] = MappingProxyType(
+    {
+        "gemma2": (_WINDOWS, 2), "gemma3_text": (_WINDOWS, 6), "cohere2": (_WINDOWS, 4), "gpt_oss": (_WINDOWS, 2),
+        "smollm3": (_ROTATED, 4), "llama4_text": (_ROTATED, 4), "qwen3_next": (_LINEAR, 4),
+        "gemma4_text": (_WINDOWS, 6), "qwen3_5_text": (_LINEAR, 4), "qwen3_5_moe_text": (_LINEAR, 4),
+    }
+)  # fmt: skip
+
+# Keys of a period, and of the first layer of another kind in it (Jamba).
+_PERIODS: Final = MappingProxyType(
+    {"attn_layer_period": "attn_layer_offset", "expert_layer_period": "expert_layer_offset"}
+)
+# A list that a config has longer than this, with as many entries as layers, is told where no rule is known for it.
+_SHORT: Final = 8
+
+# Keys of a GGUF (llama.cpp b11549, llama-arch.cpp) but for arrays of one entry a layer, which need no rule.
+GGUF_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {"leading_dense_block_count": _leading, "attention.shared_kv_layers": _shared}
+    | dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers", "full_attention_interval"), _step)
+)
+# ... which say nothing beside an array of each layer's.
+_TOLD: Final = MappingProxyType({"full_attention_interval": "attention.recurrent_layers"})
+# Arrays of a GGUF that happen to be as long as there are layers.
+_NOT_BY_LAYER: Final = frozenset({"rope.dimension_sections", "classifier.output_labels", "target_layers"})
+
+
+class Graph(NamedTuple):
+    """Every n-th layer of a graph of llama.cpp sees all tokens, the others a window; `first`: the first of n, not the
+    last."""
+
+    step: int
+    first: bool = False
+
+
+_SLIDING: Final = "attention.sliding_window_pattern"
+# llama.cpp b11549, src/models/*.cpp: calls of load_swa_pattern, which takes an array over its own pattern.
+GRAPHS: Final[Mapping[str, Graph]] = MappingProxyType(
+    {"gemma2": Graph(2), "gpt-oss": Graph(2), "modern-bert": Graph(3, first=True), "gemma3n": Graph(5),
+     "smallthinker": Graph(4, first=True), "cohere2moe": Graph(4, first=True), "plamo3": Graph(8)}
+    | dict.fromkeys(("afmoe", "cohere2", "exaone-moe", "exaone4", "llama4", "mellum", "olmo2"), Graph(4))
+    | dict.fromkeys(("gemma3", "gemma-embedding"), Graph(6))
+)  # fmt: skip
+# ... and graphs that leave out the rotation of every n-th layer (n_no_rope_layer_step), which no key changes.
+UNROTATED: Final[Mapping[str, int]] = MappingProxyType({"smollm3": 4, "llama4": 4})
+
+
+# ------------------------------------------------------------------------------------------------ the operation
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What is left, in the order it shall have."""
+
+    stack: Stack
+    kept: tuple[int, ...]
+    stated: int | None  # by the config; more are numbered where extra ones predict further tokens
+    side: str = ""  # "encoder" or "decoder", where there are both
+    fixed: frozenset[str] = frozenset()  # tensors of the whole stack that have a layer's number in their names
+
+    def layer(self, name: str) -> int | None:
+        """The layer that a tensor is of."""
+        return None if name in self.fixed else self.stack.layer(name)
+
+    @property
+    def places(self) -> dict[int, int]:
+        """Old number -> new."""
+        return {old: new for new, old in enumerate(self.kept)}
+
+    @property
+    def whole(self) -> bool:
+        """Whether they keep their numbers and make a model as they are."""
+        return self.kept == tuple(range(len(self.kept)))
+
+
+def slice_layers(model: Checkpoint, wanted: str, *, renumber: bool = False) -> Transformed:
+    """The model with these layers (`0-15`; see `selection`; `encoder:0-3`: see `sides`). Numbers and config stay as
+    they are where layers that aren't the first ones are taken without `renumber`: that is a part of the model, and no
+    model."""
+    done = Transformed(model)
+    for side, numbers in asked(wanted).items():
+        done = done.then(_sliced(done.model, _layers(done.model, side, numbers), renumber))
+    check_depth(done.model)
+    return done
+
+
+def _sliced(model: Checkpoint, layers: Layers, renumber: bool) -> Transformed:
+    if not renumber and not layers.whole:
+        return _part(model, layers)
+    cut, told = (model, ()) if layers.side else narrowed(model, layers.kept, layers.stack.count)
+    done = replace(_moved(cut, layers), cut=told)
+    if model.format == "gguf":
+        keyed, changes = with_keys(done.model, gguf_keys(kvs(model.metadata), layers))
+        return replace(done, model=keyed, changed=changes)
+    config, changes = hf_config(model.config, layers)
+    notes = _unknown(_of_text(model.config), layers)
+    return replace(done, model=with_config(done.model, config, changes), changed=changes, notes=notes)
+
+
+def _layers(model: Checkpoint, side: str, wanted: str) -> Layers:
+    names = [e.name for e in model.index]
+    if side:
+        stack = of_side(names, side)
+        return Layers(stack, selection(wanted, stack.count), stack.count, side, _fixed(model))
+    check_one(names)
+    stated = _stated(model)
+    stack = find(names, stated)
+    return Layers(stack, selection(wanted, stack.count), stated, fixed=_fixed(model))
+
+
+def _fixed(model: Checkpoint) -> frozenset[str]:
+    """Tensors of a whole stack that have a number in their names: T5's position biases are called those of layer 0."""
+    try:
+        family, sizes = model.family, model.sizes
+    except WeighbridgeError:
+        return frozenset()  # a model without a table
+    dialect = model.dialect
+    places = family.expansion(dialect, sizes, family.prefix_of(dialect, model.logical, sizes)).places
+    unread = (name for name in family.dialects[dialect].drop if not placeholders(name))
+    return frozenset((*(name for name, place in places.items() if not place.named), *unread))
+
+
+def _stated(model: Checkpoint) -> int | None:
+    """How many layers the config speaks of."""
+    if model.format == "gguf":
+        count = model.metadata.get(f"{model.metadata.get('general.architecture')}.block_count")
+        return None if count is None else integer(count, "block_count", 1)
+    config = _of_text(model.json("config.json") or {})
+    return next((integer(config[key], key, 1) for key in COUNTS if config.get(key) is not None), None)
+
+
+def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that speaks of the layers."""
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) and not any(key in config for key in COUNTS) else config
+
+
+def _part(model: Checkpoint, layers: Layers) -> Transformed:
+    if len(set(layers.kept)) < len(layers.kept):
+        raise UsageError("a layer that is taken twice needs a number of its own", hint="--renumber")
+    taken = set(layers.kept)
+    entries = [e for e in model.index if (n := layers.layer(e.name)) is None or n in taken]
+    note = (
+        "the layers keep their numbers, and config and metadata are the whole model's: --renumber makes a model of them"
+    )
+    return Transformed(with_entries(model, ((e, e.name) for e in entries)), dropped=_gone(model, layers), notes=(note,))
+
+
+def _gone(model: Checkpoint, layers: Layers) -> tuple[str, ...]:
+    taken = set(layers.kept)
+    numbered = ((e.name, layers.layer(e.name)) for e in model.index)
+    return tuple(name for name, n in numbered if n is not None and n not in taken)
+
+
+def _moved(model: Checkpoint, layers: Layers) -> Transformed:
+    """Every tensor in its layer's new place: where the layer was, and a second one's after the last."""
+    again = {old: [n for n, k in enumerate(layers.kept) if k == old] for old in layers.kept}
+    pairs = []
+    for turn in range(max(map(len, again.values()))):
+        for entry in model.index:
+            old = layers.layer(entry.name)
+            if old is None and not turn:
+                pairs.append((entry, entry.name))
+            elif old is not None and turn < len(again.get(old, ())):
+                pairs.append((entry, layers.stack.moved(entry.name, again[old][turn])))
+    renamed = tuple(Renamed((e.name,), name) for e, name in pairs if e.name != name)
+    return Transformed(with_entries(model, pairs), renamed, _gone(model, layers))
+
+
+# ------------------------------------------------------------------------------------------------ config.json
+
+
+def hf_config(config: Mapping[str, Any], layers: Layers) -> tuple[dict[str, Any], tuple[Change, ...]]:
+    """A config.json for the layers that are left, and what changes in it."""
+    if not config:
+        return {}, ()
+    part = _of_text(config)
+    changes = tuple(_changes(part, layers))
+    after = {**part, **{c.key: c.after for c in changes}}
+    whole = after if part is config else {**config, "text_config": after}
+    modules = {
+        key: renumbered(whole[key], layers.stack, layers.places)
+        for key in _BY_MODULE
+        if isinstance(whole.get(key), dict)
+    }
+    changes += tuple(Change(key, whole[key], said) for key, said in modules.items() if said != whole[key])
+    return {**whole, **modules}, changes
+
+
+def _changes(config: Mapping[str, Any], layers: Layers) -> Iterator[Change]:
+    after = _of_side(config, layers) if layers.side else _of_stack(config, layers)
+    for key, value in after.items():
+        if config.get(key) != value:
+            yield Change(key, config.get(key), value)
+
+
+def _of_side(config: Mapping[str, Any], layers: Layers) -> Mapping[str, Any]:
+    return hf_counts(config, layers.side, layers.stack.count, len(layers.kept))
+
+
+def _of_stack(config: Mapping[str, Any], layers: Layers) -> dict[str, Any]:
+    extra = next((key for key in _EXTRA if config.get(key)), None)
+    main = [k for k in layers.kept if layers.stated is None or k < layers.stated]
+    if list(layers.kept[: len(main)]) != main:
+        raise UsageError("the layers that predict further tokens must stay the last ones")
+    after = {key: len(main) for key in COUNTS if key in config}
+    if extra is not None:
+        after[extra] = len(layers.kept) - len(main)
+    count = layers.stated or layers.stack.count
+    for key, rule in RULES.items():
+        if config.get(key) is not None and config.get(_ONLY_WITH.get(key, key)) is not False:
+            after[key] = rule(key, config[key], main, count)
+    for pattern in _PATTERNS:
+        after |= _pattern(config, pattern, main, count)
+    for key, offset in _PERIODS.items():
+        after |= _period(config, key, offset, main)
+    _check_last(config, after)
+    return after | _sparse(config, main)
+
+
+def _check_last(config: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """transformers makes the last layer of a Gemma 4 one that attends to all tokens, whatever its config says."""
+    kinds = after.get("layer_types") or ()
+    if config.get("model_type") in _ENDING and kinds and kinds[-1] != "full_attention":
+        raise UsageError(
+            f"the last layer of a {config['model_type']} must attend to all tokens, and this one has a window",
+            hint="end with a layer that config.json's layer_types calls full_attention",
+        )
+
+
+def _period(config: Mapping[str, Any], key: str, offset: str, kept: Kept) -> dict[str, Any]:
+    """A period with another offset, where the layers that are left follow that. UsageError where they follow none."""
+    step, first = config.get(key), config.get(offset)
+    if not isinstance(step, int) or not isinstance(first, int):
+        return {} if step is None else {key: _step(key, step, kept, 0)}
+    other = [old % step == first for old in kept]
+    found = next((o for o in range(step) if [new % step == o for new in range(len(kept))] == other), None)
+    return {offset: found} if found is not None else {key: _step(key, step, kept, 0)}
+
+
+def _sparse(config: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
+    """Which layers have experts, where every n-th has and the layers that are left don't follow that: layer by layer
+    (Llama 4's `moe_layers`, Qwen's `mlp_only_layers`)."""
+    step, dense = config.get("interleave_moe_layer_step"), config.get("decoder_sparse_step")
+    if isinstance(step, int) and config.get("moe_layers") is None and not _regular(step, kept):
+        return {"moe_layers": [new for new, old in enumerate(kept) if (old + 1) % step == 0]}
+    if isinstance(dense, int) and not _regular(dense, kept):
+        only = config.get("mlp_only_layers") or ()
+        return {
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [new for new, old in enumerate(kept) if (old + 1) % dense or old in only],
+        }
+    return {}
+
+
+def _unknown(config: Mapping[str, Any], layers: Layers) -> tuple[str, ...]:
+    """Lists that may be of the layers, and for which no rule is known."""
+    count = layers.stated or layers.stack.count
+    lists = (k for k, v in config.items() if isinstance(v, list) and len(v) == count > _SHORT and k not in RULES)
+    return tuple(f"{key} has as many entries as there were layers, and stays as it is" for key in lists)
+
+
+def _pattern(config: Mapping[str, Any], pattern: Pattern, kept: Kept, count: int) -> dict[str, Any]:
+    """The list that a pattern stands for, where the layers that are left don't follow it any more."""
+    silent, usual = SILENT.get(str(config.get("model_type")), (None, 0))
+    step = config.get(pattern.key, usual if silent is pattern else None)
+    if not isinstance(step, int) or config.get(pattern.listed) or _regular(step, kept):
+        return {}
+    spelled = pattern.spelled(step, count)
+    return {pattern.listed: [spelled[i] for i in kept]}
+
+
+# ------------------------------------------------------------------------------------------------ a GGUF's keys
+
+
+def gguf_keys(keys: Mapping[str, KV], layers: Layers) -> dict[str, KV]:
+    """The keys that are others for the layers that are left."""
+    said = keys.get("general.architecture")
+    if said is None or not isinstance(said.value, str):
+        raise FormatError("the GGUF doesn't say its architecture", field="general.architecture")
+    front, kept, count = f"{said.value}.", layers.kept, layers.stack.count
+    if layers.side:
+        return gguf_counts(keys, front, layers.side, count, len(kept))
+    inside = of_graph(said.value)
+    out = {f"{front}block_count": KV("u32", len(kept))}
+    for key, kv in keys.items():
+        name = key.removeprefix(front)
+        if (name == key and key not in inside) or name in _NOT_BY_LAYER:
+            continue
+        if kv.type.startswith("arr[") and len(kv.value) == count:
+            out[key] = KV(kv.type, [kv.value[i] for i in kept])
+        elif name in GGUF_RULES and f"{front}{_TOLD.get(name)}" not in keys:
+            out[key] = KV(kv.type, GGUF_RULES[name](name, kv.value, kept, count))
+    out |= _extra_keys(keys, front, layers)
+    return out | _window_keys(keys, said.value, layers)
+
+
+def _extra_keys(keys: Mapping[str, KV], front: str, layers: Layers) -> dict[str, KV]:
+    kv = keys.get(f"{front}{_GGUF_EXTRA}")
+    if kv is None:
+        return {}
+    first = layers.stack.count - integer(kv.value, kv.type)
+    flags = [old >= first for old in layers.kept]
+    if sorted(flags) != flags:
+        raise UsageError("the layers that predict further tokens must stay the last ones")
+    return {f"{front}{_GGUF_EXTRA}": KV(kv.type, sum(flags))}
+
+
+def _window_keys(keys: Mapping[str, KV], architecture: str, layers: Layers) -> dict[str, KV]:
+    """Which layers have a window, where that is a pattern that the graph counts for itself."""
+    if not _regular(UNROTATED.get(architecture, 1), layers.kept):
+        step = UNROTATED[architecture]
+        raise UsageError(
+            f"llama.cpp's {architecture} graph doesn't rotate every {step}th layer, whichever that is then",
+            hint=f"leave out runs of {step} layers that begin at a multiple of {step}",
+        )
+    graph, key = GRAPHS.get(architecture), f"{architecture}.{_SLIDING}"
+    if key in keys and isinstance(step := keys[key].value, int) and not isinstance(step, bool):
+        graph = Graph(step, graph is not None and graph.first)
+    elif key in keys:
+        return {}
+    if graph is None or _regular(graph.step, layers.kept):
+        return {}
+    whole = 0 if graph.first else graph.step - 1
+    return {key: KV("arr[bool]", [old % graph.step != whole for old in layers.kept])}

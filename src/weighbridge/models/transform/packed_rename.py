@@ -1,0 +1,158 @@
+"""Quantized tensors under other names: the parts that each is stored in, and what a config says of modules by name.
+
+A tensor that is only called otherwise keeps its parts, whatever they are: each name's ending stays. One that comes to
+lie otherwise (experts in one stack, or each alone) has its parts moved row by row where they lie as it does, as MLX's
+and FP8's do; nothing is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.transform.base import Change, Renamed, with_config
+
+if TYPE_CHECKING:
+    from weighbridge.packings import Found
+    from weighbridge.tensors.nodes import Node, QuantizedTensor
+
+_WEIGHT: Final = ".weight"
+# What the name of a tensor that is stored in parts may end in, and the parts' names then in its place.
+_ENDINGS: Final = (_WEIGHT, "_blocks", ".blocks")
+_CONVERT: Final = "convert it: wb convert SRC DST"
+# What a config says of modules by their names.
+_SETTINGS: Final = ("quantization", "quantization_config")
+
+
+def parts(model: Checkpoint, named: Mapping[str, Node], renamed: Iterable[Renamed]) -> dict[str, Node]:
+    """The stored tensors of logical ones under new names. UnsupportedError where a quantized one would have to be
+    decoded, or its parts have no form there."""
+    from weighbridge.packings import groups
+    from weighbridge.tensors.nodes import QuantizedTensor
+
+    stored = groups(model.stored, model.told)
+    found = {group.name: group for group in stored.values()}
+    old = {r.new: r.old for r in renamed}
+    out: dict[str, Node] = {}
+    for name, node in named.items():
+        origin = old.get(name, (name,))
+        group = found.get(origin[0]) if origin else None
+        if group is None:
+            out[name] = node
+        elif node is group.node:
+            out |= {_under(group, part, name): model.stored[part] for part in sorted(group.stored)}
+        elif isinstance(node, QuantizedTensor):
+            out |= _moved(name, node, group, model.stored)
+        else:
+            raise UnsupportedError(f"{name} would have to be decoded{_reason(node)}", hint=_CONVERT)
+    return out
+
+
+def _reason(node: Node) -> str:
+    from weighbridge.tensors.nodes import walk
+
+    why = next((reason for below in walk(node) if (reason := getattr(below, "reason", ""))), "")
+    return f": {why}" if why else ""
+
+
+def _under(group: Found, part: str, name: str) -> str:
+    """The name of a part of a group that has another name."""
+    if part.startswith(group.name):
+        return name + part.removeprefix(group.name)
+    ending = next((e for e in _ENDINGS if group.name.endswith(e)), "")
+    module = group.name.removesuffix(ending)
+    if not name.endswith(ending) or not part.startswith(module):
+        raise UnsupportedError(f"{part} has no name beside {name}", hint=_CONVERT)
+    return name.removesuffix(ending) + part.removeprefix(module)
+
+
+# ------------------------------------------------------------------------------------------------ moved
+
+
+def _moved(name: str, node: QuantizedTensor, group: Found, stored: Mapping[str, Node]) -> dict[str, Node]:
+    """The stored parts of a tensor whose rows were moved: its members, in the types and shapes of such parts."""
+    from weighbridge.packings import storage_axes as axes
+    from weighbridge.tensors.nodes import reshape, retyped
+
+    members = axes.members(node, group, {part: stored[part].spec for part in group.stored})
+    if members is None:
+        raise UnsupportedError(
+            f"{name} joins or parts tensors in {node.packing.name}, which aren't stored so", hint=_CONVERT
+        )
+    out = {}
+    for part, member in members.items():
+        spec = stored[part].spec
+        held = node.members[member]
+        matrix = reshape(held, (held.spec.elements // held.spec.shape[-1], held.spec.shape[-1]))
+        typed = retyped(matrix, spec.dtype, spec.shape[-1]) if held.spec.dtype is not spec.dtype else matrix
+        rows = typed.spec.rows * node.spec.shape[-2] // node.spec.rows
+        out[_under(group, part, name)] = reshape(typed, (*node.spec.shape[:-2], rows, typed.spec.shape[-1]))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ config
+
+
+def settings(model: Checkpoint, renamed: Iterable[Renamed]) -> tuple[Checkpoint, tuple[Change, ...], tuple[str, ...]]:
+    """The model with its config's settings by module under the modules' new names, what changes in it, and notes on
+    patterns that may name something else now."""
+    config = model.config if model.format != "gguf" else {}
+    held = {key: config[key] for key in _SETTINGS if isinstance(config.get(key), Mapping)}
+    modules = _Modules(renamed)
+    after = {key: modules.moved(said) for key, said in held.items()}
+    changes = tuple(Change(key, said, after[key]) for key, said in held.items() if said != after[key])
+    notes = tuple(f"{key}: {text!r} may fit other names now" for key in held for text in _patterns(held[key]))
+    return with_config(model, {**config, **after}, changes), changes, notes if changes or modules.new else ()
+
+
+def _patterns(said: Any) -> Iterator[str]:
+    """Regular expressions over names: llm-compressor's `re:...`, the keys of GPTQModel's `dynamic`."""
+    if isinstance(said, Mapping):
+        for key, value in said.items():
+            yield from value if key == "dynamic" and isinstance(value, Mapping) else _patterns(value)
+    elif isinstance(said, list | tuple):
+        for value in said:
+            yield from _patterns(value)
+    elif isinstance(said, str) and said.startswith("re:"):
+        yield said
+
+
+class _Modules:
+    """What modules are called now."""
+
+    def __init__(self, renamed: Iterable[Renamed]) -> None:
+        self.new: dict[str, dict[str, None]] = {}  # several, where a stack was parted
+        for one in renamed:
+            for old in one.old:
+                for before, after in _levels(old, one.new):
+                    self.new.setdefault(before, {})[after] = None
+
+    def moved(self, said: Any) -> Any:
+        """The same settings under new names; what isn't a module's name stays."""
+        if isinstance(said, Mapping):
+            return {name: self.moved(value) for key, value in said.items() for name in self.new.get(key, (key,))}
+        if isinstance(said, list | tuple):
+            found = (name for value in said for name in self._of_list(value))
+            return list(dict.fromkeys(found)) if all(isinstance(v, str) for v in said) else list(found)
+        return said
+
+    def _of_list(self, value: Any) -> Iterable[Any]:
+        return self.new.get(value, (value,)) if isinstance(value, str) else (self.moved(value),)
+
+
+def _levels(old: str, new: str) -> Iterator[tuple[str, str]]:
+    """The modules of a tensor's name and what they are called in its new one: its own, and those above as long as what
+    stands behind them is the same."""
+    before, after = _module(old), _module(new)
+    yield before, after
+    while before and after and before.rpartition(".")[2] == after.rpartition(".")[2]:
+        before, after = before.rpartition(".")[0], after.rpartition(".")[0]
+        if not before or not after:
+            return
+        yield before, after
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0] if "." in name else name

@@ -1,0 +1,217 @@
+"""Other names for a model's tensors: a prefix taken off or put on, a pattern replaced, another dialect's names.
+
+Another dialect's names come with its layout (experts stacked, rotary rows in another order): a name is half of what a
+dialect says of a tensor, and a tensor under a name that lies otherwise is a wrong one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from weighbridge.base.errors import UsageError
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.transform import packed_rename as packed
+from weighbridge.models.transform.base import Renamed, Transformed, with_entries, with_nodes
+
+if TYPE_CHECKING:
+    from weighbridge.models.arch.expand import Instance
+    from weighbridge.tensors.nodes import Node
+
+
+@dataclass(frozen=True)
+class Names:
+    """What shall become of names, in this order: prefixes that go, patterns (of `re`) and their replacements, a prefix
+    that comes, a dialect ("hf", "gguf", "mlx", "canonical" ...)."""
+
+    strip: tuple[str, ...] = ()
+    replace: tuple[tuple[str, str], ...] = ()
+    add: str = ""
+    dialect: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.plain or self.dialect)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a name alone tells the new one."""
+        return bool(self.strip or self.replace or self.add)
+
+
+class Wrapper(NamedTuple):
+    """A part of names that comes from how a model was trained and saved. `anywhere`: in the middle of names, too."""
+
+    part: str
+    origin: str
+    anywhere: bool = False
+
+
+# torch 2.13: nn/parallel/distributed.py, _dynamo/eval_frame.py (OptimizedModule), distributed/fsdp/_common_utils.py,
+# distributed/algorithms/_checkpoint/checkpoint_wrapper.py, ao/quantization; peft 0.18 peft_model.py; lightning 2.6
+# (fabric/wrappers.py); and the keys that training loops keep a model under.
+WRAPPERS: Final = (
+    Wrapper("_orig_mod.", "torch.compile", anywhere=True),
+    Wrapper("module.", "DataParallel, DistributedDataParallel, DeepSpeed"),
+    Wrapper("_fsdp_wrapped_module.", "FSDP", anywhere=True),
+    Wrapper("_checkpoint_wrapped_module.", "activation checkpointing", anywhere=True),
+    Wrapper("_forward_module.", "Lightning Fabric"),
+    Wrapper("base_model.model.", "PEFT"),
+    Wrapper("model_state_dict.", "a training loop's key"),
+    Wrapper("state_dict.", "a training loop's key"),
+    Wrapper("model_state.", "a training loop's key"),
+    Wrapper("net.", "a module that holds the model"),
+    Wrapper("backbone.", "a module that holds the model"),
+    Wrapper("student.", "distillation"),
+    Wrapper("language_model.", "a multimodal model's text part"),
+    Wrapper("model.", "a module that holds the model; transformers' own models have it too"),
+)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A prefix or part of names that somebody may want gone: whose it is, how many of the tensors have it, and the
+    options that take it away."""
+
+    part: str
+    origin: str
+    tensors: int
+    options: str
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """What is usual to change in a model's names."""
+
+    source: str
+    tensors: int
+    suggestions: tuple[Suggestion, ...]
+    schema: str = "weighbridge/suggestions/1"
+
+
+def suggestions(names: Iterable[str]) -> tuple[Suggestion, ...]:
+    """The usual prefixes and parts that are among these names, most common first."""
+    names = list(names)
+    found = (_suggested(wrapper, names) for wrapper in WRAPPERS)
+    return tuple(sorted((s for s in found if s.tensors), key=lambda s: -s.tensors))
+
+
+def _suggested(wrapper: Wrapper, names: list[str]) -> Suggestion:
+    part, inside = wrapper.part, f".{wrapper.part}"
+    in_front = sum(name.startswith(part) for name in names)
+    within = sum(inside in name for name in names) if wrapper.anywhere else 0
+    options = f"--strip-prefix {part}"
+    if within:
+        in_front = sum(name.startswith(part) or inside in name for name in names)
+        options = rf"--replace '(^|\.){re.escape(part)}' '\1'"
+    return Suggestion(part, wrapper.origin, in_front, options)
+
+
+def rename(model: Checkpoint, names: Names) -> Transformed:
+    """The model under other names. UsageError where nothing would change, or two names would be one."""
+    if not names:
+        raise UsageError("what shall be renamed?", hint=_hint(model))
+    done = Transformed(model)
+    if names.plain:
+        done = done.then(_renamed(model, names))
+    if names.dialect:
+        done = done.then(to_dialect(done.model, names.dialect))
+    return done
+
+
+def _hint(model: Checkpoint) -> str:
+    usual = suggestions(e.name for e in model.index)
+    known = "; ".join(f"{s.tensors:,} tensors have {s.part!r} ({s.origin}): {s.options}" for s in usual[:3])
+    return known or "say --strip-prefix, --add-prefix, --replace or --to-names"
+
+
+def _renamed(model: Checkpoint, names: Names) -> Transformed:
+    new = _Renamer(names)
+    pairs = [(e, new(e.name)) for e in model.index]
+    renamed = tuple(Renamed((e.name,), name) for e, name in pairs if e.name != name)
+    if not renamed:
+        raise UsageError("no tensor's name would change", hint=_hint(model))
+    if idle := [prefix for prefix, used in new.used.items() if not used]:
+        raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
+    if any(not name for _, name in pairs):
+        raise UsageError(f"{next(e.name for e, name in pairs if not name)!r} would be left without a name")
+    done, changed, notes = packed.settings(with_entries(model, pairs), renamed)
+    return Transformed(done, renamed, changed=changed, notes=notes)
+
+
+class _Renamer:
+    """A name's new one, and which of the rules were of use."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.used = dict.fromkeys((*names.strip, *(pattern for pattern, _ in names.replace)), False)
+        try:
+            self.patterns = [(re.compile(pattern), new) for pattern, new in names.replace]
+            for pattern, new in self.patterns:
+                pattern.sub(new, "")
+        except (re.error, IndexError) as error:
+            raise UsageError(
+                f"{error} in a --replace", hint="a pattern of Python's re, and what stands for it"
+            ) from None
+
+    def __call__(self, name: str) -> str:
+        for prefix in self.names.strip:
+            if name.startswith(prefix):
+                self.used[prefix] = True
+                name = name.removeprefix(prefix)
+        for pattern, new in self.patterns:
+            try:
+                name, count = pattern.subn(new, name)
+            except (re.error, IndexError) as error:
+                raise UsageError(f"{error} in --replace {pattern.pattern!r} {new!r}") from None
+            self.used[pattern.pattern] |= count > 0
+        return f"{self.names.add}{name}"
+
+
+# ------------------------------------------------------------------------------------------------ dialects
+
+
+def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
+    """The model's tensors under another dialect's names and as they lie there, quantized ones in their parts.
+    UnsupportedError where that is no matter of their rows."""
+    family, sizes = model.family, model.sizes
+    if dialect not in family.dialects:
+        raise UsageError(
+            f"the {family.name} family has no {dialect!r} names", hint=f"it has {', '.join(family.dialects)}"
+        )
+    if dialect == model.dialect:
+        raise UsageError(f"the tensors have {dialect} names already")
+    lost = family.holding(model.dialect, sizes, model.held, family.lost(dialect, sizes, model.roles))
+    nodes = family.save(dialect, sizes, model.roles)
+    renamed = tuple(_pairs(model, dialect, nodes))
+    stored = packed.parts(model, nodes, renamed)
+    notes = tuple(_notes(stored, renamed))
+    done, changed, told = packed.settings(with_nodes(model, stored), renamed)
+    return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *told))
+
+
+def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterator[Renamed]:
+    """Where each tensor comes from."""
+    family, sizes = model.family, model.sizes
+    places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
+    holder: dict[Instance, str] = {c.instance: n for n in model.held if n in places for c in places[n].cells}
+    after = family.expansion(dialect, sizes).places
+    for name in nodes:
+        old = dict.fromkeys(holder[c.instance] for c in after[name].cells if c.instance in holder)
+        if tuple(old) != (name,):
+            yield Renamed(tuple(old), name)
+
+
+def _notes(nodes: Mapping[str, Any], renamed: Iterable[Renamed]) -> Iterator[str]:
+    from weighbridge.tensors.nodes import Bitcast, Concat, Gather, Slice, Stored, Strided, Transpose, walk
+
+    old = {r.new: r.old for r in renamed}
+    copied = [n for n, node in nodes.items() if isinstance(node, Stored) and len(old.get(n, (n,))) == 1]
+    moved = [n for n in nodes if n not in copied]
+    if moved:
+        yield f"{len(moved):,} tensors lie otherwise under these names: joined, cut, or their rows in another order"
+    moves = (Concat, Gather, Bitcast, Slice, Stored, Strided, Transpose)
+    computed = [n for n, node in nodes.items() if not all(isinstance(b, moves) for b in walk(node))]
+    if computed:
+        yield f"{len(computed):,} of them are other numbers there, first {computed[0]}"

@@ -1,0 +1,78 @@
+"""What codes ggml's simple blocks, the target of every exact move from another integer scheme, have room for.
+Source: ggml/src/ggml-common.h, ggml-quants.c (b11549).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from weighbridge.base.dtypes import BY_NAME, F16, Q4_0, Q4_1, Q8_0, DType
+from weighbridge.tensors import kernels
+from weighbridge.tensors.nodes import cast
+from weighbridge.tensors.nodes.base import Bytes, Node
+
+Q5_0: Final = BY_NAME["Q5_0"]
+Q5_1: Final = BY_NAME["Q5_1"]
+Q1_0: Final = BY_NAME["Q1_0"]
+Q2_0: Final = BY_NAME["Q2_0"]
+
+
+class CodeRange(NamedTuple):
+    """What fits a block type: value = d * code + m with a minimum, d * code without; codes from `low` to `high`."""
+
+    low: int
+    high: int
+    minimum: bool
+
+
+#: Block types by what they hold, smallest first.
+ROOM: Final[Mapping[DType, CodeRange]] = MappingProxyType(
+    {
+        Q2_0: CodeRange(-1, 2, False),
+        Q4_0: CodeRange(-8, 7, False),
+        Q4_1: CodeRange(0, 15, True),
+        Q5_0: CodeRange(-16, 15, False),
+        Q5_1: CodeRange(0, 31, True),
+        Q8_0: CodeRange(-128, 127, False),
+    }
+)
+
+
+def fitting(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]:
+    """The types with room for codes from `low` to `high` in groups of `group`, which are whole blocks."""
+    return tuple(
+        d for d, r in ROOM.items() if r.minimum is minimum and r.low <= low and high <= r.high and not group % d.block
+    )
+
+
+def of_stream(dtype: DType, d: Bytes, group: int, codes: Bytes, out: Bytes) -> None:
+    """Blocks of Q1_0 or Q2_0, whose codes are a stream already: d, an f16 for each `group`, and 16 bytes of it."""
+    rows = out.reshape(-1, dtype.size)
+    rows[:, :2] = np.repeat(d.reshape(-1, 2), group // dtype.block, axis=0)
+    rows[:, 2:] = codes.reshape(len(rows), -1)
+
+
+def halves(dtype: DType, part: Bytes) -> Bytes:
+    """Parameters as the bytes of f16."""
+    if dtype is F16:
+        return part
+    found = np.empty(len(part) // dtype.size * 2, np.uint8)
+    kernels.cast(dtype, F16, part, found)
+    return found
+
+
+def fits_f16(node: Node) -> bool:
+    """True where an f16 holds every value of a small tensor (scales, biases)."""
+    if node.spec.dtype is F16:
+        return True
+    there_and_back = cast(cast(node, F16), node.spec.dtype)
+    step = max(1, (8 << 20) // max(node.spec.row_bytes, 1))
+    return all(
+        np.array_equal(node.read(lo, hi), there_and_back.read(lo, hi))
+        for lo in range(0, node.spec.rows, step)
+        for hi in (min(lo + step, node.spec.rows),)
+    )

@@ -1,0 +1,105 @@
+"""Integer codes with an integer zero point: value = (code - zero) * scale, scale and zero shared by a group of columns.
+
+This is what GPTQ, AWQ, compressed-tensors and the int8 schemes store, once their words are unpacked and lie as rows of
+outputs. (code - zero) is exact in f32, so a value has one rounding; the libraries compute in f16 or bf16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.spec import Spec
+from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.tensors import kernels
+from weighbridge.tensors.nodes.base import Bytes, Node
+
+
+@dataclass(frozen=True)
+class IntQuant:
+    """The parameters of one tensor. Members:
+
+        codes    the row's codes, a little-endian stream of `bits` bits each (8: a byte each, any type of one byte)
+        scales   [rows, groups] of `scale_dtype`
+        zeros    U8 [rows, groups], where `zero` is None; `shift` is added to them, modulo 2 ** `width`
+        g_idx    I32 [columns], where `ordered`: the group of each column
+
+    `width`: bits that the codes have, whatever they are stored in. `signed`: bytes are two's complement; `zero` is
+    meant for them with 128 added.
+    """
+
+    name: str
+    bits: int
+    width: int
+    group: int
+    scale_dtype: DType
+    zero: int | None
+    shift: int = 0
+    ordered: bool = False
+    signed: bool = False
+
+    @property
+    def row_map(self) -> Mapping[str, int]:
+        own = {"codes": 1, "scales": 1} | ({"zeros": 1} if self.zero is None else {})
+        return MappingProxyType(own | ({"g_idx": 0} if self.ordered else {}))
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        codes, zeros = self.codes(parts), self.zeros(parts)
+        if not self.ordered:
+            kernels.affine_decode(self.bits, self.group, self.scale_dtype, codes, parts["scales"], zeros, True, out)
+            return
+        if self.bits != 8:
+            codes = kernels.unpack_codes(self.bits, codes)
+        scales = kernels.widened(self.scale_dtype, parts["scales"])
+        kernels.ordered_decode(codes, scales, zeros, parts["g_idx"].view(np.int32), out)
+
+    def codes(self, parts: Mapping[str, Bytes]) -> Bytes:
+        """As stored; signed ones with 128 added."""
+        return parts["codes"] ^ np.uint8(128) if self.signed else parts["codes"]
+
+    def zeros(self, parts: Mapping[str, Bytes]) -> Bytes:
+        """The zero point of each group, a byte each."""
+        if self.zero is not None:
+            return np.full(parts["scales"].nbytes // self.scale_dtype.size, self.zero, np.uint8)
+        if not self.shift:
+            return parts["zeros"]
+        return (parts["zeros"] + np.uint8(self.shift)) & np.uint8((1 << self.width) - 1)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return ("scales",)
+
+    @property
+    def blocks(self) -> tuple[DType, ...]:
+        """By the range of code - zero: with a zero of its own a group may need almost twice the codes."""
+        if self.ordered:
+            return ()
+        top = (1 << self.width) - 1
+        if self.zero is None:
+            return blocks.fitting(-top, top, False, self.group)
+        return blocks.fitting(-self.zero, top - self.zero, False, self.group)
+
+    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
+        return "" if blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
+
+    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
+        scales = blocks.halves(self.scale_dtype, parts["scales"])
+        if dtype is blocks.Q2_0:
+            blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
+            return
+        zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # and codes as they are: differences are modulo 256
+        kernels.join_blocks(dtype, self.bits, self.group, parts["codes"], scales, zeros, out)
+
+    def _around_one(self, parts: Mapping[str, Bytes]) -> Bytes:
+        """Codes of two bits of which 1 means zero, as a stream."""
+        codes = self.codes(parts)
+        if (self.bits, self.zero) == (2, 1):
+            return codes
+        if self.bits != 8:
+            codes = kernels.unpack_codes(self.bits, codes)
+        return kernels.pack_codes(2, codes + np.uint8(1) - np.repeat(self.zeros(parts), self.group))

@@ -1,0 +1,1 @@
+"""Recognising and unpacking packed tensors, one file a scheme."""

@@ -1,0 +1,1 @@
+"""Packing and quantizing logical tensors into stored ones."""

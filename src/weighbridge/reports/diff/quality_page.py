@@ -1,0 +1,142 @@
+"""A quality report as a picture and as a page, drawn here: neither needs a library.
+
+The picture has two parts: every tensor by its bits and its error (log scale), and the bytes of each type.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from html import escape
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.errors import UsageError
+from weighbridge.reports.diff.quality import Quality, Report
+
+_WIDE, _HIGH, _LEFT, _TOP = 720, 300, 70, 40
+_COLORS: Final = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac", "#eeca3b")
+
+
+def render(report: Report, path: PurePath, title: str) -> bytes:
+    """The report in the form that the file's suffix names."""
+    return form_of(path)(report, title).encode()
+
+
+def form_of(path: PurePath) -> Callable[[Report, str], str]:
+    """How a file of that suffix is written. UsageError where none is."""
+    form = _FORMS.get(path.suffix.lower())
+    if form is None:
+        hint = f"one of {', '.join(_FORMS)}" + ("; most programs turn an SVG into one" if path.suffix == ".png" else "")
+        raise UsageError(f"a report can't be written as {path.suffix or path.name!r}", hint=hint)
+    return form
+
+
+def _json(report: Report, title: str) -> str:
+    return json.dumps(report.describe(), indent=1) + "\n"
+
+
+def svg(report: Report, title: str) -> str:
+    """The picture."""
+    colors = {name: _COLORS[i % len(_COLORS)] for i, name in enumerate(report.types)}
+    bars = _bars(report, colors)
+    height = _TOP + _HIGH + 70 + 22 * len(report.types) + 20
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDE + 30} {height}" '
+        f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
+        f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>\n'
+        + "\n".join([*_axes(report), *_dots(report, colors), *bars])
+        + "\n</svg>\n"
+    )
+
+
+def _decades(report: Report) -> tuple[int, int]:
+    """Powers of ten that hold every error above 0."""
+    errors = [q.nmse for q in report.tensors if q.nmse > 0] or [1.0]
+    low, high = math.floor(math.log10(min(errors))), math.ceil(math.log10(max(errors)))
+    return low, max(high, low + 1)
+
+
+def _x(report: Report, bits: float) -> float:
+    most = max((q.bits for q in report.tensors), default=16)
+    return _LEFT + _WIDE * bits / (most * 1.05)
+
+
+def _y(report: Report, error: float) -> float:
+    low, high = _decades(report)
+    at = math.log10(error) if error > 0 else low
+    return _TOP + _HIGH * (high - at) / (high - low)
+
+
+def _axes(report: Report) -> Iterable[str]:
+    low, high = _decades(report)
+    for power in range(low, high + 1):
+        y = _y(report, 10.0**power)
+        yield f'<line x1="{_LEFT}" x2="{_LEFT + _WIDE}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">1e{power}</text>'
+    yield f'<text x="16" y="{_TOP + _HIGH / 2}" transform="rotate(-90 16 {_TOP + _HIGH / 2})">NMSE</text>'
+    for bits in sorted({q.bits for q in report.tensors}):
+        yield f'<text x="{_x(report, bits):.1f}" y="{_TOP + _HIGH + 16}" text-anchor="middle">{bits:g}</text>'
+    yield f'<text x="{_LEFT + _WIDE / 2}" y="{_TOP + _HIGH + 34}" text-anchor="middle">bits per weight</text>'
+
+
+def _dots(report: Report, colors: dict[str, str]) -> Iterable[str]:
+    for q in report.tensors:
+        radius = 3 + min(7.0, math.sqrt(q.bytes) / 2000)
+        yield (
+            f'<circle cx="{_x(report, q.bits):.1f}" cy="{_y(report, q.nmse):.1f}" r="{radius:.1f}" '
+            f'fill="{colors[q.type]}" fill-opacity="0.6"><title>{escape(q.name)} {q.type} {q.nmse:.3g}</title></circle>'
+        )
+
+
+def _bars(report: Report, colors: dict[str, str]) -> list[str]:
+    top, most = _TOP + _HIGH + 60, max(report.types.values(), default=1) or 1
+    lines = []
+    for i, (name, size) in enumerate(report.types.items()):
+        y, width = top + 22 * i, (_WIDE - 120) * size / most
+        lines.append(f'<text x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{name}</text>')
+        lines.append(f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="16" fill="{colors[name]}"/>')
+        lines.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 12}">{size / 1e6:,.1f} MB</text>')
+    return lines
+
+
+_STYLE: Final = (
+    "<style>body{font-family:sans-serif;margin:2em;max-width:72em}td,th{padding:2px 8px;text-align:left}"
+    ".worst{background:#fde9e7}</style>"
+)
+_HEADS: Final = ("tensor", "shape", "from", "to", "bytes", "NMSE", "weighted", "max error", "cosine")
+
+
+def cells(q: Quality) -> tuple[str, ...]:
+    """A tensor's row as text."""
+    weighted = "" if q.weighted is None else f"{q.weighted:.3g}"
+    shape = " x ".join(map(str, q.shape))
+    errors = f"{q.nmse:.3g}", weighted, f"{q.max_error:.3g}", f"{q.cosine:.6f}"
+    return q.name, shape, q.source, q.type, f"{q.bytes:,}", *errors
+
+
+def _tr(q: Quality, marked: bool) -> str:
+    return f"<tr{' class=worst' * marked}>" + "".join(f"<td>{escape(c)}</td>" for c in cells(q)) + "</tr>"
+
+
+def _html(report: Report, title: str) -> str:
+    worst = {q.name for q in report.worst}
+    head = "".join(f"<th>{name}</th>" for name in _HEADS)
+    rows = "\n".join(
+        f"<tr{' class=worst' if q.name in worst else ''}>"
+        + "".join(f"<td>{escape(c)}</td>" for c in cells(q))
+        + "</tr>"
+        for q in report.tensors
+    )
+    weighted = "" if report.weighted is None else f", weighted by the importance matrix {report.weighted:.3g}"
+    told = f"NMSE {report.nmse:.3g}{weighted}, largest error {report.max_error:.3g}, cosine {report.cosine:.6f}"
+    return (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n{_STYLE}\n'
+        f"<h1>{escape(title)}</h1>\n<p>{told}, {report.bytes:,} bytes. The worst {len(worst)} are marked.</p>\n"
+        f"{svg(report, title)}\n<table><tr>{head}</tr>\n{rows}\n</table></html>\n"
+    )
+
+
+_FORMS: Final = MappingProxyType[str, Callable[[Report, str], str]]({".json": _json, ".html": _html, ".svg": svg})

@@ -1,0 +1,252 @@
+"""Two models tensor by tensor, whatever they lie in: names, then bytes, then values after decoding.
+
+    diff("a/", "b.gguf") -> Diff
+
+Where the names differ but both families are known, both are read under canonical names, so that a Hugging Face folder,
+a GGUF and an MLX folder of one model compare. Values are compared in F32, in slabs; nothing is held whole.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from weighbridge.base.dtypes import F32, Kind
+from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+SCHEMA: Final = "weighbridge/diff/1"
+Progress = Callable[[int, int, str], None]
+Names = Literal["auto", "stored", "logical", "canonical"]
+_SLAB: Final = 1 << 20  # elements compared at a time
+#: What happened to a tensor, in the order of the report: what needs eyes first.
+KINDS: Final = ("only in a", "only in b", "shape", "values", "type", "equal")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One tensor. `kind`: one of KINDS ("type": another number type, the same values). The measures are of values in
+    F32 (NaN beside NaN is equal; a NaN or Inf on one side alone counts in `broken`): the largest difference, the mean
+    squared difference over the mean square of a (NMSE), the cosine of the angle between both."""
+
+    name: str
+    kind: str
+    a: str = ""
+    b: str = ""
+    max_abs: float | None = None
+    nmse: float | None = None
+    cosine: float | None = None
+    broken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """`names`: under which both were read. `tensors` holds all but the equal ones, worst first; `counts` is over
+    all."""
+
+    a: str
+    b: str
+    names: str
+    counts: Mapping[str, int]
+    tensors: tuple[Change, ...]
+    metadata: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    schema: str = field(default=SCHEMA)
+
+    @property
+    def same(self) -> bool:
+        """No tensor is missing, misshapen or of other values."""
+        return not any(self.counts.get(kind) for kind in KINDS[:4])
+
+    def _repr_html_(self) -> str:
+        from weighbridge.reports.diff.html import page
+
+        return page(self)
+
+
+def diff(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    names: Names = "auto",
+    tolerance: float = 0.0,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Diff:
+    """What differs between the models at `a` and `b`. Tensors whose largest difference is at most `tolerance` count as
+    equal. UsageError where `names` can't be had of both."""
+    if names not in ("auto", "stored", "logical", "canonical"):
+        raise UsageError(f"no names are called {names!r}", hint="auto, stored, logical, canonical")
+    with open_checkpoint(os.fspath(a)) as one, open_checkpoint(os.fspath(b)) as other:
+        called, left, right, notes = _views(one, other, names)
+        found = _compared(left, right, tolerance, jobs, progress)
+        counts = {kind: sum(c.kind == kind for c in found) for kind in KINDS}
+        ranked = sorted((c for c in found if c.kind != "equal"), key=_rank)
+        return Diff(str(a), str(b), called, counts, tuple(ranked), _metadata(one, other), notes)
+
+
+def _rank(change: Change) -> tuple[int, float, str]:
+    worst = change.nmse if change.nmse is not None and not math.isnan(change.nmse) else math.inf
+    return KINDS.index(change.kind), -worst, change.name
+
+
+_View = Mapping[str, "Node"]
+
+
+def _views(a: Checkpoint, b: Checkpoint, names: Names) -> tuple[str, _View, _View, tuple[str, ...]]:
+    """Both models under the same names."""
+    if names in ("stored", "logical"):
+        return names, getattr(a, names), getattr(b, names), ()
+    if names == "auto" and set(a.logical) == set(b.logical):
+        return "logical", a.logical, b.logical, ()
+    try:
+        return "canonical", *_canonical(a, b)
+    except WeighbridgeError as error:
+        if names == "canonical":
+            raise
+        why = f"compared by the names they have: {error.message}"
+        return "logical", a.logical, b.logical, (why,)
+
+
+def _canonical(a: Checkpoint, b: Checkpoint) -> tuple[_View, _View, tuple[str, ...]]:
+    """Both models under our names; a folder that is held against a GGUF with the numbers in its weights that are in
+    the GGUF's."""
+    if (a.format == "gguf") == (b.format == "gguf") or not a.family.folded:
+        return a.canonical, b.canonical, ()
+    left, right = (m.canonical if m.format == "gguf" else m.folded for m in (a, b))
+    return left, right, ("the multipliers of config.json are taken into the weights, where a GGUF has them",)
+
+
+def _compared(a: _View, b: _View, tolerance: float, jobs: int | None, progress: Progress | None) -> list[Change]:
+    found = [Change(name, "only in a", a=_described(a[name])) for name in a if name not in b]
+    found += [Change(name, "only in b", b=_described(b[name])) for name in b if name not in a]
+    both = [name for name in a if name in b]
+    total, done = sum(a[name].spec.nbytes for name in both), 0
+    with ThreadPoolExecutor(jobs or min(os.cpu_count() or 1, 8)) as pool:
+        for name, change in zip(both, pool.map(lambda n: _pair(n, a[n], b[n], tolerance), both), strict=True):
+            found.append(change)
+            done += a[name].spec.nbytes
+            if progress is not None:
+                progress(done, total, name)
+    return found
+
+
+def _described(node: Node) -> str:
+    packing = getattr(node, "packing", None)
+    kind = packing.name if packing is not None else node.spec.dtype.name
+    return f"{kind}[{', '.join(map(str, node.spec.shape))}]"
+
+
+def _pair(name: str, a: Node, b: Node, tolerance: float) -> Change:
+    one, other = _described(a), _described(b)
+    if a.spec.shape != b.spec.shape:
+        return Change(name, "shape", one, other)
+    if _same_bytes(a, b):
+        return Change(name, "equal", one, other)
+    sums = _Sums()
+    for x, y in _slabs(a, b):
+        sums.add(x, y)
+    kind = "type" if one != other else "equal"
+    if sums.largest > tolerance or sums.broken:
+        kind = "values"
+    return Change(name, kind, one, other, sums.largest, sums.nmse, sums.cosine, sums.broken)
+
+
+def _same_bytes(a: Node, b: Node) -> bool:
+    """Equal without decoding: the same type, byte for byte; of packed ones every member. Also where NaN has a
+    payload."""
+    from weighbridge.tensors.nodes import QuantizedTensor
+
+    if isinstance(a, QuantizedTensor) and isinstance(b, QuantizedTensor):
+        return a.packing == b.packing and all(_same_bytes(a.members[m], b.members[m]) for m in a.members)
+    if isinstance(a, QuantizedTensor) or isinstance(b, QuantizedTensor) or a.spec != b.spec:
+        return False
+    step = max(1, (4 * _SLAB) // max(a.spec.row_bytes, 1))
+    return all(
+        a.read(lo, min(lo + step, a.spec.rows)).tobytes() == b.read(lo, min(lo + step, b.spec.rows)).tobytes()
+        for lo in range(0, a.spec.rows, step)
+    )
+
+
+def _slabs(a: Node, b: Node) -> Iterator[tuple[Any, Any]]:
+    """Runs of rows of both, as F32 (integers as F64: an I64 has values that F32 rounds)."""
+    import numpy as np
+
+    one, other = _floats(a), _floats(b)
+    step = max(1, _SLAB // max(one.spec.row_atoms, 1))
+    for lo in range(0, one.spec.rows, step):
+        hi = min(lo + step, one.spec.rows)
+        x, y = (_numbers(node, node.read(lo, hi)).astype(np.float64) for node in (one, other))
+        yield x, y
+
+
+def _floats(node: Node) -> Node:
+    from weighbridge.tensors import kernels
+    from weighbridge.tensors.nodes import QuantizedTensor, cast
+
+    plain = (
+        isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK or kernels.casts(node.spec.dtype, F32)
+    )
+    return cast(node, F32) if plain else node
+
+
+def _numbers(node: Node, data: Any) -> Any:
+    import numpy as np
+
+    if node.spec.dtype.numpy is None or node.spec.dtype.kind is Kind.COMPLEX:
+        raise UnsupportedError(f"{node.spec.dtype} has no values to compare")
+    return data.view(np.dtype(node.spec.dtype.numpy))
+
+
+class _Sums:
+    """The measures of two tensors, slab by slab."""
+
+    def __init__(self) -> None:
+        self.largest = self.error = self.a = self.b = self.both = 0.0
+        self.broken = 0
+
+    def add(self, a: Any, b: Any) -> None:
+        import numpy as np
+
+        fine = np.isfinite(a) & np.isfinite(b)
+        if not fine.all():
+            alike = (a == b) | (np.isnan(a) & np.isnan(b))
+            self.broken += int((~fine & ~alike).sum())
+            a, b = np.where(fine, a, 0), np.where(fine, b, 0)
+        difference = a - b
+        self.largest = max(self.largest, float(np.abs(difference).max(initial=0)))
+        self.error += float(difference @ difference)
+        self.a, self.b, self.both = self.a + float(a @ a), self.b + float(b @ b), self.both + float(a @ b)
+
+    @property
+    def nmse(self) -> float:
+        return self.error / self.a if self.a else (0.0 if not self.error else math.inf)
+
+    @property
+    def cosine(self) -> float:
+        size = math.sqrt(self.a) * math.sqrt(self.b)
+        return min(1.0, self.both / size) if size else (1.0 if self.a == self.b else 0.0)
+
+
+def _metadata(a: Checkpoint, b: Checkpoint) -> tuple[tuple[str, str, str], ...]:
+    """Keys whose values differ, where both are of one format: (key, in a, in b), long values shortened."""
+    if a.format != b.format:
+        return ()
+    one, other = dict(a.metadata), dict(b.metadata)
+    if a.format != "gguf":
+        one |= {f"config.json: {k}": v for k, v in a.config.items()}
+        other |= {f"config.json: {k}": v for k, v in b.config.items()}
+    keys = sorted(k for k in {*one, *other} if one.get(k) != other.get(k))
+    return tuple((k, _short(one.get(k)), _short(other.get(k))) for k in keys)
+
+
+def _short(value: Any) -> str:
+    text = "" if value is None else str(getattr(value, "value", value))
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text):,} characters)"

@@ -1,0 +1,1 @@
+"""What is inside a file or a model."""

@@ -1,0 +1,268 @@
+"""What a model says of itself: architecture, sizes, tokenizer, chat template, quantization. From a GGUF's keys or from
+the JSON files of a folder; the same words for both. Reads no tensor and imports no numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeGuard
+
+import msgspec
+
+from weighbridge.base.limits import MIB, TOKENIZER_JSON
+from weighbridge.reports import sidecars as beside
+
+# llama.h b11549 `llama_ftype` (general.file_type); bit 1024 = guessed.
+FILE_TYPES: Final = MappingProxyType(
+    {
+        0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
+        12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
+        20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M",
+        28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE",
+        39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """`kind`: BPE, WordPiece, Unigram, SentencePiece ...; `pre`: the name of a GGUF's pre-tokenizer."""
+
+    kind: str
+    vocab_size: int | None = None
+    pre: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How weights are packed. `method`: mlx-affine, gptq, awq, fp8, bitsandbytes, mxfp4, ggml ..."""
+
+    method: str
+    bits: float | None = None
+    group_size: int | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """None where the files don't say."""
+
+    architecture: str | None = None
+    family: str | None = None
+    name: str | None = None
+    kind: str | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    experts: int | None = None
+    context_length: int | None = None
+    vocab_size: int | None = None
+    tokenizer: Tokenizer | None = None
+    chat_template: int | None = None  # its length in characters
+    quantization: Quantization | None = None
+
+
+# ---- GGUF ----
+
+
+def of_gguf(metadata: Mapping[str, Any]) -> Model:
+    """What a GGUF's keys say."""
+    arch = _text(metadata.get("general.architecture"))
+
+    def number(key: str) -> int | None:
+        return _largest(metadata.get(f"{arch}.{key}"))
+
+    template = metadata.get("tokenizer.chat_template")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    return Model(
+        architecture=arch,
+        family=arch,
+        name=_text(metadata.get("general.name")),
+        kind=_text(metadata.get("general.type")),
+        layers=number("block_count"),
+        hidden_size=number("embedding_length"),
+        heads=number("attention.head_count"),
+        kv_heads=number("attention.head_count_kv"),
+        experts=number("expert_count"),
+        context_length=number("context_length"),
+        vocab_size=number("vocab_size") or (len(tokens) if _is_list(tokens) else None),
+        tokenizer=_gguf_tokenizer(metadata, tokens),
+        chat_template=len(template) if isinstance(template, str) else None,
+        quantization=_file_type(metadata.get("general.file_type")),
+    )
+
+
+def _gguf_tokenizer(metadata: Mapping[str, Any], tokens: Any) -> Tokenizer | None:
+    kind = _text(metadata.get("tokenizer.ggml.model"))
+    # llama-vocab.cpp: what tokenizer.ggml.model stands for
+    words = {
+        "llama": "SentencePiece",
+        "gpt2": "BPE",
+        "bert": "WordPiece",
+        "t5": "Unigram",
+        "gemma4": "BPE",
+        "none": "none",
+        "rwkv": "RWKV",
+    }
+    if kind is None:
+        return None
+    size = len(tokens) if _is_list(tokens) else None
+    return Tokenizer(words.get(kind, kind), size, _text(metadata.get("tokenizer.ggml.pre")), "tokenizer.ggml.*")
+
+
+def _file_type(number: Any) -> Quantization | None:
+    if not isinstance(number, int):
+        return None
+    name = FILE_TYPES.get(number & ~1024, f"file type {number}")
+    return Quantization("ggml", words=name + (" (guessed)" if number & 1024 else ""))
+
+
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _largest(value: Any) -> int | None:
+    """A number, or the largest of one a layer."""
+    if _is_list(value):
+        numbers = [v for v in list(value)[:4096] if isinstance(v, int)]
+        return max(numbers, default=None)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# ---- folders ----
+
+# What config.json calls a fact: the first key that is there wins (GPT-2, T5, BERT, Llama spellings; params.json last).
+_CONFIG_KEYS: Final = MappingProxyType(
+    {
+        "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+        "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
+        "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+        "kv_heads": ("num_key_value_heads", "n_kv_heads", "num_kv_heads"),
+        "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+        "context_length": ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"),
+        "vocab_size": ("vocab_size",),
+    }
+)
+
+
+def of_folder(folder: Path, config: dict[str, Any] | None = None) -> Model:
+    """What config.json, the tokenizer's files and the chat template say."""
+    config = beside.json(folder / "config.json") or beside.json(folder / "params.json") if config is None else config
+    text = beside.text_of(config)
+    numbers: dict[str, Any] = {
+        f: next((n for k in keys if (n := _largest(text.get(k))) is not None), None) for f, keys in _CONFIG_KEYS.items()
+    }
+    named = config.get("architectures")
+    return Model(
+        architecture=_text(named[0]) if _is_list(named) and named else _text(config.get("_class_name")),
+        family=_text(config.get("model_type")),
+        name=_text(config.get("_name_or_path")),
+        tokenizer=_folder_tokenizer(folder),
+        chat_template=_template(folder),
+        quantization=quantization(config),
+        **numbers,
+    )  # fmt: skip
+
+
+class _TokenizerModel(msgspec.Struct):
+    type: str | None = None
+    vocab: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Added(msgspec.Struct):
+    id: int
+
+
+class _TokenizerFile(msgspec.Struct):
+    model: _TokenizerModel
+    added_tokens: tuple[_Added, ...] | None = None
+
+
+_COUNTED: Final = 16 * MIB
+# Files that are a tokenizer, when there is no tokenizer.json.
+_TOKENIZERS: Final = (
+    ("tokenizer.model", "SentencePiece"), ("spiece.model", "SentencePiece"),
+    ("sentencepiece.bpe.model", "SentencePiece"), ("tekken.json", "Tekken"), ("vocab.txt", "WordPiece"),
+    ("merges.txt", "BPE"), ("qwen.tiktoken", "tiktoken"), ("tiktoken.model", "tiktoken"),
+    ("tokenizer.model.v3", "SentencePiece"),
+)  # fmt: skip
+
+
+def _folder_tokenizer(folder: Path) -> Tokenizer | None:
+    data = beside.read(folder / "tokenizer.json", TOKENIZER_JSON)
+    if data is not None:
+        return _tokenizer_json(data)
+    found = next(((name, kind) for name, kind in _TOKENIZERS if (folder / name).is_file()), None)
+    return Tokenizer(found[1], source=found[0]) if found else None
+
+
+def _tokenizer_json(data: bytes) -> Tokenizer | None:
+    try:
+        file = msgspec.json.decode(data, type=_TokenizerFile)
+        model = file.model
+        vocab = msgspec.json.decode(model.vocab) if len(data) <= _COUNTED else None
+    except (ValueError, RecursionError):
+        return Tokenizer("unreadable", source="tokenizer.json")
+    size = None
+    if isinstance(vocab, dict | list):  # those that are added are counted too, as ids are: from 0, without a hole
+        size = max(len(vocab), *(token.id + 1 for token in file.added_tokens or ()), 0)
+    return Tokenizer(model.type or "BPE", size, source="tokenizer.json")  # old files have no type: BPE
+
+
+def _template(folder: Path) -> int | None:
+    """The length of the chat template: its own file (since transformers 4.44), else inside tokenizer_config.json."""
+    data = beside.read(folder / "chat_template.jinja")
+    if data is not None:
+        return len(data.decode("utf-8", "replace"))
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        template = beside.json(folder / name).get("chat_template")
+        if isinstance(template, list):  # several named ones
+            template = "".join(str(t.get("template", "")) for t in template if isinstance(t, dict))
+        if isinstance(template, str):
+            return len(template)
+    return None
+
+
+# ---- quantization ----
+
+
+def quantization(config: Mapping[str, Any]) -> Quantization | None:
+    """What a config says of packing. MLX writes `quantization` (and a copy without `quant_method`)."""
+    mlx = config.get("quantization")
+    if isinstance(mlx, Mapping) and "bits" in mlx:
+        mode = mlx.get("mode", "affine")
+        return _described(f"mlx-{mode}", mlx.get("bits"), mlx.get("group_size"))
+    told = config.get("quantization_config")
+    if not isinstance(told, Mapping):
+        return None
+    method = str(told.get("quant_method") or told.get("quant_algo") or ("mlx-affine" if "bits" in told else "unknown"))
+    bits = told.get("bits") or told.get("w_bit") or _bits_of(method, told)
+    group = told.get("group_size") or told.get("q_group_size") or told.get("weight_block_size")
+    return _described(method, bits, group, _text(told.get("format")) or _text(told.get("checkpoint_format")))
+
+
+def _bits_of(method: str, told: Mapping[str, Any]) -> int | None:
+    if method == "bitsandbytes":
+        return 4 if told.get("load_in_4bit") else 8
+    groups = told.get("config_groups")
+    if isinstance(groups, Mapping):
+        weights = (g.get("weights") for g in groups.values() if isinstance(g, Mapping))
+        bits = (w.get("num_bits") for w in weights if isinstance(w, Mapping))
+        return next((n for n in bits if isinstance(n, int)), None)
+    return {"fp8": 8, "mxfp4": 4, "FP8": 8, "NVFP4": 4, "fbgemm_fp8": 8}.get(method)
+
+
+def _described(method: str, bits: Any, group: Any, form: str | None = None) -> Quantization:
+    bits = bits if isinstance(bits, int | float) and not isinstance(bits, bool) else None
+    size = group if isinstance(group, int) else None
+    said = [method] + ([f"{bits:g} bit"] if bits else []) + ([f"groups of {group}"] if group and group != -1 else [])
+    return Quantization(method, bits, size, ", ".join(said + ([form] if form else [])))

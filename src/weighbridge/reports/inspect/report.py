@@ -1,0 +1,272 @@
+"""What is inside a file, a folder, a sharded set: a summary, the tensors, the metadata. Reads headers and small files
+only, and never loads numpy: `wb inspect` answers before a larger import would be done.
+
+    inspect(path, filters=["size>1MB"], sort="size:desc", limit=20) -> Report
+    inspect("model.gguf::token_embd.weight")                        -> a Report of that tensor alone
+
+The JSON form of a report is documented in docs/schema.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from weighbridge.base import gc_pause as garbage
+from weighbridge.base.dtypes import BY_NAME, OLD, Kind
+from weighbridge.containers.base import Entry, Finding, Index
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.tensor_parallel.rank_files import Ranks, opened
+from weighbridge.reports import tensor_path as target
+from weighbridge.reports.inspect import model_info as facts
+from weighbridge.reports.inspect import parameter_count as counting
+from weighbridge.reports.inspect.model_info import Model, Quantization
+from weighbridge.reports.inspect.schemes import Scheme, schemes
+from weighbridge.reports.select import Selection, named, select
+
+SCHEMA: Final = "weighbridge/inspect/1"
+
+# Arrays of metadata are shown by their first elements: a vocabulary is no summary.
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file with tensors. `nbytes`: its size; `data_start`: where tensor data begins."""
+
+    path: str
+    nbytes: int
+    tensors: int
+    data_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One stored tensor. `parameters`: logical ones (0 for scales and other companions of a packed weight, whose
+    scheme is `packing`). `offset`: its first byte in its file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    parameters: int
+    nbytes: int
+    file: str
+    offset: int
+    packing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DTypeRow:
+    """All tensors of one stored type."""
+
+    dtype: str
+    tensors: int
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`tensors` holds the rows that pass the selection, `selected` is their number before `limit`; all sums are over
+    the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is. `schemes`: of
+    a quantized model, what its matrices lie in. `ranks`: of a tensor-parallel set, or one of its files, what it is; a
+    folder's tensors are then those of the whole model."""
+
+    path: str
+    format: str
+    version: int | None
+    byte_order: str
+    alignment: int
+    nbytes: int
+    tensor_nbytes: int
+    tensor_count: int
+    parameters: int
+    bits_per_weight: float | None
+    model: Model
+    files: tuple[File, ...]
+    dtypes: tuple[DTypeRow, ...]
+    tensors: tuple[Tensor, ...]
+    selected: int
+    schemes: tuple[Scheme, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Finding, ...] = ()
+    ranks: Ranks | None = None
+    schema: str = SCHEMA
+
+    def _repr_html_(self) -> str:
+        from weighbridge.reports.notebook import model_html
+
+        return model_html(self.path, self.format, [(t.name, t.dtype, t.shape, t.nbytes) for t in self.tensors])
+
+
+def inspect(
+    path: str | os.PathLike[str],
+    *,
+    filters: Sequence[str] = (),
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    sort: str | None = None,
+    limit: int | None = None,
+) -> Report:
+    """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
+    selection = Selection(tuple(filters), tuple(include), tuple(exclude), sort, limit)
+    place, name = target.split(path)
+    with garbage.paused():
+        model, ranks = opened(place)
+        with model:
+            rows = (target.entry(model.index, name, place),) if name is not None else model.index.entries
+            return replace(_report(model, rows, selection), ranks=ranks)
+
+
+def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> Report:
+    index = model.index
+    facts_found = _facts(model)
+    counted = counting.count(index.entries, _told(model, facts_found.quantization))
+    paths = _paths(model)
+    chosen, selected = _chosen(entries, counted, paths, selection)
+    data = index.nbytes
+    return Report(
+        path=os.fspath(model.place.path),
+        format=index.format,
+        version=index.version,
+        byte_order="big" if index.byte_order == ">" else "little",
+        alignment=index.alignment if index.alignment > 1 else _alignment(index.entries),
+        nbytes=sum(source.size for source in index.files),
+        tensor_nbytes=data,
+        tensor_count=len(index),
+        parameters=counted.total,
+        bits_per_weight=round(data * 8 / counted.total, 4) if counted.total else None,
+        model=replace(facts_found, quantization=facts_found.quantization or _observed(index, counted)),
+        files=_files(index, paths),
+        dtypes=_dtypes(index.entries),
+        tensors=tuple(chosen),
+        selected=selected,
+        schemes=schemes(index.entries, counted),
+        metadata={key: short(value) for key, value in index.metadata.items()},
+        notes=index.findings,
+    )
+
+
+def _told(model: Checkpoint, said: Quantization | None) -> counting.Told:
+    """What the config says of bits and groups; in MLX's of single modules too."""
+    if said is None:
+        return counting.Told()
+    modules = {}
+    if said.method.startswith("mlx"):
+        table = model.config.get("quantization") or model.config.get("quantization_config") or {}
+        modules = {
+            name: counting.Told(own.get("bits", said.bits), own.get("group_size", said.group_size))
+            for name, own in table.items()
+            if isinstance(own, Mapping)
+        }
+    return counting.Told(said.bits, said.group_size, modules)
+
+
+def _chosen(
+    entries: Sequence[Entry], counted: counting.Count, paths: Sequence[str], selection: Selection
+) -> tuple[Sequence[Tensor], int]:
+    """The rows to show, and how many there would be without the limit. A file may have a million tensors: no row is
+    made of one that isn't looked at."""
+    if not replace(selection, limit=None):
+        return [_row(e, counted, paths) for e in entries[: selection.limit]], len(entries)
+    rows = (_row(e, counted, paths) for e in entries if named(e.name, selection))
+    chosen = select(rows, replace(selection, limit=None))
+    return chosen[: selection.limit], len(chosen)
+
+
+def _facts(model: Checkpoint) -> Model:
+    """What the model says of itself. A single file among others that isn't their model (an adapter, a projector) is
+    not told by the config beside it: that belongs to `model*.safetensors`."""
+    if model.format == "gguf":
+        return facts.of_gguf(model.metadata)
+    if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
+        found = facts.of_folder(model.place.folder)
+        if found != Model():
+            return found
+    from weighbridge.containers.sniff import tensor_names as sniff_names
+
+    look = sniff_names.first(sniff_names.ADAPTERS, model.index.by_name) or sniff_names.first(
+        sniff_names.FAMILIES, model.index.by_name
+    )
+    return Model(kind=look.words if look else None)
+
+
+def _observed(index: Index, counted: counting.Count) -> Quantization | None:
+    """Quantization told by the tensors alone, where no config tells it."""
+    if counted.schemes:
+        name = max(counted.schemes, key=lambda scheme: counted.schemes[scheme])
+        return Quantization(name, words=f"{name} (told by the tensors' names)")
+    blocks = {e.dtype.name: e.nbytes for e in index.entries if e.dtype.kind is Kind.BLOCK}
+    if blocks:
+        sums: dict[str, int] = {}
+        for e in index.entries:
+            if e.dtype.name in blocks:
+                sums[e.dtype.name] = sums.get(e.dtype.name, 0) + e.nbytes
+        return Quantization("ggml", words=f"mostly {max(sums, key=lambda name: sums[name])}")
+    return None
+
+
+def _paths(model: Checkpoint) -> list[str]:
+    """The files' names as rows give them: relative to the model's folder."""
+    return [Path(source.name).name for source in model.index.files]
+
+
+def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> Tensor:
+    parameters = counted.logical[entry.name]
+    return Tensor(
+        entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset,
+        counted.parts.get(entry.name),
+    )  # fmt: skip
+
+
+def _files(index: Index, paths: Sequence[str]) -> tuple[File, ...]:
+    tensors = [0] * len(paths)
+    for e in index.entries:
+        tensors[e.file] += 1
+    starts = list(index.data_start) + [0] * (len(paths) - len(index.data_start))
+    return tuple(
+        File(path, source.size, n, start)
+        for path, source, n, start in zip(paths, index.files, tensors, starts, strict=False)
+    )
+
+
+def _dtypes(entries: Sequence[Entry]) -> tuple[DTypeRow, ...]:
+    """One row a type, the one with most bytes first."""
+    sums: dict[str, list[int]] = {}
+    for e in entries:
+        row = sums.setdefault(e.dtype.name, [0, 0, 0])
+        row[0] += 1
+        row[1] += prod(e.shape)
+        row[2] += e.nbytes
+    rows = [*BY_NAME, *OLD]
+    ordered = sorted(sums, key=lambda name: (-sums[name][2], rows.index(name)))
+    return tuple(DTypeRow(name, *sums[name]) for name in ordered)
+
+
+def _alignment(entries: Sequence[Entry], most: int = 4096) -> int:
+    """The largest power of two, up to a page, that every tensor starts at a multiple of."""
+    bits = most
+    for e in entries:
+        if e.nbytes:
+            bits |= e.offset
+    return bits & -bits
+
+
+def short(value: Any) -> Any:
+    """A metadata value as a report shows it: arrays by length and first elements."""
+    if isinstance(value, str | bytes | bool | int | float) or value is None:
+        return value
+    if isinstance(value, Sequence):
+        kind = getattr(value, "type", None)
+        if len(value) <= _SHOWN and kind is None:
+            return list(value)
+        return {
+            "array": str(kind) if kind else "mixed",
+            "length": len(value),
+            "first": [short(v) for v in value[:_SHOWN]],
+        }
+    return str(value)

@@ -1,0 +1,66 @@
+"""How reports read a file that may be broken: an index as far as it goes, and findings in place of exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
+from weighbridge.containers import container
+from weighbridge.containers.base import Finding, Index, Rule, Severity
+from weighbridge.io.source import Source
+
+#: Findings that are made of errors, which end the reading of a file or a set: id -> severity, what is wrong.
+ENDS: Final = MappingProxyType(
+    {
+        "FORMAT/broken": Rule(Severity.ERROR, "what can't be read on from (GGUF has a rule for each such thing)"),
+        "FORMAT/unread": Rule(Severity.WARNING, "perhaps right, but of a kind that this version doesn't read"),
+        "gguf/split": Rule(Severity.ERROR, "parts of a split that can't be one model"),
+        "values/changed": Rule(Severity.ERROR, "file that changed while it was read"),
+    }
+)
+
+
+def lenient(source: Source, form: str) -> tuple[Index | None, tuple[Finding, ...]]:
+    """The index of a file, as far as it can be made out, and everything that its container finds wrong with it."""
+    try:
+        index, findings = _READERS.get(form, _strict)(source, form)
+    except FormatError as error:
+        # GGUF's errors are rules of its table; other parsers just stop.
+        return None, (broken(getattr(error, "rule", f"{form}/broken"), error, source.name),)
+    except (UnsupportedError, RefusedError) as error:
+        words = error.message.removeprefix(f"{source.name}: ")  # the finding has the place
+        return None, (Finding(f"{form}/unread", Severity.WARNING, words, source.name, hint=error.hint),)
+    return index, tuple(replace(f, path=f.path or source.name) for f in findings)
+
+
+def broken(rule: str, error: FormatError, path: str) -> Finding:
+    """An error of a parser as a finding."""
+    words = str(FormatError(error.reason, expected=error.expected, found=error.found))
+    return Finding(rule, Severity.ERROR, words, error.path or path, error.offset, error.field, error.hint)
+
+
+_Read = tuple[Index, tuple[Finding, ...]]
+
+
+def _safetensors(source: Source, form: str) -> _Read:
+    from weighbridge.containers.safetensors import container as safetensors
+
+    return safetensors.parse_lenient(source)
+
+
+def _gguf(source: Source, form: str) -> _Read:
+    from weighbridge.containers.gguf import container as gguf
+
+    index = gguf.parse(source, level="lenient")
+    return index, gguf.check(index, deep=True)
+
+
+def _strict(source: Source, form: str) -> _Read:
+    index = container(form).parse(source)
+    return index, index.findings
+
+
+_READERS: Final[dict[str, Callable[[Source, str], _Read]]] = {"safetensors": _safetensors, "gguf": _gguf}

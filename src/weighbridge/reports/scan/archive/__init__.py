@@ -1,0 +1,1 @@
+"""Scanning archives and compressed streams."""

@@ -1,0 +1,64 @@
+"""Looks at every file, whatever it is: its name, and whether it is a second file besides the one that it begins as."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.limits import ZIP_TAIL
+from weighbridge.containers.sniff import archive as sniff_archive
+from weighbridge.containers.sniff.probe import Probe
+from weighbridge.io.source import Source
+from weighbridge.reports.scan.detect import ZIPS, kind_of
+from weighbridge.reports.scan.model import Budget, Nested, Piece, Place, Rule, Verdict, found, shown
+
+_M = Verdict.MALFORMED
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "file/odd-name": Rule(_M, "name with control characters, which a terminal obeys or shows as another name"),
+        "file/appended-zip": Rule(_M, "zip archive behind another file: some readers see the one, some the other"),
+    }
+)
+#: How a zip begins, and what honestly has one behind it: a program that unpacks itself, a llamafile.
+_ZIP: Final = b"PK"
+_END: Final = b"PK\x05\x06"
+_INSIDE: Final = "(as a zip)"
+_PROGRAMS: Final = frozenset({b"MZ", b"\x7fE", b"#!"})
+
+
+def odd_letters(text: str) -> str:
+    """The first character that a terminal obeys or that changes the order of others; "" where there is none."""
+    return next((c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")), "")
+
+
+def name(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """The name of a file or member."""
+    text = place.members[-1] if place.members else place.name
+    odd = "" if text.isprintable() else odd_letters(text)
+    if odd:
+        what = unicodedata.name(odd, "a control character").lower()
+        words = f"the name {shown(text)} has {what} (U+{ord(odd):04X}) in it"
+        yield found(RULES, "file/odd-name", source, place, words)
+
+
+def appended(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """A zip at the end of what begins as something else."""
+    head = source.head(2)
+    if head == _ZIP or head in _PROGRAMS or source.sequential or place.members[-1:] == (_INSIDE,):
+        return
+    length = min(source.size, ZIP_TAIL)
+    if _END not in source.read(source.size - length, length):
+        return
+    if kind_of(source, place) in ZIPS:
+        return
+    probe = Probe(source)
+    directory = sniff_archive.directory(probe)
+    budget.spend(members=len(directory.members) if directory else 0)
+    starts = [m.offset for m in directory.members if sniff_archive.payload(probe, m) is not None] if directory else []
+    if starts:
+        words = f"a zip archive with {len(starts)} members begins at byte {min(starts)}"
+        yield found(RULES, "file/appended-zip", source, place, words, at=min(starts))
+        yield Nested(source, place.inside(_INSIDE), "zip")

@@ -1,0 +1,210 @@
+"""The look at zip archives: every member is a part to be looked into, by its content. A zip tells each fact twice, and
+readers believe different halves; where the halves differ the archive is refused and all that any reader might see is
+looked into.
+
+What PyTorch's reader and Python's `zipfile` each take was measured: torch finds members by a binary search without
+regard to case and believes the directory alone; zipfile keeps the last of several that share a name, and compares names
+with the local headers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import SNIFF_HEAD
+from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.archive.zip import STORED
+from weighbridge.io.source import Source
+from weighbridge.reports.scan.archive import zip_ambiguity as zip_views
+from weighbridge.reports.scan.model import (
+    Budget,
+    Finding,
+    Nested,
+    Piece,
+    Place,
+    Rule,
+    Skipped,
+    Verdict,
+    found,
+    shown,
+)
+
+_M, _NOTE = Verdict.MALFORMED, Verdict.DATA_ONLY
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "zip/duplicate": Rule(_M, "two members have one name: readers take different ones"),
+        "zip/case": Rule(_M, "two members' names differ in case only: torch takes them for one, others do not"),
+        "zip/local-header": Rule(_M, "a local header contradicts the directory on a name, a method, a size or a sum"),
+        "zip/hidden-member": Rule(_M, "a member that the directory does not list: readers from the front see it"),
+        "zip/overlap": Rule(_M, "two members share bytes"),
+        "zip/prefix": Rule(_M, "bytes stand in front of the archive: others may take it for another kind of file"),
+        "zip/several-ends": Rule(_M, "more than one end record: readers find different directories"),
+        "zip/no-end": Rule(_M, "the directory at the end is missing"),
+        "zip/directory": Rule(_M, "the directory is damaged, or is not where the end record says"),
+        "zip/count": Rule(_M, "the end record counts more or fewer members than there are"),
+        "zip/zip64": Rule(_M, "the zip64 records are damaged, or contradict the plain ones"),
+        "zip/name": Rule(_M, "a name that leads out of the folder, or that readers cut or change (.., \\, NUL)"),
+        "zip/encrypted": Rule(_M, "a member is marked as encrypted or as a patch; some readers read it all the same"),
+        "zip/method": Rule(_M, "a compression that some readers have and others lack"),
+        "zip/folder": Rule(_M, "a folder that holds bytes: readers take or skip them"),
+        "zip/outside": Rule(_M, "a member lies outside the archive"),
+        "zip/several-checkpoints": Rule(_M, "more than one data.pkl, in several folders: readers take different ones"),
+        "zip/volumes": Rule(_M, "a part of an archive of several volumes"),
+        "zip/gap": Rule(_NOTE, "bytes between members that belong to none"),
+    }
+)  # fmt: skip
+
+# Words of the strict reader's errors -> the rule; the first that fits.
+_REASONS: Final = (
+    ("no end of a zip", "zip/no-end"),
+    ("count is wrong", "zip/count"),
+    ("doesn't begin", "zip/prefix"),
+    ("directory isn't where", "zip/directory"),
+    ("zip64", "zip/zip64"),
+    ("two end records", "zip/zip64"),
+    ("disagree", "zip/local-header"),
+    ("has two sizes", "zip/local-header"),
+    ("overlap", "zip/overlap"),
+    ("one name", "zip/duplicate"),
+    ("name", "zip/name"),
+    ("outside", "zip/outside"),
+    ("encrypted", "zip/encrypted"),
+    ("compressed by", "zip/method"),
+    ("volumes", "zip/volumes"),
+)
+_ZIPPED: Final = (b"PK\x03\x04", b"PK\x05\x06")
+_FOLDER_BIT: Final = 0x10
+
+
+def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """What is wrong with an archive, and its members. Nothing where the bytes are no zip (a NeMo archive may be a
+    tar)."""
+    if not source.head(4).startswith(_ZIPPED) and not zip_views.ends(source):
+        return
+    try:
+        archive = zips.read(source)
+    except (FormatError, UnsupportedError) as error:
+        yield from _disputed(source, place, budget, error)
+        return
+    names = [m.name for m in archive.members]
+    yield from _said(source, place, _name_faults(names))
+    yield from _ends(source, place, archive.tail)
+    yield from _folders(source, place, archive)
+    yield from _gaps(source, place, budget, archive)
+    for m in archive.members:
+        budget.spend(0 if m.method == STORED else min(m.size, SNIFF_HEAD), 1)
+        with zips.open_member(source, m) as inner:
+            yield Nested(inner, place.inside(m.name))
+
+
+# ---- what the strict reader lets pass ----
+
+
+def _said(source: Source, place: Place, faults: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    for rule, words in faults:
+        yield found(RULES, rule, source, place, words)
+
+
+def _name_faults(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    folded: dict[str, str] = {}
+    checkpoints: set[str] = set()
+    for name in names:
+        other = folded.setdefault(name.casefold(), name)
+        if other != name:
+            yield "zip/case", f"{shown(other)} and {shown(name)}"
+        if _leads_out(name):
+            yield "zip/name", f"a member is called {shown(name)}"
+        if name.lower().endswith("/data.pkl") or name.lower() == "data.pkl":
+            checkpoints.add(name.casefold())
+    if len(checkpoints) > 1:
+        yield "zip/several-checkpoints", f"{len(checkpoints)} members are called data.pkl"
+
+
+def _leads_out(name: str) -> bool:
+    parts = name.replace("\\", "/").split("/")
+    return ".." in parts or "." in parts or name.startswith("/") or "\\" in name or "\0" in name or ":" in name[:3]
+
+
+def _ends(source: Source, place: Place, tail: int) -> Iterator[Finding]:
+    """An end record in the comment of the last one."""
+    real = [end for end in zip_views.ends(source) if end >= tail]
+    if len(real) > 1:
+        words = f"end records at bytes {', '.join(str(e) for e in sorted(real))}"
+        yield found(RULES, "zip/several-ends", source, place, words, at=real[0])
+
+
+def _folders(source: Source, place: Place, archive: zips.Archive) -> Iterator[Finding]:
+    if not archive.entries:
+        return
+    sizes = {m.name: m.size for m in archive.members}
+    first, last = archive.entries[0][0], archive.entries[-1][1]
+    raw = source.read(first, last - first)
+    for start, _, name in archive.entries:
+        marked = raw[start - first + 38] & _FOLDER_BIT or name.endswith("/")
+        if marked and sizes.get(name):
+            yield found(RULES, "zip/folder", source, place, f"{shown(name)} holds {sizes[name]} bytes", at=start)
+
+
+def _gaps(source: Source, place: Place, budget: Budget, archive: zips.Archive) -> Iterator[Piece]:
+    """Bytes between members: a member that the directory does not list may hide there."""
+    at = 0
+    first = archive.entries[0][0] if archive.entries else archive.tail
+    for begin, end in (*((m.at, m.end) for m in archive.members), (first, first)):
+        if begin > at:
+            hidden = [seen for place_ in zip_views.headers(source, at, begin)
+                      for seen in _first(zip_views.walked(source, place_, place_ + 1, {}))]  # fmt: skip
+            rule, words = ("zip/hidden-member", f"{shown(hidden[0].name)} is not in the directory") if hidden else (
+                "zip/gap", f"{begin - at} bytes belong to no member")  # fmt: skip
+            yield found(RULES, rule, source, place, words, at=at)
+            for seen in hidden:
+                size = seen.packed or begin - seen.start
+                yield from _part(source, place, budget, seen._replace(packed=min(size, max(begin - seen.start, 0))))
+        at = end
+
+
+def _first(seen: Iterator[zip_views.Seen]) -> list[zip_views.Seen]:
+    one = next(seen, None)
+    return [one] if one else []
+
+
+# ---- where the strict reader refuses ----
+
+
+def _disputed(source: Source, place: Place, budget: Budget, error: FormatError | UnsupportedError) -> Iterator[Piece]:
+    reason = error.reason if isinstance(error, FormatError) else error.message
+    rule = next((rule for words, rule in _REASONS if words in reason), "zip/directory")
+    at = error.offset if isinstance(error, FormatError) else None
+    about = f": {error.field}" if isinstance(error, FormatError) and error.field else ""
+    told = found(RULES, rule, source, place, reason + about, at=at,
+                 consequence="programs see different members in this file")  # fmt: skip
+    members = list(zip_views.listed(source))
+    known = {m.at: m for m in members}
+    begin = min(known, default=0)
+    walked = [m for at in {0, begin} for m in zip_views.walked(source, at, source.size, known)]
+    findings = [told, *_said(source, place, _name_faults(dict.fromkeys(m.name for m in members)))]
+    if begin and not any(m.at == 0 for m in walked):
+        findings.append(found(RULES, "zip/prefix", source, place, f"{begin} bytes stand in front", at=0))
+    hidden = [m for m in walked if m.at not in known]
+    findings += [found(RULES, "zip/hidden-member", source, place, f"{shown(m.name)} is not in the directory", at=m.at)
+                 for m in hidden if members]  # fmt: skip
+    names = Counter(m.name for m in dict.fromkeys(members))
+    findings += [found(RULES, "zip/duplicate", source, place, f"{count} members are called {shown(name)}")
+                 for name, count in names.items() if count > 1]  # fmt: skip
+    yield from {(f.rule, f.message): f for f in findings}.values()
+    for m in dict.fromkeys((*members, *walked)):
+        yield from _part(source, place, budget, m)
+
+
+def _part(source: Source, place: Place, budget: Budget, m: zip_views.Seen) -> Iterator[Piece]:
+    budget.spend(0 if m.method == STORED else m.packed, 1)
+    inner = zip_views.contents(source, m)
+    if inner is None:
+        yield Skipped(place.path, (*place.members, shown(m.name)), "member", f"compressed by method {m.method}")
+        return
+    budget.spend(0 if m.method == STORED else inner.size)
+    yield Nested(inner, place.inside(m.name))

@@ -1,0 +1,59 @@
+"""What a file or member is, as far as a scan must know: `sniff`'s answer, taken by a shorter way where most members are
+numbers. By content; a name never makes a pickle into something else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from weighbridge.base.errors import FormatError
+from weighbridge.containers.sniff.detect import sniff
+from weighbridge.io.decompress import BROKEN, CODECS, codec_of
+from weighbridge.io.source import Source
+from weighbridge.reports.scan.model import Place
+
+#: The bytes of a torch storage, where nothing in them says that they are more.
+STORAGE: Final = "storage"
+#: Kinds that are zip archives.
+ZIPS: Final = frozenset({"torch-zip", "torchscript", "torchserve", "npz", "zip", "keras", "coreml"})
+_STORED: Final = re.compile(r"(.*/)?(data|constants|tensors|weights)/(weight_|param_|constant_)?\d+\Z")
+_HEAD: Final = 262  # up to the magic of a tar
+# Beginnings of what holds more than numbers, of three bytes and more: a storage hardly begins so by chance.
+_SIGNS: Final = (
+    b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b\x08", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18",
+    b"7z\xbc\xaf", b"Rar!", b"\x93NUMPY", b"GGUF", b"\x89HDF", b"\x7fELF",
+)  # fmt: skip
+_ZIP: Final = b"PK\x03\x04"
+_TRIED: Final = 4096
+#: How pickles of protocols 2 to 5 begin.
+PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+
+
+def kind_of(source: Source, place: Place) -> str:
+    """A word of `sniff.TITLES`, a codec of `io/decompress.py`, or STORAGE."""
+    head = source.head(_HEAD)
+    storage = place.members and _STORED.match(place.members[-1])
+    if storage and not head.startswith(_SIGNS) and head[257:262] != b"ustar":
+        return STORAGE  # one in 16,384 begins as a pickle does: the probe tells them apart
+    if head.startswith(PICKLES):  # what sniff would find out more slowly; torch's format of before 1.6 is one
+        return "pickle"
+    try:
+        kind = sniff(source).format
+    except FormatError:  # it shrank
+        return "unknown"
+    if kind == "nemo":
+        return codec_of(head) or ("torch-zip" if head.startswith(_ZIP) else "tar")
+    return _streamed(source, head) or kind if kind == "unknown" else kind
+
+
+def _streamed(source: Source, head: bytes) -> str | None:
+    """The codec of a stream with a weak sign (zlib's two bytes): it must unpack, a little at least."""
+    codec = codec_of(head)
+    if codec is None:
+        return None
+    try:
+        start = CODECS[codec].decoder().decompress(source.head(_TRIED), 1)
+    except BROKEN:
+        return None
+    return codec if start else None

@@ -1,0 +1,337 @@
+"""The look at pickles: each pickle of a source is run by the abstract machine, which imports and calls nothing, and
+what it would do is judged. Where it breaks, what came before still counts, as it would have been done.
+
+A file is one pickle, or the five of torch's format before 1.6 with its storages. Whatever else follows a pickle is read
+as one too, and told: programs differ in whether they look at it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.limits import MIB, SCAN_PLAIN
+from weighbridge.base.native import plain_pickle_end
+from weighbridge.io.source import BytesSource, FileSource, Source
+from weighbridge.reports.scan.detect import PICKLES
+from weighbridge.reports.scan.model import (
+    Budget,
+    Finding,
+    Nested,
+    OverLimit,
+    Piece,
+    Place,
+    Rule,
+    Skipped,
+    Use,
+    Verdict,
+    found,
+)
+from weighbridge.reports.scan.pickle import denylist as dangers
+from weighbridge.reports.scan.pickle.embedded import carried
+from weighbridge.reports.scan.pickle.policy import Judge
+from weighbridge.reports.scan.pickle.shapes import callee_of, class_of, storage_id
+from weighbridge.unpickle.joblib import Machine
+from weighbridge.unpickle.machine import Event
+from weighbridge.unpickle.opcodes import TABLE
+from weighbridge.unpickle.values import Blob
+
+_D, _M, _U, _NOTE = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE, Verdict.DATA_ONLY
+
+#: Rules on how a pickle is written. (Those on what it does are in `judge.py`.)
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "pickle/truncated": Rule(_M, "the pickle ends inside a value, or without STOP"),
+        "pickle/frame": Rule(_M, "an opcode crosses its frame's end, or frames nest: readers run different opcodes"),
+        "pickle/number": Rule(_M, "a number that readers take differently: hexadecimal, with a NUL, without end"),
+        "pickle/text": Rule(_M, "text that is not in its encoding, or not in quotes"),
+        "pickle/protocol": Rule(_M, "a protocol that is not known, or said in the middle"),
+        "pickle/opcode": Rule(_M, "a byte that is no opcode"),
+        "pickle/broken": Rule(_M, "a step that no unpickler can do"),
+        "pickle/limit": Rule(_M, "the pickle takes more memory or time than a scan allows"),
+        "pickle/hidden-name": Rule(_D, "the bytes behind the break name something that is known to do harm"),
+        "pickle/another-pickle": Rule(_M, "another pickle follows: some programs run it, others never see it"),
+        "pickle/trailing-bytes": Rule(_M, "bytes follow the end, which programs take differently"),
+        "pickle/legacy": Rule(_M, "a file of torch before 1.6 whose parts do not fit together"),
+        "pickle/not-one": Rule(_M, "by its name a pickle, but what an unpickler would make of it breaks"),
+        "pickle/carried": Rule(_U, "a value in it is a pickle of its own, which names what is not allowed"),
+        "pickle/leftover": Rule(_NOTE, "values are made and not used"),
+    }
+)  # fmt: skip
+
+# Words of the machine's errors -> the rule. The first that fits; any other is `pickle/broken`.
+_REASONS: Final = (
+    ("frame", "pickle/frame"),
+    ("ends", "pickle/truncated"),
+    ("has no end", "pickle/truncated"),
+    ("integer", "pickle/number"),
+    ("no float", "pickle/number"),
+    ("place in the memo", "pickle/number"),
+    ("text is not", "pickle/text"),
+    ("a string", "pickle/text"),
+    ("PROTO", "pickle/protocol"),
+    ("no opcode", "pickle/opcode"),
+)
+_NAMES: Final = 20  # names found behind a break that are told
+_HIDDEN: Final = 16 * MIB  # how far behind a break names are looked for
+_GLOBALS: Final = re.compile(rb"[ci]([A-Za-z_][\w.]{0,99})\n([A-Za-z_][\w.]{0,99})\n")
+_STACKED: Final = re.compile(
+    rb"(?:\x8c.|X.\0\0\0|U.)([A-Za-z_][\w.]{0,99}?)(?:\x94|q.|r....)?(?:\x8c.|X.\0\0\0|U.)([A-Za-z_][\w.]{0,99}?)"
+    rb"(?:\x94|q.|r....)?\x93", re.DOTALL,
+)  # fmt: skip
+# Opcodes of what may be no pickle at all: of a member, of a file.
+_PROBED: Final = MIB
+_PROBED_FILE: Final = 64 * MIB
+_CARRIED: Final = 16 * MIB  # how far values are searched for pickles
+_OPCODES: Final = bytes(TABLE)
+_NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
+_WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z")
+# torch's format before 1.6: five pickles, the first two of these numbers (torch/serialization.py).
+_LEGACY: Final = 5
+_MAGIC: Final = 0x1950A86A20F9469CFC6C
+_PROTOCOL: Final = 1001
+
+
+class _Metered(Source):
+    """A source whose reads are paid from a budget."""
+
+    def __init__(self, parent: Source, budget: Budget) -> None:
+        self.parent, self.budget = parent, budget
+        self.name, self.size, self.sequential = parent.name, parent.size, parent.sequential
+
+    def _readinto(self, offset: int, out: memoryview) -> int:
+        self.budget.spend(len(out))
+        return self.parent._readinto(offset, out)
+
+    def location(self, offset: int) -> tuple[FileSource, int] | None:
+        return self.parent.location(offset)
+
+
+def look(source: Source, place: Place, budget: Budget, *, ids: bool = False) -> Iterator[Piece]:
+    """What the pickles of `source` would do. `ids`: persistent ids that are numbers or text are fine."""
+    yield from _Reading(source, place, budget, ids).run()
+
+
+def probe(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """Bytes that nothing calls a pickle, and that an unpickler might run all the same: protocols 0 and 1 have no magic.
+    They are one where they end as one, where a name is called, or where one that does harm is imported."""
+    head = source.head(1)
+    if not head or head not in _OPCODES:
+        return
+    most = _PROBED if place.members else _PROBED_FILE
+    machine = Machine(_Metered(source, Budget(min(most, budget.nbytes))))
+    whole = False
+    try:
+        machine.run()
+        whole = machine.end == source.size and machine.steps > 1
+    except OverLimit:
+        if not _plausible(machine.events):
+            yield Skipped(place.path, place.members, "opcodes", f"as a pickle it is longer than {most} bytes")
+    except WeighbridgeError as error:  # no pickle, or one that breaks: what it did before counts
+        if place.name.lower().endswith(_NAMED) and not _plausible(machine.events):
+            yield found(RULES, "pickle/not-one", source, place, f"by its name a pickle: {error.message}", at=machine.at)
+        whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
+    if whole or _plausible(machine.events):
+        yield Nested(source, place, "pickle")
+
+
+def _harmful(data: bytes) -> Iterator[tuple[int, str, str]]:
+    """Names that do harm, as opcodes would have them, wherever they stand: place, name, what follows. Each once."""
+    seen: set[str] = set()
+    for match in (*_GLOBALS.finditer(data), *_STACKED.finditer(data)):
+        module, name = match[1].decode("ascii", "replace"), match[2].decode("ascii", "replace")
+        harm, full = dangers.consequence(module, name), f"{module}.{name}"
+        if harm and full not in seen and len(seen) < _NAMES:
+            seen.add(full)
+            yield match.start(), full, harm
+
+
+def _plausible(events: Iterable[Event]) -> bool:
+    for event in events:
+        name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
+        if name is None or not (_WORD.match(name.module) and _WORD.match(name.name)):
+            continue
+        if event.kind == "call" or dangers.consequence(*name.path):
+            return True
+    return False
+
+
+class _Reading:
+    """The pickles of one source, one behind the other."""
+
+    def __init__(self, source: Source, place: Place, budget: Budget, ids: bool) -> None:
+        self.source, self.place, self.budget = source, place, budget
+        self.metered = _Metered(source, budget)
+        self.judge = Judge(source, place, ids)
+        self.pieces: list[Piece] = []
+        self.head = b""
+
+    def run(self) -> Iterator[Piece]:
+        end = self._plain()
+        if not end:
+            first = self._pickle(0)
+            end = None if first is None else self._legacy(first.end) if first.is_magic else first.end
+        if end is not None and end < self.source.size:
+            self._behind(end)
+        yield from self.judge.findings()
+        yield from self.pieces
+        for at, value in self.judge.loaded:
+            yield from self._loaded(at, value)
+        yield from self._carried()
+
+    def _plain(self) -> int | None:
+        """Where a small pickle of plain data ends, told by a walk that knows nothing else; None of any other."""
+        self.head = self.metered.head(SCAN_PLAIN)
+        return plain_pickle_end(self.head) or None
+
+    def _pickle(self, at: int) -> _Done | None:
+        """One pickle, judged; None where it broke."""
+        self.budget.spend(members=1)
+        machine = Machine(self.metered, at)
+        try:
+            value = machine.run()
+        except FormatError as error:
+            self._broken(machine, error)
+            return None
+        except OverLimit:
+            self.judge.judge(machine)
+            raise
+        except UnsupportedError as error:
+            rule = "pickle/protocol" if "protocol" in error.message else "pickle/limit"
+            self.judge.judge(machine)
+            self._say(rule, error.message, machine.at)
+            return None
+        self.judge.judge(machine)
+        if machine.leftover:
+            self._say("pickle/leftover", f"{machine.leftover} values are made and not used", machine.end - 1)
+        return _Done(machine, value)
+
+    def _say(self, rule: str, words: str, at: int, **more: Any) -> None:
+        self.pieces.append(found(RULES, rule, self.source, self.place, words, at=at, **more))
+
+    # ---- broken ones
+
+    def _broken(self, machine: Machine, error: FormatError) -> None:
+        self.judge.judge(machine)
+        rule = next((rule for words, rule in _REASONS if words in error.reason), "pickle/broken")
+        told = f" ({error.found!r})" if isinstance(error.found, str | bytes) else ""
+        words = f"{error.field or 'the pickle'}: {error.reason}{told}"
+        self._say(rule, words, machine.at, opcode=error.field,
+                  consequence="an unpickler stops here, or goes on as we would not")  # fmt: skip
+        self.pieces += self._hidden(machine.at)
+
+    def _hidden(self, at: int) -> Iterator[Finding]:
+        """Names that do harm in the bytes from `at` on: another reader might get to them."""
+        length = min(self.source.size - at, _HIDDEN, self.budget.nbytes)
+        if length <= 0:
+            return
+        self.budget.spend(length)
+        for place, name, harm in _harmful(self.source.read(at, length)):
+            yield found(RULES, "pickle/hidden-name", self.source, self.place, f"behind the break stands {name}",
+                        at=at + place, name=name, use=Use.IMPORTED, consequence=harm)  # fmt: skip
+
+    # ---- what follows
+
+    def _behind(self, at: int) -> None:
+        """More pickles, or other bytes, behind the end."""
+        first, count = at, 0
+        while at < self.source.size:
+            if self.source.read(at, 1) not in _OPCODES:
+                break
+            before = len(self.pieces)
+            calls = len(self.judge.groups)
+            done = self._pickle(at)
+            if done is None:
+                if len(self.judge.groups) == calls and not any(_worst(p) for p in self.pieces[before:]):
+                    del self.pieces[before:]  # no pickle: only bytes
+                break
+            at, count = done.end, count + 1
+        if count:
+            self._say("pickle/another-pickle", f"{count} more pickles follow the first", first)
+        if at < self.source.size:
+            self._say("pickle/trailing-bytes", f"{self.source.size - at} bytes follow the pickle", at)
+
+    # ---- torch before 1.6
+
+    def _legacy(self, at: int) -> int | None:
+        """The other four pickles and the storages; where they end."""
+        done: list[_Done] = []
+        for _ in range(_LEGACY - 1):
+            one = self._pickle(at)
+            if one is None:
+                return None
+            done.append(one)
+            at = one.end
+        if type(done[0].value) is not int or done[0].value != _PROTOCOL:
+            self._say("pickle/legacy", f"the protocol is not {_PROTOCOL}", done[0].start)
+        try:
+            return self._storages(done[2].machine, done[3])
+        except FormatError as error:
+            self._say("pickle/legacy", error.reason, done[3].end)
+            return None
+
+    def _storages(self, machine: Machine, last: _Done) -> int:
+        widths: dict[str, int] = {}
+        for event in machine.events:
+            named = storage_id(event.what) if event.kind == "persistent" else None
+            if named is not None:
+                widths.setdefault(*named)
+        keys, at = last.value, last.end
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise FormatError("the last pickle is no list of storage keys")
+        for key in keys:
+            if key not in widths:
+                raise FormatError("a storage that the object does not name")
+            size = int.from_bytes(self.source.read(at, 8), "little", signed=True) * widths[key]
+            if not 0 <= size <= self.source.size - at - 8:
+                raise FormatError("the file ends inside a storage")
+            at += 8 + size
+        return at
+
+    # ---- files in bytes
+
+    def _carried(self) -> Iterator[Finding]:
+        data, length = self.head, min(self.source.size, _CARRIED, self.budget.nbytes)
+        if length > len(data):
+            self.budget.spend(length)
+            data = self.source.read(0, length)
+        for one in carried(data):
+            words = f"{one.what} in it is a pickle of its own, which names {one.name}"
+            yield found(RULES, "pickle/carried", self.source, self.place, words, at=one.at, name=one.name,
+                        consequence="loading does not run it; whoever unpickles that value does")  # fmt: skip
+
+    def _loaded(self, at: int, value: Any) -> Iterator[Piece]:
+        """The bytes that torch.storage._load_from_bytes would load as a file."""
+        inner = self._bytes(value)
+        if inner is not None:
+            yield Nested(inner, self.place.inside(f"bytes at {at}"))
+
+    def _encoded(self, text: Any) -> Any:
+        """What protocol 2 writes bytes as: text, whose characters are their numbers."""
+        if isinstance(text, Blob):
+            self.budget.spend(text.size)
+            text = self.source.read(text.start, text.size).decode("utf-8", "replace")
+        return text.encode("latin-1", "replace") if isinstance(text, str) else None
+
+    def _bytes(self, value: Any) -> Source | None:
+        if isinstance(value, Blob):
+            return self.source.window(value.start, value.size)
+        if callee_of(value) == ("_codecs", "encode") and isinstance(value.args, tuple) and value.args:
+            value = self._encoded(value.args[0])
+        return BytesSource(value) if isinstance(value, bytes) else None
+
+
+def _worst(piece: Piece) -> bool:
+    return isinstance(piece, Finding) and piece.verdict is Verdict.DANGEROUS
+
+
+class _Done:
+    """A pickle that was read to its end."""
+
+    def __init__(self, machine: Machine, value: Any) -> None:
+        self.start, self.end, self.value = machine.start, machine.end, value
+        self.machine = machine
+        self.is_magic = type(value) is int and value == _MAGIC

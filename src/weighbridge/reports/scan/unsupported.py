@@ -1,0 +1,56 @@
+"""What is not looked into, named with the reason; of some, what their first bytes tell all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from weighbridge.base.limits import SNIFF_WHOLE
+from weighbridge.io.source import Source
+from weighbridge.reports.scan.model import Budget, Look, Piece, Place, Rule, Skipped, Verdict, found
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "file/program": Rule(Verdict.UNKNOWN_CODE, "program or library of the machine's own code"),
+        "keras/lambda": Rule(Verdict.DANGEROUS, "Keras model with a Lambda layer, which holds Python code"),
+    }
+)
+_PACKED: Final = "this kind of archive is not unpacked: unpack it and scan the folder"
+#: Kind -> why it is not looked into.
+WHY: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "7z": _PACKED, "rar": _PACKED, "zstd": _PACKED, "lz4": _PACKED,
+        "hdf5": "the tree of an HDF5 file is not read; Keras models in it may hold Lambda code, links to other files",
+        "tf-savedmodel": "the graph is not read; operators such as ReadFile and PyFunc touch files or run Python",
+        "onnx": "the graph is not read; tensors may lie in files elsewhere, operators may come from libraries",
+        "tflite": "the operators are not read", "executorch": "the program is not read",
+        "coreml": "the model's program is not read",
+        "llamafile": "it is a program; the model in it can be scanned when it is taken out",
+        "executable": "machine code is not read",
+        "sqlite": "databases are not read", "pdf": "documents are not read", "modelfile": "it names other files",
+    }
+)  # fmt: skip
+_LAMBDA: Final = (b'"class_name": "Lambda"', b'"class_name":"Lambda"')
+_RUNS: Final = "Keras runs it when the model is called; older versions also where safe_mode is asked for."
+
+
+def of(kind: str) -> Look:
+    """The look at files of a kind in `WHY`."""
+    return partial(look, kind)
+
+
+def look(kind: str, source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+    """Says that a file is not looked into. Of Keras' HDF5 the model's description lies in it as plain text."""
+    yield Skipped(place.path, place.members, kind, WHY[kind])
+    if kind == "executable":
+        yield found(RULES, "file/program", source, place, "a program or library", consequence="Whoever starts it or "
+                    "loads it as a library runs it.")  # fmt: skip
+    if kind == "hdf5":
+        size = min(source.size, SNIFF_WHOLE)
+        budget.spend(size)
+        data = source.read(0, size)
+        at = max(data.find(sign) for sign in _LAMBDA)
+        if at >= 0:
+            yield found(RULES, "keras/lambda", source, place, "a Lambda layer", at=at, consequence=_RUNS)

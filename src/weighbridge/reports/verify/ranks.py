@@ -1,0 +1,102 @@
+"""The checks of `verify` on sets of tensor-parallel ranks: whether all are there, and whether they are of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Severity
+from weighbridge.models.tensor_parallel import rank_files as ranks
+from weighbridge.models.tensor_parallel.packed_shards import How
+from weighbridge.models.tensor_parallel.rank_files import Set
+from weighbridge.reports.verify.repo import File, Repo
+from weighbridge.reports.verify.rules import Found, Rule
+
+_NAMED: Final = 8  # missing files that are named
+_AGAIN: Final = "copy it from where the others are, or split the model again: wb split SRC DST --tp N"
+
+
+def _sets(repo: Repo) -> Iterator[Set]:
+    for folder, files in repo.folders.items() if not repo.single else ():
+        yield from ranks.sets(repo.root / folder, [f.base for f in files])
+
+
+def missing(repo: Repo) -> Iterator[Found]:
+    for found in _sets(repo):
+        if gone := found.missing:
+            more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
+            words = f"{len(gone):,} of {found.size:,} ranks of one model are missing: {', '.join(gone[:_NAMED])}{more}"
+            yield Found(words, str(found.folder), hint=_AGAIN)
+
+
+def apart(repo: Repo) -> Iterator[Found]:
+    """A rank whose metadata or tensors aren't those of the set that its name says."""
+    for found in _sets(repo):
+        if files := _files(repo, found):
+            yield from _strangers(found, files)
+
+
+def _files(repo: Repo, found: Set) -> dict[int, list[File]]:
+    """The files with tensors of each rank of a set."""
+    out: dict[int, list[File]] = {}
+    for file in repo.weights:
+        said = ranks.rank_of(file.base)
+        ours = file.path.parent == found.folder and file.base.startswith(f"{found.stem}-rank-")
+        if said and ours and said[1] == found.size and file.base.endswith(found.suffix):
+            out.setdefault(said[0], []).append(file)
+    return dict(sorted(out.items()))
+
+
+def _strangers(found: Set, files: Mapping[int, list[File]]) -> Iterator[Found]:
+    first, *_ = next(iter(files.values()))
+    said = first.parsed[1].metadata
+    try:
+        shares = ranks.shares_of(said, str(first.path))
+    except FormatError as error:
+        yield Found(error.message, str(first.path), hint=_AGAIN)
+        return
+    specs = {rank: {e.name: e.spec for f in some for e in f.parsed[1]} for rank, some in files.items()}
+    for rank, (file, *_) in files.items():
+        told = file.parsed[1].metadata
+        if (told.get(ranks.RANK), told.get(ranks.SIZE)) != (str(rank), str(found.size)):
+            words = f"it says that it is rank {told.get(ranks.RANK)} of {told.get(ranks.SIZE)}, its name says another"
+            yield Found(words, str(file.path), hint=_AGAIN)
+        elif told.get(ranks.SPLIT) != said.get(ranks.SPLIT):
+            yield Found(f"it was cut otherwise than {first.base}", str(file.path), hint=_AGAIN)
+        else:
+            yield from _misfits(file, specs[rank], next(iter(specs.values())), shares, found.size)
+
+
+def _misfits(
+    file: File, own: Mapping[str, Spec], first: Mapping[str, Spec], shares: Mapping[str, How], size: int
+) -> Iterator[Found]:
+    for name in sorted(shares.keys() ^ own.keys()):
+        yield Found("it isn't there" if name in shares else "the set knows nothing of it", str(file.path), name, _AGAIN)
+    for name, how in shares.items():
+        if name in own and (expected := ranks.misfit(how, own[name], first.get(name, own[name]), size)) is not None:
+            words = f"it is {own[name]}, and not the share that the set speaks of: {expected}"
+            yield Found(words, str(file.path), name, _AGAIN)
+
+
+def part(repo: Repo) -> Iterator[Found]:
+    for file in repo.files if repo.single else ():
+        if said := ranks.rank_of(file.base):
+            words = f"rank {said[0]} of {said[1]} of one model, shared out by tensor parallelism"
+            yield Found(words, str(file.path), hint="wb merge DIR DST puts the ranks together")
+
+
+def whole(repo: Repo) -> Iterator[Found]:
+    for found in _sets(repo):
+        if not found.missing:
+            words = f"{found.size} ranks of one model, shared out by tensor parallelism"
+            yield Found(words, str(found.folder), hint="wb merge DIR DST puts them together")
+
+
+RULES: Final = (
+    Rule("ranks/missing", Severity.ERROR, "every rank of a tensor-parallel set is there", missing),
+    Rule("ranks/apart", Severity.ERROR, "ranks are of one set: number, names and shapes", apart),
+    Rule("ranks/part", Severity.INFO, "a file is a model and no rank of one", part),
+    Rule("ranks/whole", Severity.INFO, "a folder is a model and no set of ranks", whole),
+)

@@ -1,0 +1,237 @@
+"""What the checks of `verify` look at: the files under a path, each identified and parsed once, the sets they form. All
+of it is lenient; nothing here raises because a file is wrong, and nothing decides whether something is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from weighbridge.base.closeable import Closing
+from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON
+from weighbridge.containers import REGISTRY, sharded
+from weighbridge.containers.base import Finding, Index
+from weighbridge.containers.gguf.split import parse_shard_name
+from weighbridge.containers.sharded import ShardIndex
+from weighbridge.containers.sniff.detect import sniff
+from weighbridge.containers.sniff.probe import Identity
+from weighbridge.io.source import FileSource
+from weighbridge.models.tensor_parallel.rank_files import rank_of
+from weighbridge.reports import lenient as reading
+from weighbridge.reports import sidecars as beside
+
+# Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
+_DEPTH: Final = 3
+# Names of what Weighbridge is writing, or was when it was killed (`io.sink`, `conversion.edit`).
+LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?:journal|\d+\.(?P<kind>partial|old))")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: what it is, and what its container says of it. `trouble`: why it can't be opened."""
+
+    name: str
+    path: Path
+    size: int = 0
+    identity: Identity | None = None
+    source: FileSource | None = None
+    index: Index | None = None
+    findings: tuple[Finding, ...] = ()
+    trouble: str | None = None
+
+    @property
+    def format(self) -> str:
+        return self.identity.format if self.identity else ""
+
+    @property
+    def base(self) -> str:
+        return self.path.name
+
+    @property
+    def parsed(self) -> tuple[FileSource, Index]:
+        """Source and index of a file of `Repo.weights`."""
+        assert self.source is not None
+        assert self.index is not None
+        return self.source, self.index
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An index JSON: what it says (None where nothing can be made of it), names in it that leave the folder."""
+
+    file: File
+    map: ShardIndex | None
+    outside: Mapping[str, object]
+    why: str | None = None
+
+
+class Repo(Closing):
+    """The files under `path`: one file, the set that a split GGUF belongs to, or a folder. Close it when done."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.single = not self.path.is_dir()
+        if sharded.is_index(self.path.name) and self.single:  # an index stands for its folder
+            self.path, self.single = self.path.parent, False
+        self.root = self.path.parent if self.single else self.path
+        if self.single:
+            os.stat(self.path)  # no such file: the system's own words
+        self.memo: dict[str, Any] = {}  # what several checks need, worked out once
+
+    # ---------------------------------------------------------------- files
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the files, relative to the root, sorted."""
+        if not self.single:
+            return tuple(sorted(islice(_walk(self.root), FOLDER_FILES)))
+        said = parse_shard_name(self.path.name)
+        if said is None:
+            return (self.path.name,)
+        siblings = (
+            p.name
+            for p in self.root.iterdir()
+            if (s := parse_shard_name(p.name)) and (s[0], s[2]) == (said[0], said[2])
+        )
+        return tuple(sorted({self.path.name, *siblings}))
+
+    @cached_property
+    def files(self) -> tuple[File, ...]:
+        return tuple(self._file(name) for name in self.names)
+
+    def _file(self, name: str) -> File:
+        file = File(name, self.root / name)
+        try:
+            source = FileSource(file.path)
+        except OSError as error:
+            return replace(file, trouble=_words(error, file.path))
+        except WeighbridgeError as error:
+            return replace(file, trouble=error.message)
+        file = replace(file, size=source.size, source=source, identity=sniff(source))
+        if file.format not in REGISTRY or LEFTOVER.fullmatch(file.base):
+            return file
+        index, findings = reading.lenient(source, file.format)
+        return replace(file, index=index, findings=findings)
+
+    @property
+    def weights(self) -> tuple[File, ...]:
+        """Files whose tensors are known."""
+        return tuple(f for f in self.files if f.index is not None)
+
+    def folder(self, name: str) -> str:
+        return name.rpartition("/")[0]
+
+    @cached_property
+    def folders(self) -> Mapping[str, tuple[File, ...]]:
+        """Folder -> its files."""
+        out: dict[str, list[File]] = {}
+        for file in self.files:
+            out.setdefault(self.folder(file.name), []).append(file)
+        return {folder: tuple(files) for folder, files in out.items()}
+
+    # ---------------------------------------------------------------- sets
+
+    @cached_property
+    def listed(self) -> tuple[Listed, ...]:
+        """The index JSONs."""
+        return tuple(_listed(f) for f in self.files if sharded.is_index(f.base) and f.source)
+
+    def shards(self, listed: Listed) -> dict[str, Index]:
+        """The parsed files of an index's set, by name."""
+        named = set(listed.map.files) if listed.map else set()
+        return {f.base: f.index for f in self.folders[self.folder(listed.file.name)] if f.base in named and f.index}
+
+    @cached_property
+    def splits(self) -> Mapping[tuple[str, str, int], tuple[File, ...]]:
+        """GGUF splits by folder, prefix and count."""
+        out: dict[tuple[str, str, int], list[File]] = {}
+        for file in self.weights:
+            said = parse_shard_name(file.base)
+            if file.format == "gguf" and said:
+                out.setdefault((self.folder(file.name), said[0], said[2]), []).append(file)
+        return {key: tuple(files) for key, files in out.items()}
+
+    # ---------------------------------------------------------------- small files
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """A JSON object by its name in the root; None where it isn't there or is none."""
+        found = next((f for f in self.files if f.name == name and f.source), None)
+        value = _decoded(found.source) if found and found.source and found.size <= CONFIG_JSON else None
+        return value if isinstance(value, dict) else None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return {} if self.single else self.json("config.json") or {}
+
+    @cached_property
+    def model(self) -> Index | None:
+        """The model of the folder itself: the set of the first index, else `model*.safetensors`; None where there is
+        none or it isn't whole enough to be spoken of."""
+        top = [x for x in self.listed if "/" not in x.file.name and x.map and not rank_of(x.file.base)]
+        if top and top[0].map:
+            shards = self.shards(top[0])
+            try:
+                return sharded.merge(list(shards.values()), top[0].map) if shards else None
+            except FormatError:  # not whole: said by other rules
+                return None
+        own = [f.index for f in self.folders.get("", ()) if f.base == "model.safetensors" and f.index]
+        return own[0] if own else None
+
+    def close(self) -> None:
+        for file in self.__dict__.get("files", ()):
+            if file.source:
+                file.source.close()
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Files below `root`, as relative names with slashes; neither links to folders nor leftovers are followed."""
+    for base, folders, files in os.walk(root):
+        inner = Path(base).relative_to(root)
+        near = sorted(f for f in folders if f != ".git" and not LEFTOVER.fullmatch(f))
+        folders[:] = near if len(inner.parts) < _DEPTH else []
+        yield from ((inner / file).as_posix() for file in sorted(files))
+
+
+def _words(error: OSError, path: Path) -> str:
+    if path.is_symlink() and not path.exists():
+        return f"a link to {os.readlink(path)}, which does not exist"
+    return error.strerror or str(error)
+
+
+def _decoded(source: FileSource) -> Any:
+    try:
+        return beside.decoded(source.read(0, source.size))
+    except FormatError:  # it shrank
+        return None
+
+
+def _listed(file: File) -> Listed:
+    """An index JSON. Where names in it leave the folder they are taken out, so that the rest can still be checked."""
+    assert file.source is not None
+    try:
+        return Listed(file, sharded.parse_index(file.source), {})
+    except FormatError as error:
+        why = error.reason
+    doc = _decoded(file.source) if file.size <= INDEX_JSON else None
+    where = doc.get("weight_map") if isinstance(doc, dict) else None
+    outside = {t: n for t, n in where.items() if not _plain(n)} if isinstance(where, dict) else {}
+    if not isinstance(where, dict) or not outside:
+        return Listed(file, None, {}, why)
+    good = {t: n for t, n in where.items() if t not in outside}
+    metadata = doc.get("metadata") if isinstance(doc, dict) else None
+    return Listed(file, ShardIndex(file.source.name, good, metadata if isinstance(metadata, dict) else {}), outside)
+
+
+def _plain(name: object) -> bool:
+    try:
+        sharded.shard_name(name, "", "")
+    except FormatError:
+        return False
+    return True

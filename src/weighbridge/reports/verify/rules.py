@@ -1,0 +1,379 @@
+"""The checks of `verify` on files and sets: one function a rule, one row a function. The rules of the containers
+themselves (bounds, overlaps, alignment ...) are theirs; here is what lies between files, and what isn't a container.
+
+A rule yields `Found`s; the id and severity are its row's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
+
+from weighbridge.base.limits import FOLDER_FILES, MIB, SHARDS, ZERO_RUN
+from weighbridge.containers import sharded
+from weighbridge.containers.base import Finding, Severity
+from weighbridge.containers.numbered import sets
+from weighbridge.containers.sniff.detect import TITLES
+from weighbridge.io.source import Source
+from weighbridge.reports.identify import PROMISES, name_lies
+from weighbridge.reports.verify.repo import LEFTOVER, File, Repo
+
+
+class Found(NamedTuple):
+    """What a rule found: words, and the place."""
+
+    message: str
+    path: str | None = None
+    tensor: str | None = None
+    hint: str | None = None
+    offset: int | None = None
+
+
+class Rule(NamedTuple):
+    """`check` yields what breaks the rule. `text` says what the rule asks (docs are made from it)."""
+
+    id: str
+    severity: Severity
+    text: str
+    check: Callable[[Repo], Iterator[Found]]
+
+
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+_AGAIN: Final = "download it again"
+
+# Suffixes whose files matter: a README that is HTML is nobody's problem.
+_MATTERS: Final = frozenset(PROMISES) | {".jinja", ".txt"}
+
+
+def _matters(file: File) -> bool:
+    return PurePosixPath(file.name).suffix.lower() in _MATTERS
+
+
+# ---- single files ----
+
+
+def unreadable(repo: Repo) -> Iterator[Found]:
+    for file in repo.files:
+        if file.trouble:
+            yield Found(f"it can't be opened: {file.trouble}", str(file.path))
+
+
+def pointer(repo: Repo) -> Iterator[Found]:
+    for file in repo.files:
+        if file.identity and file.format == "git-lfs-pointer":
+            size = file.identity.detail.get("size")
+            told = f" of a file of {size:,} bytes" if isinstance(size, int) else ""
+            yield Found(f"a Git LFS pointer{told}, not the file itself", str(file.path), hint=file.identity.advice)
+
+
+def page(repo: Repo) -> Iterator[Found]:
+    for file in repo.files:
+        if file.identity and file.format in ("html", "error-text") and _matters(file):
+            words = f"{file.identity.title} in place of the file: {file.identity.evidence[-1]}"
+            yield Found(words, str(file.path), hint=file.identity.advice)
+
+
+def empty(repo: Repo) -> Iterator[Found]:
+    for file in repo.files:
+        if file.format == "empty" and _matters(file):
+            yield Found("the file is empty", str(file.path), hint=_AGAIN)
+
+
+def zeros(repo: Repo) -> Iterator[Found]:
+    for file in repo.files:
+        if file.format == "zeros" and _matters(file):
+            yield Found(f"all of its {file.size:,} bytes are zero", str(file.path), hint=_AGAIN)
+
+
+_OWN_RULE: Final = frozenset({"git-lfs-pointer", "html", "error-text", "empty", "zeros"})
+
+
+def wrong_format(repo: Repo) -> Iterator[Found]:
+    for file in repo.files:
+        lie = name_lies(file.base, file.format) if file.identity and file.format not in _OWN_RULE else None
+        if lie:
+            yield Found(lie, str(file.path), hint=file.identity.advice if file.identity else None)
+
+
+def damaged(repo: Repo) -> Iterator[Found]:
+    """What shows in files that no container of ours parses (a zip without its directory, a cut pickle)."""
+    for file in repo.files:
+        if (
+            file.identity
+            and file.index is None
+            and not file.findings
+            and file.format not in (*_OWN_RULE, "json", "text")
+        ):
+            for words in file.identity.damage if _matters(file) else ():
+                yield Found(f"{TITLES[file.format]}: {words}", str(file.path), hint=_AGAIN)
+
+
+def journal(repo: Repo) -> Iterator[Found]:
+    """What `wb edit` keeps while it writes a header in place: still there, the header may be half written."""
+    for path, name, kind in _our_leftovers(repo):
+        if kind == "journal":
+            words, hint = f"an edit of {name} has not ended: its header may be half written", "run wb edit on it again"
+            yield Found(words, str(path), hint=f"{hint}; it first puts the old bytes back")
+
+
+# Ends of names that download tools give to what isn't finished.
+_LEFTOVERS: Final = (
+    ".incomplete", ".partial", ".part", ".crdownload", ".aria2", ".download", ".downloading", ".tmp", ".temp",
+    ".lock", "~",
+)  # fmt: skip
+
+
+# What `io.sink` leaves where it is killed: kind -> words, the next step.
+_OURS: Final = {
+    "partial": ("a write of {} that has not ended", "delete it; the next write of {} does so, too"),
+    "old": ("{} as it was before it was replaced", "rename it to {} if that is missing, delete it otherwise"),
+}
+
+
+def leftover(repo: Repo) -> Iterator[Found]:
+    for path, name, kind in _our_leftovers(repo):
+        if kind in _OURS:
+            words, hint = _OURS[kind]
+            yield Found(words.format(name), str(path), hint=hint.format(name))
+    for file in repo.files:
+        end = next((e for e in _LEFTOVERS if file.base.endswith(e)), None)
+        if end and not LEFTOVER.fullmatch(file.base) and ".cache" not in PurePosixPath(file.name).parts:
+            yield Found(
+                f"a leftover of an unfinished download or write ({end})", str(file.path), hint="delete it, or finish it"
+            )
+
+
+def _our_leftovers(repo: Repo) -> Iterator[tuple[Path, str, str]]:
+    """Files and folders by the names that we give to what is under way: path, whose it is, kind. They lie beside what
+    they belong to: in the folder, or beside the folder or the one file that is looked at."""
+    mine: list[tuple[Path, str | None]] = [(repo.root / name, None) for name in repo.names if not repo.single]
+    mine += [(path, None) for path in repo.root.iterdir() if not repo.single]
+    whole = repo.path.absolute()
+    with contextlib.suppress(PermissionError):
+        mine += [(path, whole.name) for path in whole.parent.iterdir()]
+    for path, owner in sorted(dict(reversed(mine)).items()):
+        match = LEFTOVER.fullmatch(path.name)
+        if match and owner in (None, match["name"]):
+            yield path, match["name"], match["kind"] or "journal"
+
+
+def zero_tail(repo: Repo) -> Iterator[Found]:
+    """A download into reserved space that stopped leaves zeros up to the right size."""
+    for file in repo.weights:
+        source, index = file.parsed
+        start = _last_byte(source)
+        plain = [e for e in index if e.nbytes and not e.file]  # compressed tensors lie elsewhere in the file
+        lost = [e.name for e in plain if e.offset + e.nbytes > start]
+        whole = [e for e in plain if e.offset >= start]
+        if file.size - start >= ZERO_RUN and lost:
+            words = f"its last {file.size - start:,} bytes are zero: {len(whole)} whole tensors, of {len(index)}"
+            yield Found(words, str(file.path), lost[0], "an interrupted download? compare its checksum", start)
+
+
+def _last_byte(source: Source) -> int:
+    """The end of the last byte that isn't zero."""
+    end = source.size
+    while end:
+        start = max(end - MIB, 0)
+        kept = len(source.read(start, end - start).rstrip(b"\0"))
+        if kept:
+            return start + kept
+        end = start
+    return 0
+
+
+def hole(repo: Repo) -> Iterator[Found]:
+    """Holes of a sparse file: bytes that nobody ever wrote (they read as zeros)."""
+    for file in repo.weights:
+        source, index = file.parsed
+        for at, end in _holes(source.fileno(), file.size):
+            # A vocabulary may hold as many zeros, and some copying tools make holes of zeros: tensors only.
+            inside = [e.name for e in index if not e.file and e.offset < end and e.offset + e.nbytes > at]
+            if inside and end - at >= ZERO_RUN:
+                words = f"bytes {at:,} to {end:,} were never written ({len(inside)} tensors reach into them)"
+                yield Found(words, str(file.path), inside[0], "copy or download it again", at)
+
+
+_HOLES: Final = 100
+
+
+def _holes(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges without blocks, where the system tells (Linux, macOS). Reads are positioned: moving `fd` is harmless."""
+    at = 0
+    for _ in range(_HOLES if hasattr(os, "SEEK_HOLE") else 0):
+        try:
+            at = os.lseek(fd, at, os.SEEK_HOLE)
+        except OSError:  # the file system doesn't tell, or there is no data after `at`
+            return
+        if at >= size:
+            return
+        try:
+            end = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:  # the hole is the rest of the file
+            end = size
+        yield at, end
+        at = end
+
+
+# ---- sets ----
+
+
+def index_broken(repo: Repo) -> Iterator[Found]:
+    for listed in repo.listed:
+        if listed.why:
+            yield Found(listed.why, str(listed.file.path), hint=_AGAIN)
+
+
+def traversal(repo: Repo) -> Iterator[Found]:
+    for listed in repo.listed:
+        for tensor, name in listed.outside.items():
+            yield Found(f"the index points outside its folder: {name!r}"[:200], str(listed.file.path), tensor,
+                        "a loader that follows it reads or writes elsewhere: don't use this file")  # fmt: skip
+
+
+def _numbered(repo: Repo) -> Iterator[tuple[str, str, set[int], int]]:
+    """Sets of numbered files without an index (GGUF's splits need none): folder, name, their numbers, how many there
+    should be."""
+    for folder, files in repo.folders.items():
+        if repo.single or any(sharded.is_index(f.base) for f in files):
+            continue
+        for name, members in sets(f.base for f in files if not f.base.endswith(".gguf")).items():
+            yield folder, name, {m.number for m in members}, members[0].total
+
+
+def no_index(repo: Repo) -> Iterator[Found]:
+    """transformers finds shards by their index only."""
+    for folder, name, numbers, count in _numbered(repo):
+        if count > 1:
+            words = f"{len(numbers)} shards {name}, but no index beside them"
+            yield Found(
+                words, str(repo.root / folder), hint="download the index, or write the set anew with wb convert"
+            )
+
+
+def gaps(repo: Repo) -> Iterator[Found]:
+    for folder, name, numbers, count in _numbered(repo):
+        absent = [n for n in range(1, min(count, SHARDS) + 1) if n not in numbers]
+        if absent:
+            some = ", ".join(map(str, absent[:10])) + (" ..." if len(absent) > 10 else "")
+            yield Found(
+                f"{len(absent)} of {count} shards {name} are missing: {some}", str(repo.root / folder), hint=_AGAIN
+            )
+
+
+# ---- the folder ----
+
+
+def too_many(repo: Repo) -> Iterator[Found]:
+    if len(repo.names) >= FOLDER_FILES:
+        yield Found(
+            f"only {FOLDER_FILES:,} of its files were looked at", str(repo.root), hint="name a folder inside it"
+        )
+
+
+def case_clash(repo: Repo) -> Iterator[Found]:
+    seen: dict[str, str] = {}
+    for name in repo.names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            yield Found(
+                f"{name} and {other} are one name where case doesn't count (macOS, Windows)", str(repo.root / name)
+            )
+
+
+def link_outside(repo: Repo) -> Iterator[Found]:
+    """Links that leave the folder. Those of the Hugging Face cache go to its blobs, two floors up or more."""
+    root = repo.root.resolve()
+    for name in repo.names if not repo.single else ():
+        path = repo.root / name
+        if path.is_symlink() and path.exists():
+            goal = path.resolve()
+            if not goal.is_relative_to(root) and not _in_cache(root, goal):
+                yield Found(
+                    f"a link that leaves the folder: {os.readlink(path)}", str(path), hint="copy the file in its place"
+                )
+
+
+def _in_cache(root: Path, goal: Path) -> bool:
+    return any(up.name == "snapshots" and goal.parent == up.parent / "blobs" for up in root.parents)
+
+
+_PICKLES: Final = ("torch-zip", "torch-legacy", "torch-tar", "pickle")
+
+
+def two_formats(repo: Repo) -> Iterator[Found]:
+    for folder, files in repo.folders.items():
+        pickles = [f for f in files if f.format in _PICKLES]
+        tensors = [f for f in files if f.format == "safetensors"]
+        if pickles and tensors:
+            size = sum(f.size for f in pickles)
+            words = f"pickles beside safetensors: {', '.join(f.base for f in pickles[:3])}, {size:,} bytes"
+            yield Found(
+                words, str(repo.root / folder), hint="loaders prefer the safetensors; the pickles may be deleted"
+            )
+
+
+RULES: Final = (
+    Rule("file/unreadable", _E, "every file can be opened", unreadable),
+    Rule("file/lfs-pointer", _E, "no file is the text of a Git LFS pointer", pointer),
+    Rule("file/web-page", _E, "no file is a web page or a server's error message", page),
+    Rule("file/empty", _E, "no file is empty", empty),
+    Rule("file/zeros", _E, "no file is all zeros", zeros),
+    Rule("file/wrong-format", _E, "a file is what its name says", wrong_format),
+    Rule("file/damaged", _E, "files of formats that aren't parsed look whole", damaged),
+    Rule("file/journal", _E, "no file is in the middle of an edit", journal),
+    Rule("file/leftover", _W, "no leftovers of unfinished downloads and writes", leftover),
+    Rule("file/zero-tail", _W, "no file ends in a long run of zeros", zero_tail),
+    Rule("file/hole", _W, "no part of a file was never written", hole),
+    Rule("index/broken", _E, "an index is JSON with a weight_map", index_broken),
+    Rule("index/traversal", _E, "an index names files of its own folder only", traversal),
+    Rule("index/none", _W, "numbered shards have an index", no_index),
+    Rule("index/gaps", _E, "a numbered set without an index is whole", gaps),
+    Rule("folder/too-many", _W, "a folder is small enough to be looked at as a whole", too_many),
+    Rule("folder/case-clash", _W, "no two names differ in case only", case_clash),
+    Rule("folder/link-outside", _W, "links stay inside the folder", link_outside),
+    Rule("folder/two-formats", _I, "weights lie there in one format", two_formats),
+)
+
+
+# ---- what the containers and the sharded module find ----
+
+
+def contained(repo: Repo) -> Iterator[Finding]:
+    """All findings of the parsers."""
+    for file in repo.files:
+        yield from file.findings
+
+
+def shards(repo: Repo) -> Iterator[Finding]:
+    """An index against its shards, both ways."""
+    for listed in repo.listed:
+        if listed.map:
+            names = [f.base for f in repo.folders[repo.folder(listed.file.name)]]
+            yield from sharded.check(listed.map, repo.shards(listed), names)
+
+
+def splits(repo: Repo) -> Iterator[Finding]:
+    """GGUF splits among themselves."""
+    from weighbridge.base.errors import FormatError
+    from weighbridge.containers.gguf import container as gguf
+    from weighbridge.reports.lenient import broken
+
+    for files in repo.splits.values():
+        try:
+            merged = gguf.merge([f.index for f in files if f.index])
+        except FormatError as error:
+            yield broken("gguf/split", error, str(files[0].path))
+            continue
+        yield from (f for f in merged.findings if f.rule.startswith("gguf/split"))
+
+
+#: Checks that bring rules of their own with them: name -> function.
+PASSED_ON: Final[dict[str, Callable[[Repo], Iterator[Finding]]]] = {
+    "container": contained,
+    "shards": shards,
+    "splits": splits,
+}

@@ -1,0 +1,385 @@
+"""A tensor is rows of atoms, read lazily: the node, the leaves, and the nodes that move bytes.
+
+A node has a `spec` and `read(lo, hi, out=None)`, the bytes of rows lo..hi. Nodes that *move* bytes (`Stored`, `Const`,
+`Slice`, `Bitcast`, `Concat`, `Gather`, `Strided`) never look inside an atom, so one code serves f32 and 4-bit blocks,
+and a quantized tensor passes through without requantizing. Those that compute are in `tensors/nodes/compute.py`.
+
+Each node says what it `needs` for rows lo..hi as runs of its sources' rows; from that the plan knows the memory of
+every slab before anything runs (`scratch`). Nodes are built with the functions of `tensors/nodes/`, which simplify.
+
+Laws (tests/property): read(a,c) = read(a,b) ++ read(b,c); the spec equals what is read; what `needs` names is
+enough; undo(apply(t)) = t for every move.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.errors import UsageError
+from weighbridge.base.limits import MIB
+from weighbridge.base.spec import Spec
+from weighbridge.io.source import Source
+from weighbridge.tensors import kernels
+from weighbridge.tensors.scratch import lent
+
+Bytes = NDArray[np.uint8]
+
+
+#: What a transpose or a view reads at a time: it and the part of the result it goes to stay in the second-level cache.
+BAND = MIB // 8
+
+
+class RowRange(NamedTuple):
+    """Rows [lo, hi) of a node."""
+
+    node: Node
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, eq=False)
+class Node(ABC):
+    """One lazily read tensor. Nodes are immutable and safe to read from several threads."""
+
+    spec: Spec
+    #: True where the bytes of the sources go straight into `out`, so that reading costs no buffer of its own.
+    direct: ClassVar[bool] = False
+
+    @property
+    def stripes(self) -> bool:
+        """Whether a slab costs a pass over a whole source: slabs are then as large as the budget allows."""
+        return False
+
+    def read(self, lo: int, hi: int, out: Bytes | None = None) -> Bytes:
+        """Bytes of rows lo..hi as uint8[(hi - lo) * row_bytes], into `out` where given (any alignment)."""
+        if not 0 <= lo <= hi <= self.spec.rows:
+            raise UsageError(f"rows {lo}..{hi} of a tensor of {self.spec.rows} rows")
+        size = (hi - lo) * self.spec.row_bytes
+        if out is None:
+            out = np.empty(size, np.uint8)
+        elif out.nbytes != size:
+            raise UsageError(f"a buffer of {out.nbytes} bytes for {size}")
+        if size:
+            self._read(lo, hi, out)
+        return out
+
+    def read_all(self) -> Bytes:
+        return self.read(0, self.spec.rows)
+
+    @abstractmethod
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        """Fill `out`; bounds and size are already checked, and there is at least one byte."""
+
+    def needs(self, lo: int, hi: int) -> list[RowRange]:
+        """The runs of the sources' rows that rows lo..hi come from; [] for a leaf, and where there are no bytes."""
+        return self._needs(lo, hi) if hi > lo and self.spec.row_bytes else []
+
+    def scratch(self, lo: int, hi: int) -> int:
+        """Bytes that `read(lo, hi, out)` allocates beside `out`, at its peak."""
+        return self._scratch(lo, hi) if hi > lo and self.spec.row_bytes else 0
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return []
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        runs = self._needs(lo, hi)
+        below = max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
+        return below + (0 if self.direct else sum((r.hi - r.lo) * r.node.spec.row_bytes for r in runs))
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The nodes right below."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class UnaryNode(Node):
+    """A node over one other; unless it says otherwise, row for row."""
+
+    source: Node
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, lo, hi)]
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
+@contextmanager
+def held(*runs: RowRange) -> Iterator[tuple[Bytes, ...]]:
+    """The bytes of each run, in memory that is used again: they mean nothing after the block."""
+    with lent(*((run.hi - run.lo) * run.node.spec.row_bytes for run in runs)) as buffers:
+        for (node, lo, hi), buffer in zip(runs, buffers, strict=True):
+            node.read(lo, hi, buffer)
+        yield buffers
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, depth first."""
+    yield node
+    for below in node.sources:
+        yield from walk(below)
+
+
+# ------------------------------------------------------------------------------------------------ leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Stored(Node):
+    """Bytes of a source at `offset`, as they lie; `swap` where the file is big-endian."""
+
+    source: Source
+    offset: int
+    swap: bool = False
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        self.source.readinto(self.offset + lo * self.spec.row_bytes, out.data)
+        if self.swap:
+            kernels.byteswap(self.spec.dtype, out)
+
+
+@dataclass(frozen=True, eq=False)
+class Const(Node):
+    """Bytes in memory."""
+
+    data: bytes | memoryview
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        width = self.spec.row_bytes
+        out[:] = np.frombuffer(self.data, np.uint8, (hi - lo) * width, lo * width)
+
+
+# ------------------------------------------------------------------------------------------------ moves
+
+
+@dataclass(frozen=True, eq=False)
+class Slice(UnaryNode):
+    """A run of a source's atoms from `start` on, under a shape of its own (so reshape is a slice of everything)."""
+
+    start: int
+    direct: ClassVar[bool] = True
+
+    def _window(self, lo: int, hi: int) -> tuple[int, int, int, int]:
+        """Source rows a..b that hold our rows, and how many atoms to skip at their start and end."""
+        mine, theirs = self.spec.row_atoms, self.source.spec.row_atoms
+        first, last = self.start + lo * mine, self.start + hi * mine
+        a, b = first // theirs, -(-last // theirs)
+        return a, b, first - a * theirs, b * theirs - last
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        a, b, head, tail = self._window(lo, hi)
+        if head == 0 and tail == 0:
+            self.source.read(a, b, out)
+        else:
+            size = self.spec.dtype.size
+            out[:] = self.source.read(a, b)[head * size : head * size + out.nbytes]
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        a, b, _, _ = self._window(lo, hi)
+        return [RowRange(self.source, a, b)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        a, b, head, tail = self._window(lo, hi)
+        return self.source.scratch(a, b) + ((b - a) * self.source.spec.row_bytes if head or tail else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Bitcast(UnaryNode):
+    """The same bytes, row for row, under another type."""
+
+    direct: ClassVar[bool] = True
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        self.source.read(lo, hi, out)
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Node):
+    """Parts side by side on an axis. On the last axis the cut lies between atoms; elsewhere whole rows follow."""
+
+    parts: tuple[Node, ...]
+    axis: int
+    direct: ClassVar[bool] = True
+
+    @property
+    def _last(self) -> bool:
+        return self.axis == len(self.spec.shape) - 1 and len(self.spec.shape) > 1
+
+    def _segments(self, lo: int, hi: int) -> Iterator[RowRange]:
+        """The runs of the parts' rows that follow each other in our rows lo..hi (not for the last axis)."""
+        outer = math.prod(self.spec.shape[: self.axis])
+        heights = [p.spec.rows // outer for p in self.parts]
+        period = sum(heights)
+        for block in range(lo // period, -(-hi // period)):
+            at = block * period
+            for part, height in zip(self.parts, heights, strict=True):
+                a, b = max(lo, at), min(hi, at + height)
+                if a < b:
+                    yield RowRange(part, block * height + a - at, block * height + b - at)
+                at += height
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        if self._last:
+            rows, at = out.reshape(hi - lo, -1), 0
+            for part in self.parts:
+                width = part.spec.row_bytes
+                rows[:, at : at + width] = part.read(lo, hi).reshape(hi - lo, width)
+                at += width
+            return
+        at = 0
+        for part, a, b in self._segments(lo, hi):
+            size = (b - a) * part.spec.row_bytes
+            part.read(a, b, out[at : at + size])
+            at += size
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(p, lo, hi) for p in self.parts] if self._last else list(self._segments(lo, hi))
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        runs = self.needs(lo, hi)
+        extra = max(((r.hi - r.lo) * r.node.spec.row_bytes for r in runs), default=0) if self._last else 0
+        return extra + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return self.parts
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(UnaryNode):
+    """Rows of a source in another order: row i is the source's row `order[i]`."""
+
+    order: NDArray[np.int64]
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        width = self.spec.row_bytes
+        rows, want = out.reshape(hi - lo, width), self.order[lo:hi]
+        if self._dense(want):
+            first = int(want.min())
+            block = self.source.read(first, int(want.max()) + 1)
+            kernels.gather_rows(block, want - first, width, out)
+            return
+        for a, b in _consecutive(want):
+            start = int(want[a])
+            self.source.read(start, start + b - a, rows[a:b].reshape(-1))
+
+    @staticmethod
+    def _dense(want: NDArray[np.int64]) -> bool:
+        """True where one read of the whole span costs little more than the rows themselves."""
+        return int(want.max()) - int(want.min()) < 2 * len(want)
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        want = self.order[lo:hi]
+        if self._dense(want):
+            return [RowRange(self.source, int(want.min()), int(want.max()) + 1)]
+        return [RowRange(self.source, int(want[a]), int(want[a]) + b - a) for a, b in _consecutive(want)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        want, runs = self.order[lo:hi], self.needs(lo, hi)
+        span = sum((r.hi - r.lo) * self.spec.row_bytes for r in runs) if self._dense(want) else 0
+        return span + max((r.node.scratch(r.lo, r.hi) for r in runs), default=0)
+
+
+def _consecutive(order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Index ranges [a, b) over which `order` counts up by one."""
+    breaks = np.flatnonzero(np.diff(order) != 1) + 1
+    edges = [0, *breaks.tolist(), len(order)]
+    yield from pairwise(edges)
+
+
+@dataclass(frozen=True, eq=False)
+class Strided(UnaryNode):
+    """A strided view of a one-dimensional source: (i, j, ...) is its atom start + i*strides[0] + j*strides[1] + ...
+
+    Strides count atoms and may be zero (expanded) or negative. As torch storages lie.
+    """
+
+    start: int
+    strides: tuple[int, ...]
+
+    @property
+    def stripes(self) -> bool:
+        """Where another axis than the first takes the widest steps, each slab's rows lie all over the source."""
+        steps = [abs(s) for n, s in zip(self.spec.shape, self.strides, strict=True) if n > 1]
+        return bool(steps) and steps[0] < max(steps)
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        size, width = self.spec.dtype.size, self.spec.row_atoms
+        atoms = out.view(f"V{size}")
+        shape, steps = self.spec.shape, self.strides
+        lead, inner = (shape, ()) if len(shape) < 2 else (shape[:-1], shape[-1:])
+        done = 0
+        for first, counts in _boxes(lo, hi, lead):
+            start = self.start + sum(i * s for i, s in zip(first, steps, strict=False))
+            count = math.prod(counts) * width
+            self._box(start, (*counts, *inner), atoms[done : done + count].reshape(*counts, *inner))
+            done += count
+
+    def _box(self, start: int, counts: tuple[int, ...], out: NDArray[np.void]) -> None:
+        """A box of elements, read in bands of the source: cut along the axis of the widest steps until it fits."""
+        size, steps = self.spec.dtype.size, self.strides
+        ends = [(n - 1) * s for n, s in zip(counts, steps, strict=True)]
+        low, high = start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + 1
+        if (high - low) * size <= BAND or max(counts, default=1) == 1:
+            out[...] = _view(self.source.read(low, high).view(out.dtype), start - low, counts, steps)
+            return
+        axis = max((i for i, n in enumerate(counts) if n > 1), key=lambda i: abs(steps[i]))
+        rest = high - low - abs(ends[axis])
+        step = max(1, (BAND // size - rest) // max(abs(steps[axis]), 1) + 1)
+        step = min(step, counts[axis] - 1)
+        for i in range(0, counts[axis], step):
+            some = (*counts[:axis], min(step, counts[axis] - i), *counts[axis + 1 :])
+            where = (*(slice(None) for _ in range(axis)), slice(i, i + step))
+            self._box(start + i * steps[axis], some, out[where])
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        """From the corners alone: no index array is built to ask."""
+        width = self.spec.row_atoms
+        shape, steps = self.spec.shape or (1,), self.strides or (0,)
+        first, last = (np.unravel_index(i, shape) for i in (lo * width, hi * width - 1))
+        low = high = self.start
+        free = False  # once a leading index differs, the ones behind it run over their whole range
+        for n, step, a, b in zip(shape, steps, first, last, strict=True):
+            span = (0, n - 1) if free else (int(a), int(b))
+            free = free or int(a) != int(b)
+            low, high = low + min(s * step for s in span), high + max(s * step for s in span)
+        return [RowRange(self.source, low, high + 1)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        (run,) = self._needs(lo, hi)
+        atoms = min(run.hi - run.lo, max(BAND // self.spec.dtype.size, 1))
+        return atoms * self.spec.dtype.size + self.source.scratch(run.lo, run.lo + atoms)
+
+
+def _boxes(lo: int, hi: int, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The run lo..hi of elements of an array as boxes in their order: first index and extent along each axis."""
+    if not shape:
+        yield (), ()
+        return
+    inner = math.prod(shape[1:])
+    (a, from_), (b, to) = divmod(lo, inner), divmod(hi, inner)
+    if a == b:
+        yield from (((a, *first), (1, *counts)) for first, counts in _boxes(from_, to, shape[1:]))
+        return
+    if from_:
+        yield from (((a, *first), (1, *counts)) for first, counts in _boxes(from_, inner, shape[1:]))
+        a += 1
+    if a < b:
+        yield (a, *(0 for _ in shape[1:])), (b - a, *shape[1:])
+    if to:
+        yield from (((b, *first), (1, *counts)) for first, counts in _boxes(0, to, shape[1:]))
+
+
+def _view(block: NDArray[np.void], start: int, counts: tuple[int, ...], steps: tuple[int, ...]) -> NDArray[np.void]:
+    """The elements start + i*steps[0] + j*steps[1] ... of a block, which has them all."""
+    return np.lib.stride_tricks.as_strided(block[start:], counts, [s * block.itemsize for s in steps])

@@ -1,0 +1,143 @@
+"""The nodes that compute each element of a tensor by itself: `Shift`, `Scaled`, `Elementwise`; each row:
+`NormalizeRows`, `RescaleRows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weighbridge.base.dtypes import F16
+from weighbridge.base.errors import FormatError
+from weighbridge.tensors import functions
+from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, held
+
+_SHORTEST = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Shift(UnaryNode):
+    """Every element of an F32 or F16 tensor plus `by`, rounded once in its own type."""
+
+    by: float = 0.0
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
+        with held(RowRange(self.source, lo, hi)) as (values,):
+            out[:] = np.add(values.view(kind), kind.type(self.by), dtype=kind).view(np.uint8)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return 2 * (hi - lo) * self.spec.row_bytes + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled(UnaryNode):
+    """Every element of an F32 or F16 tensor times `by` as an F32, or divided by it: computed in F32 and rounded to its
+    own type, as torch does it, a piece at a time. FormatError where a number becomes too large."""
+
+    by: float
+    over: bool = False
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
+        change, by = np.divide if self.over else np.multiply, np.float32(self.by)
+        with (
+            held(RowRange(self.source, lo, hi)) as (data,),
+            np.errstate(over="raise", under="ignore", invalid="ignore"),
+        ):
+            values, results = data.view(kind), out.view(kind)
+            for at in range(0, values.size, functions.PIECE):
+                piece = values[at : at + functions.PIECE]
+                try:
+                    results[at : at + piece.size] = change(piece.astype(np.float32, copy=False), by)
+                except FloatingPointError:
+                    raise self._refusal(lo, at, at + piece.size) from None
+
+    def _refusal(self, lo: int, first: int, end: int) -> FormatError:
+        rows = _rows(lo, first, end, self.spec.row_atoms)
+        what = "divided by" if self.over else "times"
+        return FormatError(f"{rows} an element {what} {self.by} is too large", expected=f"a finite {self.spec.dtype}")
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        size = (hi - lo) * self.spec.row_bytes
+        return size + min(size, 4 * functions.PIECE) * 4 + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise(UnaryNode):
+    """A function of `tensors/functions.py` of every element of an F32 tensor, a piece at a time. FormatError where an
+    element has no value."""
+
+    function: str
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        apply, step = functions.FUNCTIONS[self.function][0], functions.PIECE
+        with held(RowRange(self.source, lo, hi)) as (data,):
+            values = data.view(np.float32)
+            for at in range(0, values.size, step):
+                piece = values[at : at + step]
+                try:
+                    out[4 * at : 4 * (at + piece.size)] = apply(piece).view(np.uint8)
+                except FloatingPointError:
+                    raise self._refusal(lo, at, at + piece.size) from None
+
+    def _refusal(self, lo: int, first: int, end: int) -> FormatError:
+        rows = _rows(lo, first, end, self.spec.row_atoms)
+        return FormatError(f"{rows} an element has no {self.function}", expected="a finite number")
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        size = (hi - lo) * self.spec.row_bytes
+        return size + min(size // 4, functions.PIECE) * functions.SCRATCH + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class NormalizeRows(UnaryNode):
+    """Every row of an F32 matrix over its length (the root of the sum of its squares, taken in F64), which counts as
+    1e-12 where it is less: torch.nn.functional.normalize."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        width = max(self.spec.shape[-1], 1)
+        step = max(functions.PIECE // width, 1)
+        with held(RowRange(self.source, lo, hi)) as (data,), np.errstate(over="ignore", invalid="ignore"):
+            values, results = (bytes_.view(np.float32).reshape(-1, width) for bytes_ in (data, out))
+            for at in range(0, len(values), step):
+                piece = values[at : at + step]
+                lengths = np.sqrt(np.square(piece, dtype=np.float64).sum(axis=1, keepdims=True))
+                results[at : at + step] = piece / np.maximum(lengths, _SHORTEST).astype(np.float32)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        width = self.spec.shape[-1]
+        piece = min(hi - lo, max(functions.PIECE // max(width, 1), 1)) * width
+        return (hi - lo) * self.spec.row_bytes + 16 * piece + self.source.scratch(lo, hi)
+
+
+@dataclass(frozen=True, eq=False)
+class RescaleRows(UnaryNode):
+    """Every row of an F32 matrix times what makes it as long as `lengths` [rows, 1] says: length / (Euclidean length of
+    the row), the latter from a sum in F64. FormatError for a row of zeros, which no number makes longer."""
+
+    lengths: Node
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with held(*self._needs(lo, hi)) as (data, lengths):
+            rows = data.view(np.float32).reshape(hi - lo, -1)
+            found = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1)).astype(np.float32)
+            if not found.all():
+                raise FormatError(f"row {lo + int(found.argmin())} is all zeros", expected="a row that has a length")
+            factors = lengths.view(np.float32) / found
+            out[:] = (rows * factors[:, None]).reshape(-1).view(np.uint8)
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [RowRange(self.source, lo, hi), RowRange(self.lengths, lo, hi)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + 4 * (hi - lo) * self.spec.row_bytes
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.lengths)
+
+
+def _rows(lo: int, first: int, end: int, width: int) -> str:
+    """Where elements [first, end) behind the beginning of row `lo` lie."""
+    return f"in rows {lo + first // width} to {lo + (end - 1) // width}"

@@ -1,0 +1,1 @@
+"""The codecs in plain numpy, written to be read."""

@@ -1,0 +1,282 @@
+"""Encoding IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S in plain numpy: bytes equal to llama.cpp's quantize_iq2_* and
+quantize_iq3_* (ggml-quants.c, b11549, x86-64 build), with and without weights of the columns. See `reference.py`;
+blocks are described in `reference_iq.py`, the native twin is `native/iencode.cpp`.
+
+A part of a block, 16 or 32 elements, is searched on grids around the one on which its largest magnitude is the largest
+coordinate: magnitudes are rounded to the lattice, and what isn't in the codebook becomes a neighbour (`neighbours.py`).
+A weighted least-squares fit decides. Then the points are sought once more for the scale that was found, and the parts'
+scales are rounded to four bits. Sums go in order, in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from weighbridge.tensors.reference.lattice_neighbours import Bools, Ints, into_codebook, neighbours
+from weighbridge.tensors.reference.search import in_order, nearest, search_ladder
+from weighbridge.tensors.reference.simple import (
+    Bytes,
+    Encoder,
+    Floats,
+    Lost,
+    WeightedEncoder,
+    half_bits,
+    quiet,
+    scale_loss,
+)
+
+N: Final = 256
+SCALE_TOP: Final = 15  # of a part's four bits
+SCALE_STEPS: Final = 31  # the largest scale is the block's this many times
+LADDER_TOP: Final = 4
+
+
+class Type(NamedTuple):
+    """How a type is searched."""
+
+    part: int  # elements that share a scale
+    point: int  # coordinates of a point
+    largest: int  # value of the largest coordinate; values are the odd numbers
+    tries: int  # grids on each side of the plain one
+    step: float  # from one to the next
+    even: bool  # signs of eight are flipped at the cheapest element so that minuses are even
+    again: Literal["all", "all if any", "outside"]  # who is sought once more: if any wasn't in the codebook, or those
+    nothing: float  # a largest magnitude below this is zero (0: only zero is)
+    mean: float  # times the mean square, for weights of importance
+    flat: float  # without importance the weights are flat * mean square + square
+    fudge: float  # on the block's scale
+
+
+TYPES: Final = MappingProxyType(
+    {
+        "IQ2_XXS": Type(32, 8, 5, 6, 0.1, True, "all", 1e-15, 1, 0, 1),
+        "IQ2_XS": Type(16, 8, 5, 9, 0.1, True, "outside", 1e-15, 1, 0, 1),
+        "IQ2_S": Type(16, 8, 5, 9, 0.1, False, "outside", 1e-8, 2, 0.25, 0.9875),
+        "IQ3_XXS": Type(32, 4, 15, 15, 0.2, True, "outside", 1e-8, 2, 0, 1.0125),
+        "IQ3_S": Type(32, 4, 15, 9, 0.2, False, "all if any", 0, 2, 0, 1.033),
+    }
+)
+
+
+class Found(NamedTuple):
+    """What becomes of blocks: points' numbers [blocks, N / point], signs of eight [blocks, 32], scales of four bits
+    [blocks, parts], the blocks' scales and whether they have one [blocks, 1], parts without anything to search, and the
+    first block that stops llama.cpp."""
+
+    points: Ints
+    signs: Ints
+    codes: Ints
+    d: Floats
+    some: Bools
+    empty: Bools
+    refused: tuple[int, ...]
+
+    @property
+    def lost(self) -> Lost:
+        return (*scale_loss(self.d), *self.refused)
+
+
+def tiled(columns: Floats | None, blocks: int) -> Floats | None:
+    """The weights of each block of rows."""
+    return None if columns is None else np.tile(columns.reshape(-1, N), (blocks * N // columns.size, 1))
+
+
+def first_of(lost: Bools) -> tuple[int, ...]:
+    """Which of the blocks [blocks, parts] is the first with something lost."""
+    at = np.flatnonzero(lost.any(axis=1))
+    return (int(at[0]),) if at.size else ()
+
+
+def weights_of(how: Type, x: Floats, columns: Floats | None) -> Floats:
+    """[blocks, N]: importance times the root of square and mean square, or flat * mean + square."""
+    squares = in_order(x * x)
+    if columns is None:
+        return np.float32(how.flat) * (np.float32(2) * squares / np.float32(N)) + x * x if how.flat else x * x
+    return columns * np.sqrt(np.float32(how.mean) * squares / np.float32(N) + x * x)
+
+
+def _folded(how: Type, x: Floats, w: Floats) -> tuple[Floats, Ints]:
+    """Magnitudes of eights [n, 8], and their signs [n]. Seven of them where the eighth follows."""
+    minus, rows = ~(x >= 0), np.arange(len(x))
+    if how.even:
+        cost, cheapest = w * x * x, np.zeros(len(x), np.intp)
+        for i in range(1, 8):
+            cheapest = np.where(cost[:, i] < cost[rows, cheapest], i, cheapest)
+        x = np.where(minus, -x, x)
+        odd = minus.sum(axis=1) % 2 == 1
+        x[rows[odd], cheapest[odd]] *= np.float32(-1)
+        minus[rows[odd], cheapest[odd]] ^= True
+        minus[:, 7] = False
+    else:
+        x = np.where(minus, -x, x)
+    return x, np.packbits(minus, axis=1, bitorder="little")[:, 0].astype(np.int32)
+
+
+class _Search:
+    """Parts [parts, part]: magnitudes, weights; what is found of them."""
+
+    def __init__(self, name: str, x: Floats, w: Floats) -> None:
+        self.name, self.how, self.x, self.w = name, TYPES[name], x, w
+        most = x[:, :1]
+        for column in x.T[1:, :, None]:
+            most = np.where(most > column, most, column)
+        self.some = ~(most < np.float32(self.how.nothing) if self.how.nothing else most == 0)
+        self.lost = np.zeros_like(self.some)
+        self.scale, self.span = most / np.float32(self.how.largest), most
+        if self.how.again == "all":
+            self.scale, _ = search_ladder(LADDER_TOP, x, w)
+            self.span = self.scale * np.float32(3)
+            self.some = self.some & ~(self.span <= 0)
+        self.best = np.zeros_like(most)
+        shape = (len(x), self.how.part // self.how.point)
+        self.points = np.zeros(shape, np.int32)
+        self.outside = np.full(shape, self.how.again != "outside")
+
+    def find(self, scale: Floats, inverse: Floats, active: Bools) -> tuple[Ints, Bools]:
+        """Points on the grid of `scale`, and which had to be looked for."""
+        top = self.how.largest // 2
+        ranks = np.clip(nearest(np.float32(0.5) * (inverse * self.x - np.float32(1))), 0, top)
+        groups = self.points.shape[1]
+        values = np.repeat(scale * (2 * np.arange(top + 1) + 1).astype(np.float32), groups, axis=0)
+        x, root = (a.reshape(-1, self.how.point) for a in (self.x, np.sqrt(self.w)))
+        ranks = ranks.reshape(-1, self.how.point)
+        number, outside, lost = into_codebook(self.name, ranks, active.reshape(-1), x, root, values)
+        self.lost = self.lost | lost.reshape(-1, groups).any(axis=1, keepdims=True)
+        return number.reshape(-1, groups), outside.reshape(-1, groups)
+
+    def fit(self, points: Ints) -> tuple[Floats, Floats]:
+        """Sums whose ratio is the scale of least square error."""
+        q = (2 * neighbours(self.name).ranks[points] + 1).reshape(self.x.shape).astype(np.float32)
+        return in_order(self.w * self.x * q), in_order(self.w * q * q)
+
+    def run(self) -> None:
+        whole = np.broadcast_to(self.some, self.points.shape)
+        for k in range(-self.how.tries, self.how.tries + 1):
+            inverse = (np.float32(self.how.largest) + np.float32(k) * np.float32(self.how.step)) / self.span
+            tried, had = self.find(np.float32(1) / inverse, inverse, whole)
+            sum_qx, sum_q2 = self.fit(tried)
+            better = (sum_q2 > 0) & (sum_qx * sum_qx > self.best * sum_q2)
+            self.scale = np.where(better, sum_qx / sum_q2, self.scale)
+            self.best = np.where(better, self.scale * sum_qx, self.best)
+            self.points, self.outside = np.where(better, tried, self.points), np.where(better, had, self.outside)
+        self.once_more()
+
+    def once_more(self) -> None:
+        """The points of the scale that was found, and a scale for these."""
+        again = self.outside.any(axis=1, keepdims=True) | (self.how.again == "all")
+        again = again & self.some & (self.scale > 0)
+        who = again & (self.outside | (self.how.again != "outside"))
+        found, _ = self.find(self.scale, np.float32(1) / self.scale, who)
+        self.points = np.where(who, found, self.points)
+        sum_qx, sum_q2 = self.fit(self.points)
+        self.scale = np.where(again & (sum_q2 > 0), sum_qx / sum_q2, self.scale)
+
+
+def _encoded(name: str, x: Floats, columns: Floats | None) -> Found:
+    how, x = TYPES[name], x.reshape(-1, N)
+    w = weights_of(how, x, tiled(columns, len(x)))
+    folded, signs = _folded(how, x.reshape(-1, 8), w.reshape(-1, 8))
+    search = _Search(name, folded.reshape(-1, how.part), w.reshape(-1, how.part))
+    search.run()
+    minus, parts = search.scale < 0, N // how.part
+    scale = np.where(search.some, np.abs(search.scale), np.float32(0)).reshape(-1, parts)
+    lost = ((search.lost | np.isnan(search.scale)) & search.some).reshape(-1, parts)
+    flipped = signs.reshape(-1, how.part // 8) ^ np.where(minus, 127 if how.even else 255, 0)
+    most = np.zeros((len(x), 1), np.float32)
+    for column in scale.T[:, :, None]:
+        most = np.where(most > column, most, column)
+    d = most / np.float32(SCALE_STEPS)
+    codes = np.clip(nearest(np.float32(0.5) * (np.float32(1) / d * scale - np.float32(1))), 0, SCALE_TOP)
+    return Found(
+        np.where(search.some, search.points, 0).reshape(-1, N // how.point),
+        np.where(search.some, flipped, 0).reshape(-1, N // 8),
+        np.where(most != 0, codes, 0),
+        np.where(most != 0, d * np.float32(how.fudge), np.float32(0)),  # `most` may be -0
+        most != 0,
+        ~search.some.reshape(-1, parts),
+        first_of(lost),
+    )
+
+
+def _bytes(values: Ints, dtype: str = "u1") -> Bytes:
+    return np.ascontiguousarray(values.astype(f"<{dtype}")).view(np.uint8)
+
+
+def _nibbles(codes: Ints) -> Ints:
+    return codes[:, ::2] | codes[:, 1::2] << 4
+
+
+def _upper(points: Ints, bits: int) -> Ints:
+    """What the codes have above eight bits, `bits` each, from the lowest."""
+    parts = (points >> 8).reshape(len(points), points.shape[1] * bits // 8, 8 // bits)
+    out: Ints = (parts << np.arange(0, 8, bits)).sum(axis=2)
+    return out
+
+
+def _signs_and_scales(found: Found) -> Bytes:
+    """A u32 for each run: four times seven signs and a scale."""
+    signs = (found.signs.reshape(-1, 8, 4).astype(np.int64) << np.array([0, 7, 14, 21])).sum(axis=2)
+    return _bytes((signs | found.codes.astype(np.int64) << 28) * found.some, "u4")
+
+
+def _iq2_xxs(found: Found) -> Bytes:
+    points = _bytes(found.points * found.some).reshape(-1, 8, 4)
+    return np.concatenate([points, _signs_and_scales(found).reshape(-1, 8, 4)], axis=2).reshape(-1, 64)
+
+
+def _iq2_xs(found: Found) -> Bytes:
+    words = _bytes((found.points | found.signs << 9) * found.some, "u2")
+    return np.concatenate([words, _bytes(_nibbles(found.codes))], axis=1)
+
+
+def _iq2_s(found: Found) -> Bytes:
+    parts = (found.points & 255, found.signs, _upper(found.points, 2), _nibbles(found.codes))
+    return np.concatenate([_bytes(part) for part in parts], axis=1)
+
+
+def _iq3_xxs(found: Found) -> Bytes:
+    return np.concatenate([_bytes(found.points * found.some), _signs_and_scales(found)], axis=1)
+
+
+def closed_up(values: Ints, empty: Bools) -> Ints:
+    """quantize_iq3_s steps over a run of zeros without stepping on in its codes' low bits and signs: those of later
+    runs stand where the empty one's should (upper bits and scales don't), and what was written reads as something
+    else."""
+    order = np.argsort(empty, axis=1, kind="stable")
+    runs = values.reshape(*empty.shape, values.shape[1] // empty.shape[1])
+    return np.take_along_axis(runs, order[:, :, None], axis=1).reshape(values.shape)
+
+
+def _iq3_s(found: Found) -> Bytes:
+    low, signs = (closed_up(values, found.empty) for values in (found.points & 255, found.signs))
+    parts = (low, _upper(found.points, 1), signs, _nibbles(found.codes))
+    return np.concatenate([_bytes(part) for part in parts], axis=1)
+
+
+def weighted(name: str, pack: Callable[[Found], Bytes]) -> WeightedEncoder:
+    def encode(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
+        with quiet():
+            found = _encoded(name, rows, columns)
+            return np.concatenate([half_bits(found.d), pack(found)], axis=1).reshape(-1), found.lost
+
+    return encode
+
+
+def _plain(encode: WeightedEncoder) -> Encoder:
+    return lambda x: encode(x, None)  # type: ignore[arg-type]
+
+
+WEIGHTED: Final = MappingProxyType(
+    {
+        "IQ2_XXS": weighted("IQ2_XXS", _iq2_xxs),
+        "IQ2_XS": weighted("IQ2_XS", _iq2_xs),
+        "IQ2_S": weighted("IQ2_S", _iq2_s),
+        "IQ3_XXS": weighted("IQ3_XXS", _iq3_xxs),
+        "IQ3_S": weighted("IQ3_S", _iq3_s),
+    }
+)
+ENCODE: Final = MappingProxyType({name: _plain(WEIGHTED[name]) for name in ("IQ2_S", "IQ3_XXS", "IQ3_S")})

@@ -1,0 +1,261 @@
+"""ggml's blocks of tables and of few bits in plain numpy: IQ4_NL, MXFP4, NVFP4, Q1_0, Q2_0, TQ1_0, TQ2_0. Bytes equal
+to llama.cpp's (ggml-quants.c, b11549, x86-64 build). See `reference.py`.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.tensors.reference.simple import (
+    QK,
+    Array,
+    Block,
+    Bytes,
+    Floats,
+    Lost,
+    half,
+    half_bits,
+    half_scales,
+    inverse,
+    nibbles,
+    pack_nibbles,
+    quiet,
+    round_away,
+    running_max,
+    scale_loss,
+    truncate,
+    widen,
+)
+
+# Elements of a block.
+Q1_0_N: Final = 128
+Q2_0_N: Final = 64
+TQ_N: Final = 256
+
+# IQ4_NL and IQ4_XS (ggml-common.h, kvalues_iq4nl; by Iwan Kawrakow, MIT).
+IQ4_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+# Twice the values of FP4 E2M1 (OCP MX). ggml's table is of integers: code 8 is 0 and not -0.
+FP4_VALUES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+FP4_TOP: Final = 6  # the largest value of FP4
+MXFP4_BIAS: Final = 125  # 127, less the exponent of FP4's largest value
+UE4M3_TOP: Final = 0x7E  # 448
+UE4M3_SPAN: Final = 0x77  # codes up to here come from rounding, the larger ones all become the largest
+TQ1_PARTS: Final = ((32, 5), (16, 5), (4, 4))  # (bytes, base-3 digits in each) of a TQ1_0 block
+
+
+def look_up(values: tuple[int, ...], codes: Array) -> Floats:
+    out: Floats = np.array(values, np.float32)[codes]
+    return out
+
+
+def crumbs(codes: Bytes) -> NDArray[np.int32]:
+    """[..., bytes] -> [..., 4, bytes] codes of two bits, lowest first."""
+    return (codes[..., None, :] >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).astype(np.int32)
+
+
+def _scaled(codes: Array, d: Floats) -> Floats:
+    with quiet():
+        out: Floats = codes.astype(np.float32) * d
+    return out.reshape(-1)
+
+
+def decode_iq4_nl(src: Bytes) -> Floats:
+    """[d f16 | 16 bytes of two nibbles]: x = d * IQ4_VALUES[q]."""
+    block = src.reshape(-1, 18)
+    return _scaled(look_up(IQ4_VALUES, nibbles(block[:, 2:])), half(block[:, :2]))
+
+
+def magnitude(rows: Floats) -> Floats:
+    """The largest magnitude of each block [blocks, 1]; NaN never wins."""
+    out: Floats = np.where(np.isnan(rows), np.float32(0), np.abs(rows)).max(axis=1, keepdims=True)
+    return out
+
+
+def nearest_fp4(rows: Floats, d: Floats) -> NDArray[np.int32]:
+    """The code nearest to each element where d is the scale; of equals the first, and 0 for NaN (best_index_mxfp4)."""
+    best, least = np.zeros(rows.shape, np.int32), np.full(rows.shape, np.inf, np.float32)
+    with quiet():
+        for code, value in enumerate(FP4_VALUES):
+            error = np.abs(np.float32(value) * d - rows)
+            best, least = np.where(error < least, code, best), np.where(error < least, error, least)
+    return best.astype(np.int32)
+
+
+def _half_e8m0(e: Bytes) -> Floats:
+    """2^(e - 128): the scale is halved since FP4_VALUES are doubled. 255, a NaN in OCP MX, is 2^127, as in ggml."""
+    bits = np.where(e < 2, np.uint32(0x00200000) << e.astype(np.uint32), (e.astype(np.uint32) - np.uint32(1)) << 23)
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def decode_mxfp4(src: Bytes) -> Floats:
+    """[e | 16 bytes of two nibbles]: x = 2^(e - 128) * FP4_VALUES[q]."""
+    block = src.reshape(-1, 17)
+    return _scaled(look_up(FP4_VALUES, nibbles(block[:, 1:])), _half_e8m0(block[:, :1].copy()))
+
+
+def floor_log2(x: Floats) -> NDArray[np.int32]:
+    """floorf(log2f(x)) of finite x > 0: log2f is the rounded logarithm, so the last few floats below a power of two
+    have that of the power. (The rounding of f64's log2 is the same for these.)"""
+    return np.floor(np.log2(x.astype(np.float64)).astype(np.float32)).astype(np.int32)
+
+
+def encode_mxfp4(x: Floats) -> tuple[Bytes, Lost]:
+    """e = (uint8_t)(floor(log2(max |x|)) - 2 + 127), q the nearest. As C on x86-64 has the cast: tiny blocks wrap round
+    to scales far too large (counted as underflow), and Inf gives 0."""
+    rows = x.reshape(-1, QK)
+    amax = magnitude(rows)
+    known = (amax > 0) & np.isfinite(amax)
+    wide = np.where(known, floor_log2(np.where(known, amax, np.float32(1))) + MXFP4_BIAS, 0)
+    e = (wide & 255).astype(np.uint8)
+    codes = pack_nibbles(nearest_fp4(rows, _half_e8m0(e)))
+    return np.concatenate([e, codes], axis=1).reshape(-1), (0, int((wide < 0).sum()))
+
+
+def _mxfp4_scales(src: Bytes) -> Floats:
+    """As OCP MX reads them: 255 is NaN. No quantizer writes it, so it is worth telling."""
+    return widen("F8_E8M0", np.ascontiguousarray(src.reshape(-1, 17)[:, 0]))
+
+
+def _half_ue4m3(code: Bytes) -> Floats:
+    """Half of an E4M3 scale. ggml reads 0x7F as 0 and drops the sign, so that 0xFF is 480 (ggml_ue4m3_to_fp32)."""
+    value = widen("F8_E4M3", code & np.uint8(0x7F)) * np.float32(0.5)
+    value[code == 0x7F], value[code == 0xFF] = 0, 240
+    return value
+
+
+def decode_nvfp4(src: Bytes) -> Floats:
+    """[4 x E4M3 | 4 x 8 bytes of two nibbles], by parts of 16: x = scale / 2 * FP4_VALUES[q]."""
+    block = src.reshape(-1, 36)
+    codes = block[:, 4:].reshape(-1, 8)
+    values = look_up(FP4_VALUES, np.concatenate([codes & 15, codes >> 4], axis=1))
+    return _scaled(values, _half_ue4m3(block[:, :4].reshape(-1)).reshape(-1, 1))
+
+
+def _narrow_ue4m3(x: Floats) -> Bytes:
+    """f32 >= 0 to E4M3 as ggml_fp32_to_ue4m3: the first bit that is dropped rounds up; from 248 on all is 448."""
+    bits = x.view(np.uint32).astype(np.int64)
+    exponent = (bits >> 23) - 120
+    denormal = np.minimum(truncate(x * np.float32(512) + np.float32(0.5)), 7)
+    normal = (exponent << 3) + (bits >> 20 & 7) + (bits >> 19 & 1)
+    normal = np.where(normal > UE4M3_SPAN, UE4M3_TOP, normal)
+    return np.where(exponent > 0, normal, denormal).astype(np.uint8)
+
+
+def encode_nvfp4(x: Floats) -> tuple[Bytes, Lost]:
+    """By parts of 16: scale = max |x| / 6 as E4M3, q the nearest. A scale that becomes zero is counted as underflow."""
+    parts = x.reshape(-1, 16)
+    with quiet():
+        ideal = magnitude(parts) / np.float32(FP4_TOP)
+        scale = _narrow_ue4m3(ideal)
+    codes = nearest_fp4(parts, _half_ue4m3(scale))
+    packed = (codes[:, :8] | codes[:, 8:] << 4).astype(np.uint8)
+    blocks = np.concatenate([scale.reshape(-1, 4), packed.reshape(-1, 32)], axis=1)
+    return blocks.reshape(-1), (0, int(((scale == 0) & (ideal != 0)).sum()))
+
+
+def _nvfp4_scales(src: Bytes) -> Floats:
+    """As E4M3 has them: 127 is NaN. No quantizer writes it, so it is worth telling."""
+    return widen("F8_E4M3", src.reshape(-1, 36)[:, :4].reshape(-1) & np.uint8(0x7F))
+
+
+def decode_q1_0(src: Bytes) -> Floats:
+    """[d f16 | 128 bits, lowest first]: x = d or -d (of a NaN the sign flips too)."""
+    block = src.reshape(-1, 18)
+    d = half(block[:, :2])
+    return np.where(np.unpackbits(block[:, 2:], axis=1, bitorder="little"), d, -d).astype(np.float32).reshape(-1)
+
+
+def encode_q1_0(x: Floats) -> tuple[Bytes, Lost]:
+    """d = the mean magnitude, summed in order; bit = x >= 0."""
+    rows = x.reshape(-1, Q1_0_N)
+    with quiet():
+        sums: Floats = np.add.accumulate(np.abs(rows), axis=1, dtype=np.float32)
+        d: Floats = sums[:, -1:] / np.float32(Q1_0_N)
+    bits = np.packbits(rows >= 0, axis=1, bitorder="little")
+    return np.concatenate([half_bits(d), bits], axis=1).reshape(-1), scale_loss(d)
+
+
+def decode_q2_0(src: Bytes) -> Floats:
+    """[d f16 | 64 x 2 bits, lowest first]: x = d * (q - 1)."""
+    block = src.reshape(-1, 18)
+    return _scaled(crumbs(block[:, 2:]).swapaxes(1, 2).reshape(-1, Q2_0_N) - 1, half(block[:, :2]))
+
+
+def encode_q2_0(x: Floats) -> tuple[Bytes, Lost]:
+    """d = max |x|, q = roundf(x / d) + 1, at least 0: code 3 is never written. NaN gives 0."""
+    rows = x.reshape(-1, Q2_0_N)
+    d = magnitude(rows)
+    with quiet():
+        q = np.maximum(round_away(rows * inverse(d)) + 1, 0).reshape(-1, Q2_0_N // 4, 4)
+    codes = (q << np.array([0, 2, 4, 6])).sum(axis=2).astype(np.uint8)
+    return np.concatenate([half_bits(d), codes], axis=1).reshape(-1), scale_loss(d)
+
+
+def _trits(rows: Floats) -> tuple[Floats, NDArray[np.int32]]:
+    """(d, codes): d = max |x| (C's MAX: a NaN is taken, and dropped at the next element), -1, 0, 1 -> 0, 1, 2. What
+    doesn't fit matters in its low bits only, and these are those of ggml's 64-bit lroundf."""
+    with quiet():
+        d = running_max(np.abs(rows)).reshape(-1, 1)
+        return d, round_away(rows * inverse(d)) + np.int32(1)
+
+
+def encode_tq2_0(x: Floats) -> tuple[Bytes, Lost]:
+    """Two bits of each code."""
+    d, q = _trits(x.reshape(-1, TQ_N))
+    crumb = (q.reshape(-1, 2, 4, 32) & 3) << np.array([0, 2, 4, 6])[:, None]
+    codes = crumb.sum(axis=2).astype(np.uint8).reshape(-1, 64)
+    return np.concatenate([codes, half_bits(d)], axis=1).reshape(-1), scale_loss(d)
+
+
+def decode_tq2_0(src: Bytes) -> Floats:
+    """[2 x 32 bytes of four codes, 32 apart | d f16]: x = d * (q - 1)."""
+    block = src.reshape(-1, 66)
+    return _scaled(crumbs(block[:, :64].reshape(-1, 2, 32)).reshape(-1, TQ_N) - 1, half(block[:, 64:]))
+
+
+def decode_tq1_0(src: Bytes) -> Floats:
+    """[32 + 16 bytes of five base-3 digits, 4 bytes of four | d f16]: x = d * (digit - 1). A byte is a fraction of 256:
+    times three, the carry is the next digit. The digits of one part stand its bytes apart."""
+    block = src.reshape(-1, 54)
+    return _scaled(trits(block) - 1, half(block[:, 52:]))
+
+
+def trits(block: Bytes) -> NDArray[np.int32]:
+    """The digits of TQ1_0 blocks [n, 54]."""
+    rest, digits, at = block[:, :52].astype(np.int32), [], 0
+    for count, each in TQ1_PARTS:
+        part = rest[:, at : at + count]
+        for k in range(each):
+            digits.append((part * 3**k % 256) * 3 >> 8)
+        at += count
+    return np.concatenate(digits, axis=1)
+
+
+def encode_tq1_0(x: Floats) -> tuple[Bytes, Lost]:
+    """Five digits in a byte, the first the highest, as ceil(q * 256 / 243); C counts in a byte. A fifth digit that
+    isn't there is 0."""
+    d, q = _trits(x.reshape(-1, TQ_N))
+    parts, at = [], 0
+    for count, each in TQ1_PARTS:
+        digits = q[:, at : at + count * each].reshape(-1, each, count) & 255
+        number = (digits * 3 ** np.arange(4, 4 - each, -1)[:, None]).sum(axis=1) & 255
+        parts.append(((number * 256 + 242) // 243).astype(np.uint8))
+        at += count * each
+    return np.concatenate([*parts, half_bits(d)], axis=1).reshape(-1), scale_loss(d)
+
+
+BLOCKS: Final = MappingProxyType(
+    {
+        "IQ4_NL": Block(QK, 18, half_scales(18, 0), decode_iq4_nl, None),
+        "MXFP4": Block(QK, 17, _mxfp4_scales, decode_mxfp4, encode_mxfp4),
+        "NVFP4": Block(64, 36, _nvfp4_scales, decode_nvfp4, encode_nvfp4),
+        "Q1_0": Block(Q1_0_N, 18, half_scales(18, 0), decode_q1_0, encode_q1_0),
+        "Q2_0": Block(Q2_0_N, 18, half_scales(18, 0), decode_q2_0, encode_q2_0),
+        "TQ1_0": Block(TQ_N, 54, half_scales(54, 52), decode_tq1_0, encode_tq1_0),
+        "TQ2_0": Block(TQ_N, 66, half_scales(66, 64), decode_tq2_0, encode_tq2_0),
+    }
+)

@@ -1,0 +1,132 @@
+"""Floats to codes of few bits under a scale for each run of a row, in plain numpy: what `native/rounding.cpp` says,
+where the rules are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.tensors.reference.simple import Bytes, Floats, narrow, pack_codes, quiet, widen
+
+#: The magnitudes of E2M1 and E2M3 in the order of their codes (OCP MX 1.0, 5.3.3 and 5.3.2).
+E2M1: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+E2M3: Final = np.concatenate([np.arange(8) / 8, *((1 + np.arange(8) / 8) * 2**e for e in range(3))]).astype(np.float32)
+_LARGEST: Final = np.float32(448)  # of E4M3
+_NAN: Final = 0x7F
+_FAR: Final = np.float32(1024)  # beyond every whole number: what is rounded is limited to it first
+
+
+class Step(NamedTuple):
+    """What a rule is told: the type that steps are rounded to, zero points [rows, columns], and of whole numbers how
+    many bits they have."""
+
+    dtype: str
+    zeros: Floats | np.float32
+    bits: int
+
+    def rounded(self, x: Floats) -> Floats:
+        if self.dtype == "F32":
+            return x
+        return widen(self.dtype, narrow(self.dtype, x.reshape(-1)).view(np.uint8)).reshape(x.shape)
+
+
+class Rule(NamedTuple):
+    """`bits` of a stored code, the types that steps may be rounded to, whether scales may be multiplied, and codes of
+    values [rows, columns]."""
+
+    bits: int
+    steps: tuple[str, ...]
+    multiplied: bool
+    codes: Callable[[Floats, Step], NDArray[np.uint8]]
+
+
+def _nearest(size: Floats, values: Floats) -> Bytes:
+    """Indices of the nearest of ascending values, of two that are as near the even one."""
+    middles = (values[:-1] + values[1:]) / 2
+    found = np.searchsorted(middles, size, side="left")
+    tie = middles[np.minimum(found, len(middles) - 1)] == size
+    nearest: Bytes = (found + (tie & (found % 2 == 1))).astype(np.uint8)
+    return nearest
+
+
+def _down(x: Floats, step: Step) -> Bytes:
+    codes = np.searchsorted((E2M1[:-1] + E2M1[1:]) / 2, np.abs(x), side="left").astype(np.uint8)
+    signed: Bytes = codes | np.where((x < 0) & (codes > 0), np.uint8(8), np.uint8(0))
+    return signed
+
+
+def _e2m1(x: Floats, step: Step) -> Bytes:
+    signed: Bytes = _nearest(np.abs(x), E2M1) | np.where(x < 0, np.uint8(8), np.uint8(0))
+    return signed
+
+
+def _e2m3(x: Floats, step: Step) -> Bytes:
+    signed: Bytes = _nearest(np.abs(x), E2M3) | np.where(np.signbit(x), np.uint8(32), np.uint8(0))
+    return signed
+
+
+def _e4m3(x: Floats, step: Step) -> Bytes:
+    codes = narrow("F8_E4M3", np.clip(x, -_LARGEST, _LARGEST).reshape(-1)).view(np.uint8).reshape(x.shape)
+    return np.where(np.isnan(x), np.uint8(_NAN), codes)  # which sign a NaN has is up to the processor
+
+
+def _int(x: Floats, step: Step) -> Bytes:
+    half = np.float32(1 << (step.bits - 1))
+    found = np.fmin(np.fmax(step.rounded(x + step.zeros), -half), half - 1)
+    return (np.rint(found) + half).astype(np.uint8)
+
+
+def _gptq(x: Floats, step: Step) -> Bytes:
+    found = np.rint(np.fmin(np.fmax(x, -_FAR), _FAR)) + step.zeros
+    return np.clip(found, 0, (1 << step.bits) - 1).astype(np.uint8)
+
+
+_ALL: Final = ("F32", "F16", "BF16")
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "e2m1-down": Rule(4, ("F32",), False, _down),
+        "e2m1": Rule(4, _ALL, False, _e2m1),
+        "e2m3": Rule(6, _ALL, False, _e2m3),
+        "e4m3": Rule(8, _ALL, True, _e4m3),
+        "int": Rule(8, _ALL, False, _int),
+        "gptq": Rule(8, ("F32",), False, _gptq),
+    }
+)
+
+
+def spread(parameters: Floats, columns: int, width: int) -> Floats:
+    """A number for each run of a row, as one for each element [rows, columns]."""
+    rows = parameters.reshape(-1, -(-columns // width))
+    return np.repeat(rows, width, axis=1)[:, :columns]
+
+
+def round_codes(
+    rule: str, x: Floats, scales: Floats, zeros: Floats | None, columns: int, width: int, dtype: str, bits: int,
+    multiplied: bool,
+) -> Bytes:  # fmt: skip
+    """See `kernels.round_codes`."""
+    rows, how = x.reshape(-1, columns), RULES[rule]
+    step = Step(dtype, np.float32(0) if zeros is None else spread(zeros, columns, width), bits)
+    each = spread(scales, columns, width)
+    with quiet():
+        values = rows * each if multiplied else step.rounded(rows / each)
+        codes = how.codes(np.where(each == 0, np.float32(0), values), step).reshape(-1)
+    return codes if how.bits == 8 else pack_codes(how.bits, codes)
+
+
+def extremes(x: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
+    """See `kernels.extremes`."""
+    rows, starts = x.reshape(-1, columns), np.arange(0, columns, width)
+    with quiet():
+        return np.minimum.reduceat(rows, starts, axis=1).reshape(-1), np.maximum.reduceat(rows, starts, 1).reshape(-1)
+
+
+def scaled_decode(dtype: str, src: Bytes, scales: Floats, columns: int, width: int) -> Floats:
+    """See `kernels.scaled_decode`."""
+    with quiet():
+        found: Floats = widen(dtype, src).reshape(-1, columns) * spread(scales, columns, width)
+    return found.reshape(-1)
