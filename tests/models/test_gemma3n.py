@@ -53,7 +53,7 @@ def test_a_quantile_is_torch_s_or_a_neighbour() -> None:
 def test_a_quantile_does_not_depend_on_the_processor() -> None:
     """The steps in F64 may differ in their last bits between C libraries. No result is so near to the middle of two F32
     that a thousand times that would change it."""
-    for share in np.float32(SHARES)[1:-1]:
+    for share in np.array(SHARES, np.float32)[1:-1]:
         exact = NormalDist().inv_cdf(float(np.float32(2 * share - 1) + 1.0) / 2) / math.sqrt(2)
         near = np.float32(exact)
         middles = [(float(near) + float(np.nextafter(near, np.float32(end)))) / 2 for end in (-np.inf, np.inf)]

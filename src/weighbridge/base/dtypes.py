@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from weighbridge.base.errors import UsageError
 
@@ -45,7 +45,8 @@ SCALARS: Final = MappingProxyType(
 _SCALAR_SIZES: Final = MappingProxyType({"f32": 4, "u32": 4, "f16": 2, "u16": 2, "i16": 2})
 
 
-class Field(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Field:
     """One field of a block: `count` scalars (see `SCALARS`) at byte `offset`."""
 
     name: str
