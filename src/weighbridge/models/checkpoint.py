@@ -208,13 +208,13 @@ class Checkpoint(Closing):
     @property
     def told(self) -> Mapping[str, Any]:
         """What a packing may ask where shapes leave something open: config.json, and the files' own metadata in it."""
-        from weighbridge.packings import METADATA
+        from weighbridge.packings.schema.base import METADATA
 
         return {} if self.format == "gguf" else {**self.config, METADATA: self.metadata}
 
     @cached_property
     def logical(self) -> Mapping[str, Node]:
-        from weighbridge.packings import unpack
+        from weighbridge.packings.unpacking import unpack
 
         return unpack(self.stored, self.told, self._unreadable)
 

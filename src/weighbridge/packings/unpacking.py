@@ -37,7 +37,11 @@ class PackedGroup(NamedTuple):
 def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Nodes:
     """The same tensors with every group replaced by one tensor, in the place of its first member. Where there are no
     groups, the mapping itself. `on_error`: see `schema.base.find`."""
-    found = groups(tensors, config, on_error)
+    return replaced(tensors, groups(tensors, config, on_error))
+
+
+def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Nodes:
+    """The tensors with every group replaced by its tensor."""
     if not found:
         return tensors
     out: dict[str, Node] = {}

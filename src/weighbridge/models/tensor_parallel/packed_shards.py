@@ -16,12 +16,12 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.tensor_parallel.partition import Partition, RolePartitioner, Segment, slice_rank
+from weighbridge.packings.schema.base import COLUMNS, AxisUse, StorageAxes, axes_of_blocks
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Sizes
     from weighbridge.models.arch.table import Family
-    from weighbridge.packings import Found
-    from weighbridge.packings.storage_axes import AxisUse, StorageAxes
+    from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import Node
 
 _NAMES: Final = ("rows", "columns")
@@ -51,7 +51,7 @@ class Splitter:
     """How the tensors of a model, quantized ones too, are shared out."""
 
     def __init__(self, family: Family, dialect: str, sizes: Sizes, stored: Mapping[str, Node],
-                 groups: Mapping[str, Found]) -> None:  # fmt: skip
+                 groups: Mapping[str, PackedGroup]) -> None:  # fmt: skip
         """`groups`: of each stored tensor that is a part of a logical one."""
         names = {groups[name].name if name in groups else name for name in stored}
         self.family, self.dialect, self.sizes, self.stored = family, dialect, sizes, stored
@@ -73,37 +73,35 @@ class Splitter:
 
 
 def _check_blocks(name: str, spec: Spec, share: Partition | None, ranks: int) -> None:
-    from weighbridge.packings import storage_axes as axes
-
     if share is not None and spec.dtype.kind is Kind.BLOCK and share.axis == len(spec.shape) - 1:
-        _, along = axes.of_blocks(spec.dtype)
+        _, along = axes_of_blocks(spec.dtype)
         assert along is not None
         _part_of(name, share, along, ranks)
 
 
-def _group(found: Found, share: Partition, stored: Mapping[str, Node], ranks: int) -> dict[str, Split]:
-    from weighbridge.packings import storage_axes as axes
-
+def _group(found: PackedGroup, share: Partition, stored: Mapping[str, Node], ranks: int) -> dict[str, Split]:
     spec = found.node.spec
     side = share.axis - (len(spec.shape) - 2)
     if side < 0:
         return {name: _stack(name, node.spec, spec, share) for name, node in stored.items()}
-    lies = axes.lies(found, {name: node.spec for name, node in stored.items()})
-    ordered = _is_ordered(found) and side == axes.COLUMNS
+    uses = found.match.storage_axes
+    roles = {name: role for role, name in found.match.stored.items()}
+    ordered = _is_ordered(found) and side == COLUMNS
     out: dict[str, Split] = {}
     for name, node in stored.items():
-        if name.endswith(axes.SHAPE):
+        role = roles.get(name, "")
+        if role == "shape":
             out[name] = _shape(spec, share, side, ranks)
-        elif name.endswith(axes.ORDER) and side == axes.COLUMNS and not ordered and _in_turn(node):
-            out[name] = GroupIndex(spec.shape[-1], _columns_of_scale(lies) or spec.shape[-1])
-        elif ordered and not name.endswith((*axes.ORDER, ".qweight", ".weight_packed", ".weight")):
+        elif role == "g_idx" and side == COLUMNS and not ordered and _in_turn(node):
+            out[name] = GroupIndex(spec.shape[-1], found.match.group or spec.shape[-1])
+        elif ordered and role not in ("g_idx", found.match.schema.codes):
             out[name] = None
         else:
-            out[name] = _stored(name, node.spec, lies[name], side, share, ranks)
+            out[name] = _stored(name, node.spec, uses[name], side, share, ranks)
     return out
 
 
-def _is_ordered(found: Found) -> bool:
+def _is_ordered(found: PackedGroup) -> bool:
     from weighbridge.tensors.nodes import QuantizedTensor
 
     node = found.node
@@ -111,13 +109,8 @@ def _is_ordered(found: Found) -> bool:
 
 
 def _in_turn(node: Node) -> bool:
-    """Whether groups of columns are said at all: -1 says that they never were."""
+    """Whether the groups of columns were ever set: -1 where they weren't."""
     return int(node.read(0, 1).view(_KINDS[node.spec.dtype.name])[0]) >= 0
-
-
-def _columns_of_scale(lies: Mapping[str, StorageAxes]) -> int | None:
-    scales = next(lie for name, lie in lies.items() if name.endswith(("scales", "weight_scale")))
-    return next((along.each for along in scales if along is not None and along.side == 1), None)
 
 
 def _stack(name: str, spec: Spec, whole: Spec, share: Partition) -> Split:

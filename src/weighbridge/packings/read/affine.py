@@ -1,5 +1,5 @@
-"""MLX affine quantization as a tensor (`schema/affine.py` has its form in a file). MLX computes the value in the type of
-the scales; here it is computed in F32, which rounds less."""
+"""MLX affine quantization as a tensor (`schema/affine.py` has its form in a file). MLX computes values in the type of
+the scales; here they are computed in F32, which rounds less."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ def build(match: Match[None], nodes: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     outer = match.shape[0]
     members = {
-        role: n.transpose(node if role == "scales" else n.codes(node, "awq", BITS, outer)) for role, node in nodes.items()
+        role: n.transpose(node if role == "scales" else n.codes(node, "awq", BITS, outer))
+        for role, node in nodes.items()
     }
     zero = None if "zeros" in nodes else 1 << (BITS - 1)
     packing = IntQuant(NAME, 8, BITS, match.group or 0, nodes["scales"].spec.dtype, zero)

@@ -71,9 +71,7 @@ def _hqq(match: Match[HqqLayout], nodes: Mapping[str, Node]) -> Node:
     return n.reshape(n.concat(planes), match.shape)
 
 
-def _plane(
-    match: Match[HqqLayout], nodes: Mapping[str, Node], codes: Node, shift: int, lo: int, hi: int
-) -> Node:
+def _plane(match: Match[HqqLayout], nodes: Mapping[str, Node], codes: Node, shift: int, lo: int, hi: int) -> Node:
     axis, _, _, columns = match.layout
     members: dict[str, Node] = {"codes": n.slice_rows(codes, 0, (hi - lo, columns))}
     for m in ("scale", "zero"):

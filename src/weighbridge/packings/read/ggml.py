@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from weighbridge.base.dtypes import F32, U8
-from weighbridge.base.spec import Spec
 from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microfloat import E4M3, E8M0

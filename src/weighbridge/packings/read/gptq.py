@@ -20,7 +20,7 @@ _FORMATS: Final = ("gptq", "gptq_v2")
 
 def build(match: Match[GptqLayout], nodes: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    (outer, inner), bits, planar = match.shape, match.bits or 0, match.layout.planar
+    inner, bits, planar = match.shape[1], match.bits or 0, match.layout.planar
     codes = n.transpose(nodes["codes"])
     members = {"codes": n.codes(codes, "planar", bits, inner) if planar else codes}
     members["scales"] = n.transpose(nodes["scales"])

@@ -18,7 +18,7 @@ def column_order(match: Match[Any], groups: int) -> NDArray[np.int32] | None:
     group that isn't there."""
     index = np.frombuffer(match.values["g_idx"], np.int32)
     if len(index) and not 0 <= int(index.min()) <= int(index.max()) < groups:
-        raise FormatError("a column is of a group that doesn't exist", field=match.stored["g_idx"],
+        raise FormatError("g_idx names a group that isn't there", field=match.stored["g_idx"],
                           expected=f"0 to {groups - 1}", found=f"{index.min()} to {index.max()}")  # fmt: skip
     return None if np.array_equal(index, np.arange(len(index)) // (match.group or 1)) else index
 

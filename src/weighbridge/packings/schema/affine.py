@@ -18,7 +18,7 @@ from typing import Final
 
 from weighbridge.base.dtypes import U8, U32
 from weighbridge.base.errors import FormatError
-from weighbridge.packings.schema.base import FLOATS, Config, Group, Member, PackingSchema, Shared, Solution
+from weighbridge.packings.schema.base import FLOATS, Config, Evidence, Group, Member, PackingSchema, Shared, Solution
 
 NAME: Final = "mlx-affine"
 BITS: Final = (1, 2, 3, 4, 5, 6, 8)
@@ -77,11 +77,11 @@ def _configured(module: str, config: Config) -> tuple[int, int]:
 AFFINE: Final = PackingSchema(
     NAME, NAME, "mlx",
     {
-        "weight": Member(".weight", (U32,), "rows columns/words", selects=True),
-        "scales": Member(".scales", FLOATS, "rows columns/group"),
+        "weight": Member(".weight", (U32,), "rows columns/words", selects=True, needs="scales"),
+        "scales": Member(".scales", FLOATS, "rows columns/group", needs="weight"),
         "biases": Member(".biases", FLOATS, "rows columns/group"),
     },
     key="scales", solve=_solve, reader="weighbridge.packings.read.affine", movable=True,
     applies=lambda group: "biases" in group.specs or group.specs["scales"].dtype is not U8,
-    evidence="weights with separate scales (MLX)",
+    evidence=Evidence("mlx", "weights with separate scales (MLX)"),
 )  # fmt: skip

@@ -72,6 +72,7 @@ class Member(NamedTuple):
     required  whether a group without it is incomplete, which is a FormatError
     selects   whether a group without it, or with another dtype, is another packing's
     probe     the most bytes of it that recognising or building may read; 0: none
+    needs     the role without which it means nothing, where no other packing stores it alone
     """
 
     suffix: str
@@ -80,6 +81,7 @@ class Member(NamedTuple):
     required: bool = True
     selects: bool = False
     probe: int = 0
+    needs: str = ""
 
 
 class Group(NamedTuple):
@@ -134,6 +136,16 @@ class Match(Generic[Layout]):
         return frozenset((*self.stored.values(), *self.ignored))
 
     @property
+    def storage_axes(self) -> dict[str, StorageAxes]:
+        """How each stored tensor runs along the matrix, by name. A cut of the matrix that falls between entries of
+        every one of them is a cut of each. UnsupportedError where they don't run along it."""
+        if not self.axes:
+            raise UnsupportedError(
+                f"{self.name} is packed as {self.schema.label}, whose parts don't lie along its rows and columns"
+            )
+        return {name: self.axes[role] for role, name in self.stored.items()} | dict.fromkeys(self.ignored, ())
+
+    @property
     def weight(self) -> str:
         """The name of the stored tensor that has the codes."""
         return self.stored[self.schema.codes]
@@ -141,6 +153,16 @@ class Match(Generic[Layout]):
     @property
     def spec(self) -> Spec:
         return Spec(self.shape, F32)
+
+
+class Evidence(NamedTuple):
+    """What the name of a single tensor shows of a file: a word for it, the same in words, and the role whose ending
+    shows it (None: the schema's key). `marks`: whole names that show it too."""
+
+    what: str
+    text: str
+    role: str | None = None
+    marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,7 +182,7 @@ class PackingSchema:
     bits      the usual bits of a code
     movable   whether the members are those of the quantized tensor, row for row, so that its rows can be moved and
               stored again
-    evidence  what the key's ending alone shows of a file, in words; "" where it shows nothing
+    evidence  what names alone show of a file; None: nothing, or another schema says it
     """
 
     name: str
@@ -175,7 +197,7 @@ class PackingSchema:
     ignored: tuple[str, ...] = ()
     bits: int = 4
     movable: bool = False
-    evidence: str = ""
+    evidence: Evidence | None = None
 
     @property
     def codes(self) -> str:
@@ -200,7 +222,7 @@ class PackingSchema:
             return None
         ignored = tuple(module + ending for ending in self.ignored if module + ending in tensors)
         found = self._solution(group)
-        known = found.axes or any(m.axes for m in self.members.values())
+        known = not guess and (found.axes or any(m.axes for m in self.members.values()))
         axes = {role: found.axes.get(role) or _axes(m, specs[role], found) for role, m in self.members.items()
                 if known and role in specs}  # fmt: skip
         return Match(self, module, module + self.logical, found.shape, found.bits, found.group, found.layout, stored,
@@ -266,6 +288,11 @@ def _use(word: str, units: Mapping[str, Shared | None]) -> AxisUse | None:
     return None if shared is None else AxisUse({"rows": ROWS, "columns": COLUMNS}[side], *shared)
 
 
+def axes_of_blocks(dtype: DType) -> StorageAxes:
+    """Of a tensor of a block type: rows one by one, columns in whole blocks."""
+    return (AxisUse(ROWS), AxisUse(COLUMNS, dtype.block, dtype.block, "a block"))
+
+
 # ------------------------------------------------------------------------------------------------ groups of a model
 
 #: Called with the stored tensor that shows a group, and the error, where the group can't be read.
@@ -320,6 +347,19 @@ def _check_alone(match: Match[Any], tensors: Collection[str]) -> None:
         )  # fmt: skip
 
 
+def companions(schemas: Iterable[PackingSchema]) -> dict[str, tuple[set[DType], tuple[str, ...]]]:
+    """Ending of a stored tensor's name -> dtypes in which it means nothing alone, and the endings of which one must be
+    there too."""
+    out: dict[str, tuple[set[DType], dict[str, None]]] = {}
+    for schema in schemas:
+        for member in schema.members.values():
+            if member.needs:
+                dtypes, beside = out.setdefault(member.suffix, (set(), {}))
+                dtypes.update(member.dtypes)
+                beside[schema.members[member.needs].suffix] = None
+    return {ending: (dtypes, tuple(beside)) for ending, (dtypes, beside) in out.items()}
+
+
 # ------------------------------------------------------------------------------------------------ for the schemas
 
 
@@ -341,9 +381,11 @@ def configured_bits(config: Config) -> int:
 
 
 def configured_group_bits(config: Config) -> int:
-    """The bits that a config of compressed-tensors gives all its groups of layers; 0 where it names none, or several."""
+    """The bits that compressed-tensors' config gives all its groups of layers; 0 where it names none, or several."""
     groups = settings(config).get("config_groups")
-    tables = [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    tables = (
+        [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    )
     bits: set[Any] = {w.get("num_bits") for w in tables if isinstance(w, Mapping)}
     found = bits.pop() if len(bits) == 1 else 0
     return found if isinstance(found, int) else 0

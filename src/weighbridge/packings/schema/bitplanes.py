@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import I32, U8, DType
 from weighbridge.base.limits import PROBE_SETTING
-from weighbridge.packings.schema.base import FLOATS, Group, Member, PackingSchema, Solution, settings
+from weighbridge.packings.schema.base import FLOATS, Evidence, Group, Member, PackingSchema, Solution, settings
 from weighbridge.packings.schema.values import integers
 
 NAME: Final = "planes"
@@ -85,7 +85,7 @@ HQQ: Final = PackingSchema(
         "axis": Member(".axis", required=False, probe=PROBE_SETTING),
     },
     key="codes", solve=_solve_hqq, reader="weighbridge.packings.read.bitplanes", ignored=_SETTINGS,
-    evidence="HQQ W_q tensors",
+    evidence=Evidence("hqq", "HQQ W_q tensors"),
 )  # fmt: skip
 BITNET: Final = PackingSchema(
     "bitnet", NAME, "bitnet",

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8
 from weighbridge.base.limits import PROBE_SETTING, PROBE_TEXT
-from weighbridge.packings.schema.base import Group, Member, PackingSchema, Solution
+from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Solution
 from weighbridge.packings.schema.values import json_object
 
 NAME: Final = "bitsandbytes"
@@ -87,7 +87,8 @@ def _four_bits(kind: str) -> PackingSchema:
             "nested_absmax": Member(".nested_absmax", required=False),
             "nested_map": Member(".nested_quant_map", required=False),
         },
-        key="state", solve=_solve_4bit, reader=_READER, logical="", evidence="bitsandbytes 4-bit quant_state",
+        key="state", solve=_solve_4bit, reader=_READER, logical="",
+        evidence=Evidence("bnb-4bit", "bitsandbytes 4-bit quant_state"),
     )  # fmt: skip
 
 
@@ -99,5 +100,6 @@ BNB_INT8: Final = PackingSchema(
         "scales": Member(".SCB", (F32,)),
         "format": Member(".weight_format", required=False, probe=PROBE_SETTING),
     },
-    key="scales", solve=_solve_int8, reader=_READER, bits=8, evidence="bitsandbytes int8 SCB scales",
+    key="scales", solve=_solve_int8, reader=_READER, bits=8,
+    evidence=Evidence("bnb-int8", "bitsandbytes int8 SCB scales"),
 )  # fmt: skip

@@ -24,6 +24,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import PROBE_INDEX, PROBE_SETTING
 from weighbridge.packings.schema.base import (
     FLOATS,
+    Evidence,
     Group,
     Member,
     PackingSchema,
@@ -122,7 +123,7 @@ PACKED: Final = PackingSchema(
         "g_idx": Member(".weight_g_idx", (I32,), "columns", required=False, probe=PROBE_INDEX),
     },
     key="codes", solve=_solve_words, reader="weighbridge.packings.read.compressed", ignored=_ACTIVATIONS,
-    evidence="weight_packed tensors (compressed-tensors)",
+    evidence=Evidence(NAME, "weight_packed tensors (compressed-tensors)"),
 )  # fmt: skip
 INT8: Final = PackingSchema(
     "compressed-int8", NAME, "int8",

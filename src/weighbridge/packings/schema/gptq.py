@@ -26,6 +26,7 @@ from weighbridge.base.limits import PROBE_INDEX, PROBE_ZEROS
 from weighbridge.base.spec import Spec
 from weighbridge.packings.schema.base import (
     FLOATS,
+    Evidence,
     Group,
     Member,
     PackingSchema,
@@ -135,13 +136,14 @@ def columns(spec: Spec) -> int:
 GPTQ: Final = PackingSchema(
     NAME, NAME, "gptq",
     {
-        "codes": Member(".qweight", (I32,), "columns/down rows"),
-        "zeros": Member(".qzeros", (I32,), "columns/group rows/across", required=False, probe=PROBE_ZEROS),
-        "scales": Member(".scales", FLOATS, "columns/group rows"),
+        "codes": Member(".qweight", (I32,), "columns/down rows", needs="scales"),
+        "zeros": Member(".qzeros", (I32,), "columns/group rows/across", required=False, probe=PROBE_ZEROS,
+                        needs="codes"),
+        "scales": Member(".scales", FLOATS, "columns/group rows", needs="codes"),
         "g_idx": Member(".g_idx", (I32,), "columns", required=False, probe=PROBE_INDEX),
     },
     key="codes", solve=_solve, reader="weighbridge.packings.read.gptq",
     # AWQ packs the columns.
     applies=lambda group: "scales" in group.specs and columns(group.specs["codes"]) == columns(group.specs["scales"]),
-    evidence="packed int32 weights with qzeros",
+    evidence=Evidence("gptq-or-awq", "packed int32 weights with qzeros", "zeros"),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
 from weighbridge.base.spec import Shape
-from weighbridge.packings.schema.base import Group, Member, PackingSchema, Shared, Solution
+from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Shared, Solution
 
 NAME: Final = "fp4"
 BLOCKS, SCALES = "_blocks", "_scales"  # what the names of gpt-oss's codes and scales end in
@@ -86,11 +86,11 @@ def _of_gpt_oss(codes: str, scales: str) -> PackingSchema:
     return PackingSchema(
         f"gpt-oss{codes}", NAME, "mxfp4",
         {
-            "codes": Member(codes, (U8,), "rows columns/block -"),
-            "scales": Member(scales, (U8,), "rows columns/group"),
+            "codes": Member(codes, (U8,), "rows columns/block -", needs="scales"),
+            "scales": Member(scales, (U8,), "rows columns/group", needs="codes"),
         },
         key="scales", solve=_gpt_oss, reader=_READER, logical=codes,
-        applies=lambda group: "codes" in group.specs, evidence="MXFP4 blocks and scales",
+        applies=lambda group: "codes" in group.specs, evidence=Evidence("mxfp4", "MXFP4 blocks and scales", "codes"),
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ MLX_FLOATS: Final = PackingSchema(
     "mlx-fp4", NAME, "mlx",
     {
         "codes": Member(".weight", (U32,), "rows columns/word", selects=True),
-        "scales": Member(".scales", (U8,), "rows columns/group", selects=True),
+        "scales": Member(".scales", (U8,), "rows columns/group", selects=True, needs="codes"),
         "global": Member(".global_scale", required=False),
         "biases": Member(".biases", required=False),
     },
@@ -117,7 +117,6 @@ COMPRESSED_FP4: Final = PackingSchema(
         "global": Member(".weight_global_scale", (F32,), required=False),
     },
     key="codes", solve=lambda group: _with_global(group, divided=True), reader=_READER, ignored=_ACTIVATIONS,
-    evidence="weight_packed tensors (compressed-tensors)",
 )  # fmt: skip
 MODELOPT_NVFP4: Final = PackingSchema(
     "modelopt-nvfp4", NAME, "nvfp4",
@@ -127,5 +126,5 @@ MODELOPT_NVFP4: Final = PackingSchema(
         "global": Member(".weight_scale_2", (F32,)),
     },
     key="global", solve=lambda group: _with_global(group, divided=False), reader=_READER, ignored=_ACTIVATIONS,
-    evidence="ModelOpt NVFP4 weight_scale_2",
+    evidence=Evidence("nvfp4", "ModelOpt NVFP4 weight_scale_2"),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from weighbridge.base.plugins import PACKINGS, plugins
 from weighbridge.packings.schema.affine import AFFINE
 from weighbridge.packings.schema.awq import AWQ
 from weighbridge.packings.schema.base import PackingSchema
@@ -16,7 +17,7 @@ from weighbridge.packings.schema.microfloat import COMPRESSED_FP4, GPT_OSS, MLX_
 from weighbridge.packings.schema.scaled import FP8, MLX_FP8
 from weighbridge.packings.schema.torchao import TORCHAO
 
-_SHIPPED: Final = (
+SHIPPED: Final = (
     AFFINE, GPTQ, AWQ, GGML_NVFP4, MLX_FLOATS, *GPT_OSS, COMPRESSED_FP4, MODELOPT_NVFP4, PACKED, INT8, HQQ, BITNET,
     *FP8, MLX_FP8, *BNB_4BIT, BNB_INT8, *TORCHAO,
 )  # fmt: skip
@@ -24,4 +25,4 @@ _SHIPPED: Final = (
 
 def schemas() -> tuple[PackingSchema, ...]:
     """The shipped schemas, then those of installed plug-ins."""
-    return _SHIPPED
+    return (*SHIPPED, *plugins(PACKINGS, PackingSchema).values())

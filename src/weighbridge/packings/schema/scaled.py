@@ -25,6 +25,7 @@ from weighbridge.packings.schema.base import (
     FLOATS,
     ROWS,
     AxisUse,
+    Evidence,
     Group,
     Member,
     PackingSchema,
@@ -40,9 +41,12 @@ _READER: Final = "weighbridge.packings.read.scaled"
 _ACTIVATIONS: Final = (".input_scale", ".activation_scale", ".qscale_act", ".scale_input", ".k_scale", ".v_scale")
 # The ending of the scale's name -> what it shows of a file.
 _ENDINGS: Final = {
-    ".weight_scale_inv": "FP8 weights with weight_scale_inv", ".weight_scale": "",
-    ".scale_weight": "scaled FP8 (ComfyUI)", ".qscale_weight": "", ".scale": "",
-}  # fmt: skip
+    ".weight_scale_inv": Evidence("fp8-block", "FP8 weights with weight_scale_inv"),
+    ".weight_scale": None,
+    ".scale_weight": Evidence("fp8-comfy", "scaled FP8 (ComfyUI)", marks=("scaled_fp8",)),
+    ".qscale_weight": None,
+    ".scale": None,
+}
 # Those under which rows that were moved are stored again.
 _MOVABLE: Final = (".weight_scale_inv", ".weight_scale")
 # Heights and widths of blocks that files have, the usual first.
@@ -110,7 +114,7 @@ def _scale_axes(scales: Spec, weight: Spec, block: tuple[int, int]) -> StorageAx
     return (down, across)
 
 
-def _schema(name: str, ending: str, logical: str = ".weight", evidence: str = "") -> PackingSchema:
+def _schema(name: str, ending: str, logical: str = ".weight", evidence: Evidence | None = None) -> PackingSchema:
     return PackingSchema(
         name, NAME, "fp8",
         {
