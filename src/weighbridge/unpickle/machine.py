@@ -28,7 +28,7 @@ from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_WINDOW
 from weighbridge.io.source import Source
 from weighbridge.unpickle.opcodes import COSTS, MARK, TABLE, WIDTHS, Opcode
 from weighbridge.unpickle.steps import STEPS, Short
-from weighbridge.unpickle.values import Blob, Dict, Done, Global, Object, Outside, Persistent, Set
+from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Object, Persistent, Set
 
 _EVENT: Final = 152  # bytes that an Event and its place take
 _MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
@@ -281,9 +281,9 @@ class Machine:
 
     def call(self, callee: Any, args: Any, how: str, kwargs: Any = None) -> None:
         """Push what calling would give. Plain data can't be called, and arguments are a tuple."""
-        if not isinstance(callee, Global | Object | Persistent | Outside):
+        if not isinstance(callee, Global | Object | Persistent | External):
             self.fail("what is called is plain data")
-        if not isinstance(args, tuple | Object | Persistent | Outside):
+        if not isinstance(args, tuple | Object | Persistent | External):
             self.fail("the arguments are no tuple")
         made = Object(self.base + self._here, how, callee, args, kwargs)
         self._log.append(made)

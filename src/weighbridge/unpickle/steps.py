@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_DIGITS, PICKLE_LONG
 from weighbridge.unpickle.opcodes import TABLE
-from weighbridge.unpickle.values import Blob, Dict, Object, Outside, Persistent, Set
+from weighbridge.unpickle.values import Blob, Dict, External, Object, Persistent, Set
 
 if TYPE_CHECKING:
     from weighbridge.unpickle.machine import Machine
@@ -311,7 +311,7 @@ def _line_persistent(m: Machine, data: bytes, here: int) -> int:
 def _extension(m: Machine, code: int) -> None:
     if code <= 0:
         m.fail("an extension's code is not positive", found=code)
-    m.log(Outside(m.at, m.opcode, code))
+    m.log(External(m.at, m.opcode, code))
 
 
 def _protocol(m: Machine, number: int) -> None:
@@ -431,7 +431,7 @@ DO: Final[Mapping[str, Step]] = MappingProxyType(
         "BINBYTES": _counted("I", lambda m, raw: raw, ""),
         "BINBYTES8": _counted("Q", lambda m, raw: raw, ""),
         "BYTEARRAY8": _counted("Q", lambda m, raw: raw, ""),
-        "NEXT_BUFFER": _plain(lambda m: m.log(Outside(m.at, m.opcode))),
+        "NEXT_BUFFER": _plain(lambda m: m.log(External(m.at, m.opcode))),
         "READONLY_BUFFER": _plain(lambda m: m.stack[-1]),
         "EMPTY_LIST": _plain(lambda m: m.stack.append([])),
         "APPEND": _plain(lambda m: m.extend([m.stack.pop()])),

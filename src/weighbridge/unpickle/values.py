@@ -132,7 +132,7 @@ class Persistent(Record):
         self.at, self.id, self.how = at, id, how
 
 
-class Outside(Record):
+class External(Record):
     """What the pickle alone does not tell: an extension's object (`code`), a buffer out of band (None)."""
 
     __slots__ = ("code", "how", "kind")
@@ -143,7 +143,7 @@ class Outside(Record):
 
 
 #: What a real unpickler would do something for; `kind` is what the machine's log calls it.
-Done: TypeAlias = Global | Object | Persistent | Outside
+Done: TypeAlias = Global | Object | Persistent | External
 
 
 def preview(value: Any, limit: int = 60) -> str:
