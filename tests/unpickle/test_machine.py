@@ -195,7 +195,7 @@ BROKEN = {
     "NUL in an integer": (b"I1\0zz\n.", "no decimal"),
     "NUL in a long": (b"L1\0L\n.", "no decimal"),
     "many digits": (b"I" + b"1" * 5000 + b"\n.", "digits"),
-    "long of many bytes": (b"\x8b" + struct.pack("<i", PICKLE_LONG + 1) + bytes(PICKLE_LONG + 1) + b".", "too long"),
+    "long of many bytes": (b"\x8b" + struct.pack("<i", PICKLE_LONG + 1) + bytes(PICKLE_LONG + 1) + b".", "longer"),
     "no float": (b"F1_0\n.", "no float"),
     "string without quotes": (b"Sabc\n.", "quotes"),
     "string of one quote": (b"S'\n.", "quotes"),

@@ -67,7 +67,7 @@ class JoblibMachine(machine.Machine):
         """The pickle of an array of objects; where it ends."""
         if self._depth == _NESTED:
             self.fail("arrays of objects are nested too deeply")
-        inner = JoblibMachine(self.source, at, self.budget - self.spent)
+        inner = JoblibMachine(self.source, at, self.budget - self.spent, strict=self.strict)
         inner._depth = self._depth + 1
         try:
             inner.run()

@@ -29,6 +29,7 @@ Step: TypeAlias = Callable[["Machine", bytes, int], int]
 # As pickle writes them. Readers differ on the rest: C and Python read 0x1f and 0o7, the disassembler does not, and C
 # stops at a NUL (CPython #126992, #126996).
 _INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
+_OCTAL: Final = re.compile(rb"\s*[-+]?0[0-7]+\s*\Z")
 _FLOAT: Final = re.compile(rb"[-+]?([0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|inf|nan)\Z")
 
 
@@ -42,30 +43,51 @@ class Short(Exception):
 # ---- numbers --------------------------------------------------------------------------------------------------
 
 
-def _decimal(m: Machine, digits: bytes) -> int:
+def _integer(m: Machine, digits: bytes, base: int) -> int:
+    """`base`: that of the `int()` by which unpicklers read it, 0 or 10."""
     if len(digits) > PICKLE_DIGITS:
-        m.fail("an integer has too many digits", f"<= {PICKLE_DIGITS}", len(digits))
-    if not _INTEGER.match(digits):
-        m.fail("no decimal integer, or one that readers take differently", found=digits[:40])
-    return int(digits)
+        m.over_limit(f"an integer has more than {PICKLE_DIGITS} digits")
+    if _INTEGER.match(digits):
+        return int(digits)
+    m.dispute("no decimal integer, or one that readers take differently", found=digits[:40])
+    for text in (digits, digits.partition(b"\0")[0]):
+        value = _parsed(text, base)
+        if value is not None:
+            return value
+    m.fail("no integer", found=digits[:40])
+
+
+def _parsed(digits: bytes, base: int) -> int | None:
+    """As C's strtol or Python's int() reads digits; None where neither does."""
+    if base == 0 and not digits.strip():
+        return 0  # strtol without digits
+    try:
+        return int(digits, 8 if base == 0 and _OCTAL.match(digits) else base)
+    except ValueError:
+        return None
 
 
 def _int(m: Machine, line: bytes) -> Any:
-    return line == b"01" if line in (b"00", b"01") else _decimal(m, line)
+    return line == b"01" if line in (b"00", b"01") else _integer(m, line, 0)
 
 
 def _long(m: Machine, line: bytes) -> int:
-    return _decimal(m, line.removesuffix(b"L"))
+    return _integer(m, line.removesuffix(b"L"), 0)
 
 
 def _float(m: Machine, line: bytes) -> float:
-    if len(line) > PICKLE_DIGITS or not _FLOAT.match(line):
+    if len(line) > PICKLE_DIGITS:
+        m.over_limit(f"a float has more than {PICKLE_DIGITS} digits")
+    if not _FLOAT.match(line):
+        m.dispute("no float", found=line[:40])
+    try:
+        return float(line.partition(b"\0")[0])
+    except ValueError:
         m.fail("no float", found=line[:40])
-    return float(line)
 
 
 def _index(m: Machine, line: bytes) -> int:
-    index = _decimal(m, line)
+    index = _integer(m, line, 10)
     if index < 0:
         m.fail("a place in the memo is negative", found=index)
     return index
@@ -77,7 +99,7 @@ def _binary_long(form: str) -> Step:
     def step(m: Machine, data: bytes, here: int) -> int:
         (size,) = head.unpack_from(data, here)
         if size > PICKLE_LONG:
-            m.fail("an integer is too long", f"<= {PICKLE_LONG} bytes", size)
+            m.over_limit(f"an integer is longer than {PICKLE_LONG} bytes")
         raw = m.counted(size, here + head.size)
         m.stack.append(int.from_bytes(raw, "little", signed=True))  # type: ignore[arg-type]  # no blob: it is short
         return int(here + head.size + size)
@@ -311,12 +333,12 @@ def _line_persistent(m: Machine, data: bytes, here: int) -> int:
 def _extension(m: Machine, code: int) -> None:
     if code <= 0:
         m.fail("an extension's code is not positive", found=code)
-    m.log(External(m.at, m.opcode, code))
+    m.log(External(m.at, m.opcode, "extension", code))
 
 
 def _protocol(m: Machine, number: int) -> None:
     if m.at != m.start:
-        m.fail("PROTO is not the first opcode")
+        m.dispute("PROTO is not the first opcode")
     if number > HIGHEST:
         raise UnsupportedError(f"{m.source.name}: pickle protocol {number} is not known", hint="is it a pickle at all?")
     m.protocol = number
@@ -431,7 +453,7 @@ DO: Final[Mapping[str, Step]] = MappingProxyType(
         "BINBYTES": _counted("I", lambda m, raw: raw, ""),
         "BINBYTES8": _counted("Q", lambda m, raw: raw, ""),
         "BYTEARRAY8": _counted("Q", lambda m, raw: raw, ""),
-        "NEXT_BUFFER": _plain(lambda m: m.log(External(m.at, m.opcode))),
+        "NEXT_BUFFER": _plain(lambda m: m.log(External(m.at, m.opcode, "buffer"))),
         "READONLY_BUFFER": _plain(lambda m: m.stack[-1]),
         "EMPTY_LIST": _plain(lambda m: m.stack.append([])),
         "APPEND": _plain(lambda m: m.extend([m.stack.pop()])),

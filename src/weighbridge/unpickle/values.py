@@ -133,13 +133,13 @@ class Persistent(Record):
 
 
 class External(Record):
-    """What the pickle alone does not tell: an extension's object (`code`), a buffer out of band (None)."""
+    """A value that the pickle alone doesn't determine. `kind`: an "extension" of the registry with its `code`, a
+    "buffer" out of band, or a "computed-name": a name that a call returned."""
 
     __slots__ = ("code", "how", "kind")
 
-    def __init__(self, at: int, how: str, code: int | None = None) -> None:
-        self.at, self.how, self.code = at, how, code
-        self.kind = "buffer" if code is None else "extension"
+    def __init__(self, at: int, how: str, kind: str, code: int | None = None) -> None:
+        self.at, self.how, self.kind, self.code = at, how, kind, code
 
 
 #: What a real unpickler would do something for; `kind` is what the machine's log calls it.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jinja2 import ext, nodes
 from jinja2.parser import Parser
 from tests.reports.scan.other_vectors import TEMPLATES
-from tests.reports.scan.test_looks import HONEST
+from tests.reports.scan.test_scanners import HONEST
 
 from weighbridge.base.errors import FormatError
 from weighbridge.reports.scan.template import jinja

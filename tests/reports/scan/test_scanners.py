@@ -43,7 +43,7 @@ def test_each_technique_has_its_verdict_and_rule(v: Vector, tmp_path: Path) -> N
 
 
 OWN = sorted({v.rule for v in VECTORS if not v.rule.startswith("pickle/dangerous")})
-MODULES = ("archives", "arrays", "configs", "headers", "polyglots", "programs", "templates", "texts", "unlooked")
+MODULES = ("streams", "arrays", "configs", "headers", "polyglots", "programs", "templates", "texts", "unsupported")
 
 
 def test_every_rule_has_a_technique() -> None:
