@@ -19,7 +19,7 @@ import click
 from weighbridge.base.dtypes import TABLE, DType
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
 from weighbridge.containers import REGISTRY, container
-from weighbridge.containers.base import ScanRule
+from weighbridge.containers.base import Rule
 from weighbridge.containers.sniff.detect import TITLES
 
 DOCS = Path(__file__).resolve().parent
@@ -202,8 +202,8 @@ def rules() -> Iterator[str]:
     yield from table(("rule", "severity", "what is wrong"), plain_rows(others))
     yield "## Files, folders, config, tokenizer\n"
     yield "What must be so; `values/...` with `--values` only.\n"
-    ours = {r.id: ScanRule(r.severity, r.text) for r in verify.RULES}
-    ours |= {r.id: ScanRule(r.severity, r.text) for r in (*verify_values.RULES, *verify_packing.VALUE_RULES)}
+    ours = {r.id: Rule(r.severity, r.text) for r in verify.RULES}
+    ours |= {r.id: Rule(r.severity, r.text) for r in (*verify_values.RULES, *verify_packing.VALUE_RULES)}
     yield from table(("rule", "severity", "what must be so"), plain_rows(ours))
     yield "## Scan\n"
     yield (
@@ -218,7 +218,7 @@ def rules() -> Iterator[str]:
     yield from table(("rule", "severity", "what is wrong"), plain_rows(reading.ENDS))
 
 
-def plain_rows(rules: Mapping[str, ScanRule]) -> Iterator[tuple[str, str, str]]:
+def plain_rows(rules: Mapping[str, Rule]) -> Iterator[tuple[str, str, str]]:
     return ((f"`{name}`", str(r.severity), r.text) for name, r in rules.items())
 
 

@@ -234,7 +234,7 @@ class Machine:
             self.dispute("a frame begins inside a frame")
         at = self.base + here
         if size > self.source.size - at:
-            self.fail("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - at} left")
+            self.dispute("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - at} left")
         if size:
             self._frame_end = at + size
             self._stop = min(self._stop, here + size)
