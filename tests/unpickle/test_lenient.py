@@ -97,7 +97,7 @@ def _imports(data: bytes, unpickler: Any) -> bool:
     return False
 
 
-_UNPICKLERS = (pickle.Unpickler, pickle._Unpickler)  # type: ignore[attr-defined]
+_UNPICKLERS = (pickle.Unpickler, pickle._Unpickler)
 _PIECES = [b"I0x1\n", b"I1\n", b"p0\n", b"g0\n", b"(", b"t", b"}", b"]", b"a", b"N", b"0", b"1", b"2", b"K\x01", b"s",
            b"\x80\x02", b"\x95\x05\0\0\0\0\0\0\0", b"S'x'\n", b"L1L\n", b"F1.\n", b"q\x00", b"h\x00", b"\x94", b"V\n",
            b"l", b"d", b"\x85", b"\x8c\x01a", b"e", b"u", b"p 1\n", b"I\0\n", b"\x90", b"\x8f", b"\x91"]  # fmt: skip
