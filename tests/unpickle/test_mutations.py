@@ -228,7 +228,7 @@ def checks() -> Iterator[Check]:
 
 
 CHECKS = list(checks())
-MODULES: tuple[ModuleType, ...] = (machine, steps, legacy, numpy_calls, torch_calls, torch_types)
+MODULES: tuple[ModuleType, ...] = (machine, steps, text_numbers, legacy, numpy_calls, torch_calls, torch_types)
 GUARDS = [pytest.param(m, g, id=f"{m.__name__.rpartition('.')[2]}.{g}") for m in MODULES for g in guards(m)]
 
 

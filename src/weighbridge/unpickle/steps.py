@@ -6,14 +6,14 @@ empty stack is told apart by the machine."""
 from __future__ import annotations
 
 import codecs
-import re
 import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.base.limits import PICKLE_DIGITS, PICKLE_LONG
+from weighbridge.base.limits import PICKLE_LONG
+from weighbridge.unpickle import text_numbers
 from weighbridge.unpickle.opcodes import TABLE
 from weighbridge.unpickle.values import Blob, Dict, External, Object, Persistent, Set
 
@@ -26,12 +26,6 @@ _FRAME: Final = struct.Struct("<Q")
 
 Step: TypeAlias = Callable[["Machine", bytes, int], int]
 
-# As pickle writes them. Readers differ on the rest: C and Python read 0x1f and 0o7, the disassembler does not, and C
-# stops at a NUL (CPython #126992, #126996).
-_INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
-_OCTAL: Final = re.compile(rb"\s*[-+]?0[0-7]+\s*\Z")
-_FLOAT: Final = re.compile(rb"[-+]?([0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|inf|nan)\Z")
-
 
 class Short(Exception):
     """The window ends inside an argument; `need`: bytes from the opcode's first on that would do."""
@@ -41,56 +35,6 @@ class Short(Exception):
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------
-
-
-def _integer(m: Machine, digits: bytes, base: int) -> int:
-    """`base`: that of the `int()` by which unpicklers read it, 0 or 10."""
-    if len(digits) > PICKLE_DIGITS:
-        m.over_limit(f"an integer has more than {PICKLE_DIGITS} digits")
-    if _INTEGER.match(digits):
-        return int(digits)
-    m.dispute("no decimal integer, or one that readers take differently", found=digits[:40])
-    for text in (digits, digits.partition(b"\0")[0]):
-        value = _parsed(text, base)
-        if value is not None:
-            return value
-    m.fail("no integer", found=digits[:40])
-
-
-def _parsed(digits: bytes, base: int) -> int | None:
-    """As C's strtol or Python's int() reads digits; None where neither does."""
-    if base == 0 and not digits.strip():
-        return 0  # strtol without digits
-    try:
-        return int(digits, 8 if base == 0 and _OCTAL.match(digits) else base)
-    except ValueError:
-        return None
-
-
-def _int(m: Machine, line: bytes) -> Any:
-    return line == b"01" if line in (b"00", b"01") else _integer(m, line, 0)
-
-
-def _long(m: Machine, line: bytes) -> int:
-    return _integer(m, line.removesuffix(b"L"), 0)
-
-
-def _float(m: Machine, line: bytes) -> float:
-    if len(line) > PICKLE_DIGITS:
-        m.over_limit(f"a float has more than {PICKLE_DIGITS} digits")
-    if not _FLOAT.match(line):
-        m.dispute("no float", found=line[:40])
-    try:
-        return float(line.partition(b"\0")[0])
-    except ValueError:
-        m.fail("no float", found=line[:40])
-
-
-def _index(m: Machine, line: bytes) -> int:
-    index = _integer(m, line, 10)
-    if index < 0:
-        m.fail("a place in the memo is negative", found=index)
-    return index
 
 
 def _binary_long(form: str) -> Step:
@@ -255,13 +199,13 @@ def _long_put(m: Machine, data: bytes, here: int) -> int:
 
 def _get_line(m: Machine, data: bytes, here: int) -> int:
     end = m.line(here)
-    m.get(_index(m, data[here:end]))
+    m.get(text_numbers.index(m, data[here:end]))
     return end + 1
 
 
 def _put_line(m: Machine, data: bytes, here: int) -> int:
     end = m.line(here)
-    m.put(_index(m, data[here:end]))
+    m.put(text_numbers.index(m, data[here:end]))
     return end + 1
 
 
@@ -430,14 +374,14 @@ def _unknown(m: Machine, data: bytes, here: int) -> int:
 
 DO: Final[Mapping[str, Step]] = MappingProxyType(
     {
-        "INT": _line(_int),
+        "INT": _line(text_numbers.integer),
         "BININT": _number("<i"),
         "BININT1": _byte,
         "BININT2": _number("<H"),
-        "LONG": _line(_long),
+        "LONG": _line(text_numbers.long),
         "LONG1": _binary_long("B"),
         "LONG4": _binary_long("i"),
-        "FLOAT": _line(_float),
+        "FLOAT": _line(text_numbers.real),
         "BINFLOAT": _number(">d"),
         "NONE": _push(None),
         "NEWTRUE": _push(True),
