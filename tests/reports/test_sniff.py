@@ -351,9 +351,9 @@ def test_any_damaged_file_gives_an_identity(good: bytes, data: st.DataObject) ->
     ids=["deep header", "deep json", "quotes", "marks", "fields", "one letter", "comments", "bomb", "directory"],
 )  # fmt: skip
 def test_hostile_bytes_take_no_time(data: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     what(data)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_every_recogniser_is_needed() -> None:
