@@ -24,7 +24,17 @@ from weighbridge.containers.torch import entries as torch_entries
 from weighbridge.containers.torch import tar as torch_tar
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle import legacy, machine, numpy_calls, steps, torch, torch_calls, torch_types, values
+from weighbridge.unpickle import (
+    legacy,
+    machine,
+    numpy_calls,
+    steps,
+    text_numbers,
+    torch,
+    torch_calls,
+    torch_types,
+    values,
+)
 
 pytestmark = pytest.mark.mutation
 
