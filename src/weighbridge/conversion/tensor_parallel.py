@@ -71,11 +71,11 @@ def _how(model: Checkpoint, ranks: int) -> dict[str, How]:
     """How each stored tensor is shared out. UsageError names the numbers of ranks that would do for the tensor that
     these don't."""
     family = model.family
-    shapes = {name: node.spec.shape for name, node in model.held.items()}
+    shapes = {name: node.spec.shape for name, node in model.tensors.items()}
     report = family.check(model.dialect, model.sizes, shapes)
     if not report.ok:
         raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
-    sharing = Sharing(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.told))
+    sharing = Sharing(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.packing_hints))
     out: dict[str, How] = {}
     for name in model.logical:
         if name in report.dropped:

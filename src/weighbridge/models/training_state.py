@@ -221,7 +221,7 @@ def read_state(folder: Path) -> State:
         value = decode(source.read(0, source.size), source.name)
     refs: list[Ref] = []
     _collect(value, refs)
-    from weighbridge.models.checkpoint import node_of
+    from weighbridge.models.stored_tensors import node_of
 
     indexes: dict[str, Index] = {}
     storages: dict[str, Node] = {}

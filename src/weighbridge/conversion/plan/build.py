@@ -202,7 +202,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
     for part, which in (("it", [i for i in lost if i not in spare]), ("the rows that no token takes", spare)):
         names = family.holding(model.dialect, sizes, model.logical, which)
         draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name) for name in names]
-    named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
+    named = model.resolved.save("gguf", source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     inside = keyed.names(family)
     for name in (n for n in named if n not in inside):
@@ -386,7 +386,7 @@ def _unplaced(model: Checkpoint, dialect: str) -> list[Loss]:
     """What a GGUF holds that a folder has no place for; zeros that its graph asks for are no loss."""
     family = model.family
     lost = [i for i in family.lost(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
-    names = family.holding(model.dialect, model.sizes, model.held, lost)
+    names = family.holding(model.dialect, model.sizes, model.tensors, lost)
     return [Loss(f"left out: a {family.name} folder has no place for it", name) for name in names]
 
 

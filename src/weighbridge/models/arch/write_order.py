@@ -23,13 +23,14 @@ def as_read(files: Mapping[str, str]) -> list[str]:
 
 
 def reference_order(
-    family: Family, places: Mapping[str, Place], sizes: Sizes, source_order: Sequence[str] | None
-) -> list[str]:
+    family: Family, places: Mapping[str, Place], sizes: Sizes, source_order: Sequence[str] | None,
+    dialect_and_prefix: tuple[str, str] | None = None,
+) -> list[str]:  # fmt: skip
     """The names of `places` as the reference would write them for a source with tensors in `source_order` (see
-    `as_read`); without one, for a single file under Hugging Face's names."""
+    `as_read`), which are of this dialect and prefix; without one, for a single file under Hugging Face's names."""
     if source_order is None:
-        source_order = sorted(family.expansion("hf", sizes).places)
-    dialect, prefix = family.recognise(source_order, sizes)
+        source_order, dialect_and_prefix = sorted(family.expansion("hf", sizes).places), None
+    dialect, prefix = dialect_and_prefix or family.recognise(source_order, sizes)
     source = family.expansion(dialect, sizes, prefix).places
     came: dict[Instance, int] = {}
     for position, name in enumerate(source_order):

@@ -14,7 +14,7 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Entry, Index, Severity
-from weighbridge.models.checkpoint import node_of
+from weighbridge.models.stored_tensors import node_of
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
 from weighbridge.reports.verify.repo import Repo

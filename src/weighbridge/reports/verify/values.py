@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.containers.base import Entry, Finding, Severity
-from weighbridge.models.checkpoint import node_of
+from weighbridge.models.stored_tensors import node_of
 from weighbridge.reports.verify.rules import Found
 
 if TYPE_CHECKING:
