@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import Report as ImportanceReport
     from weighbridge.conversion.quantize.inputs import QuantizeOptions
     from weighbridge.conversion.quantize.plan import QuantizePlan
-    from weighbridge.conversion.transform import SurgeryReport
+    from weighbridge.conversion.transform import TransformReport
     from weighbridge.models.checkpoint import Checkpoint
     from weighbridge.reports.diff.quality import Report as QualityReport
     from weighbridge.reports.diff.report import Diff
@@ -179,18 +179,18 @@ def rename(
     options: ConvertOptions | None = None,
     progress: Progress | None = None,
     **settings: Any,
-) -> SurgeryReport:
+) -> TransformReport:
     """Write the model `src` to `dst` under other names, in this order: without the prefixes `strip`, with the patterns
     of `replacing` (pattern of `re`, replacement) replaced, with the prefix `add`, under the `names` of another dialect
     ("hf", "gguf", "mlx", "canonical"), where tensors also lie as that dialect has them. UsageError where two tensors
     would have one name. `settings` as in `convert`."""
     from weighbridge.conversion.plan.run import run
     from weighbridge.conversion.transform import plan_rename
-    from weighbridge.models.transform.rename import Names as NewNames
+    from weighbridge.models.transform.rename import RenameRules
 
     chosen = _options(options, settings)
     stripped = (strip,) if isinstance(strip, str) else tuple(strip)
-    wanted = NewNames(stripped, tuple(replacing), add, names)
+    wanted = RenameRules(stripped, tuple(replacing), add, names)
     with _opened(src, chosen) as model:
         made, report = plan_rename(model, PathOf(dst), wanted, to, chosen)
         if not dry_run:
@@ -212,15 +212,15 @@ def slice(
     options: ConvertOptions | None = None,
     progress: Progress | None = None,
     **settings: Any,
-) -> SurgeryReport:
+) -> TransformReport:
     """Write a part of the model `src` to `dst`: `layers` and `experts` by number ("0-15", "0,2,4-7", "8-", of two
     stacks "encoder:0-3,decoder:0-1"), tensors by globs. config.json, a GGUF's keys and per-layer arrays are cut with
     them; `renumber` counts layers anew from 0. `settings` as in `convert`."""
     from weighbridge.conversion.plan.run import run
-    from weighbridge.conversion.transform import Slice, plan_slice
+    from weighbridge.conversion.transform import SliceOptions, plan_slice
 
     chosen = _options(options, settings)
-    wanted = Slice(layers, renumber, experts, tuple(keep), tuple(drop))
+    wanted = SliceOptions(layers, renumber, experts, tuple(keep), tuple(drop))
     with _opened(src, chosen) as model:
         made, report = plan_slice(model, PathOf(dst), wanted, to, chosen)
         if not dry_run:

@@ -121,8 +121,8 @@ class Checkpoint(Closing):
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The folder's config.json, with the layer kinds that only its tensors show; for a GGUF the config that its keys
-        stand for; {} where there is none."""
+        """The folder's config.json, with the layer kinds that only its tensors show; for a GGUF the config that its
+        keys stand for; {} where there is none."""
         if self.format == "gguf":
             return self.to_hf_config().config
         return counted(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
@@ -170,7 +170,7 @@ class Checkpoint(Closing):
 
     @cached_property
     def sizes(self) -> Sizes:
-        """The model's sizes. FormatError, with the file's name, where one is missing, invalid or contradicts another."""
+        """FormatError, with the file's name, where a size is missing, invalid or contradicts another."""
         try:
             return self._sizes()
         except FormatError as error:

@@ -84,6 +84,11 @@ class Plan:
     part: str = ""  # "others" or "further": the only layers that it is for
     unnamed: int = 0  # how many of the first indices the name hasn't, being of one layer alone
 
+    @cached_property
+    def single(self) -> bool:
+        """Whether a physical tensor holds one logical tensor, in its own layout."""
+        return not self.stacked and len(self.parts) == 1 and not self.layouts and not self.dealt
+
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
