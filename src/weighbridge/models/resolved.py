@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, Sizes
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.table import Family
@@ -29,23 +30,30 @@ class ResolvedModel:
     path: str
 
     @cached_property
+    def _nodes(self) -> dict[str, Node]:
+        """`tensors`, all of them built."""
+        return dict(self.tensors)
+
+    @cached_property
+    def _shapes(self) -> dict[str, Shape]:
+        return {name: node.spec.shape for name, node in self._nodes.items()}
+
+    @cached_property
     def report(self) -> MappingReport:
         """How names and shapes fit the family's table."""
-        shapes = {name: node.spec.shape for name, node in self.tensors.items()}
-        return self.family.check(self.dialect, self.sizes, shapes, self.prefix)
+        return self.family.check(self.dialect, self.sizes, self._shapes, self.prefix)
 
     @cached_property
     def roles(self) -> Mapping[Instance, Node]:
         """(role, index) -> tensor in the role's own layout. MappingError, with the file and advice, unless all fit."""
         if not self.report.ok:
             raise self._mapping_error()
-        return self.family.load_checked(self.dialect, self.sizes, self.tensors, self.prefix)
+        return self.family.load_checked(self.dialect, self.sizes, self._nodes, self.prefix)
 
     def _mapping_error(self) -> MappingError:
         from weighbridge.models.arch.diagnose import advice
 
-        shapes = {name: node.spec.shape for name, node in self.tensors.items()}
-        how = self.family, self.dialect, self.sizes, shapes, self.report, self.path
+        how = self.family, self.dialect, self.sizes, self._shapes, self.report, self.path
         hint = advice(*how, gguf=self.format == "gguf")
         return MappingError(self.family.name, self.dialect, self.report, path=self.path, hint=hint)
 

@@ -32,7 +32,7 @@ from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
 from weighbridge.conversion.plan.fingerprint import state_of
-from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
+from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile, check_lossless, losses_of
 from weighbridge.conversion.schemes.plan import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
@@ -91,7 +91,7 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
     if options.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves)
     written = targets.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
-    again = check_requantize(draft.tensors, options.allow_requantize)
+    lost = losses_of(draft.tensors, options.allow_requantize)
     if draft.index is not None:
         where = {slot.name: file.name for file in written.files for slot, _ in file.slots}
         draft.texts["model.safetensors.index.json"] = draft.index(where)
@@ -102,7 +102,7 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
         folder=folder,
         files=(*(written.files if folder else _called(path.name, written.files)), *draft.beside),
         texts={**written.texts, **draft.texts},
-        losses=(*draft.losses, *again, *losses_of(draft.tensors)),
+        losses=(*draft.losses, *lost),
         moves=tuple(draft.moves),
         notes=(*draft.notes, *written.notes, *_too_large(path, written)),
         jobs=options.workers,
