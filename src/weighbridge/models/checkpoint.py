@@ -26,6 +26,7 @@ from weighbridge.io.source import FileSource, Source
 from weighbridge.models.arch.config import counted
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
+from weighbridge.models.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.table import Family, Instance, Sizes
@@ -226,8 +227,6 @@ class Checkpoint(Closing):
     def stored(self) -> Mapping[str, Node]:
         if self.nodes is not None:
             return self.nodes
-        from weighbridge.models.stored_tensors import StoredTensors
-
         return StoredTensors(self.index)
 
     @property
