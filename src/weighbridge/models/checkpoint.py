@@ -20,7 +20,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, MIB
-from weighbridge.containers import container, format_of
+from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.arch.config import counted
@@ -98,7 +98,7 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
 
 def parse(source: Source) -> Index:
     """The index of a file; its content decides the format, not its name."""
-    return container(format_of(source)).parse(source)
+    return opening.parse(source)
 
 
 @dataclass(frozen=True)
