@@ -214,11 +214,6 @@ class Family:
         """Every tensor that the dialect may hold for this model, with its shape, layer by layer."""
         return {name: place.shape for name, place in self.expansion(dialect, sizes).places.items()}
 
-    def recognise(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[str, str]:
-        """The dialect and prefix under whose names most of `names` are; the first of the table where several fit."""
-        _, dialect, prefix = recognised(self, names, sizes)
-        return dialect, prefix
-
     def dialect_of(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> str:
         """The dialect that the names are in. UnsupportedError where they are in none."""
         return self.dialect_and_prefix(names, sizes)[0]
@@ -264,10 +259,6 @@ class Family:
         """How many tensors belong to other parts of the model, by how their names begin."""
         apart = self._apart(sizes)
         return dict(Counter(start for name in names for start in apart if name.startswith(start)))
-
-    def kind(self, dialect: str, sizes: Sizes, name: str) -> str:
-        """The kind of the roles that a physical tensor holds (norm, linear, embedding ...), for a recipe."""
-        return self.rows[self.expansion(dialect, sizes).places[name].roles[0]].kind
 
     def rows_of(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any]) -> dict[str, Row]:
         """The (first) role of every physical tensor that the dialect may hold, by the names that `tensors` have."""
@@ -328,9 +319,8 @@ class Family:
         self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], *, source_order: Sequence[str] | None = None,
         source: tuple[str, str] | None = None, prefix: str | None = None,
     ) -> dict[str, Node]:  # fmt: skip
-        """Logical tensors -> a dialect's physical ones, in its order: for GGUF the reference converter's, which follows
-        the source's names (`source_order`, as stored, of the dialect and prefix `source`); otherwise layer by layer.
-        Roles it can't hold are left out."""
+        """Logical tensors -> a dialect's physical ones, without roles that it can't hold. Layer by layer; for GGUF in the
+        reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
         places = self.expansion(dialect, sizes, prefix).places
         roles = {**self._made(dialect, sizes, roles, prefix), **roles}
         present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}

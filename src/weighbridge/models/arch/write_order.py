@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from weighbridge.models.arch.dialects import recognised
 from weighbridge.models.arch.expand import Instance, Place, Sizes
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def reference_order(
     `as_read`), which are of this dialect and prefix; without one, for a single file under Hugging Face's names."""
     if source_order is None:
         source_order, dialect_and_prefix = sorted(family.expansion("hf", sizes).places), None
-    dialect, prefix = dialect_and_prefix or family.recognise(source_order, sizes)
+    dialect, prefix = dialect_and_prefix or recognised(family, source_order, sizes)[1:]
     source = family.expansion(dialect, sizes, prefix).places
     together = family.dialects["gguf"].together
     rank = {role: (n, place) for n, bundle in enumerate(together) for place, role in enumerate(bundle)}
