@@ -319,8 +319,8 @@ class Family:
         self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], *, source_order: Sequence[str] | None = None,
         source: tuple[str, str] | None = None, prefix: str | None = None,
     ) -> dict[str, Node]:  # fmt: skip
-        """Logical tensors -> a dialect's physical ones, without roles that it can't hold. Layer by layer; for GGUF in the
-        reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
+        """Logical tensors -> a dialect's physical ones, without roles that it can't hold. Layer by layer; for GGUF in
+        the reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
         places = self.expansion(dialect, sizes, prefix).places
         roles = {**self._made(dialect, sizes, roles, prefix), **roles}
         present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}
