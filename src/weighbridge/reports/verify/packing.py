@@ -13,7 +13,7 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Entry, Index, Severity
-from weighbridge.models.checkpoint import node_of
+from weighbridge.models.stored_tensors import StoredTensors, node_builder
 from weighbridge.packings.schema.base import METADATA, Match, companions
 from weighbridge.packings.schema.bitplanes import EVALUATED, HQQ
 from weighbridge.packings.schema.gptq import GPTQ
@@ -53,7 +53,7 @@ def _unpack(index: Index, config: Mapping[str, Any]) -> Unpacked | None:
         return None
     from weighbridge.packings.unpacking import groups, replaced
 
-    stored = {e.name: node_of(index, e) for e in index}
+    stored = StoredTensors(index)
     errors: list[WeighbridgeError] = []
     found = groups(stored, packing_config, lambda _, error: errors.append(error))
     return Unpacked(stored, replaced(stored, found), {group.name: group.match for group in found.values()}, errors)
@@ -259,7 +259,7 @@ def evaluated(repo: Repo) -> Iterator[Found]:
 def _text(index: Index, entry: Entry) -> bytes:
     if entry.nbytes > MIB:
         return b"(text of that length is no number type)"
-    return node_of(index, entry).read_all().tobytes().rstrip(b"\0")
+    return node_builder(index)(entry).read_all().tobytes().rstrip(b"\0")
 
 
 # ---- numbers (with --values) ----
