@@ -45,7 +45,7 @@ from weighbridge.packings import mlx_affine_bridge as regrid
 from weighbridge.packings.read import ggml
 from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers as makers
-from weighbridge.tensors.nodes import Node, QuantizedTensor, transcode
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, transcode
 
 # Containers whose files lie in a model folder, with config.json beside them.
 _FOLDERS: Final = frozenset(f.name for f in BUILT_IN.values() if f.hub_name)
@@ -223,7 +223,7 @@ def _upgraded(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
 
 
 def _for_gguf(
-    graph: str, name: str, node: Node, wanted: DType, options: ConvertOptions, draft: PlanBuilder
+    graph: str, name: str, node: LogicalTensor, wanted: DType, options: ConvertOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """The stored tensors of a logical one: itself, and what goes beside it."""
     chosen = recipe.gguf_dtype(name, node.spec, wanted)
@@ -362,7 +362,7 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
     draft = PlanBuilder({}, {"format": "pt"}, losses=_unplaced(model, own or "hf"))
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
-        if own and name.endswith(BLOCKS):
+        if own and name.endswith(BLOCKS) and isinstance(node, Node):
             draft.moves.append(Move(name, node.spec.dtype.name, own, "exact"))
             scales = name.removesuffix(BLOCKS) + SCALES
             draft.tensors[name], draft.tensors[scales] = makers.in_parts(node)

@@ -19,11 +19,12 @@ from weighbridge.tensors.nodes import (
     Cast,
     CastReport,
     Decode,
+    DecodePacked,
     Encode,
     LowRank,
     Node,
     PackedMember,
-    QuantizedTensor,
+    PackedSource,
     Transcode,
     UpgradeBlocks,
     walk,
@@ -176,6 +177,7 @@ _WORDS: Mapping[type[Node], str] = {
     PackedMember: "pack",
     Cast: "cast",
     Decode: "decode",
+    DecodePacked: "decode",
     Transcode: "transcode",
     UpgradeBlocks: "repack",
 }
@@ -231,18 +233,18 @@ def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> li
         Loss(f"decoded to F32: {node.reason}", name)
         for name, nodes in computed.items()
         for node in nodes
-        if isinstance(node, Decode) and node.reason
+        if isinstance(node, Decode | DecodePacked) and node.reason
     ]
     return [*(Loss("quantized a second time", name) for name in again), *decoded]
 
 
-_LOSSY: Final = (Decode, Encode, PackedMember)
+_LOSSY: Final = (Decode, DecodePacked, Encode, PackedMember)
 
 
 def _requantizes(node: Node) -> bool:
     if not (isinstance(node, Encode) or (isinstance(node, PackedMember) and node.maker.quantizes)):
         return False
-    return any(isinstance(b, QuantizedTensor) or b.spec.dtype.kind is Kind.BLOCK for b in walk(node.source))
+    return any(isinstance(b, PackedSource) or b.spec.dtype.kind is Kind.BLOCK for b in walk(node.source))
 
 
 def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
@@ -253,7 +255,7 @@ def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
         if name.rpartition(".")[0] in exact:
             continue
         below = {type(node) for node in walk(root)}
-        if Encode in below or (Decode in below and root.spec.dtype is not F32):
+        if Encode in below or ({Decode, DecodePacked} & below and root.spec.dtype is not F32):
             raise RefusedError(
                 f"{name} would lose by becoming {root.spec.dtype}", option="--inexact float", hint="or --dtype f32"
             )

@@ -29,7 +29,7 @@ from weighbridge.conversion.quantize import size_target as size_target
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors import kernels
-from weighbridge.tensors.nodes import CastReport, Encode, Node, QuantizedTensor, cast, walk
+from weighbridge.tensors.nodes import CastReport, Encode, Node, cast, packed_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def finish(
 
 def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict[str, CastReport]) -> Node:
     """The tensor as `target`; losses of the cast or of scales are counted in a report."""
-    if node.spec.dtype == target and not isinstance(node, QuantizedTensor):
+    if node.spec.dtype is target:
         return node
     report = reports[name] = CastReport(name)
     if target.kind is not Kind.BLOCK:
@@ -182,7 +182,7 @@ def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict
 
 
 def _row(name: str, node: Node, made: Node, wanted: str | None, weighted: bool) -> TensorRow:
-    packed = next((n for n in walk(node) if isinstance(n, QuantizedTensor)), None)
+    packed = packed_in(node)
     stored = sum(m.spec.nbytes for m in packed.members.values()) if packed else node.spec.nbytes
     source = packed.packing.name if packed else node.spec.dtype.name
     target = made.spec
@@ -191,7 +191,7 @@ def _row(name: str, node: Node, made: Node, wanted: str | None, weighted: bool) 
 
 def _packed_refusal(name: str, node: Node, target: DType, options: QuantizeOptions) -> list[ftypes.Refusal]:
     """The refusal to quantize a tensor that another tool has quantized."""
-    packed = next((n for n in walk(node) if isinstance(n, QuantizedTensor)), None)
+    packed = packed_in(node)
     if packed is None or options.allow_requantize or target.kind is not Kind.BLOCK:
         return []
     return [ftypes.Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})")]

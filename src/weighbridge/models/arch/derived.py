@@ -22,7 +22,7 @@ from weighbridge.models.arch.expand import Expansion, Instance, Sizes, shape_of
 from weighbridge.models.arch.rows import Row
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor
 
 _FLOAT: Final = struct.Struct("<f")
 
@@ -159,7 +159,7 @@ RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] |
 )
 
 
-def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
+def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, LogicalTensor]:
     """The tensor of a role that follows from the config; none where none is needed."""
     if (values := MAKERS[row.make or ""](sizes.facts)) is None:
         return {}
@@ -173,7 +173,7 @@ def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
 
 def absent_zeros(
     dialect: str, rows: Mapping[str, Row], expansion: Expansion, sizes: Sizes, roles: Container[Instance]
-) -> dict[Instance, Node]:
+) -> dict[Instance, LogicalTensor]:
     """Zeros for the roles that nothing computes with, that a dialect has all the same, and of which none is given."""
     wanted = {row.name for row in rows.values() if dialect in row.zeros}
     if not wanted:

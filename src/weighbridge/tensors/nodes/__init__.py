@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,14 @@ from weighbridge.tensors.nodes.compute import (
     Cast,
     CastReport,
     Decode,
+    DecodePacked,
     Encode,
     GlobalScalePacker,
+    LogicalTensor,
     LowRank,
     PackedMember,
     PackedMemberWithGlobal,
+    PackedSource,
     Packer,
     Packing,
     QuantizedTensor,
@@ -51,15 +54,18 @@ __all__ = [
     "Concat",
     "Const",
     "Decode",
+    "DecodePacked",
     "Elementwise",
     "Encode",
     "Gather",
     "GlobalScalePacker",
+    "LogicalTensor",
     "LowRank",
     "Node",
     "NormalizeRows",
     "PackedMember",
     "PackedMemberWithGlobal",
+    "PackedSource",
     "Packer",
     "Packing",
     "QuantizedTensor",
@@ -70,12 +76,14 @@ __all__ = [
     "Slice",
     "Stored",
     "Strided",
+    "T",
     "Transcode",
     "Transpose",
     "UnpackBits",
     "UpgradeBlocks",
     "applied",
     "as_bytes",
+    "as_node",
     "cast",
     "codes",
     "concat",
@@ -83,10 +91,14 @@ __all__ = [
     "decode",
     "flat_range",
     "gather",
+    "is_plain",
+    "is_quantized",
+    "is_stored_as",
     "lengthened",
     "low_rank",
     "made",
     "made_with",
+    "packed_in",
     "peak",
     "reshape",
     "retyped",
@@ -94,6 +106,8 @@ __all__ = [
     "shift",
     "slice_rows",
     "stack",
+    "storage_name",
+    "stored_bytes",
     "strided",
     "transcode",
     "transpose",
@@ -101,6 +115,55 @@ __all__ = [
     "walk",
     "zeros",
 ]  # fmt: skip
+
+#: A node stays one; a tensor that may be quantized stays so where its rows allow.
+T = TypeVar("T", Node, LogicalTensor)
+
+
+def packed_in(tensor: LogicalTensor) -> QuantizedTensor | None:
+    """The quantized tensor that a tensor is, or the first that it is decoded from."""
+    if isinstance(tensor, QuantizedTensor):
+        return tensor
+    return next((node.tensor for node in walk(tensor) if isinstance(node, PackedSource)), None)
+
+
+def is_quantized(tensor: LogicalTensor) -> bool:
+    """Whether its values have to be decoded: packed, or of a block type."""
+    return isinstance(tensor, QuantizedTensor) or tensor.spec.dtype.kind is Kind.BLOCK
+
+
+def is_plain(tensor: LogicalTensor) -> TypeGuard[Node]:
+    """Whether it is stored as numbers of a plain type."""
+    return isinstance(tensor, Node) and tensor.spec.dtype.plain
+
+
+def is_floating(tensor: LogicalTensor) -> TypeGuard[Node]:
+    """Whether it is stored in F32 or F16, the types in which elements are computed."""
+    return isinstance(tensor, Node) and tensor.spec.dtype in (F16, F32)
+
+
+def is_stored_as(tensor: LogicalTensor, dtype: DType) -> TypeGuard[Node]:
+    """Whether it is of this type without being decoded."""
+    return isinstance(tensor, Node) and tensor.spec.dtype is dtype
+
+
+def stored_bytes(tensor: LogicalTensor) -> int:
+    """The bytes in which it is stored."""
+    if isinstance(tensor, QuantizedTensor):
+        return sum(member.spec.nbytes for member in tensor.members.values())
+    return tensor.spec.nbytes
+
+
+def storage_name(tensor: LogicalTensor) -> str:
+    """The name of its packing or type."""
+    return tensor.packing.name if isinstance(tensor, QuantizedTensor) else tensor.spec.dtype.name
+
+
+def as_node(tensor: LogicalTensor, dtype: DType | None = None) -> Node:
+    """As `dtype` where one is given, else as it is stored; F32 of a quantized tensor."""
+    return (
+        cast(tensor, dtype) if dtype is not None else tensor.decode() if isinstance(tensor, QuantizedTensor) else tensor
+    )
 
 
 def const(array: NDArray[Any], dtype: DType) -> Const:
@@ -113,7 +176,7 @@ def zeros(shape: Sequence[int], dtype: DType) -> Node:
     return strided(Const(Spec((1,), dtype), bytes(dtype.size)), 0, shape, [0] * len(shape))
 
 
-def reshape(node: Node, shape: Sequence[int]) -> Node:
+def reshape(node: T, shape: Sequence[int]) -> T:
     """The same atoms under another shape."""
     shape = tuple(shape)
     if shape == node.spec.shape:
@@ -122,7 +185,7 @@ def reshape(node: Node, shape: Sequence[int]) -> Node:
         raise UsageError(f"{node.spec} has not the elements of shape {list(shape)}")
     if isinstance(node, QuantizedTensor):
         if shape[-1:] != node.spec.shape[-1:]:
-            return reshape(decode(node, "its rows are cut anew"), shape)
+            return reshape(node.decode("its rows are cut anew"), shape)
         return replace(node, spec=node.spec.with_shape(*shape))
     if isinstance(node, Stored | Const):
         return replace(node, spec=node.spec.with_shape(*shape))
@@ -141,7 +204,7 @@ def _slice(source: Node, start: int, spec: Spec) -> Node:
     return Slice(spec, source, start)
 
 
-def slice_rows(node: Node, start: int, shape: Sequence[int]) -> Node:
+def slice_rows(node: T, start: int, shape: Sequence[int]) -> T:
     """The tensor of `shape` that begins at row `start` of `node`. Shares the source: nothing is copied."""
     spec = node.spec.with_shape(*shape)
     if start < 0 or start + spec.rows > node.spec.rows or (len(shape) > 1 and spec.row_atoms != node.spec.row_atoms):
@@ -153,9 +216,9 @@ def slice_rows(node: Node, start: int, shape: Sequence[int]) -> Node:
     return _slice(node, start * node.spec.row_atoms, spec)
 
 
-def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> Node:
+def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTensor:
     if start % node.unit or spec.rows % node.unit:
-        return slice_rows(decode(node, f"rows are cut inside a block of {node.unit}"), start, spec.shape)
+        return slice_rows(node.decode(f"rows are cut inside a block of {node.unit}"), start, spec.shape)
     members = {}
     for name, member in node.members.items():
         k = node.packing.row_map[name]
@@ -184,7 +247,11 @@ def flat_range(node: Node, start: int, shape: Sequence[int]) -> Node:
     return _slice(node, start // block, spec)
 
 
-def concat(parts: Sequence[Node], axis: int = 0) -> Node:
+@overload
+def concat(parts: Sequence[Node], axis: int = 0) -> Node: ...
+@overload
+def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor: ...
+def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor:
     """Parts joined on `axis`. UsageError where dtypes or the other dimensions differ."""
     first = parts[0].spec
     axis = axis % max(len(first.shape), 1)
@@ -195,12 +262,13 @@ def concat(parts: Sequence[Node], axis: int = 0) -> Node:
     if len(parts) == 1:
         return parts[0]
     shape = (*first.shape[:axis], sum(p.spec.shape[axis] for p in parts), *first.shape[axis + 1 :])
-    if any(isinstance(p, QuantizedTensor) for p in parts):
+    nodes = [p for p in parts if isinstance(p, Node)]
+    if len(nodes) < len(parts):
         return _concat_packed(parts, axis, shape)
     if any(spec.flat for spec in {p.spec for p in parts}):
         raise UnsupportedError("tensors whose rows aren't whole atoms can't be joined")
-    whole = _rejoin(parts, shape) if math.prod(shape[:axis]) == 1 else None
-    return whole or Concat(Spec(shape, first.dtype), tuple(parts), axis)
+    whole = _rejoin(nodes, shape) if math.prod(shape[:axis]) == 1 else None
+    return whole or Concat(Spec(shape, first.dtype), tuple(nodes), axis)
 
 
 def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
@@ -219,7 +287,7 @@ def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
     return None
 
 
-def _concat_packed(parts: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:
+def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, ...]) -> LogicalTensor:
     packed = _spread([p for p in parts if isinstance(p, QuantizedTensor)])
     why = None
     if len(packed) < len(parts):
@@ -233,7 +301,7 @@ def _concat_packed(parts: Sequence[Node], axis: int, shape: tuple[int, ...]) -> 
     ):
         why = "a parameter is shared by all rows of a part, and differs between the parts"
     if why is not None:
-        return concat([decode(p, why) if isinstance(p, QuantizedTensor) else cast(p, F32) for p in parts], axis)
+        return concat([p.decode(why) if isinstance(p, QuantizedTensor) else cast(p, F32) for p in parts], axis)
     head = packed[0]
     members = {
         m: concat([_matrix(p.members[m]) for p in packed]) if head.packing.row_map[m] else node
@@ -257,13 +325,15 @@ def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
     ]  # fmt: skip
 
 
-def stack(parts: Sequence[Node]) -> Node:
+def stack(parts: Sequence[T]) -> T:
     """Tensors of one shape on a new leading axis (experts)."""
-    shape = parts[0].spec.shape
-    return concat([reshape(p, (1, *p.spec.shape)) for p in parts]) if len(parts) > 1 else reshape(parts[0], (1, *shape))
+    shape: tuple[int, ...] = (1, *parts[0].spec.shape)
+    return reshape(
+        parts[0] if len(parts) == 1 else concat([reshape(p, shape) for p in parts]), (len(parts), *shape[1:])
+    )
 
 
-def gather(node: Node, order: NDArray[np.int64]) -> Node:
+def gather(node: T, order: NDArray[np.int64]) -> T:
     """Rows in the order given; two gathers in a row are one, and one that changes nothing is none."""
     order = np.ascontiguousarray(order, np.int64)
     if len(order) != node.spec.rows or (len(order) and not (order.min() >= 0 and order.max() < node.spec.rows)):
@@ -279,11 +349,11 @@ def gather(node: Node, order: NDArray[np.int64]) -> Node:
     return Gather(node.spec, node, order)
 
 
-def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> Node:
+def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> LogicalTensor:
     groups = order.reshape(-1, node.unit) if len(order) % node.unit == 0 else order[:0].reshape(0, 1)
     whole = len(groups) and (groups[:, 0] % node.unit == 0).all() and (np.diff(groups, axis=1) == 1).all()
     if not whole:
-        return gather(decode(node, f"rows are moved inside a block of {node.unit}"), order)
+        return gather(node.decode(f"rows are moved inside a block of {node.unit}"), order)
     members = {}
     for name, member in node.members.items():
         k = node.packing.row_map[name]
@@ -291,7 +361,7 @@ def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> Node:
     return replace(node, members=members)
 
 
-def transpose(node: Node) -> Node:
+def transpose(node: LogicalTensor) -> Node:
     """The last two axes swapped. A quantized tensor is decoded first: its blocks run along the other axis."""
     if len(node.spec.shape) < 2:
         raise UsageError(f"{node.spec} has no two axes to swap")
@@ -336,10 +406,10 @@ def repack(node: Node) -> Node:
     return UpgradeBlocks(node.spec.with_dtype(today), node)
 
 
-def decode(node: Node, reason: str = "") -> Node:
-    """Values as F32 of a packed tensor or a block type; a plain tensor is returned as it is."""
+def decode(node: LogicalTensor, reason: str = "") -> Node:
+    """Values as F32 of a quantized tensor or a block type; a plain tensor is returned as it is."""
     if isinstance(node, QuantizedTensor):
-        return Decode(node.spec.with_dtype(F32), node, reason)
+        return node.decode(reason)
     if node.spec.dtype.kind is Kind.BLOCK:
         if not kernels.decodes(node.spec.dtype) and node.spec.dtype not in old_blocks.DECODED:
             raise UnsupportedError(f"{node.spec.dtype} can't be decoded by this version")
@@ -348,7 +418,7 @@ def decode(node: Node, reason: str = "") -> Node:
 
 
 def cast(
-    node: Node, dtype: DType, report: CastReport | None = None, importance: NDArray[np.float32] | None = None
+    node: LogicalTensor, dtype: DType, report: CastReport | None = None, importance: NDArray[np.float32] | None = None
 ) -> Node:
     """The tensor as `dtype`: untouched where it is that already, through F32 where a block type is involved.
     `importance` is for the quantizer of a block type (see `Encode`)."""
@@ -383,7 +453,7 @@ def made_with(node: Node, maker: GlobalScalePacker, given: Node) -> dict[str, Pa
     }
 
 
-def peak(nodes: Sequence[Node]) -> AbsMax:
+def peak(nodes: Sequence[LogicalTensor]) -> AbsMax:
     """The largest magnitude in tensors, F32 [1]."""
     return AbsMax(Spec((1,), F32), tuple(cast(node, F32) for node in nodes))
 
@@ -414,36 +484,38 @@ def _plain_bytes(node: Node) -> bool:
     return isinstance(node, Const) or (isinstance(node, Stored) and not node.swap)
 
 
-def shift(node: Node, by: float) -> Node:
+def shift(node: LogicalTensor, by: float) -> Node:
     """Every element plus `by`, in F16 where it is that already, else in F32: as torch adds, and the reference converter
     keeps no other float type while it works."""
     if isinstance(node, Shift) and node.by == -by:
         return node.source
-    return Shift(node.spec, node, by) if node.spec.dtype in (F16, F32) else shift(cast(node, F32, CastReport()), by)
+    if is_floating(node):
+        return Shift(node.spec, node, by)
+    return shift(cast(node, F32, CastReport()), by)
 
 
-def scaled(node: Node, by: float, *, over: bool = False) -> Node:
+def scaled(node: T, by: float, *, over: bool = False) -> T:
     """Every element times `by`, or divided by it (`over`): in F16 where it is that already, else in F32, as torch does
     it. One that undoes the other is none, and so is a 1."""
     if by == 1:
         return node
     if isinstance(node, Scaled) and (node.by, node.over) == (by, not over):
         return node.source
-    if isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK:
+    if is_quantized(node):
         return scaled(decode(node, "its elements are multiplied by a number"), by, over=over)
-    if node.spec.dtype in (F16, F32):
+    if is_floating(node):
         return Scaled(node.spec, node, by, over)
     return scaled(cast(node, F32, CastReport()), by, over=over)
 
 
-def low_rank(node: Node, a: Node, b: Node, scale: float) -> Node:
+def low_rank(node: LogicalTensor, a: Node, b: Node, scale: float) -> Node:
     """A tensor [..., rows, columns] plus `scale` times b [..., rows, rank] @ a [..., rank, columns], in F32. UsageError
     where the shapes don't fit."""
     *lead, rows, columns = node.spec.shape
     rank = b.spec.shape[-1]
     if a.spec.shape != (*lead, rank, columns) or b.spec.shape != (*lead, rows, rank) or not rank:
         raise UsageError(f"{b.spec} times {a.spec} is no change of {node.spec}")
-    node, a, b = (cast(part, F32) for part in (node, a, b))
+    node, a, b = cast(node, F32), cast(a, F32), cast(b, F32)
     if not lead:
         return LowRank(node.spec, node, a, b, scale)
     each = []
@@ -454,14 +526,14 @@ def low_rank(node: Node, a: Node, b: Node, scale: float) -> Node:
     return reshape(concat(each), node.spec.shape)
 
 
-def unit(node: Node) -> Node:
+def unit(node: LogicalTensor) -> Node:
     """Every row over its length, in F32."""
     if node.spec.dtype is F32 and not isinstance(node, QuantizedTensor):
         return NormalizeRows(node.spec, node)
     return unit(cast(node, F32, CastReport()))
 
 
-def lengthened(node: Node, lengths: Node) -> RescaleRows:
+def lengthened(node: LogicalTensor, lengths: LogicalTensor) -> RescaleRows:
     """A matrix whose rows are made as long (Euclidean) as `lengths` [rows, 1] says, in F32. UsageError where the shapes
     don't fit."""
     node, lengths = cast(node, F32), cast(lengths, F32)
@@ -470,7 +542,7 @@ def lengthened(node: Node, lengths: Node) -> RescaleRows:
     return RescaleRows(node.spec, node, lengths)
 
 
-def applied(node: Node, function: str) -> Node:
+def applied(node: LogicalTensor, function: str) -> Node:
     """A function of `tensors/functions.py` of every element, in F32; a function and its inverse are none."""
     if isinstance(node, Elementwise) and functions.FUNCTIONS[function][1] == node.function:
         return node.source
