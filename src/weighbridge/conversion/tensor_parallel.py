@@ -9,7 +9,7 @@ from typing import Any, Final
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SHARDS
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import RankOptions, WriteOptions
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.build import check_target
 from weighbridge.conversion.plan.builder import side_files
@@ -26,8 +26,11 @@ _GGUF: Final = "gguf"
 _WHOLE_GGUF: Final = "llama.cpp takes the whole GGUF and shares it out while it loads; these files are for others"
 
 
-def plan_ranks(model: Checkpoint, target: Path, ranks: int, options: ConvertOptions) -> Plan:
-    """The plan that writes a folder with a file for each of `ranks`, and what lies beside the model's weights."""
+def plan_ranks(
+    model: Checkpoint, target: Path, options: RankOptions, write: WriteOptions = WriteOptions()
+) -> Plan:
+    """The plan that writes a folder with a file for each of `options.tp` ranks, and what lies beside the model's weights."""
+    ranks = options.tp
     if not 2 <= ranks <= SHARDS:
         raise UsageError(f"a tensor-parallel group has 2 ranks or more, not {ranks}")
     check_target(target, model, folder=True)
@@ -55,8 +58,7 @@ def plan_ranks(model: Checkpoint, target: Path, ranks: int, options: ConvertOpti
                *(targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in beside)),
         texts={name: text for w in written for name, text in w.texts.items()},
         notes=(shared, *([_WHOLE_GGUF] if container == _GGUF else [])),
-        jobs=options.workers,
-        budget=options.memory,
+        write=write,
         sources=tuple(map(state_of, model.place.weights)),
     )  # fmt: skip
 

@@ -18,8 +18,8 @@ import msgspec
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.torch.tree import FORMATS, read_tree
-from weighbridge.conversion.options import ConvertOptions
-from weighbridge.conversion.plan.build import build
+from weighbridge.conversion.options import TargetOptions, WriteOptions
+from weighbridge.conversion.plan.build import build, choose
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import is_training

@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of
-from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile
 from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.nodes.base import Node, RowRange, Stored, held
 from weighbridge.tensors.nodes.compute import PackedMember, make
 from weighbridge.tensors.scratch import lent
+
+if TYPE_CHECKING:
+    from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile
 
 #: (bytes done, bytes in all, what is being done)
 Progress = Callable[[int, int, str], None]
@@ -51,14 +53,15 @@ class Result:
     notes: tuple[str, ...] = ()
 
 
-def run(plan: Plan, *, overwrite: bool = False, resume: bool = False, progress: Progress | None = None) -> Result:
+def run(plan: Plan, progress: Progress | None = None) -> Result:
     """Carry out `plan`. On any error, or an interrupt, nothing is left behind; with `resume` what is done stays beside
     the target, and the next run with `resume` goes on from there. RefusedError where what lies there is of another
     plan, or of sources that have changed since."""
     began = time.monotonic()
     slabs = plan.slabs  # refuses, where it must, before a file is made
-    key = key_of(plan) if resume else None
-    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=overwrite, key=key) as sink:
+    write = plan.write
+    key = key_of(plan) if write.resume else None
+    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=write.overwrite, key=key) as sink:
         outs = [(f, sink.create(f.name if plan.folder else "", f.layout.size)) for f in plan.files]
         for file, out in outs:
             for offset, data in file.layout.pieces:
@@ -154,7 +157,7 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
     digests = {piece: crc for piece, crc in sink.done.items() if piece.file in wanted}
     known, before, done = frozenset(sink.done), 0, 0
     total = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots)
-    pool = ThreadPoolExecutor(plan.jobs, thread_name_prefix="weighbridge")
+    pool = ThreadPoolExecutor(plan.write.workers, thread_name_prefix="weighbridge")
     pending: dict[Future[int], tuple[Piece, ...]] = {}
 
     def collect() -> None:
@@ -177,7 +180,7 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
                 before += sum(piece.size for piece in task.pieces)
                 continue
             pending[pool.submit(task.work)] = task.pieces
-            if len(pending) > 2 * plan.jobs:
+            if len(pending) > 2 * plan.write.workers:
                 collect()
         while pending:
             collect()

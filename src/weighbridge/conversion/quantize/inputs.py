@@ -10,14 +10,14 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import GgufOptions, TargetOptions, only_from
 from weighbridge.conversion.plan import build as building
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.model import Loss
@@ -30,16 +30,16 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node, QuantizedTensor, reshape
 
 
-@dataclass(frozen=True)
-class QuantizeOptions:
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(TargetOptions):
     """llama-quantize's options by its names, and those of a conversion that bear on a GGUF.
 
     `tensor_type`: `REGEX=TYPE` texts, the first that is found in a name counts. `override_kv`: `KEY=TYPE:VALUE` texts.
     `target_bpw`, `target_size`: bits per weight or bytes of the file; types are then chosen for it (budget.py).
     `imatrix`: a file of either form; `include_weights`, `exclude_weights`: parts of the names of its entries.
-    `resume`: what an interrupted run has done stays beside the target, and is gone on with.
     """
 
+    title: ClassVar[str] = "a quantized GGUF"
     imatrix: str | os.PathLike[str] | None = None
     include_weights: tuple[str, ...] = ()
     exclude_weights: tuple[str, ...] = ()
@@ -54,14 +54,10 @@ class QuantizeOptions:
     target_bpw: float | None = None
     target_size: int | None = None
     allow_requantize: bool = False
-    pre: str | None = None
-    tokenizer: bool = True
+    pre: str | None = only_from("model")
+    tokenizer: bool = only_from("model", default=True)
     name: str | None = None
     align: int | None = None
-    max_memory: int | None = None
-    overwrite: bool = False
-    resume: bool = False
-    jobs: int | None = None
 
     def types(self) -> mixtures.Options:
         """What bears on types, parsed. UsageError for a type or a pattern that is none."""
@@ -74,12 +70,9 @@ class QuantizeOptions:
             **{field: mixtures.target_type(name) for field, name in named.items() if name is not None},
         )
 
-    def conversion(self, dtype: str | None) -> ConvertOptions:
+    def conversion(self, dtype: str | None) -> GgufOptions:
         """The options of the conversion to the GGUF that is then quantized."""
-        return ConvertOptions(
-            dtype=dtype, pre=self.pre, tokenizer=self.tokenizer, name=self.name, align=self.align,
-            max_memory=self.max_memory, overwrite=self.overwrite, jobs=self.jobs,
-        )  # fmt: skip
+        return GgufOptions(dtype=dtype, pre=self.pre, tokenizer=self.tokenizer, name=self.name, align=self.align)
 
 
 @dataclass(frozen=True)

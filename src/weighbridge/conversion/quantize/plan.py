@@ -20,7 +20,9 @@ from typing import Any, Final
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import build as building
+from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
 from weighbridge.conversion.plan.writers import planned
@@ -71,6 +73,10 @@ class QuantizePlan(Plan):
         if self.refusals:
             raise _refused(self.refusals)
 
+    def run(self, progress: running.Progress | None = None) -> running.Result:
+        self.check()
+        return super().run(progress)
+
     def describe(self) -> dict[str, Any]:
         data = super().describe() | {"schema": "weighbridge/quantize/1", "type": self.ftype}
         names = TensorRow.__slots__
@@ -89,7 +95,9 @@ def default_target(source: Path, ftype: str, keep_split: bool = False) -> Path:
     return folder / f"ggml-model-{row.name if row else mixtures.COPY}{'' if keep_split else '.gguf'}"
 
 
-def build(model: Checkpoint, target: str | Path, ftype: str, options: QuantizeOptions) -> QuantizePlan:
+def build(
+    model: Checkpoint, target: str | Path, ftype: str, options: QuantizeOptions, write: WriteOptions = WriteOptions()
+) -> QuantizePlan:
     """The plan of quantizing `model` to `target`. UsageError for options that make no sense, UnsupportedError for a
     model we can't make a GGUF of; what llama-quantize would stop at is told in `refusals`."""
     path = Path(target)
@@ -97,14 +105,16 @@ def build(model: Checkpoint, target: str | Path, ftype: str, options: QuantizeOp
         path = path.with_suffix("")  # a folder of shards
     building.check_target(path, model, options.keep_split)
     if options.target_bpw is not None or options.target_size is not None:
-        return _for_a_size(model, path, ftype, options)
+        return _for_a_size(model, path, ftype, options, write)
     wanted = mixtures.ftype(ftype)
     prepared = prepare(model, wanted, options)
     choice = prepared.choose(wanted, options.types())
-    return finish(model, path, wanted.name if wanted else mixtures.COPY, prepared, choice, options)
+    return finish(model, path, wanted.name if wanted else mixtures.COPY, prepared, choice, options, write)
 
 
-def _for_a_size(model: Checkpoint, path: Path, ftype: str, options: QuantizeOptions) -> QuantizePlan:
+def _for_a_size(
+    model: Checkpoint, path: Path, ftype: str, options: QuantizeOptions, write: WriteOptions
+) -> QuantizePlan:
     """The plan with types chosen for a size."""
     bits, size = options.target_bpw, options.target_size
     if ftype or (bits is not None and size is not None):
@@ -114,14 +124,15 @@ def _for_a_size(model: Checkpoint, path: Path, ftype: str, options: QuantizeOpti
     align = prepared.keys[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in prepared.keys else gguf.DEFAULT_ALIGNMENT
     overhead = header + align * len(prepared.tensors)
     prepared, choice = budget.budgeted(prepared, options.types(), bits=bits, size=size, overhead=overhead)
-    return finish(model, path, "", prepared, choice, options)
+    return finish(model, path, "", prepared, choice, options, write)
 
 
 # -- the types applied -----------------------------------------------------------------------------------------------
 
 
 def finish(
-    model: Checkpoint, path: Path, ftype: str, prepared: Prepared, choice: mixtures.Choice, options: QuantizeOptions
+    model: Checkpoint, path: Path, ftype: str, prepared: Prepared, choice: mixtures.Choice, options: QuantizeOptions,
+    write: WriteOptions,
 ) -> QuantizePlan:
     """The plan of giving each tensor the type that was chosen for it."""
     made: dict[str, Node] = {}
@@ -153,8 +164,8 @@ def finish(
         files=files,
         losses=(*prepared.losses, *_losses(choice, prepared, weights)),
         notes=(*_notes(prepared, weights), *(line for f in files for line in f.layout.notes)),
-        jobs=options.conversion(None).workers,
-        budget=options.conversion(None).memory,
+        write=write,
+        model=model,
         reports=reports,
         sources=_sources(model, prepared),
         ftype=ftype,
