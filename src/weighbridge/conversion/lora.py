@@ -23,7 +23,7 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.arch.expand import Place, Sizes
 from weighbridge.models.arch.table import Family, family_of_hf, read_family
 from weighbridge.models.arch.write_order import reference_order
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.jsonfile import decode
@@ -31,6 +31,7 @@ from weighbridge.models.lora import gguf, mlx, pairs, peft
 from weighbridge.models.lora.pairs import Pair
 from weighbridge.models.lora.peft import Adapter
 from weighbridge.models.lora.resolve_experts import settled
+from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.models.transform.base import with_nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor, cast, lengthened, low_rank
 
@@ -104,7 +105,7 @@ def _base(model: Checkpoint, adapter: Adapter, options: AdapterOptions) -> _Base
         family = family_of_hf(config, (read_family(Path(model.arch_file)),) if model.arch_file else ())
         sizes = family.sizes_from_hf(config)
         return _Base(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
-    with open_checkpoint(path, arch_file=model.arch_file) as base:
+    with open_model(path, SourceOptions(arch_file=model.arch_file)) as base:
         head = base.format != "gguf" or "output.weight" in base.index
         return _Base(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
 
@@ -229,7 +230,7 @@ def _to_peft(adapter: Adapter, roles: pairs.Roles, base: _Base, options: Adapter
 def merged(model: Checkpoint, path: Path) -> Checkpoint:
     """The model with the adapter at `path` in its weights: W + alpha/rank * B @ A, computed in F32 and rounded once.
     Tensors that the adapter holds whole take the place of the model's. The adapter's files stay open with the model."""
-    found = open_checkpoint(path)
+    found = open_model(path)
     try:
         form = _form(found)
         if form is None:

@@ -25,7 +25,7 @@ import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SHARDS
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
 from weighbridge.models.tensor_parallel.packed_shards import How, Shape, Turn, whole_of
@@ -139,12 +139,12 @@ def find(path: Path) -> list[Path]:
     return [found.files[rank] for rank in range(found.size)]
 
 
-def whole(path: Path, files: Sequence[Path]) -> Checkpoint:
+def whole(path: Path, files: Sequence[Path], options: SourceOptions = SourceOptions()) -> Checkpoint:
     """The model of a set of ranks, put together. FormatError where they don't belong together."""
     opened: list[Checkpoint] = []
     try:
         for file in files:
-            opened.append(open_checkpoint(file))  # those opened are closed where one can't be
+            opened.append(open_checkpoint(file, options))  # those opened are closed where one can't be
         return _whole(path, opened)
     except BaseException:
         for model in opened:
@@ -265,19 +265,19 @@ class Ranks:
     missing: tuple[str, ...] = ()
 
 
-def opened(path: Path, **options: Any) -> tuple[Checkpoint, Ranks | None]:
+def opened(path: Path, options: SourceOptions = SourceOptions()) -> tuple[Checkpoint, Ranks | None]:
     """What lies at `path` by its headers alone: of a folder of ranks the whole model's tensors, whether or not all of
     them are there (offsets are those in the first). Nothing of it can be read but headers and metadata."""
     found = sets_of(path)
     if found is None:
-        return open_checkpoint(path, **options), None
+        return open_checkpoint(path, options), None
     if not path.is_dir():
         rank = rank_of(path.name)
-        return open_checkpoint(path, **options), Ranks(found.size, rank and rank[0], found.missing)
+        return open_checkpoint(path, options), Ranks(found.size, rank and rank[0], found.missing)
     models: list[Checkpoint] = []
     try:
         for _, file in sorted(found.files.items()):
-            models.append(open_checkpoint(file, **options))
+            models.append(open_checkpoint(file, options))
         return _seen(path, models), Ranks(found.size, None, found.missing)
     except BaseException:
         for model in models:
