@@ -34,7 +34,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
 CLASSES: dict[tuple[str, str], type] = {
     ("identify", ""): identify.Report,
     ("identify", "file line"): identify.FileLine,
-    ("inspect", ""): inspect.Report,
+    ("inspect", ""): inspect.InspectReport,
     ("inspect", "model"): facts.Model,
     ("inspect", "tokenizer"): facts.Tokenizer,
     ("inspect", "quantization"): facts.Quantization,
@@ -44,7 +44,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "scheme"): schemes.Scheme,
     ("inspect", "ranks"): ranks.Ranks,
     ("inspect", "role"): schemes.Layers,
-    ("importance", ""): importance_report.Report,
+    ("importance", ""): importance_report.ImatrixReport,
     ("importance", "entry"): importance_report.Line,
     ("importance", "fit"): importance_report.ModelFit,
     ("importance", "wrong size"): importance_report.WrongSize,
@@ -53,7 +53,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("anatomy", "share"): anatomy.Share,
     ("anatomy", "place"): anatomy.Place,
     ("stats", ""): get.Stats,
-    ("verify", ""): verify.Report,
+    ("verify", ""): verify.VerifyReport,
     ("verify", "finding"): Finding,
     ("verify", "verdict"): verify.Verdict,
     ("scan", ""): scan.ScanReport,
@@ -62,7 +62,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("scan", "not looked into"): scan.Skipped,
     ("strip", ""): strip.StripReport,
     ("strip", "dropped part"): strip.Dropped,
-    ("surgery", ""): surgery.SurgeryReport,
+    ("surgery", ""): surgery.TransformReport,
     ("surgery", "renamed tensor"): operations.Renamed,
     ("surgery", "cut tensor"): operations.Cut,
     ("surgery", "changed key"): operations.Change,
@@ -158,7 +158,7 @@ def test_a_real_importance_matrix_has_the_documented_types(tmp_path: Path) -> No
     file.write_bytes(m.imatrix_dat())
     keys = {"general.architecture": ("str", "llama"), "llama.block_count": ("u32", 1)}
     model.write_bytes(m.gguf(keys, {"blk.0.attn_v.weight": ("F32", (4, 8)), "blk.0.attn_q.weight": ("F32", (4, 4))}))
-    value = json.loads(json.dumps(plain(importance_report.about(file, model=model)), allow_nan=False))
+    value = json.loads(json.dumps(plain(importance_report.inspect_imatrix(file, model=model)), allow_nan=False))
     assert value["schema"] == "weighbridge/importance/1"
     check(value, ("importance", ""))
     check(value["entries"][0], ("importance", "entry"))

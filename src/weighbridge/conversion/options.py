@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
@@ -34,8 +33,8 @@ def _check_positive(options: Any, *names: str) -> None:
 class WriteOptions:
     """How any command writes.
 
-    `overwrite`: replace an existing target. `resume`: keep the finished part of an interrupted run beside the target and
-    continue from it. `jobs`: threads. `max_memory`: bytes that all slabs together may take.
+    `overwrite`: replace an existing target. `resume`: keep the finished part of an interrupted run beside the target
+    and continue from it. `jobs`: threads. `max_memory`: bytes that all slabs together may take.
     """
 
     overwrite: bool = False
@@ -234,7 +233,9 @@ FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
 #: The classes that `wb convert` chooses from.
 TARGETS: Final[tuple[type[TargetOptions], ...]] = (*dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions)
 # Kind of source -> what messages call it.
-_SOURCES: Final = MappingProxyType({"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"})
+_SOURCES: Final = MappingProxyType(
+    {"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"}
+)
 
 
 def flag(name: str) -> str:
@@ -267,8 +268,5 @@ def resolve(options: type[Options], source: str, given: Mapping[str, Any], base:
 
 def _inapplicable(name: str, options: type[TargetOptions]) -> UsageError:
     takers = [o.title for o in TARGETS if name in names_of(o)]
-    if takers:
-        return UsageError(f"{flag(name)} doesn't apply to {options.title}", hint=f"it applies to {', '.join(takers)}")
-    known = frozenset[str]().union(*map(names_of, TARGETS))
-    near = get_close_matches(name, known, 1)
-    return UsageError(f"there is no option {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
+    hint = f"it applies to {', '.join(takers)}" if takers else None
+    return UsageError(f"{flag(name)} doesn't apply to {options.title}", hint=hint)

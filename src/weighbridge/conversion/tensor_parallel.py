@@ -26,10 +26,8 @@ _GGUF: Final = "gguf"
 _WHOLE_GGUF: Final = "llama.cpp takes the whole GGUF and shares it out while it loads; these files are for others"
 
 
-def plan_ranks(
-    model: Checkpoint, target: Path, options: RankOptions, write: WriteOptions = WriteOptions()
-) -> Plan:
-    """The plan that writes a folder with a file for each of `options.tp` ranks, and what lies beside the model's weights."""
+def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: WriteOptions = WriteOptions()) -> Plan:
+    """Plans to write a folder with a file for each rank, and with what lies beside the model's weights."""
     ranks = options.tp
     if not 2 <= ranks <= SHARDS:
         raise UsageError(f"a tensor-parallel group has 2 ranks or more, not {ranks}")
@@ -60,6 +58,7 @@ def plan_ranks(
         notes=(shared, *([_WHOLE_GGUF] if container == _GGUF else [])),
         write=write,
         sources=tuple(map(state_of, model.place.weights)),
+        model=model,
     )  # fmt: skip
 
 

@@ -129,7 +129,11 @@ def keys(model: Checkpoint, named: Mapping[str, Node], options: GgufOptions, not
     _check_parts(model, sizes, shapes)
     ftype = sizes["ftype"] % 1000
     words = f"converted from legacy {header.kind.upper()}v{header.version or 1} {_FTYPES.get(ftype, ftype)} format"
-    kept = dtype_policy.FTYPES[dtype_policy.gguf_wanted(options.dtype, ()).name] if options.dtype else _GONE.get(ftype, ftype)
+    kept = (
+        dtype_policy.FTYPES[dtype_policy.gguf_wanted(options.dtype, ()).name]
+        if options.dtype
+        else _GONE.get(ftype, ftype)
+    )
     made = {
         "general.architecture": KV("str", "llama"),
         "general.name": KV("str", options.name or model.place.weights[0].name),

@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.gc_pause import paused
-from weighbridge.conversion import lora
-from weighbridge.conversion import dtype_policy
+from weighbridge.conversion import dtype_policy, lora
 from weighbridge.conversion.checkpoint import training
 from weighbridge.conversion.gguf import ggml_upgrade as upgrade
 from weighbridge.conversion.gguf import metadata as meta
@@ -84,7 +83,10 @@ class Target(NamedTuple):
 
 
 def choose(
-    model: Checkpoint, path: Path, to: str | TargetOptions | None = None, given: Mapping[str, Any] = MappingProxyType({})
+    model: Checkpoint,
+    path: Path,
+    to: str | TargetOptions | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Target:
     """The target of a conversion of `model` to `path`. `to`: a format, or options of one; None: it follows from the
     path. `given`: options by name. UsageError for an option that doesn't apply."""
@@ -440,4 +442,3 @@ def _unplaced(model: Checkpoint, dialect: str) -> list[Loss]:
     lost = [i for i in family.lost(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
     names = family.holding(model.dialect, model.sizes, model.held, lost)
     return [Loss(f"left out: a {family.name} folder has no place for it", name) for name in names]
-

@@ -24,7 +24,6 @@ from weighbridge.io.source import BytesSource, FileSource, Source, Window
 from weighbridge.tensors.nodes.base import Node, Stored
 from weighbridge.tensors.nodes.compute import CastReport
 
-
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Plan
 

@@ -11,13 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
-from weighbridge.base.closeable import Closing
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import run as running
+from weighbridge.conversion.result import Progress, Result
 from weighbridge.tensors.nodes import (
     Cast,
     CastReport,
@@ -97,7 +98,7 @@ class Plan(Closing):
     losses: tuple[Loss, ...] = ()
     moves: tuple[Move, ...] = ()
     notes: tuple[str, ...] = ()
-    write: WriteOptions = WriteOptions()
+    write: WriteOptions = field(default_factory=WriteOptions)
     #: casts that are counted while running, by tensor
     reports: Mapping[str, CastReport] = field(default_factory=dict)
     #: what the result depends on besides the plan, as "name: state": the files that are read, as they were then
@@ -105,7 +106,7 @@ class Plan(Closing):
     #: what is read; closed with the plan
     model: Closing | None = None
 
-    def run(self, progress: running.Progress | None = None) -> running.Result:
+    def run(self, progress: Progress | None = None) -> Result:
         """Write what is planned, all or nothing. On an error or an interrupt nothing is left behind and the old target
         stays; with `resume` the finished part stays beside the target. RefusedError where the target exists and may not
         be overwritten, or what lies there to resume belongs to another plan. Errors: OSError."""

@@ -8,13 +8,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
@@ -23,10 +23,8 @@ from weighbridge.tensors.nodes.compute import PackedMember, make
 from weighbridge.tensors.scratch import lent
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile
+    from weighbridge.conversion.plan.model import Plan, PlannedFile
 
-#: (bytes done, bytes in all, what is being done)
-Progress = Callable[[int, int, str], None]
 # Copies inside the kernel hold no buffer, so their pieces may be longer than a slab.
 _COPY = 64 << 20
 
@@ -36,21 +34,6 @@ class Task(NamedTuple):
 
     pieces: tuple[Piece, ...]
     work: Callable[[], int]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What was written, and what the casts on the way lost."""
-
-    target: str
-    files: tuple[str, ...]
-    bytes: int
-    seconds: float
-    overflow: dict[str, int] = field(default_factory=dict)
-    underflow: dict[str, int] = field(default_factory=dict)
-    losses: tuple[Loss, ...] = ()
-    moves: tuple[Move, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def run(plan: Plan, progress: Progress | None = None) -> Result:

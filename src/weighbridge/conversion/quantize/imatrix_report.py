@@ -1,7 +1,7 @@
 """What an importance matrix says and whether it is a model's, as plain data: what `wb inspect` shows of one.
 
-    about("imatrix.gguf") -> Report                          either form
-    about("imatrix.dat", model="./my-model/") -> Report      with `fit`: what doesn't go together
+    inspect_imatrix("imatrix.gguf") -> ImatrixReport                   either form
+    inspect_imatrix("imatrix.dat", model="./my-model/") -> ImatrixReport     with `fit`: what doesn't go together
 
 The JSON form of a report is documented in docs/schema.md.
 """
@@ -30,8 +30,8 @@ _SELDOM: Final = ("embedding", "output")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One entry. `seen_least`, `seen_most`: how often a matrix of it was used (`Report.unit`). All other numbers are of
-    mean squares, over the matrices that were used; `most` and `least` lie at [matrix, column]."""
+    """One entry. `seen_least`, `seen_most`: how often a matrix of it was used (`ImatrixReport.unit`). All other
+    numbers are of mean squares, over the matrices that were used; `most` and `least` lie at [matrix, column]."""
 
     name: str
     matrices: int
@@ -70,7 +70,7 @@ class ModelFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ImatrixReport:
     """`chunks` of `chunk_size` tokens were read; a legacy file doesn't say how large they were (0)."""
 
     path: str
@@ -87,13 +87,13 @@ class Report:
     schema: str = SCHEMA
 
 
-def about(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> Report:
+def inspect_imatrix(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> ImatrixReport:
     """All of a file of either form, and with `model` (whatever `wb quantize` reads) what doesn't fit. FormatError where
     it is no importance matrix, or holds a value that isn't finite."""
     with FileSource(path) as source:
         matrix, size = read(source), source.size
     lines = tuple(_line(name, entry) for name, entry in matrix.entries.items())
-    return Report(
+    return ImatrixReport(
         path=os.fspath(path),
         form="legacy" if matrix.legacy else "gguf",
         unit="calls" if matrix.legacy else "tokens",

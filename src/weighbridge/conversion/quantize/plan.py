@@ -22,7 +22,6 @@ from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import build as building
-from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
 from weighbridge.conversion.plan.writers import planned
@@ -30,6 +29,7 @@ from weighbridge.conversion.quantize import ftypes as mixtures
 from weighbridge.conversion.quantize import keys as quantize_keys
 from weighbridge.conversion.quantize import size_target as budget
 from weighbridge.conversion.quantize.inputs import Prepared, QuantizeOptions, prepare, specs
+from weighbridge.conversion.result import Progress, Result
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import CastReport, Encode, Node, QuantizedTensor, cast, walk
@@ -73,7 +73,7 @@ class QuantizePlan(Plan):
         if self.refusals:
             raise _refused(self.refusals)
 
-    def run(self, progress: running.Progress | None = None) -> running.Result:
+    def run(self, progress: Progress | None = None) -> Result:
         self.check()
         return super().run(progress)
 
@@ -131,7 +131,12 @@ def _for_a_size(
 
 
 def finish(
-    model: Checkpoint, path: Path, ftype: str, prepared: Prepared, choice: mixtures.Choice, options: QuantizeOptions,
+    model: Checkpoint,
+    path: Path,
+    ftype: str,
+    prepared: Prepared,
+    choice: mixtures.Choice,
+    options: QuantizeOptions,
     write: WriteOptions,
 ) -> QuantizePlan:
     """The plan of giving each tensor the type that was chosen for it."""
