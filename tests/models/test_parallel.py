@@ -18,9 +18,9 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, W
 from weighbridge.cli.main import main
 from weighbridge.models.arch.table import families, family_of_hf
 from weighbridge.models.tensor_parallel import partition_rules as sharing
-from weighbridge.models.tensor_parallel.partition import Part, Share, shares
+from weighbridge.models.tensor_parallel.partition import Partition, Segment, partition_tensors
 from weighbridge.models.tensor_parallel.partition_rules import RULES
-from weighbridge.models.tensor_parallel.rank_files import Ranks
+from weighbridge.models.tensor_parallel.rank_files import RankStatus
 
 BASE = {
     "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
@@ -88,10 +88,10 @@ def found(name: str, ranks: int) -> dict[str, tuple[int, ...]]:
     sizes = family.sizes_from_hf(CONFIGS[name])
     whole = family.names("hf", sizes)
     out = {}
-    for tensor, share in shares(family, "hf", sizes, whole, ranks).items():
+    for tensor, share in partition_tensors(family, "hf", sizes, whole, ranks).items():
         shape = list(whole[tensor])
         if share is not None:
-            shape[share.axis] = sum(hi - lo for lo, hi in share.runs(ranks - 1, ranks))
+            shape[share.axis] = sum(hi - lo for lo, hi in share.ranges(ranks - 1, ranks))
         out[tensor] = tuple(shape)
     return out
 
@@ -151,7 +151,7 @@ def test_a_wrong_rule_shows(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert role in REST
         return
     monkeypatch.setattr(sharing, "RULES", MappingProxyType({k: r for k, r in RULES.items() if k != role}))
-    with pytest.raises(UnsupportedError, match=f"no rule is known for sharing out '{role}'"):
+    with pytest.raises(UnsupportedError, match=f"no tensor-parallel rule for the role '{role}'"):
         found(name, 2)
     monkeypatch.setattr(sharing, "WHOLE", sharing.WHOLE | {role})
     with pytest.raises((AssertionError, UnsupportedError)):
@@ -162,21 +162,21 @@ def test_norms_of_several_heads_go_with_the_heads() -> None:
     config = {"architectures": ["CohereForCausalLM"], "use_qk_norm": True} | BASE | {"num_key_value_heads": 2}
     family = families()["command-r"]
     sizes = family.sizes_from_hf(config)
-    how = shares(family, "hf", sizes, family.names("hf", sizes), 2)
+    how = partition_tensors(family, "hf", sizes, family.names("hf", sizes), 2)
     front = "model.layers.0.self_attn"
-    assert how[f"{front}.q_norm.weight"] == Share(0, (Part(4),))
-    assert how[f"{front}.k_norm.weight"] == Share(0, (Part(2),))
-    how = shares(family, "hf", sizes, family.names("hf", sizes), 4)
-    assert how[f"{front}.k_norm.weight"] == Share(0, (Part(2, 2),))
+    assert how[f"{front}.q_norm.weight"] == Partition(0, (Segment(4),))
+    assert how[f"{front}.k_norm.weight"] == Partition(0, (Segment(2),))
+    how = partition_tensors(family, "hf", sizes, family.names("hf", sizes), 4)
+    assert how[f"{front}.k_norm.weight"] == Partition(0, (Segment(2, 2),))
 
 
 def test_runs_of_parts_and_copies() -> None:
-    share = Share(0, (Part(8), Part(4, 2), Part(4, 4)))
-    assert [share.runs(rank, 4) for rank in range(4)] == [
+    share = Partition(0, (Segment(8), Segment(4, 2), Segment(4, 4)))
+    assert [share.ranges(rank, 4) for rank in range(4)] == [
         [(0, 2), (8, 10), (12, 16)], [(2, 4), (8, 10), (12, 16)], [(4, 6), (10, 12), (12, 16)],
         [(6, 8), (10, 12), (12, 16)],
     ]  # fmt: skip
-    assert share.local(4) == (2, 2, 4)
+    assert share.local_sizes(4) == (2, 2, 4)
 
 
 # ------------------------------------------------------------------------------------------------ sets of files
@@ -218,12 +218,16 @@ def test_the_files_tell_how_they_were_cut(model: Path, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("said", "ranks", "words"),
     [
-        ({}, 3, r"3 ranks can't share (48|4) evenly"),
-        ({}, 8, "8 ranks can't share 4 evenly .attention head."),
-        ({"num_attention_heads": 12, "num_key_value_heads": 3}, 4, "4 ranks can't share 3 evenly .key/value head."),
-        ({"vocab_size": 50}, 4, "can't share 50 evenly .vocabulary."),
-        ({"intermediate_size": 98}, 4, "can't share 98 evenly .inner width."),
-        ({}, 1, "2 ranks or more"),
+        ({}, 3, r"(48|4) units .* can't be divided evenly among 3 ranks"),
+        ({}, 8, "4 units .attention head. can't be divided evenly among 8 ranks"),
+        (
+            {"num_attention_heads": 12, "num_key_value_heads": 3},
+            4,
+            "3 units .key/value head. can't be divided evenly among 4 ranks",
+        ),
+        ({"vocab_size": 50}, 4, "50 units .vocabulary."),
+        ({"intermediate_size": 98}, 4, "98 units .inner width."),
+        ({}, 1, "2 to .* ranks, not 1"),
     ],
 )
 def test_sizes_that_do_not_divide(said: dict[str, Any], ranks: int, words: str, model: Path, tmp_path: Path) -> None:
@@ -245,10 +249,10 @@ def test_a_gguf_is_shared_out_as_its_layout_demands(name: str, ranks: int) -> No
     sizes = family.sizes_from_hf(CONFIGS[name])
     config = {k: v // ranks if k in _SHARED else v for k, v in CONFIGS[name].items()}
     wanted, whole = family.names("gguf", family.sizes_from_hf(config)), family.names("gguf", sizes)
-    for tensor, share in shares(family, "gguf", sizes, whole, ranks).items():
+    for tensor, share in partition_tensors(family, "gguf", sizes, whole, ranks).items():
         shape = list(whole[tensor])
         if share is not None:
-            shape[share.axis] = sum(share.local(ranks))
+            shape[share.axis] = sum(share.local_sizes(ranks))
         assert tuple(shape) == wanted[tensor], tensor
 
 
@@ -256,23 +260,23 @@ def test_a_norm_of_one_group_is_cut_inside_it() -> None:
     config = CONFIGS["mamba2"] | {"n_groups": 1}
     family = families()["mamba2"]
     sizes = family.sizes_from_hf(config)
-    how = shares(family, "gguf", sizes, family.names("gguf", sizes), 2)
-    assert how["blk.0.ssm_norm.weight"] == Share(1, (Part(128),))
+    how = partition_tensors(family, "gguf", sizes, family.names("gguf", sizes), 2)
+    assert how["blk.0.ssm_norm.weight"] == Partition(1, (Segment(128),))
     # gate, x, and what the one group has of B and C on both ranks, and the time steps
-    parts = (Part(128), Part(128), Part(8, 2), Part(8, 2), Part(8))
-    assert how["blk.0.ssm_in.weight"] == Share(0, parts)
+    parts = (Segment(128), Segment(128), Segment(8, 2), Segment(8, 2), Segment(8))
+    assert how["blk.0.ssm_in.weight"] == Partition(0, parts)
 
 
 def test_value_heads_that_take_turns() -> None:
     """Of Qwen 3.5's GGUF a rank has the value heads of its key heads, wherever they lie."""
     family = families()["qwen35"]
     sizes = family.sizes_from_hf(CONFIGS["qwen35"])
-    how = shares(family, "gguf", sizes, family.names("gguf", sizes), 2)
-    assert how["blk.0.attn_gate.weight"] == Share(0, (Part(64), Part(64)))
-    assert how["blk.0.ssm_out.weight"] == Share(1, (Part(64), Part(64)))
+    how = partition_tensors(family, "gguf", sizes, family.names("gguf", sizes), 2)
+    assert how["blk.0.attn_gate.weight"] == Partition(0, (Segment(64), Segment(64)))
+    assert how["blk.0.ssm_out.weight"] == Partition(1, (Segment(64), Segment(64)))
     gate = how["blk.0.attn_gate.weight"]
     assert gate is not None
-    assert gate.runs(1, 2) == [(32, 64), (96, 128)]
+    assert gate.ranges(1, 2) == [(32, 64), (96, 128)]
 
 
 def _again(path: Path, tensors: dict[str, Any] | None = None, **said: str) -> None:
@@ -297,23 +301,23 @@ def _each(files: list[Path], change: Any) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "a rank is missing": (lambda f: f[1].unlink(), "rank of the set is missing: model-rank-1-of-2"),
+    "a rank is missing": (lambda f: f[1].unlink(), "missing rank: model-rank-1-of-2"),
     "two sets": (lambda f: f[0].with_name("x-rank-0-of-2.safetensors").touch(), "several sets"),
-    "too many": (lambda f: f[0].rename(f[0].with_name("y-rank-0-of-99999.safetensors")), "too many|several sets"),
+    "too many": (lambda f: f[0].rename(f[0].with_name("y-rank-0-of-99999.safetensors")), "implausible|several sets"),
     "the same rank twice": (lambda f: f[1].write_bytes(f[0].read_bytes()), "expected 1 of 2, found 0 of 2"),
-    "another split": (lambda f: _again(f[1], split="{}"), "isn't of one set"),
-    "another name": (lambda f: _again(f[1], {"x": np.zeros(2, "f4")}), "isn't of one set"),
-    "another shape": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 30), "f2")}), "isn't the share"),
-    "another type": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 32), "f4")}), "isn't the share"),
+    "another split": (lambda f: _again(f[1], split="{}"), "belongs to another set"),
+    "another name": (lambda f: _again(f[1], {"x": np.zeros(2, "f4")}), "belongs to another set"),
+    "another shape": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 30), "f2")}), "t fit the split"),
+    "another type": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 32), "f4")}), "t fit the split"),
     "no JSON": (lambda f: _each(f, lambda p: _again(p, split="{")), "."),
     "another JSON": (lambda f: _each(f, lambda p: _again(p, split="[]")), "."),
-    "no share": (lambda f: _each(f, _say), "no share"),
+    "no share": (lambda f: _each(f, _say), "invalid"),
     **{
         f"{axis} {parts}": (lambda f, a=axis, b=parts: _each(f, lambda p: _say(p, axis=a, parts=b)), words)
         for axis, parts, words in (
-            (9, [[64, 1]], "no share"), (1, [], "no share"), (1, [[64, 0]], "no share"), (1, [[64, 3]], "no share"),
-            (1, [[63, 1]], "no share"), (1, [[1 << 62, 1]], "isn't the share"), (True, [[64, 1]], "no share"),
-            (3, [[64, 1]], "isn't the share"), (1, [[64.0, 1]], "no share"), (1, [[-64, 1]], "no share"),
+            (9, [[64, 1]], "invalid"), (1, [], "invalid"), (1, [[64, 0]], "invalid"), (1, [[64, 3]], "invalid"),
+            (1, [[63, 1]], "invalid"), (1, [[1 << 62, 1]], "t fit the split"), (True, [[64, 1]], "invalid"),
+            (3, [[64, 1]], "t fit the split"), (1, [[64.0, 1]], "invalid"), (1, [[-64, 1]], "invalid"),
         )
     },
 }  # fmt: skip
@@ -356,42 +360,42 @@ def test_a_gguf_may_be_a_set_too(model: Path, tmp_path: Path) -> None:
     assert "model-rank-0-of-2-00001-of-00003.gguf" in {p.name for p in (tmp_path / "two").iterdir()}
     wb.convert(tmp_path / "two", tmp_path / "back.gguf")
     assert (tmp_path / "back.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
-    assert wb.inspect(tmp_path / "two").ranks == Ranks(2)
+    assert wb.inspect(tmp_path / "two").ranks == RankStatus(2)
 
 
 def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wb.split(model, tmp_path / "four", tp=4)
     whole, found = wb.inspect(model), wb.inspect(tmp_path / "four")
-    assert found.ranks == Ranks(4)
+    assert found.ranks == RankStatus(4)
     assert {t.name: (t.shape, t.dtype) for t in found.tensors} == {t.name: (t.shape, t.dtype) for t in whole.tensors}
     assert (found.parameters, len(found.files)) == (whole.parameters, 4)
     assert found.metadata == whole.metadata
     one = tmp_path / "four" / "model-rank-2-of-4.safetensors"
-    assert wb.inspect(one).ranks == Ranks(4, 2)
+    assert wb.inspect(one).ranks == RankStatus(4, 2)
     assert [(f.rule, f.message) for f in wb.verify(one).findings] == [
-        ("ranks/part", "rank 2 of 4 of one model, shared out by tensor parallelism")
+        ("ranks/part", "rank 2 of 4 of one model, split for tensor parallelism")
     ]
     assert [f.rule for f in wb.verify(tmp_path / "four").findings] == ["ranks/whole"]
     for rank in (0, 3):
         (tmp_path / "four" / f"model-rank-{rank}-of-4.safetensors").unlink()
     gone = ("model-rank-0-of-4.safetensors", "model-rank-3-of-4.safetensors")
-    assert wb.inspect(tmp_path / "four").ranks == Ranks(4, None, gone)
+    assert wb.inspect(tmp_path / "four").ranks == RankStatus(4, None, gone)
     assert wb.inspect(tmp_path / "four").parameters == whole.parameters
     assert main(["inspect", str(tmp_path / "four")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "2 of 4 of one model, shared out by tensor parallelism; missing: " + ", ".join(gone) in said
+    assert "2 of 4 of one model, split for tensor parallelism; missing: " + ", ".join(gone) in said
     assert main(["verify", str(tmp_path / "four")]) == 1
     assert "2 of 4 ranks of one model are missing: " + ", ".join(gone) in " ".join(capsys.readouterr().out.split())
 
 
 # What verify says of a set that is wrong; the other faults are those of FAULTS.
 STRANGE: dict[str, tuple[Any, str]] = {
-    "the same rank twice": (FAULTS["the same rank twice"][0], "says that it is rank 0 of 2"),
-    "another split": (FAULTS["another split"][0], "cut otherwise than model-rank-0-of-2"),
-    "another name": (FAULTS["another name"][0], "the set knows nothing of it|it isn't there"),
-    "another shape": (FAULTS["another shape"][0], r"it is F16\[64, 30\], and not the share .* 32 entries on axis 1"),
-    "another type": (FAULTS["another type"][0], r"it is F32\[64, 32\], and not the share .*F16"),
-    "no share": (FAULTS["no share"][0], "says no share"),
+    "the same rank twice": (FAULTS["the same rank twice"][0], "metadata declare rank 0 of 2"),
+    "another split": (FAULTS["another split"][0], "its split differs from that of model-rank-0-of-2"),
+    "another name": (FAULTS["another name"][0], "unknown to the set|missing tensor"),
+    "another shape": (FAULTS["another shape"][0], r"it is F16\[64, 30\], but the set's split .* 32 entries on axis 1"),
+    "another type": (FAULTS["another type"][0], r"it is F32\[64, 32\], but the set's split .*F16"),
+    "no share": (FAULTS["no share"][0], "invalid"),
     "no JSON": (FAULTS["no JSON"][0], "tensor_parallel.split"),
 }
 
@@ -445,7 +449,7 @@ def test_transformers_cuts_the_same() -> None:
             continue
         family = family_of_hf(said["config"])
         sizes = family.sizes_from_hf(said["config"])
-        how = shares(family, "hf", sizes, said["hf"], 1)
+        how = partition_tensors(family, "hf", sizes, said["hf"], 1)
         families_seen.add(family.name)
         for tensor, (axis, word) in plan.items():
             if tensor not in how:

@@ -42,7 +42,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "dtype"): inspect.DTypeRow,
     ("inspect", "tensor"): inspect.Tensor,
     ("inspect", "scheme"): schemes.Scheme,
-    ("inspect", "ranks"): ranks.Ranks,
+    ("inspect", "ranks"): ranks.RankStatus,
     ("inspect", "role"): schemes.Layers,
     ("importance", ""): importance_report.ImatrixReport,
     ("importance", "entry"): importance_report.Line,
@@ -58,14 +58,14 @@ CLASSES: dict[tuple[str, str], type] = {
     ("verify", "verdict"): verify.Verdict,
     ("scan", ""): scan.ScanReport,
     ("scan", "scanned file"): scan.FileReport,
-    ("scan", "scan finding"): scan.Finding,
-    ("scan", "not looked into"): scan.Skipped,
+    ("scan", "scan finding"): scan.ScanFinding,
+    ("scan", "skipped part"): scan.Skipped,
     ("strip", ""): strip.StripReport,
     ("strip", "dropped part"): strip.Dropped,
     ("surgery", ""): surgery.TransformReport,
-    ("surgery", "renamed tensor"): operations.Renamed,
-    ("surgery", "cut tensor"): operations.Cut,
-    ("surgery", "changed key"): operations.Change,
+    ("surgery", "renamed tensor"): operations.RenamedTensor,
+    ("surgery", "cut tensor"): operations.ResizedTensor,
+    ("surgery", "changed key"): operations.KeyChange,
     ("suggestions", ""): rename.Suggestions,
     ("suggestions", "suggestion"): rename.Suggestion,
     ("hash", ""): hashing.HashReport,
@@ -175,7 +175,7 @@ def test_a_real_scan_has_the_documented_types(tmp_path: Path) -> None:
     check(value, ("scan", ""))
     found, missed = value["files"]
     for one, part in ((found, "scanned file"), (found["findings"][0], "scan finding"),
-                      (missed["not_looked_into"][0], "not looked into")):  # fmt: skip
+                      (missed["skipped"][0], "skipped part")):  # fmt: skip
         check(one, ("scan", part))
 
 

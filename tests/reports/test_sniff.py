@@ -8,7 +8,6 @@ import io
 import json
 import lzma
 import pickle
-import pickletools
 import struct
 import time
 from collections.abc import Callable
@@ -20,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reports import makers as m
 
-from weighbridge.containers import REGISTRY
+from weighbridge.containers import BUILT_IN
+from weighbridge.containers.format import Magic
 from weighbridge.containers.sniff import archive as sniff_archive
-from weighbridge.containers.sniff import binary as sniff_binary
-from weighbridge.containers.sniff.detect import MAGICS, RECOGNISERS, TITLES, sniff
+from weighbridge.containers.sniff.detect import RECOGNISERS, sniff
 from weighbridge.containers.sniff.probe import Identity, Probe
 from weighbridge.containers.sniff.tensor_names import ADAPTERS, FAMILIES, PACKINGS
 from weighbridge.io.source import BytesSource
@@ -176,12 +175,12 @@ def test_recognised(data: bytes | Callable[[], bytes], kind: str, variant: str) 
     identity = what(data if isinstance(data, bytes) else data())
     assert (identity.format, identity.variant) == (kind, variant), identity
     assert identity.evidence
-    assert identity.readable == (kind in REGISTRY)
-    assert identity.title == TITLES[kind]
+    assert identity.readable == BUILT_IN[kind].readable
+    assert identity.title == BUILT_IN[kind].title
 
 
 def test_every_format_of_the_vocabulary_that_can_be_made_is_made() -> None:
-    missing = set(TITLES) - {row[2] for row in ROWS}
+    missing = set(BUILT_IN) - {row[2] for row in ROWS}
     assert missing <= {
         "xml",
         "pdf",
@@ -192,11 +191,14 @@ def test_every_format_of_the_vocabulary_that_can_be_made_is_made() -> None:
     }  # recognised by one magic or one name, tested below
 
 
-@pytest.mark.parametrize("row", MAGICS, ids=lambda r: f"{r.format}-{r.variant}")
-def test_magic_rows(row: Any) -> None:
-    data = b"\x01" * row.offset + row.sign + bytes(20)
-    assert what(data).format == row.format
-    assert what(data[: row.offset + len(row.sign) - 1]).format != row.format  # a byte less is not enough
+MAGICS = [(f.name, magic) for f in BUILT_IN.values() for magic in f.magics]
+
+
+@pytest.mark.parametrize(("name", "magic"), MAGICS, ids=lambda value: str(value)[:20])
+def test_magic_rows(name: str, magic: Magic) -> None:
+    data = b"\x01" * magic.offset + magic.sign + bytes(20)
+    assert what(data).format == name
+    assert what(data[: magic.offset + len(magic.sign) - 1]).format != name  # a byte less is not enough
 
 
 def test_detail_and_evidence_of_a_pointer() -> None:
@@ -278,22 +280,6 @@ def test_name_rows(look: Any) -> None:
     assert not look.pattern.search("model.norm.weight")
 
 
-def test_opcode_table_is_pickletools() -> None:
-    """Argument lengths of every opcode, against the standard library's own table."""
-    widths = {"uint1": 1, "uint2": 2, "uint4": 4, "uint8": 8, "int4": 4, "float8": 8}
-    for op in pickletools.opcodes:
-        form = sniff_binary._ARGUMENT[ord(op.code)]
-        n = op.arg.n if op.arg else 0
-        if n == pickletools.UP_TO_NEWLINE:
-            assert op.arg is not None
-            assert form == ("nn" if op.arg.name == "stringnl_noescape_pair" else "n"), op.name
-        elif n < 0:
-            assert form == {-2: "1", -3: "4", -4: "4", -5: "8"}[n], op.name
-        else:
-            assert form == n == (widths[op.arg.name] if op.arg else 0), op.name
-    assert len(sniff_binary._ARGUMENT) == len(pickletools.opcodes)
-
-
 def test_globals_of_a_pickle_are_named() -> None:
     assert "collections.OrderedDict" in what(pickle.dumps(__import__("collections").OrderedDict(), 4)).detail["globals"]
     assert "collections.OrderedDict" in what(pickle.dumps(__import__("collections").OrderedDict(), 2)).detail["globals"]
@@ -317,7 +303,7 @@ def test_zip64_directory_is_followed() -> None:
 @settings(max_examples=300)
 def test_any_bytes_give_an_identity(data: bytes) -> None:
     identity = what(data)
-    assert identity.format in TITLES
+    assert identity.format in BUILT_IN
     assert identity.evidence
 
 
@@ -326,8 +312,8 @@ def test_any_bytes_give_an_identity(data: bytes) -> None:
 def test_any_damaged_file_gives_an_identity(good: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(good) - 1))
     patch = data.draw(st.binary(min_size=1, max_size=12))
-    assert what(good[:at] + patch + good[at + len(patch) :]).format in TITLES
-    assert what(good[:at]).format in TITLES
+    assert what(good[:at] + patch + good[at + len(patch) :]).format in BUILT_IN
+    assert what(good[:at]).format in BUILT_IN
 
 
 @pytest.mark.parametrize(
@@ -347,9 +333,9 @@ def test_any_damaged_file_gives_an_identity(good: bytes, data: st.DataObject) ->
     ids=["deep header", "deep json", "quotes", "marks", "fields", "one letter", "comments", "bomb", "directory"],
 )  # fmt: skip
 def test_hostile_bytes_take_no_time(data: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     what(data)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_every_recogniser_is_needed() -> None:

@@ -40,10 +40,10 @@ from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.conversion.quantize.inputs import QuantizeOptions
 from weighbridge.conversion.quantize.plan import QuantizePlan
 from weighbridge.conversion.tensor_parallel import plan_ranks
-from weighbridge.conversion.transform import Slice, TransformPlan
+from weighbridge.conversion.transform import SliceOptions, TransformPlan
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions
 from weighbridge.models.open import open_model
-from weighbridge.models.transform.rename import Names as NewNames
+from weighbridge.models.transform.rename import RenameRules
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def plan_convert(
         if lora is not None:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
-            model = adapters.merged(model, FilePath(lora))
+            model = adapters.merge_adapter(model, FilePath(lora))
         return build(model, target, write)
 
 
@@ -136,7 +136,7 @@ def plan_rename(
     would have one name."""
     source, write, given = sort_keywords(options)
     prefixes = (strip_prefix,) if isinstance(strip_prefix, str) else tuple(strip_prefix)
-    names = NewNames(prefixes, tuple(replace), add_prefix, to_names)
+    names = RenameRules(prefixes, tuple(replace), add_prefix, to_names)
     with _opened(src, source) as model:
         return transform.plan_rename(model, FilePath(dst), names, to, given, write)
 
@@ -159,7 +159,7 @@ def plan_slice(
     source, write, given = sort_keywords(options)
     chosen = layers if isinstance(layers, str) or layers is None else ",".join(layers) or None
     with _opened(src, source) as model:
-        wanted = Slice(chosen, renumber, experts, tuple(keep), tuple(drop))
+        wanted = SliceOptions(chosen, renumber, experts, tuple(keep), tuple(drop))
         return transform.plan_slice(model, FilePath(dst), wanted, to, given, write)
 
 

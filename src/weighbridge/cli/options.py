@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from weighbridge.base.errors import UsageError
+from weighbridge.cli.targets import TargetType
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH: Final = click.Path(path_type=Path)
@@ -141,25 +142,10 @@ write_options: Final = applied(
     )
 )  # fmt: skip
 
-#: Formats as people call them -> ours.
-NICKNAMES: Final = {
-    "st": "safetensors", "safetensor": "safetensors", "pytorch": "torch", "pt": "torch", "pth": "torch", "bin": "torch",
-    "huggingface": "hf", "transformers": "hf", "ggml": "gguf", "llama.cpp": "gguf", "numpy": "npz",
-}  # fmt: skip
-TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch", "checkpoint")
 
-
-class Format(click.Choice[str]):
-    """A format's name, in any case, or one of its nicknames."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        name = str(value).lower()
-        return super().convert(NICKNAMES.get(name, name), param, ctx)
-
-
-def to_option(*targets: str) -> Callable[[Any], Any]:
-    """`--to`: the target's format."""
-    return option("--to", type=Format(targets or TARGETS), help="Format of the target [from DST's extension].",
+def to_option(*others: str) -> Callable[[Any], Any]:
+    """`--to`: the target's format. `others`: words besides the formats that hold models."""
+    return option("--to", type=TargetType(*others), help="Format of the target [from DST's extension].",
                   section="Target")  # fmt: skip
 
 

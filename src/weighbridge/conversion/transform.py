@@ -15,16 +15,16 @@ from weighbridge.conversion.options import ShardOptions, WriteOptions
 from weighbridge.conversion.plan.build import build, choose, same_format
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.transform.base import Change, Cut, Renamed, Transformed, with_entries
+from weighbridge.models.transform.base import KeyChange, RenamedTensor, ResizedTensor, Transformed, with_entries
 from weighbridge.models.transform.experts import slice_experts
 from weighbridge.models.transform.layers import slice_layers
-from weighbridge.models.transform.rename import Names, rename
+from weighbridge.models.transform.rename import RenameRules, rename
 
 _GGUF: Final = "gguf"
 
 
 @dataclass(frozen=True)
-class Slice:
+class SliceOptions:
     """What is left of a model. `layers`, `experts`: numbers as `0-15` or `0,2,4-7`; `renumber`: layers are counted anew
     from 0. `keep`, `drop`: globs of tensors' names, applied last."""
 
@@ -42,10 +42,10 @@ class TransformReport:
     source: str
     target: str
     tensors: int
-    renamed: tuple[Renamed, ...]
+    renamed: tuple[RenamedTensor, ...]
     dropped: tuple[str, ...]
-    cut: tuple[Cut, ...]
-    changed: tuple[Change, ...]
+    cut: tuple[ResizedTensor, ...]
+    changed: tuple[KeyChange, ...]
     source_bytes: int
     bytes: int
     losses: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class TransformPlan(Plan):
 
 
 def plan_rename(
-    model: Checkpoint, target: Path, names: Names, to: str | None = None,
+    model: Checkpoint, target: Path, names: RenameRules, to: str | None = None,
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write the model under other names. `given`: options of the target by name."""
@@ -75,14 +75,14 @@ def plan_rename(
 
 
 def plan_slice(
-    model: Checkpoint, target: Path, what: Slice, to: str | None = None,
+    model: Checkpoint, target: Path, what: SliceOptions, to: str | None = None,
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write a part of the model. `given`: options of the target by name."""
     return _planned(model, target, lambda m: sliced(m, what), to, given, write)
 
 
-def sliced(model: Checkpoint, what: Slice) -> Transformed:
+def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     """What is left of a model. UsageError where nothing is asked for."""
     steps: list[Callable[[Checkpoint], Transformed]] = []
     if what.layers is not None:

@@ -20,16 +20,16 @@ class Headers(NamedTuple):
     """A model known by its headers. `ranks`: which ranks of a tensor-parallel set are there; None for other models."""
 
     model: Checkpoint
-    ranks: rank_files.Ranks | None
+    ranks: rank_files.RankStatus | None
 
 
 def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint:
     """The model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set, which is
     joined. Reads headers only. Errors: OSError, FormatError, UnsupportedError, UsageError."""
-    files = rank_files.find(Path(path)) if options.join_ranks else []
-    return rank_files.whole(Path(path), files, options) if files else open_checkpoint(Path(path), options)
+    files = rank_files.find_ranks(Path(path)) if options.join_ranks else []
+    return rank_files.gather_ranks(Path(path), files, options) if files else open_checkpoint(Path(path), options)
 
 
 def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:
     """What the headers at `path` declare. A folder of ranks gives the whole model's tensors, a rank's file its own."""
-    return Headers(*rank_files.opened(Path(path), options))
+    return Headers(*rank_files.open_ranks(Path(path), options))

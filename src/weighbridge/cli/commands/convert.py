@@ -33,7 +33,7 @@ _OPTIONS: Final = (
     click.argument("dst", type=PATH, required=False),
     option("-o", "--output", type=PATH, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
            section="Target"),
-    to_option(),
+    to_option("checkpoint"),
     option("--dtype", metavar="TYPE", aliases=("--outtype", "--quant"), section="Target",
            help="Type of the weights: f32, f16, bf16, q8_0, auto; a GGUF also takes wb quantize's types."),
     shard_options(),

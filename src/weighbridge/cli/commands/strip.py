@@ -34,7 +34,7 @@ from weighbridge.cli.views.plan import given
 @option("--keep-ema", is_flag=True, help="Keep averaged (EMA) weights beside the others.")
 @option("--ema-as-weights", is_flag=True, help="Write averaged (EMA) weights in place of the others.")
 @option("--dtype", metavar="TYPE", help="Type of the weights: f32, f16, bf16.", section="Target")
-@to_option("safetensors", "npz", "hf", "torch")
+@to_option()
 @shard_options()
 @source_options
 @write_options

@@ -17,7 +17,7 @@ from weighbridge.cli.render import (
     table,
     warn,
 )
-from weighbridge.models.tensor_parallel.rank_files import Ranks
+from weighbridge.models.tensor_parallel.rank_files import RankStatus
 from weighbridge.reports.inspect.model_info import Model
 from weighbridge.reports.inspect.report import InspectReport, Tensor
 from weighbridge.reports.inspect.schemes import Scheme
@@ -88,7 +88,7 @@ def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
     yield "tensors", f"{report.tensor_count:,}{alignment}"
 
 
-def _ranks(ranks: Ranks | None) -> str | None:
+def _ranks(ranks: RankStatus | None) -> str | None:
     """What a file or folder is of a tensor-parallel set."""
     if ranks is None:
         return None
@@ -97,7 +97,7 @@ def _ranks(ranks: Ranks | None) -> str | None:
         what = f"{ranks.size - len(ranks.missing)} of {ranks.size}"
     gone = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
     more = f" and {len(ranks.missing) - _NAMED:,} more" if len(ranks.missing) > _NAMED else ""
-    return f"{what} of one model, shared out by tensor parallelism{gone}{more}"
+    return f"{what} of one model, split for tensor parallelism{gone}{more}"
 
 
 def _layers(model: Model) -> str | None:

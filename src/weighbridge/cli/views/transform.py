@@ -29,7 +29,7 @@ _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 #: The options of a command that writes a transformed model.
 transform_options: Final = applied(
     (
-        to_option("gguf", "safetensors", "npz", "hf", "mlx", "torch"),
+        to_option(),
         option("--dtype", metavar="TYPE", help="Type of the weights [the source's].", section="Target"),
         shard_options(),
         source_options,
