@@ -111,6 +111,6 @@ plan: Final = Command(
     "plan",
     params=[param for param in convert.params if param.name != "dry_run"],
     callback=_dry_run,
-    help="Same as `wb convert --dry-run`: files, sizes, memory and losses of a conversion. Nothing is written.",
+    help="Same as `wb convert` with --dry-run: files, sizes, memory and losses of a conversion. Nothing is written.",
     epilog=examples("wb plan ./my-model/ my-model.gguf --dtype q8_0", "wb plan a.safetensors b.npz --json"),
 )
