@@ -41,14 +41,15 @@ class Command(click.Command):
     """A command whose help lists the options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"": []}
+        sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
-                sections.setdefault(getattr(param, "section", ""), []).append(record)
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                title = param.section if isinstance(param, Option) else "Global options"
+                sections.setdefault(title or "Options", []).append(record)
         for title, records in sections.items():
-            if records:
-                with formatter.section(title or "Options"):
-                    formatter.write_dl(records)
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
