@@ -14,7 +14,8 @@ import click
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.conversion.test_build import CONFIG, llama_tensors, tokenizer, write
+from tests.api.test_provider import CONFIG, llama_tensors, write
+from tests.conversion.test_build import tokenizer
 
 import weighbridge as wb
 from weighbridge.api.keywords import ConvertKeywords
@@ -128,7 +129,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     adapter = here / "adapter"
     adapter.mkdir()
     q = "base_model.model.model.layers.0.self_attn.q_proj"
-    heads = int(CONFIG["hidden_size"])
+    heads: Any = CONFIG["hidden_size"]
     save_file(
         {f"{q}.lora_A.weight": np.ones((2, heads), np.float32), f"{q}.lora_B.weight": np.ones((heads, 2), np.float32)},
         adapter / "adapter_model.safetensors",
