@@ -45,7 +45,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "ranks"): ranks.RankStatus,
     ("inspect", "role"): schemes.Layers,
     ("importance", ""): importance_report.ImatrixReport,
-    ("importance", "entry"): importance_report.Line,
+    ("importance", "entry"): importance_report.EntryStats,
     ("importance", "fit"): importance_report.ModelFit,
     ("importance", "wrong size"): importance_report.WrongSize,
     ("anatomy", ""): anatomy.Report,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.cli.render import SCREEN, Column, clean, echo, human_bytes, pairs, plural, styled, table
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.quantize.imatrix_report import ImatrixReport, Line, ModelFit
+    from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, ModelFit
 
 _SHOWN: Final = 10  # names of one kind of misfit, unless --verbose
 _HEADS: Final = ("entry", "matrices", "columns", "seen", "unused", "sum", "most", "at", "least", "at", "zeros")
@@ -37,7 +37,7 @@ def _summary(report: ImatrixReport) -> Iterator[tuple[str, object]]:
     yield "numbers", f"mean squares of the inputs; seen: {report.unit}"
 
 
-def _row(line: Line) -> tuple[str, ...]:
+def _row(line: EntryStats) -> tuple[str, ...]:
     seen = f"{line.seen_least:,}" if line.seen_least == line.seen_most else f"{line.seen_least:,}-{line.seen_most:,}"
     return (
         line.name, f"{line.matrices:,}", f"{line.columns:,}", seen, f"{line.unused:,}", f"{line.sum:.6g}",
