@@ -37,6 +37,11 @@ def short(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+def dotted(path: Path) -> str:
+    """`weighbridge.containers.gguf`."""
+    return "weighbridge." + short(path).removesuffix(".py").removesuffix("__init__").rstrip("/").replace("/", ".")
+
+
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))

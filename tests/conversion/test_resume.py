@@ -177,7 +177,7 @@ def test_a_killed_process_is_gone_on_with(after: float, sources: Mapping[str, Pa
     """SIGKILL while slabs are in flight, every finished one noted at once."""
     code = f"""
         import os, signal, weighbridge as wb
-        from weighbridge.conversion import plan, run
+        from weighbridge.conversion.plan import model as plan, run
         from weighbridge.io import journal
         plan._COMPUTED_SLAB, run._COPY, journal._WAIT_BYTES = 1024, 2048, 1
         def progress(done, total, label):

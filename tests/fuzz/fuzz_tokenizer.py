@@ -12,7 +12,7 @@ import sys
 import harness
 
 from weighbridge.models.tokenizer import from_gguf, from_hf, to_gguf, to_hf
-from weighbridge.models.tokenizer.sentencepiece import BPE, UNIGRAM, Spm, dump
+from weighbridge.models.tokenizer.formats.sentencepiece import BPE, UNIGRAM, SentencePieceModel, dump
 
 SETTINGS = json.dumps(
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": "{{ x }}"}
@@ -39,7 +39,7 @@ def seeds() -> list[bytes]:
     """A model of 20 pieces, and the three kinds of tokenizer.json."""
     words = ["<unk>", "<s>", "</s>", "<0x41>", "a", "b", "ab", "abab", "\u2581", "\u2581a"]
     types = [2, 3, 3, 6, 1, 1, 1, 4, 1, 5]
-    model = Spm(words, [0.0, 0.0, 0.0, 0.0, -9.0, -8.0, -1.0, -2.0, -7.0, -3.0], types, model_type=BPE)
+    model = SentencePieceModel(words, [0.0, 0.0, 0.0, 0.0, -9.0, -8.0, -1.0, -2.0, -7.0, -3.0], types, model_type=BPE)
     vocab = {w: i for i, w in enumerate(words)}
     merges = [["a", "b"], ["ab", "ab"], ["\u2581", "a"]]
     bpe = {"type": "BPE", "vocab": vocab, "merges": merges}
@@ -60,7 +60,7 @@ def seeds() -> list[bytes]:
         {"model": pieces, "added_tokens": ADDED, "normalizer": {"type": "BertNormalizer", "lowercase": True}},
         {"model": likely, "added_tokens": ADDED, "normalizer": precompiled, "post_processor": template},
     ]
-    unigram = Spm(words, [0.0] * len(words), types, model_type=UNIGRAM, charsmap=b"\4\0\0\0\0\0\0\0\0")
+    unigram = SentencePieceModel(words, [0.0] * len(words), types, model_type=UNIGRAM, charsmap=b"\4\0\0\0\0\0\0\0\0")
     out = [dump(model), dump(unigram), *(json.dumps(f).encode() for f in files)]
     for data in out:  # they must get all the way through: an error here is one
         target(data)

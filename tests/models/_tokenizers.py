@@ -21,7 +21,7 @@ from tests.oracles.llamacpp import Model
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.io.source import FileSource
-from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_gguf, from_hf, to_gguf
+from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_gguf, from_hf, to_gguf
 
 # Spaces, digit runs, emoji, CJK, newline runs, apostrophes, accents (composed), case changes, punctuation, scripts.
 NASTY = (
@@ -70,7 +70,7 @@ HEADS: Mapping[str, dict[str, KV]] = {
 
 
 def architecture(vocab: Vocab) -> str:
-    return "bert" if vocab.kind == Kind.WORDPIECE else "llama"
+    return "bert" if vocab.kind == VocabKind.WORDPIECE else "llama"
 
 
 def write_gguf(vocab: Vocab, path: Path) -> Path:
@@ -119,9 +119,9 @@ ARCHITECTURES = {
 
 def model_of(vocab: Vocab) -> tuple[str, dict[str, int]]:
     """A model type that has such a vocabulary, and what its config says of token types."""
-    if vocab.kind == Kind.WORDPIECE:
+    if vocab.kind == VocabKind.WORDPIECE:
         return "bert", {"type_vocab_size": 2}
-    if vocab.kind == Kind.UNIGRAM:
+    if vocab.kind == VocabKind.UNIGRAM:
         return ("xlm-roberta", {"type_vocab_size": 1}) if "bos" in vocab.special else ("t5", {})
     return "llama", {}
 
@@ -181,7 +181,7 @@ def uncut() -> Vocab:
     types = [int(TokenType.NORMAL)] * (len(tokens) - 1) + [int(TokenType.CONTROL)]
     special = {"bos": len(tokens) - 1, "eos": len(tokens) - 1}
     merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
-    return Vocab(Kind.BPE, tokens, types, merges=merges, pre="gpt-2", special=special, add={"bos": False})
+    return Vocab(VocabKind.BPE, tokens, types, merges=merges, pre="gpt-2", special=special, add={"bos": False})
 
 
 def with_pre(name: str) -> Vocab:

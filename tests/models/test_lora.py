@@ -211,13 +211,13 @@ def test_a_gguf_with_multipliers_in_its_weights_takes_no_change(adapter: Callabl
     front = "base_model.model.model.layers.0.mamba.out_proj"
     tensors = load_file(changed / "adapter_model.safetensors")
     assert front + ".lora_A.weight" not in tensors  # the folder holds the second adapter now
-    merged = gguf_file.read(tmp_path / "out.gguf").tensors["blk.0.ssm_out.weight"].data.reshape(32, 32)
+    merge_adapter = gguf_file.read(tmp_path / "out.gguf").tensors["blk.0.ssm_out.weight"].data.reshape(32, 32)
     delta = pair("model.layers.0.mamba.out_proj", 32, 32)
     want = 3 * (
         held["model.layers.0.mamba.out_proj.weight"]
         + 2 * delta[f"{front}.lora_B.weight"] @ delta[f"{front}.lora_A.weight"]
     )
-    np.testing.assert_allclose(merged.view("<f4").reshape(32, 32), want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(merge_adapter.view("<f4").reshape(32, 32), want, rtol=1e-4, atol=1e-4)
 
 
 def test_whole_tensors_take_their_place(adapter: Callable[..., Path], base: Path, tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def test_modules_may_count_differently(said: Any, alphas: Any, adapter: Any, bas
     for module, one, alpha in zip(MODULES, pairs, alphas, strict=True):
         a, b = one[f"{FRONT}{module}.lora_A.weight"], one[f"{FRONT}{module}.lora_B.weight"]
         want = alpha / len(a) * b @ a
-        for merged in (found, again):
-            assert np.allclose(merged.get(f"{module}.weight", 0), want, rtol=1e-4, atol=1e-5), module
+        for merge_adapter in (found, again):
+            assert np.allclose(merge_adapter.get(f"{module}.weight", 0), want, rtol=1e-4, atol=1e-5), module
 
 
 def test_dora_gives_rows_their_lengths(adapter: Any, base: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, W
 from weighbridge.cli.main import main
 from weighbridge.models.arch.table import families, family_of_hf
 from weighbridge.models.tensor_parallel import partition_rules as sharing
-from weighbridge.models.tensor_parallel.partition import Part, Share, shares
+from weighbridge.models.tensor_parallel.partition import Partition, Segment, partition_tensors
 from weighbridge.models.tensor_parallel.partition_rules import RULES
-from weighbridge.models.tensor_parallel.rank_files import Ranks
+from weighbridge.models.tensor_parallel.rank_files import RankStatus
 
 BASE = {
     "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
@@ -88,7 +88,7 @@ def found(name: str, ranks: int) -> dict[str, tuple[int, ...]]:
     sizes = family.sizes_from_hf(CONFIGS[name])
     whole = family.names("hf", sizes)
     out = {}
-    for tensor, share in shares(family, "hf", sizes, whole, ranks).items():
+    for tensor, share in partition_tensors(family, "hf", sizes, whole, ranks).items():
         shape = list(whole[tensor])
         if share is not None:
             shape[share.axis] = sum(hi - lo for lo, hi in share.runs(ranks - 1, ranks))
@@ -162,16 +162,16 @@ def test_norms_of_several_heads_go_with_the_heads() -> None:
     config = {"architectures": ["CohereForCausalLM"], "use_qk_norm": True} | BASE | {"num_key_value_heads": 2}
     family = families()["command-r"]
     sizes = family.sizes_from_hf(config)
-    how = shares(family, "hf", sizes, family.names("hf", sizes), 2)
+    how = partition_tensors(family, "hf", sizes, family.names("hf", sizes), 2)
     front = "model.layers.0.self_attn"
-    assert how[f"{front}.q_norm.weight"] == Share(0, (Part(4),))
-    assert how[f"{front}.k_norm.weight"] == Share(0, (Part(2),))
-    how = shares(family, "hf", sizes, family.names("hf", sizes), 4)
-    assert how[f"{front}.k_norm.weight"] == Share(0, (Part(2, 2),))
+    assert how[f"{front}.q_norm.weight"] == Partition(0, (Segment(4),))
+    assert how[f"{front}.k_norm.weight"] == Partition(0, (Segment(2),))
+    how = partition_tensors(family, "hf", sizes, family.names("hf", sizes), 4)
+    assert how[f"{front}.k_norm.weight"] == Partition(0, (Segment(2, 2),))
 
 
 def test_runs_of_parts_and_copies() -> None:
-    share = Share(0, (Part(8), Part(4, 2), Part(4, 4)))
+    share = Partition(0, (Segment(8), Segment(4, 2), Segment(4, 4)))
     assert [share.runs(rank, 4) for rank in range(4)] == [
         [(0, 2), (8, 10), (12, 16)], [(2, 4), (8, 10), (12, 16)], [(4, 6), (10, 12), (12, 16)],
         [(6, 8), (10, 12), (12, 16)],
@@ -245,7 +245,7 @@ def test_a_gguf_is_shared_out_as_its_layout_demands(name: str, ranks: int) -> No
     sizes = family.sizes_from_hf(CONFIGS[name])
     config = {k: v // ranks if k in _SHARED else v for k, v in CONFIGS[name].items()}
     wanted, whole = family.names("gguf", family.sizes_from_hf(config)), family.names("gguf", sizes)
-    for tensor, share in shares(family, "gguf", sizes, whole, ranks).items():
+    for tensor, share in partition_tensors(family, "gguf", sizes, whole, ranks).items():
         shape = list(whole[tensor])
         if share is not None:
             shape[share.axis] = sum(share.local(ranks))
@@ -256,20 +256,20 @@ def test_a_norm_of_one_group_is_cut_inside_it() -> None:
     config = CONFIGS["mamba2"] | {"n_groups": 1}
     family = families()["mamba2"]
     sizes = family.sizes_from_hf(config)
-    how = shares(family, "gguf", sizes, family.names("gguf", sizes), 2)
-    assert how["blk.0.ssm_norm.weight"] == Share(1, (Part(128),))
+    how = partition_tensors(family, "gguf", sizes, family.names("gguf", sizes), 2)
+    assert how["blk.0.ssm_norm.weight"] == Partition(1, (Segment(128),))
     # gate, x, and what the one group has of B and C on both ranks, and the time steps
-    parts = (Part(128), Part(128), Part(8, 2), Part(8, 2), Part(8))
-    assert how["blk.0.ssm_in.weight"] == Share(0, parts)
+    parts = (Segment(128), Segment(128), Segment(8, 2), Segment(8, 2), Segment(8))
+    assert how["blk.0.ssm_in.weight"] == Partition(0, parts)
 
 
 def test_value_heads_that_take_turns() -> None:
     """Of Qwen 3.5's GGUF a rank has the value heads of its key heads, wherever they lie."""
     family = families()["qwen35"]
     sizes = family.sizes_from_hf(CONFIGS["qwen35"])
-    how = shares(family, "gguf", sizes, family.names("gguf", sizes), 2)
-    assert how["blk.0.attn_gate.weight"] == Share(0, (Part(64), Part(64)))
-    assert how["blk.0.ssm_out.weight"] == Share(1, (Part(64), Part(64)))
+    how = partition_tensors(family, "gguf", sizes, family.names("gguf", sizes), 2)
+    assert how["blk.0.attn_gate.weight"] == Partition(0, (Segment(64), Segment(64)))
+    assert how["blk.0.ssm_out.weight"] == Partition(1, (Segment(64), Segment(64)))
     gate = how["blk.0.attn_gate.weight"]
     assert gate is not None
     assert gate.runs(1, 2) == [(32, 64), (96, 128)]
@@ -356,18 +356,18 @@ def test_a_gguf_may_be_a_set_too(model: Path, tmp_path: Path) -> None:
     assert "model-rank-0-of-2-00001-of-00003.gguf" in {p.name for p in (tmp_path / "two").iterdir()}
     wb.convert(tmp_path / "two", tmp_path / "back.gguf")
     assert (tmp_path / "back.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
-    assert wb.inspect(tmp_path / "two").ranks == Ranks(2)
+    assert wb.inspect(tmp_path / "two").ranks == RankStatus(2)
 
 
 def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wb.convert(model, tmp_path / "four", tp=4)
     whole, found = wb.inspect(model), wb.inspect(tmp_path / "four")
-    assert found.ranks == Ranks(4)
+    assert found.ranks == RankStatus(4)
     assert {t.name: (t.shape, t.dtype) for t in found.tensors} == {t.name: (t.shape, t.dtype) for t in whole.tensors}
     assert (found.parameters, len(found.files)) == (whole.parameters, 4)
     assert found.metadata == whole.metadata
     one = tmp_path / "four" / "model-rank-2-of-4.safetensors"
-    assert wb.inspect(one).ranks == Ranks(4, 2)
+    assert wb.inspect(one).ranks == RankStatus(4, 2)
     assert [(f.rule, f.message) for f in wb.verify(one).findings] == [
         ("ranks/part", "rank 2 of 4 of one model, shared out by tensor parallelism")
     ]
@@ -375,7 +375,7 @@ def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: 
     for rank in (0, 3):
         (tmp_path / "four" / f"model-rank-{rank}-of-4.safetensors").unlink()
     gone = ("model-rank-0-of-4.safetensors", "model-rank-3-of-4.safetensors")
-    assert wb.inspect(tmp_path / "four").ranks == Ranks(4, None, gone)
+    assert wb.inspect(tmp_path / "four").ranks == RankStatus(4, None, gone)
     assert wb.inspect(tmp_path / "four").parameters == whole.parameters
     assert main(["inspect", str(tmp_path / "four")]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -445,7 +445,7 @@ def test_transformers_cuts_the_same() -> None:
             continue
         family = family_of_hf(said["config"])
         sizes = family.sizes_from_hf(said["config"])
-        how = shares(family, "hf", sizes, said["hf"], 1)
+        how = partition_tensors(family, "hf", sizes, said["hf"], 1)
         families_seen.add(family.name)
         for tensor, (axis, word) in plan.items():
             if tensor not in how:

@@ -21,7 +21,7 @@ from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.arch.table import families
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
-from weighbridge.models.tensor_parallel.partition import shares
+from weighbridge.models.tensor_parallel.partition import partition_tensors
 from weighbridge.packings import storage_axes as axes
 from weighbridge.packings.storage_axes import AxisUse
 from weighbridge.tensors import nodes as n
@@ -84,7 +84,7 @@ def shared_out(folder: Path, out: Path, ranks: int = 2) -> None:
     for name in names:
         assert (again / name).read_bytes() == (back / name).read_bytes() if name else again.read_bytes()
     with open_checkpoint(folder) as opened:
-        how = shares(opened.family, opened.dialect, opened.sizes, dict.fromkeys(opened.logical), ranks)
+        how = partition_tensors(opened.family, opened.dialect, opened.sizes, dict.fromkeys(opened.logical), ranks)
         whole = dict(values(opened))
     assert any(share is not None and share.axis == whole[name].ndim - 1 for name, share in how.items())
     for rank in range(ranks):

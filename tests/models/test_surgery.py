@@ -19,14 +19,14 @@ from weighbridge.cli.main import main
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.transform import encoder_decoder as sides
 from weighbridge.models.transform import layers, rename
-from weighbridge.models.transform.layer_stack import Stack, find, selection
+from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers
 from weighbridge.models.transform.layers import (
     GGUF_RULES,
     GRAPHS,
     RULES,
     SILENT,
     UNROTATED,
-    Layers,
+    LayerSelection,
     gguf_keys,
     hf_config,
 )
@@ -38,8 +38,8 @@ KEPT = (1, 2, 4, 5, 6)
 LETTERS = list("abcdefgh")
 
 
-def left(kept: tuple[int, ...] = KEPT, count: int = COUNT, stated: int | None = COUNT) -> Layers:
-    return Layers(Stack("model.layers.", count), kept, stated)
+def left(kept: tuple[int, ...] = KEPT, count: int = COUNT, stated: int | None = COUNT) -> LayerSelection:
+    return LayerSelection(LayerStack("model.layers.", count), kept, stated)
 
 
 # ------------------------------------------------------------------------------------------------ config.json
@@ -288,15 +288,15 @@ def names(prefix: str, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("tensors", "stated", "expected"),
     [
-        ([*names("model.layers.", 4), "lm_head.weight"], 4, Stack("model.layers.", 4)),
-        (names("blk.", 3), None, Stack("blk.", 3)),
-        (names("", 5), None, Stack("", 5)),
-        (names("vision.blocks.", 3) + names("text.layers.", 4), 4, Stack("text.layers.", 4)),
-        (names("model.layers.", 5), 4, Stack("model.layers.", 5)),  # one more, which predicts further tokens
+        ([*names("model.layers.", 4), "lm_head.weight"], 4, LayerStack("model.layers.", 4)),
+        (names("blk.", 3), None, LayerStack("blk.", 3)),
+        (names("", 5), None, LayerStack("", 5)),
+        (names("vision.blocks.", 3) + names("text.layers.", 4), 4, LayerStack("text.layers.", 4)),
+        (names("model.layers.", 5), 4, LayerStack("model.layers.", 5)),  # one more, which predicts further tokens
     ],
 )
-def test_the_layers_are_found(tensors: list[str], stated: int | None, expected: Stack) -> None:
-    assert find(tensors, stated) == expected
+def test_the_layers_are_found(tensors: list[str], stated: int | None, expected: LayerStack) -> None:
+    assert find_stack(tensors, stated) == expected
 
 
 @pytest.mark.parametrize(
@@ -311,20 +311,20 @@ def test_the_layers_are_found(tensors: list[str], stated: int | None, expected: 
 )
 def test_layers_that_are_not_found(tensors: list[str], stated: int | None, words: str) -> None:
     with pytest.raises(UnsupportedError, match=words):
-        find(tensors, stated)
+        find_stack(tensors, stated)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("0-2", (0, 1, 2)), ("5-", (5, 6, 7)), ("7, 0 -1,3", (7, 0, 1, 3)), ("0-1,0", (0, 1, 0))]
 )
 def test_a_selection(text: str, expected: tuple[int, ...]) -> None:
-    assert selection(text, COUNT) == expected
+    assert parse_numbers(text, COUNT) == expected
 
 
 @pytest.mark.parametrize("text", ["", "8", "3-2", "-3", "a", "1,,2", "0-8", "1-2-3", "0x1", "٣", "1" * 30])
 def test_no_selection(text: str) -> None:
     with pytest.raises(UsageError):
-        selection(text, COUNT)
+        parse_numbers(text, COUNT)
 
 
 # ------------------------------------------------------------------------------------------------ names
@@ -385,7 +385,7 @@ def test_names_that_are_refused(model: Path, tmp_path: Path, what: Any, words: s
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda w: w.part)
-def test_a_usual_prefix_is_suggested_with_what_takes_it_away(wrapper: rename.Wrapper, tmp_path: Path) -> None:
+def test_a_usual_prefix_is_suggested_with_what_takes_it_away(wrapper: rename.NameWrapper, tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     inside = [f"a.{wrapper.part}b", f"{wrapper.part}a.{wrapper.part}c"] if wrapper.anywhere else []

@@ -22,18 +22,9 @@ from tests.oracles.vocabularies import text
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import VOCABULARY
-from weighbridge.models.tokenizer import (
-    Kind,
-    TokenType,
-    Vocab,
-    from_gguf,
-    from_hf,
-    merges,
-    sentencepiece,
-    to_gguf,
-    to_hf,
-)
-from weighbridge.models.tokenizer.sentencepiece import Spm, dump, field_bytes, field_int, parse
+from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_gguf, from_hf, to_gguf, to_hf
+from weighbridge.models.tokenizer.formats import merges, sentencepiece
+from weighbridge.models.tokenizer.formats.sentencepiece import SentencePieceModel, dump, field_bytes, field_int, parse
 
 
 def model() -> bytes:
@@ -90,7 +81,7 @@ def test_any_model_survives(texts: list[str], data: st.DataObject) -> None:
         *data.draw(st.lists(st.sampled_from([1, 3, 4, 5, 6]), min_size=len(texts) - 1, max_size=len(texts) - 1)),
     ]
     scores = data.draw(st.lists(st.floats(width=32, allow_nan=False), min_size=len(texts), max_size=len(texts)))
-    made = Spm(
+    made = SentencePieceModel(
         texts,
         scores,
         types,
@@ -240,7 +231,8 @@ UNSUPPORTED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "nothing": (lambda: {}, "no tokenizer file"),
     "word level": (lambda: {"tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}}}}, "WordLevel"),
     "word model": (
-        lambda: {"tokenizer.model": dump(Spm(["<unk>", "a"], [0, 0], [2, 1], model_type=3))}, "neither BPE nor Unigram",
+        lambda: {"tokenizer.model": dump(SentencePieceModel(["<unk>", "a"], [0, 0], [2, 1], model_type=3))},
+        "neither BPE nor Unigram",
     ),
     "rwkv": (lambda: {"rwkv_vocab_v20230424.txt": b"1 '\\x00' 1\n"}, "rwkv_vocab_v20230424.txt: RWKV World"),
     "plamo": (lambda: {"tokenizer.jsonl": b'["<unk>", 0.0, "UNKNOWN"]\n'}, "PLaMo 2"),
@@ -264,11 +256,15 @@ def test_what_we_cannot_convert_says_so(files: Callable[[], dict[str, Any]], why
 def test_a_rank_file_named_tokenizer_model_is_passed_over() -> None:
     """Meta's own Llama 3 folders have tiktoken ranks under that name beside a tokenizer.json."""
     files = {**folder_files("bpe"), "tokenizer.model": b"IQ== 0\nIg== 1\n"}
-    assert from_hf(reading(files)).kind == Kind.BPE
+    assert from_hf(reading(files)).kind == VocabKind.BPE
 
 
 def test_old_files_without_a_type_are_recognised() -> None:
-    for kind, want in (("bpe", Kind.BPE), ("wordpiece", Kind.WORDPIECE), ("t5", Kind.UNIGRAM)):
+    for kind, want in (
+        ("bpe", VocabKind.BPE),
+        ("wordpiece", VocabKind.WORDPIECE),
+        ("t5", VocabKind.UNIGRAM),
+    ):
         tokenizer = json.loads(folder_files(kind)["tokenizer.json"])
         del tokenizer["model"]["type"]
         assert from_hf(reading({**folder_files(kind), "tokenizer.json": tokenizer})).kind == want
@@ -390,7 +386,7 @@ def test_the_byte_alphabet_is_that_of_the_library() -> None:
 
 
 def test_a_vocabulary_says_its_tokens() -> None:
-    vocab = Vocab(Kind.BPE, ["a", "b"], special={"bos": 1, "eos": 7})
+    vocab = Vocab(VocabKind.BPE, ["a", "b"], special={"bos": 1, "eos": 7})
     assert (vocab.token("bos"), vocab.token("eos"), vocab.token("pad"), len(vocab)) == ("b", None, None, 2)
 
 

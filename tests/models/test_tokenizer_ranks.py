@@ -34,8 +34,9 @@ from tests.oracles import gguf_file, vocabularies
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.models.tokenizer import Kind, TokenType, Vocab, from_hf, losses, tekken, tiktoken, to_gguf, to_hf
-from weighbridge.models.tokenizer import bpe_ranks as ranks
+from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_hf, losses, to_gguf, to_hf
+from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.hf import tekken, tiktoken
 
 Files = dict[str, Any]
 TEXTS = (*NASTY, "a" * 200, "ab " * 60, " " * 70 + "x", "décomposé e\u0301")
@@ -377,7 +378,7 @@ def test_mistrals_sentencepiece_models(name: str, template: str) -> None:
     """The version in the name tells the template; ids and flags are the model's own."""
     data = vocabularies.sentencepiece_model()
     found = vocab({name: data, "config.json": {"eos_token_id": 7}}, names=[name, "tokenizer.model.v2", "config.json"])
-    assert (found.kind, found.template) == (Kind.SPM, template)
+    assert (found.kind, found.template) == (VocabKind.SPM, template)
     assert (found.special, found.add) == ({"bos": 1, "eos": 2, "unk": 0, "pad": 2}, {"bos": True, "eos": False})
     assert llamacpp_ids(found, TEXTS[:4]) == llamacpp_ids(trained("spm"), TEXTS[:4])
     if name in tekken.TRIED:

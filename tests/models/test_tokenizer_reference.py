@@ -16,7 +16,7 @@ from tests.oracles import gguf_file, minilm
 from tests.oracles.vocabularies import BERT_PRE, LLAMA3_PRE, SIZES
 
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.models.tokenizer import Kind, from_hf, to_gguf
+from weighbridge.models.tokenizer import VocabKind, from_hf, to_gguf
 
 Files = dict[str, Any]  # JSON files as values, others as bytes
 
@@ -283,7 +283,7 @@ def test_keys_are_those_of_the_reference(case: str, references: dict[str, tuple[
     vocab = from_hf(reader(folder), names=names)
     ours = tmp_path / "ours.gguf"
     ours.write_bytes(
-        gguf.header_bytes([], {**HEADS["bert" if vocab.kind == Kind.WORDPIECE else "llama"], **to_gguf(vocab)})
+        gguf.header_bytes([], {**HEADS["bert" if vocab.kind == VocabKind.WORDPIECE else "llama"], **to_gguf(vocab)})
     )
     found, expected = fields(ours), fields(reference)
     if case == "spm-json":  # scores are ours: the reference writes -1000 for all (see test_tokenizer_judges)

@@ -21,9 +21,10 @@ from tests.models._tokenizers import llamacpp_ids, reading, tokenizers_ids, trai
 from tests.oracles import tree
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.tokenizer import Template, Vocab, from_gguf, gguf_form, to_gguf, to_hf
-from weighbridge.models.tokenizer.files import Folder
-from weighbridge.models.tokenizer.special import normalizer_flags, special, templates
+from weighbridge.models.tokenizer import ChatTemplate, Vocab, from_gguf, to_gguf, to_hf
+from weighbridge.models.tokenizer import gguf as gguf_form
+from weighbridge.models.tokenizer.hf.folder import TokenizerFolder
+from weighbridge.models.tokenizer.hf.special import normalizer_flags, special, templates
 
 
 @cache
@@ -104,7 +105,7 @@ def test_special_tokens_are_those_of_the_reference(
         for name, content in files.items():
             (Path(folder) / name).write_text(json.dumps(content))
         expected = reference().SpecialVocab(folder, n_vocab=count)
-    found = special(Folder(reading(files)), count)
+    found = special(TokenizerFolder(reading(files)), count)
     assert list(found.ids.items()) == list(expected.special_token_ids.items())
     assert list(found.add.items()) == list(expected.add_special_token.items())
 
@@ -166,14 +167,14 @@ TEMPLATE_FILES: tuple[tuple[str, dict[str, Any], list[tuple[str, str]]], ...] = 
 
 @pytest.mark.parametrize(("files", "expected"), [c[1:] for c in TEMPLATE_FILES], ids=[c[0] for c in TEMPLATE_FILES])
 def test_templates(files: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    assert [(t.name, t.text) for t in templates(Folder(reading(files)))] == expected
+    assert [(t.name, t.text) for t in templates(TokenizerFolder(reading(files)))] == expected
 
 
 def test_templates_survive_both_ways() -> None:
     for names in (("default",), ("tool_use", "default"), ("rag",)):
-        vocab = replace(uncut(), templates=tuple(Template(n, "{{ " + n + " }}") for n in names))
+        vocab = replace(uncut(), templates=tuple(ChatTemplate(n, "{{ " + n + " }}") for n in names))
         read = reading(to_hf(vocab))
-        assert templates(Folder(read)) == vocab.templates
+        assert templates(TokenizerFolder(read)) == vocab.templates
         plain = {k: kv.value for k, kv in to_gguf(vocab).items()}
         assert from_gguf(plain).templates == vocab.templates
 
@@ -257,4 +258,4 @@ def test_old_names_of_fill_in_the_middle_are_read() -> None:
 @pytest.mark.parametrize("value", [-1, 1 << 32])
 def test_an_id_that_no_u32_holds_is_a_format_error(value: int) -> None:
     with pytest.raises(FormatError, match="pad_token_id"):
-        special(Folder(reading({"config.json": {"pad_token_id": value}})), None)
+        special(TokenizerFolder(reading({"config.json": {"pad_token_id": value}})), None)

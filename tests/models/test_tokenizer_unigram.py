@@ -17,7 +17,9 @@ from tests.models._tokenizers import NASTY, folder_files, llamacpp_ids, reading,
 from tests.oracles import vocabularies
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.tokenizer import TokenType, Vocab, from_hf, losses, sentencepiece, to_gguf, to_hf, unigram
+from weighbridge.models.tokenizer import TokenType, Vocab, from_hf, losses, to_gguf, to_hf
+from weighbridge.models.tokenizer.formats import sentencepiece
+from weighbridge.models.tokenizer.hf import unigram
 
 TEXTS = (*NASTY, "e\u0301 \ufb01 \u2167 \uff21\uff22", "a" * 200, "ab " * 60, "tab\there  and\nthere \u00a0 x ")
 OWN = {"t5": "spiece.model", "xlmr": "sentencepiece.bpe.model"}
@@ -325,7 +327,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "charsmap that ends early": (lambda: changed("t5", charsmap(b"\x08\0\0\0" + b"x" * 8)), r"expected > 12 bytes"),
     "model without a trie's end": (
         lambda: {"spiece.model": sentencepiece.dump(
-            sentencepiece.Spm(["<unk>"], [0.0], [2], model_type=1, charsmap=b"\xff\xff\xff\xff")
+            sentencepiece.SentencePieceModel(["<unk>"], [0.0], [2], model_type=1, charsmap=b"\xff\xff\xff\xff")
         )},
         r"spiece\.model, precompiled_charsmap",
     ),
@@ -350,7 +352,9 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a piece named as fairseq's padding": (
         lambda: {
             "sentencepiece.bpe.model": sentencepiece.dump(
-                sentencepiece.Spm(["<unk>", "<s>", "</s>", "<pad>"], [0.0] * 4, [2, 3, 3, 1], model_type=1)
+                sentencepiece.SentencePieceModel(
+                    ["<unk>", "<s>", "</s>", "<pad>"], [0.0] * 4, [2, 3, 3, 1], model_type=1
+                )
             ),
             "tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"},
         },

@@ -33,7 +33,7 @@ FAULTS = {
     "writes nothing": "serialize = lambda *args, **options: b''",
     "no metadata": "safe_open.metadata = lambda self: None",
     "no bounds": "import tests.peers.safetensors_adapter as a; a._check_bounds = lambda key, shape: None",
-    "another order": "from weighbridge.containers import safetensors_layout as w; w._ORDERS = {'reference': list}",
+    "another order": "from weighbridge.containers.safetensors import layout as w; w._ORDERS = {'reference': list}",
 }
 
 

@@ -254,7 +254,7 @@ def test_a_truncated_source(keep: int, source: Path, target: Path, tmp_path: Pat
 _HELD = """
 import sys, time
 from weighbridge.cli import main
-from weighbridge.conversion import run
+from weighbridge.conversion.plan import run
 
 def hold(done, total, what):
     print("held", flush=True)

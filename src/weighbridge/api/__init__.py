@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import Report as ImportanceReport
     from weighbridge.conversion.quantize.inputs import QuantizeOptions
     from weighbridge.conversion.quantize.plan import QuantizePlan
-    from weighbridge.conversion.transform import SurgeryReport
+    from weighbridge.conversion.transform import TransformReport
     from weighbridge.models.checkpoint import Checkpoint
     from weighbridge.reports.diff.quality import Report as QualityReport
     from weighbridge.reports.diff.report import Diff
@@ -179,18 +179,18 @@ def rename(
     options: ConvertOptions | None = None,
     progress: Progress | None = None,
     **settings: Any,
-) -> SurgeryReport:
+) -> TransformReport:
     """Write the model `src` to `dst` under other names, in this order: without the prefixes `strip`, with the patterns
     of `replacing` (pattern of `re`, replacement) replaced, with the prefix `add`, under the `names` of another dialect
     ("hf", "gguf", "mlx", "canonical"), where tensors also lie as that dialect has them. UsageError where two tensors
     would have one name. `settings` as in `convert`."""
     from weighbridge.conversion.plan.run import run
     from weighbridge.conversion.transform import plan_rename
-    from weighbridge.models.transform.rename import Names as NewNames
+    from weighbridge.models.transform.rename import RenameRules
 
     chosen = _options(options, settings)
     stripped = (strip,) if isinstance(strip, str) else tuple(strip)
-    wanted = NewNames(stripped, tuple(replacing), add, names)
+    wanted = RenameRules(stripped, tuple(replacing), add, names)
     with _opened(src, chosen) as model:
         made, report = plan_rename(model, PathOf(dst), wanted, to, chosen)
         if not dry_run:
@@ -212,15 +212,15 @@ def slice(
     options: ConvertOptions | None = None,
     progress: Progress | None = None,
     **settings: Any,
-) -> SurgeryReport:
+) -> TransformReport:
     """Write a part of the model `src` to `dst`: `layers` and `experts` by number ("0-15", "0,2,4-7", "8-", of two
     stacks "encoder:0-3,decoder:0-1"), tensors by globs. config.json, a GGUF's keys and per-layer arrays are cut with
     them; `renumber` counts layers anew from 0. `settings` as in `convert`."""
     from weighbridge.conversion.plan.run import run
-    from weighbridge.conversion.transform import Slice, plan_slice
+    from weighbridge.conversion.transform import SliceOptions, plan_slice
 
     chosen = _options(options, settings)
-    wanted = Slice(layers, renumber, experts, tuple(keep), tuple(drop))
+    wanted = SliceOptions(layers, renumber, experts, tuple(keep), tuple(drop))
     with _opened(src, chosen) as model:
         made, report = plan_slice(model, PathOf(dst), wanted, to, chosen)
         if not dry_run:
@@ -278,10 +278,9 @@ def plan_quantize(
     """What `quantize` would do, without doing it: the type of each tensor, sizes, what stands in the way."""
     from weighbridge.conversion.quantize.inputs import QuantizeOptions
     from weighbridge.conversion.quantize.plan import build
-    from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _settings(options or QuantizeOptions(), settings)
-    return build(open_checkpoint(os.fspath(src)), os.fspath(dst), ftype, chosen)
+    return build(_model(src), os.fspath(dst), ftype, chosen)
 
 
 def quantize(
@@ -300,10 +299,9 @@ def quantize(
     from weighbridge.conversion.plan.run import run
     from weighbridge.conversion.quantize.inputs import QuantizeOptions
     from weighbridge.conversion.quantize.plan import build
-    from weighbridge.models.checkpoint import open_checkpoint
 
     chosen = _settings(options or QuantizeOptions(), settings)
-    with open_checkpoint(os.fspath(src)) as model:
+    with _model(src) as model:
         made = build(model, os.fspath(dst), ftype, chosen)
         made.check()
         return run(made, overwrite=chosen.overwrite, resume=chosen.resume, progress=progress)
@@ -320,11 +318,10 @@ def quality(
     """How much the GGUF `dst` differs from `src`, of which `quantize` made it with these options: errors tensor by
     tensor, with `imatrix` also weighted by it. Reads every value of both."""
     from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare
-    from weighbridge.models.checkpoint import open_checkpoint
     from weighbridge.reports.diff.quality import measure
 
     chosen = _settings(options or QuantizeOptions(), settings)
-    with open_checkpoint(os.fspath(src)) as model, open_checkpoint(os.fspath(dst)) as made:
+    with _model(src) as model, _model(dst) as made:
         prepared = prepare(model, None, chosen)
         if strange := prepared.tensors.keys() ^ made.stored.keys():
             raise UsageError(f"{src} and {dst} are not the same model: {min(strange)} is in one of them only")
@@ -338,12 +335,10 @@ def _opened(src: Path, chosen: ConvertOptions) -> Checkpoint:
 
 
 def _model(src: Path, **options: Any) -> Checkpoint:
-    """The model at `src`; of a tensor-parallel set all ranks, put together."""
-    from weighbridge.models.checkpoint import open_checkpoint
-    from weighbridge.models.tensor_parallel import rank_files as ranks
+    """The model at `src`; `options`: fields of `SourceOptions`."""
+    from weighbridge.models.open import SourceOptions, open_model
 
-    files = ranks.find(PathOf(src))
-    return ranks.whole(PathOf(src), files) if files else open_checkpoint(os.fspath(src), **options)
+    return open_model(src, SourceOptions(**options))
 
 
 def _options(options: ConvertOptions | None, settings: Mapping[str, Any]) -> ConvertOptions:

@@ -23,14 +23,15 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.arch.expand import Place, Sizes
 from weighbridge.models.arch.table import Family, family_of_hf, read_family
 from weighbridge.models.arch.write_order import reference_order
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.lora import gguf, mlx, pairs, peft
-from weighbridge.models.lora.pairs import Pair
-from weighbridge.models.lora.peft import Adapter
-from weighbridge.models.lora.resolve_experts import settled
+from weighbridge.models.lora.pairs import LoraPair
+from weighbridge.models.lora.peft import LoraAdapter
+from weighbridge.models.lora.resolve_experts import resolve_adapter
+from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.models.transform.base import with_nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor, cast, lengthened, low_rank
 
@@ -46,7 +47,7 @@ class _Form(NamedTuple):
 
     dialect: str
     known: Callable[[Checkpoint], bool]
-    read: Callable[[Checkpoint], Adapter]
+    read: Callable[[Checkpoint], LoraAdapter]
     targets: tuple[str, ...]
 
 
@@ -62,13 +63,13 @@ def _form(model: Checkpoint) -> _Form | None:
     return next((form for form in _FORMS if form.known(model)), None)
 
 
-def wanted(model: Checkpoint, kind: str) -> bool:
+def converts_adapter(model: Checkpoint, kind: str) -> bool:
     """Whether a conversion is one of adapters, from one form to another."""
     form = _form(model)
     return form is not None and kind in form.targets
 
 
-def draft(model: Checkpoint, kind: str, options: ConvertOptions) -> PlanBuilder:
+def plan_adapter(model: Checkpoint, kind: str, options: ConvertOptions) -> PlanBuilder:
     """An adapter in another form."""
     form = _form(model)
     if form is None:
@@ -90,7 +91,7 @@ class _Base(NamedTuple):
     tied: bool
 
 
-def _base(model: Checkpoint, adapter: Adapter, options: ConvertOptions) -> _Base:
+def _base(model: Checkpoint, adapter: LoraAdapter, options: ConvertOptions) -> _Base:
     """What is known of the model that an adapter is for."""
     said = options.base or adapter.base
     if said is None:
@@ -104,7 +105,7 @@ def _base(model: Checkpoint, adapter: Adapter, options: ConvertOptions) -> _Base
         family = family_of_hf(config, (read_family(Path(options.arch_file)),) if options.arch_file else ())
         sizes = family.sizes_from_hf(config)
         return _Base(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
-    with open_checkpoint(path, arch_file=options.arch_file) as base:
+    with open_model(path, SourceOptions(arch_file=options.arch_file)) as base:
         head = base.format != "gguf" or "output.weight" in base.index
         return _Base(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
 
@@ -113,7 +114,7 @@ def _base(model: Checkpoint, adapter: Adapter, options: ConvertOptions) -> _Base
 
 
 def _to_gguf(
-    model: Checkpoint, adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions
+    model: Checkpoint, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: ConvertOptions
 ) -> PlanBuilder:
     out, (family, sizes, tied) = PlanBuilder({}), base
     named = pairs.save(family, "gguf", sizes, roles)
@@ -133,7 +134,7 @@ def _to_gguf(
     return out
 
 
-def _check_lengths(adapter: Adapter) -> None:
+def _check_lengths(adapter: LoraAdapter) -> None:
     """UnsupportedError for a DoRA where it can't be one."""
     if found := next((name for name, pair in adapter.pairs.items() if pair.lengths is not None), None):
         raise UnsupportedError(
@@ -142,14 +143,14 @@ def _check_lengths(adapter: Adapter) -> None:
         )  # fmt: skip
 
 
-def _roles(adapter: Adapter, dialect: str, family: Family, sizes: Sizes) -> tuple[Adapter, pairs.Roles]:
+def _roles(adapter: LoraAdapter, dialect: str, family: Family, sizes: Sizes) -> tuple[LoraAdapter, pairs.Roles]:
     """An adapter settled with its base, and the changes of logical tensors that it is."""
     if dialect not in family.dialects:
         raise UnsupportedError(f"the {family.name} family has no {dialect} names that an adapter could have")
     prefix = family.prefix_of(dialect, dict.fromkeys((*adapter.pairs, *adapter.whole)), sizes)
-    found = settled(adapter, family, dialect, sizes, prefix)
+    found = resolve_adapter(adapter, family, dialect, sizes, prefix)
     if dialect == "hf" and _STACKED in family.dialects and _strangers(found, family, dialect, sizes, prefix):
-        stacked = settled(adapter, family, _STACKED, sizes, prefix)
+        stacked = resolve_adapter(adapter, family, _STACKED, sizes, prefix)
         if not _strangers(stacked, family, _STACKED, sizes, prefix):
             return stacked, pairs.load(family, _STACKED, sizes, stacked.pairs, prefix)
     adapter = found
@@ -159,7 +160,7 @@ def _roles(adapter: Adapter, dialect: str, family: Family, sizes: Sizes) -> tupl
     return adapter, pairs.load(family, dialect, sizes, named, prefix)
 
 
-def _strangers(adapter: Adapter, family: Family, dialect: str, sizes: Sizes, prefix: str) -> bool:
+def _strangers(adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes, prefix: str) -> bool:
     """Whether some pairs are for tensors that a dialect hasn't."""
     places = family.expansion(dialect, sizes, prefix).places
     return any(name not in places for name in adapter.pairs)
@@ -170,7 +171,7 @@ def _is_table(family: Family, place: Place) -> bool:
     return family.rows[place.roles[0]].kind == "embedding"
 
 
-def _norms(adapter: Adapter, family: Family, sizes: Sizes, out: PlanBuilder) -> dict[str, Node]:
+def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, out: PlanBuilder) -> dict[str, Node]:
     """Norms that were trained whole, which the reference writes and llama.cpp passes over; nothing else has a place."""
     if not adapter.whole:
         return {}
@@ -189,7 +190,11 @@ def _norms(adapter: Adapter, family: Family, sizes: Sizes, out: PlanBuilder) -> 
 
 
 def _keys(
-    model: Checkpoint, adapter: Adapter, family: Family, shapes: Mapping[str, tuple[int, ...]], options: ConvertOptions
+    model: Checkpoint,
+    adapter: LoraAdapter,
+    family: Family,
+    shapes: Mapping[str, tuple[int, ...]],
+    options: ConvertOptions,
 ) -> dict[str, KV]:
     """The adapter's key-values, in the reference's order."""
     about, _ = card.read_card(model.place.read("README.md"))
@@ -206,7 +211,7 @@ def _keys(
 # ------------------------------------------------------------------------------------------------ to PEFT
 
 
-def _to_peft(adapter: Adapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> PlanBuilder:
+def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> PlanBuilder:
     family, sizes, _ = base
     if adapter.whole:
         raise UnsupportedError(f"the adapter holds {next(iter(adapter.whole))} whole, which is no part of a LoRA")
@@ -226,10 +231,10 @@ def _to_peft(adapter: Adapter, roles: pairs.Roles, base: _Base, options: Convert
 # ------------------------------------------------------------------------------------------------ into the model
 
 
-def merged(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint:
+def merge_adapter(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint:
     """The model with the adapter at `path` in its weights: W + alpha/rank * B @ A, computed in F32 and rounded once.
     Tensors that the adapter holds whole take the place of the model's. The adapter's files stay open with the model."""
-    found = open_checkpoint(path)
+    found = open_model(path)
     try:
         form = _form(found)
         if form is None:
@@ -242,7 +247,7 @@ def merged(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint
         raise
 
 
-def _with(model: Checkpoint, adapter: Adapter, dialect: str) -> Checkpoint:
+def _with(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Checkpoint:
     family, sizes = model.family, model.sizes
     adapter, changes = _roles(adapter, dialect, family, sizes)
     roles = dict(model.roles)
@@ -266,7 +271,7 @@ def _with(model: Checkpoint, adapter: Adapter, dialect: str) -> Checkpoint:
     return with_nodes(model, {name: nodes[name] for name in model.logical if name in nodes})
 
 
-def _changed(role: str, weight: Node, pair: Pair, scale: float) -> Node:
+def _changed(role: str, weight: Node, pair: LoraPair, scale: float) -> Node:
     dtype = weight.spec.dtype
     if isinstance(weight, QuantizedTensor) or not dtype.plain:
         raise RefusedError(
@@ -277,7 +282,7 @@ def _changed(role: str, weight: Node, pair: Pair, scale: float) -> Node:
     return cast(changed if pair.lengths is None else lengthened(changed, pair.lengths), dtype)
 
 
-def _whole(model: Checkpoint, adapter: Adapter, dialect: str) -> Mapping[Any, Node]:
+def _whole(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Mapping[Any, Node]:
     family, sizes = model.family, model.sizes
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, adapter.whole, sizes)).places
     out = {}

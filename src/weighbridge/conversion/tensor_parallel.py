@@ -17,7 +17,7 @@ from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.tensor_parallel.packed_shards import How, Sharing, share_of
+from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
 from weighbridge.models.tensor_parallel.rank_files import metadata, stem_of
 from weighbridge.packings import groups
 
@@ -36,7 +36,7 @@ def plan_ranks(model: Checkpoint, target: Path, ranks: int, options: ConvertOpti
     written = [
         targets.writer(container)(
             stem_of(rank, ranks),
-            {name: share_of(model.stored[name], how[name], rank, ranks) for name in how},
+            {name: rank_part(model.stored[name], how[name], rank, ranks) for name in how},
             _metadata(model, metadata(rank, ranks, how)),
             options,
         )
@@ -67,7 +67,7 @@ def _metadata(model: Checkpoint, own: Mapping[str, str]) -> Mapping[str, Any]:
     return {**{k: str(v) for k, v in model.metadata.items()}, **own}
 
 
-def _how(model: Checkpoint, ranks: int) -> dict[str, How]:
+def _how(model: Checkpoint, ranks: int) -> dict[str, Split]:
     """How each stored tensor is shared out. UsageError names the numbers of ranks that would do for the tensor that
     these don't."""
     family = model.family
@@ -75,8 +75,8 @@ def _how(model: Checkpoint, ranks: int) -> dict[str, How]:
     report = family.check(model.dialect, model.sizes, shapes)
     if not report.ok:
         raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
-    sharing = Sharing(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.told))
-    out: dict[str, How] = {}
+    sharing = Splitter(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.told))
+    out: dict[str, Split] = {}
     for name in model.logical:
         if name in report.dropped:
             continue
@@ -87,14 +87,14 @@ def _how(model: Checkpoint, ranks: int) -> dict[str, How]:
     return {name: out[name] for name in model.stored if name in out}
 
 
-def _hint(sharing: Sharing, name: str) -> str:
+def _hint(sharing: Splitter, name: str) -> str:
     """The numbers of ranks that a tensor can be shared out among."""
     if fits := [n for n in range(2, _TRIED + 1) if _works(sharing, name, n)]:
         return f"this tensor can be shared out among {', '.join(map(str, fits))} ranks"
     return "no number of ranks would do for this tensor; decode the model: wb convert SRC DST --to hf --dtype bf16"
 
 
-def _works(sharing: Sharing, name: str, ranks: int) -> bool:
+def _works(sharing: Splitter, name: str, ranks: int) -> bool:
     try:
         sharing.of(name, ranks)
     except UsageError:

@@ -14,16 +14,16 @@ from weighbridge.conversion.options import ConvertOptions
 from weighbridge.conversion.plan.build import build, own_form
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.transform.base import Change, Cut, Renamed, Transformed, with_entries
+from weighbridge.models.transform.base import KeyChange, RenamedTensor, ResizedTensor, Transformed, with_entries
 from weighbridge.models.transform.experts import slice_experts
 from weighbridge.models.transform.layers import slice_layers
-from weighbridge.models.transform.rename import Names, rename
+from weighbridge.models.transform.rename import RenameRules, rename
 
 _GGUF: Final = "gguf"
 
 
 @dataclass(frozen=True)
-class Slice:
+class SliceOptions:
     """What is left of a model. `layers`, `experts`: numbers as `0-15` or `0,2,4-7`; `renumber`: layers are counted anew
     from 0. `keep`, `drop`: globs of tensors' names, applied last."""
 
@@ -35,16 +35,16 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class SurgeryReport:
+class TransformReport:
     """What `wb rename` or `wb slice` did, or would do. Sizes in bytes; `changed`: keys of config.json or of a GGUF."""
 
     source: str
     target: str
     tensors: int
-    renamed: tuple[Renamed, ...]
+    renamed: tuple[RenamedTensor, ...]
     dropped: tuple[str, ...]
-    cut: tuple[Cut, ...]
-    changed: tuple[Change, ...]
+    cut: tuple[ResizedTensor, ...]
+    changed: tuple[KeyChange, ...]
     source_bytes: int
     bytes: int
     losses: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class SurgeryReport:
 
 
 def plan_rename(
-    model: Checkpoint, target: Path, names: Names, to: str | None = None, options: ConvertOptions | None = None
-) -> tuple[Plan, SurgeryReport]:
+    model: Checkpoint, target: Path, names: RenameRules, to: str | None = None, options: ConvertOptions | None = None
+) -> tuple[Plan, TransformReport]:
     """The plan that writes the model under other names, and the account of it."""
     plan, report = _planned(model, target, lambda m: rename(m, names), to, options)
     if names.dialect not in (None, _GGUF) and plan.format == _GGUF and model.format == _GGUF:
@@ -66,13 +66,13 @@ def plan_rename(
 
 
 def plan_slice(
-    model: Checkpoint, target: Path, what: Slice, to: str | None = None, options: ConvertOptions | None = None
-) -> tuple[Plan, SurgeryReport]:
+    model: Checkpoint, target: Path, what: SliceOptions, to: str | None = None, options: ConvertOptions | None = None
+) -> tuple[Plan, TransformReport]:
     """The plan that writes what is left of the model, and the account of it."""
     return _planned(model, target, lambda m: sliced(m, what), to, options)
 
 
-def sliced(model: Checkpoint, what: Slice) -> Transformed:
+def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     """What is left of a model. UsageError where nothing is asked for."""
     steps: list[Callable[[Checkpoint], Transformed]] = []
     if what.layers is not None:
@@ -113,13 +113,13 @@ def _planned(
     operate: Callable[[Checkpoint], Transformed],
     to: str | None,
     options: ConvertOptions | None,
-) -> tuple[Plan, SurgeryReport]:
+) -> tuple[Plan, TransformReport]:
     done = operate(model)
     chosen = _sharded_as(model, target, options or ConvertOptions())
     plan = build(done.model, target, to or own_form(model, target), chosen)
     unwritten = done.changed and "config.json" in done.model.texts and not plan.folder
     aside = [f"config.json isn't written beside {target.name}: it would change, too"] if unwritten else []
-    return plan, SurgeryReport(
+    return plan, TransformReport(
         source=str(model.place.path),
         target=str(plan.target),
         tensors=len(done.model.index),

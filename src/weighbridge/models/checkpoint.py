@@ -35,18 +35,28 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 
-def open_checkpoint(
-    path: str | Path, *, arch_file: str | os.PathLike[str] | None = None, allow_expand: bool = False
-) -> Checkpoint:
-    """The model at `path`: a file, a folder, an index, one of a numbered set. `arch_file`: a table of a family that is
-    looked at before the known ones. `allow_expand`: also the views whose values are far more than the bytes they are
-    of (a pickle's stride 0), which can be terabytes."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions:
+    """How a source is opened.
+
+    `arch_file`: a family table (TOML) that takes precedence over the built-in ones. `allow_expand`: include views whose
+    values take far more space than their stored bytes (a pickle's stride 0; can be terabytes). `join_ranks`: one file
+    of a tensor-parallel set stands for the whole model (`models/open.py`)."""
+
+    arch_file: str | os.PathLike[str] | None = None
+    allow_expand: bool = False
+    join_ranks: bool = True
+
+
+def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) -> Checkpoint:
+    """The checkpoint at `path`: a file, a folder, an index, one file of a numbered set. `models.open.open_model` also
+    joins the ranks of a tensor-parallel set."""
     place = locate(path)
     sources: list[Source] = []
     try:
         for weight in place.weights:
             sources.append(_shard(place, weight))
-        return Checkpoint(place, _index(place, sources, allow_expand), arch_file)
+        return Checkpoint(place, _index(place, sources, options.allow_expand), options.arch_file)
     except BaseException:
         for source in sources:
             source.close()

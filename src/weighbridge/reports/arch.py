@@ -12,7 +12,8 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.suggest import Fit, fit, nearest
 from weighbridge.models.arch.table import Family, families, read_family
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.open import SourceOptions, open_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _roles(family: Family) -> Iterable[Role]:
 def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> Check:
     """How the model at `path` fits its family, or the nearest one where it is of none. `arch_file`: a table that is
     looked at first. UnsupportedError where no family is anything like it."""
-    with open_checkpoint(os.fspath(path), arch_file=arch_file) as model:
+    with open_model(path, SourceOptions(arch_file=arch_file)) as model:
         shapes = _shapes(model.logical)
         try:
             known, found = True, fit(model.family, model.sizes, _shapes(model.held))

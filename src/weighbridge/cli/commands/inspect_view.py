@@ -17,7 +17,7 @@ from weighbridge.cli.render import (
     table,
     warn,
 )
-from weighbridge.models.tensor_parallel.rank_files import Ranks
+from weighbridge.models.tensor_parallel.rank_files import RankStatus
 from weighbridge.reports.inspect.model_info import Model
 from weighbridge.reports.inspect.report import Report, Tensor
 from weighbridge.reports.inspect.schemes import Scheme
@@ -88,7 +88,7 @@ def _summary(report: Report) -> Iterator[tuple[str, object]]:
     yield "tensors", f"{report.tensor_count:,}{alignment}"
 
 
-def _ranks(ranks: Ranks | None) -> str | None:
+def _ranks(ranks: RankStatus | None) -> str | None:
     """What a file or folder is of a tensor-parallel set."""
     if ranks is None:
         return None

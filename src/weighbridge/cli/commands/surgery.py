@@ -12,7 +12,7 @@ from weighbridge.cli.options import arch_file_option, jobs_option, json_option, 
 from weighbridge.cli.render import SCREEN, Cell, clean, echo, emit_json, human_bytes, note, table, warn
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.transform import SurgeryReport
+    from weighbridge.conversion.transform import TransformReport
 
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 _TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch")
@@ -36,7 +36,7 @@ def writing_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def tell(report: SurgeryReport, *, dry_run: bool, as_json: bool) -> int:
+def tell(report: TransformReport, *, dry_run: bool, as_json: bool) -> int:
     """The account, for people or as JSON."""
     if as_json:
         emit_json(report)

@@ -85,7 +85,7 @@ _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
 
-class Quantization(NamedTuple):
+class MlxQuantization(NamedTuple):
     """The parameters of one module; `mode` is left out of the config where mlx_lm leaves it out."""
 
     group_size: int
@@ -110,7 +110,7 @@ def to_mlx(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
     draft.losses += [Loss("left out: mlx-lm has no place for it", name) for name in names]
     wanted = _wanted(model, options)
     overall = _asked(options)
-    chosen: dict[str, Quantization] = {}
+    chosen: dict[str, MlxQuantization] = {}
     for name, node in named.items():
         how = _quantization(name, node, model, options, overall)
         parts = _parts(name, node, how, wanted, draft)
@@ -140,7 +140,7 @@ def _wanted(model: Checkpoint, options: ConvertOptions) -> DType | None:
     return _CASTS.get(told) if isinstance(told, str) and model.format != "gguf" else None
 
 
-def _asked(options: ConvertOptions) -> Quantization | None:
+def _asked(options: ConvertOptions) -> MlxQuantization | None:
     """The quantization of all modules, or None where none was asked for."""
     given = (options.q_bits, options.q_group_size, options.q_mode, options.q_recipe)
     if all(x is None for x in given):
@@ -153,7 +153,7 @@ def _asked(options: ConvertOptions) -> Quantization | None:
     if options.q_recipe and options.q_recipe not in RECIPES:
         raise UsageError(f"no recipe {options.q_recipe!r}", hint=f"one of {', '.join(RECIPES)}")
     group, bits = _DEFAULTS[mode]
-    found = Quantization(options.q_group_size or group, options.q_bits or bits, mode)
+    found = MlxQuantization(options.q_group_size or group, options.q_bits or bits, mode)
     known = found.bits in affine.BITS[1:] and found.group_size in affine.GROUPS
     if not (known if mode == "affine" else (found.group_size, found.bits) == _DEFAULTS[mode]):
         raise UsageError(
@@ -164,8 +164,8 @@ def _asked(options: ConvertOptions) -> Quantization | None:
 
 
 def _quantization(
-    name: str, node: Node, model: Checkpoint, options: ConvertOptions, overall: Quantization | None
-) -> Quantization | None:
+    name: str, node: Node, model: Checkpoint, options: ConvertOptions, overall: MlxQuantization | None
+) -> MlxQuantization | None:
     """How a tensor is to be quantized; None: not. What `to_quantized` has are linear and embedding weights."""
     if overall is None or not name.endswith(".weight") or len(node.spec.shape) < 2 or "conv" in name:
         return None
@@ -174,10 +174,10 @@ def _quantization(
     module = name.removesuffix(".weight")
     if options.q_recipe:
         layers = int(model.family.effective(model.config).get("num_hidden_layers", model.sizes["L"]))
-        return Quantization(overall.group_size, _mixed(module, options.q_recipe, layers), "affine")
+        return MlxQuantization(overall.group_size, _mixed(module, options.q_recipe, layers), "affine")
     ends = _EIGHT_BITS.get(str(model.config.get("model_type")), ())
     if any(module == end[1:] if end[0] == "=" else module.endswith(end) for end in ends):
-        return Quantization(64, 8)
+        return MlxQuantization(64, 8)
     return overall
 
 
@@ -192,10 +192,12 @@ def _mixed(module: str, recipe: str, layers: int) -> int:
 
 # ------------------------------------------------------------------------------------------------ tensors
 
-_Parts = tuple[Quantization, Mapping[str, Node]]
+_Parts = tuple[MlxQuantization, Mapping[str, Node]]
 
 
-def _parts(name: str, node: Node, how: Quantization | None, wanted: DType | None, draft: PlanBuilder) -> Node | _Parts:
+def _parts(
+    name: str, node: Node, how: MlxQuantization | None, wanted: DType | None, draft: PlanBuilder
+) -> Node | _Parts:
     """The stored tensors of a logical one."""
     kept = _kept(name, node, draft) if how is None else None
     if kept is not None:
@@ -215,18 +217,18 @@ def _kept(name: str, node: Node, draft: PlanBuilder) -> _Parts | None:
     """A tensor that comes quantized in a form that MLX has too; None otherwise."""
     if isinstance(node, QuantizedTensor) and isinstance(node.packing, Affine):
         draft.moves.append(Move(name, node.packing.name, "affine", "exact"))
-        return Quantization(node.packing.group, node.packing.bits, "affine"), _matrices(node)
+        return MlxQuantization(node.packing.group, node.packing.bits, "affine"), _matrices(node)
     if isinstance(node, QuantizedTensor) and (found := regrid.as_affine(node)) is not None:
         bits, group, parts = found
         draft.moves.append(Move(name, node.packing.name, f"affine {bits} bits", "exact"))
-        return Quantization(group, bits, "affine"), parts
+        return MlxQuantization(group, bits, "affine"), parts
     if isinstance(node, QuantizedTensor) and isinstance(node.packing, Microscaled) and _has(node.packing):
         return _float_mode(name, node, node.packing, draft)
     if node.spec.dtype in makers.EXACT:
         maker = makers.BlocksOf(node.spec.dtype)
         target = f"affine {maker.bits} bits" if maker.mode == "affine" else maker.mode
         draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
-        return Quantization(maker.group, maker.bits, maker.mode), n.made(node, maker)
+        return MlxQuantization(maker.group, maker.bits, maker.mode), n.made(node, maker)
     return None
 
 
@@ -241,7 +243,7 @@ def _float_mode(name: str, node: QuantizedTensor, packing: Microscaled, draft: P
     parts = _matrices(node)
     words = n.retyped(parts["codes"], U32, parts["codes"].spec.row_bytes // 4)
     scales = n.retyped(parts["scales"], U8, parts["scales"].spec.shape[-1])
-    return Quantization(packing.group, 4, packing.name), {"weight": words, "scales": scales}
+    return MlxQuantization(packing.group, 4, packing.name), {"weight": words, "scales": scales}
 
 
 def _matrices(node: QuantizedTensor) -> dict[str, Node]:
@@ -265,7 +267,7 @@ def _plain(name: str, node: Node, wanted: DType | None, draft: PlanBuilder) -> N
 
 
 def _config(
-    model: Checkpoint, chosen: Mapping[str, Quantization], overall: Quantization | None, options: ConvertOptions
+    model: Checkpoint, chosen: Mapping[str, MlxQuantization], overall: MlxQuantization | None, options: ConvertOptions
 ) -> dict[str, Any]:
     """config.json: the model's own, sorted, with the quantization under both names."""
     config = {

@@ -80,7 +80,7 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
     if training.wanted(model.place.path, kind):
         return training.plan_torch(model.place.path, path, options)
     if options.lora is not None:
-        model = lora.merged(model, Path(options.lora), options)
+        model = lora.merge_adapter(model, Path(options.lora), options)
     draft = _drafted(model, kind, options)
     container = _WEIGHTS.get(kind, kind)
     folder = kind in _WEIGHTS or (options.sharded and container in targets.SHARDABLE)
@@ -113,8 +113,8 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
 
 def _drafted(model: Checkpoint, kind: str, options: ConvertOptions) -> PlanBuilder:
     """What will be in the files of a target."""
-    if lora.wanted(model, kind):
-        return lora.draft(model, kind, options)
+    if lora.converts_adapter(model, kind):
+        return lora.plan_adapter(model, kind, options)
     if options.scheme is not None:
         if kind != "hf":
             raise UsageError(
@@ -181,7 +181,7 @@ def _stem(path: Path, model: Checkpoint, kind: str) -> str:
     """What the files are called before `-00001-of-...` and the suffix."""
     container = _WEIGHTS.get(kind, kind)
     if kind in _WEIGHTS or (container in _STEMS and not path.suffix):
-        return lora.STEM if lora.wanted(model, kind) else _STEMS[container]
+        return lora.STEM if lora.converts_adapter(model, kind) else _STEMS[container]
     return path.stem if path.suffix in _SUFFIXES else path.name
 
 

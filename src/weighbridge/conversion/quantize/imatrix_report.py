@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +20,7 @@ from weighbridge.conversion.quantize import ftypes as mixtures
 from weighbridge.conversion.quantize.imatrix import Entry, Importance, compare, read
 from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare, specs
 from weighbridge.io.source import FileSource
-from weighbridge.models.checkpoint import open_checkpoint
+from weighbridge.models.open import open_model
 
 SCHEMA: Final = "weighbridge/importance/1"
 
@@ -134,7 +133,7 @@ def _extreme(
 
 def fit(matrix: Importance, path: str | os.PathLike[str]) -> ModelFit:
     """Names and sizes against the model at `path`, its tensors called and shaped as `wb quantize` would write them."""
-    with open_checkpoint(Path(path)) as model:
+    with open_model(path) as model:
         made = prepare(model, None, QuantizeOptions())
         tensors, architecture = specs(made.tensors), made.facts.architecture
     found = compare(matrix, tensors)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.config import number
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.lora.pairs import Pair
-from weighbridge.models.lora.peft import Adapter, token_ids
+from weighbridge.models.lora.pairs import LoraPair
+from weighbridge.models.lora.peft import LoraAdapter, token_ids
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -27,7 +27,7 @@ def is_adapter(model: Checkpoint) -> bool:
     return model.format == "gguf" and model.metadata.get(TYPE) == "adapter"
 
 
-def tensors(pairs: Mapping[str, Pair], whole: Mapping[str, Node]) -> dict[str, Node]:
+def tensors(pairs: Mapping[str, LoraPair], whole: Mapping[str, Node]) -> dict[str, Node]:
     """The tensors of an adapter's GGUF."""
     from weighbridge.tensors.nodes import transpose
 
@@ -39,7 +39,7 @@ def tensors(pairs: Mapping[str, Pair], whole: Mapping[str, Node]) -> dict[str, N
     return out
 
 
-def read(model: Checkpoint) -> Adapter:
+def read(model: Checkpoint) -> LoraAdapter:
     """The adapter in a GGUF, its pairs under the GGUF's names. FormatError where a half is missing."""
     kind = model.metadata.get(KIND)
     if kind != "lora":
@@ -59,10 +59,10 @@ def read(model: Checkpoint) -> Adapter:
         raise UnsupportedError(f"{model.place.path}: no {ALPHA}, and different ranks, which no single alpha gives")
     base = model.metadata.get("general.base_model.0.repo_url") or model.metadata.get("general.base_model.0.name")
     tokens = token_ids(model.metadata.get(TOKENS), str(model.place.path), TOKENS)
-    return Adapter(pairs, whole, alpha, base if isinstance(base, str) else None, tokens)
+    return LoraAdapter(pairs, whole, alpha, base if isinstance(base, str) else None, tokens)
 
 
-def _pair(name: str, found: Mapping[str, Node]) -> Pair:
+def _pair(name: str, found: Mapping[str, Node]) -> LoraPair:
     from weighbridge.tensors.nodes import transpose
 
     if set(found) != {_A, _B}:
@@ -70,7 +70,7 @@ def _pair(name: str, found: Mapping[str, Node]) -> Pair:
     a, b = found[_A], found[_B]
     if len(a.spec.shape) < 2 or len(a.spec.shape) != len(b.spec.shape):
         raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
-    pair = Pair(transpose(b), a) if name == EMBEDDING else Pair(a, b)
+    pair = LoraPair(transpose(b), a) if name == EMBEDDING else LoraPair(a, b)
     if not pair.rank or pair.a.spec.shape[-2] != pair.rank or pair.a.spec.shape[:-2] != pair.b.spec.shape[:-2]:
         raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
     return pair

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.config import number
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.lora.pairs import Pair
-from weighbridge.models.lora.peft import CONFIG, Adapter
+from weighbridge.models.lora.pairs import LoraPair
+from weighbridge.models.lora.peft import CONFIG, LoraAdapter
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -28,7 +28,7 @@ def is_adapter(model: Checkpoint) -> bool:
     return model.format == "safetensors" and _PARAMETERS in (model.json(CONFIG) or {})
 
 
-def read(model: Checkpoint) -> Adapter:
+def read(model: Checkpoint) -> LoraAdapter:
     """The adapter in the folder. Pairs are read as linear layers'; an embedding's is that turned. UnsupportedError for
     DoRA and for what was trained in full, FormatError for a pair without its other half."""
     config = model.json(CONFIG) or {}
@@ -48,10 +48,10 @@ def read(model: Checkpoint) -> Adapter:
     scale = number(parameters.get("scale") if isinstance(parameters, dict) else None, f"{_PARAMETERS}.scale")
     base = config.get("model")
     alpha = number(scale * ranks.pop(), f"{_PARAMETERS}.scale")
-    return Adapter(pairs, alpha=alpha, base=base if isinstance(base, str) else None)
+    return LoraAdapter(pairs, alpha=alpha, base=base if isinstance(base, str) else None)
 
 
-def _pair(name: str, found: dict[str, Node]) -> Pair:
+def _pair(name: str, found: dict[str, Node]) -> LoraPair:
     from weighbridge.tensors.nodes import transpose
 
     if set(found) != {_A, _B}:
@@ -63,4 +63,4 @@ def _pair(name: str, found: dict[str, Node]) -> Pair:
     known = dims in (2, 3) and dims == len(b.spec.shape)
     if not known or outer.spec.shape[-1] != inner.spec.shape[-2] or not outer.spec.shape[-1]:
         raise FormatError("a and b are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
-    return Pair(a, b) if stack else Pair(transpose(a), transpose(b))
+    return LoraPair(a, b) if stack else LoraPair(transpose(a), transpose(b))

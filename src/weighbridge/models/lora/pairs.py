@@ -28,7 +28,7 @@ _LINEAR: Final = frozenset({"hf", "hf5", "mlx", "canonical"})
 
 
 @dataclass(frozen=True)
-class Pair:
+class LoraPair:
     """A [..., rank, in] and B [..., out, rank]. `lengths` [out, 1]: of a DoRA, whose changed tensor's rows have these
     (Euclidean) lengths."""
 
@@ -45,33 +45,33 @@ class Pair:
         """Of the tensor that it changes."""
         return (*self.b.spec.shape[:-1], self.a.spec.shape[-1])
 
-    def turned(self) -> Pair:
+    def turned(self) -> LoraPair:
         """The change of the transposed tensor."""
         from weighbridge.tensors.nodes import transpose
 
         if self.lengths is not None:
             raise UnsupportedError("a DoRA of a tensor that lies transposed has lengths of columns", hint=_MERGE)
-        return Pair(transpose(self.b), transpose(self.a))
+        return LoraPair(transpose(self.b), transpose(self.a))
 
-    def moved(self, move: Callable[[Node], Node], a: Node | None = None) -> Pair:
+    def moved(self, move: Callable[[Node], Node], a: Node | None = None) -> LoraPair:
         """The change of a tensor whose rows are moved."""
         lengths = None if self.lengths is None else move(self.lengths)
-        return Pair(self.a if a is None else a, move(self.b), lengths)
+        return LoraPair(self.a if a is None else a, move(self.b), lengths)
 
 
-Roles = Mapping[Instance, Pair]
+Roles = Mapping[Instance, LoraPair]
 
 
-def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, Pair], prefix: str | None = None) -> Roles:
+def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, LoraPair], prefix: str | None = None) -> Roles:
     """A dialect's pairs, by the names of the tensors that they change, as changes of logical tensors. MappingError
     unless all fit; UnsupportedError for a tensor that lies so that no pair can."""
     places = family.expansion(dialect, sizes, prefix).places
-    wanted = {name: linear_shape(family, dialect, places[name]) for name in pairs if name in places}
-    wrong = [(name, want, pairs[name].shape) for name, want in wanted.items() if pairs[name].shape != want]
+    converts_adapter = {name: linear_shape(family, dialect, places[name]) for name in pairs if name in places}
+    wrong = [(name, want, pairs[name].shape) for name, want in converts_adapter.items() if pairs[name].shape != want]
     report = MappingReport(unmapped=tuple(n for n in pairs if n not in places), misshapen=tuple(wrong))
     if not report.ok:
         raise MappingError(family.name, dialect, report)
-    roles: dict[Instance, Pair] = {}
+    roles: dict[Instance, LoraPair] = {}
     for name, pair in pairs.items():
         place = places[name]
         _check(name, place, dialect)
@@ -80,10 +80,10 @@ def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, Pair], 
     return roles
 
 
-def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str | None = None) -> dict[str, Pair]:
+def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str | None = None) -> dict[str, LoraPair]:
     """Changes of logical tensors as a dialect's pairs, in the order of its table. FormatError where a part of a stack
     or of a fused tensor is missing, UnsupportedError where its parts have an A each."""
-    out: dict[str, Pair] = {}
+    out: dict[str, LoraPair] = {}
     held: set[Instance] = set()
     for name, place in family.expansion(dialect, sizes, prefix).places.items():
         there = [cell for cell in place.cells if cell.instance in roles]
@@ -129,7 +129,7 @@ def _check(name: str, place: Place, dialect: str) -> None:
         raise UnsupportedError(f"{name} has no form in which a LoRA changes it", hint="merge the adapter: --lora")
 
 
-def _cut(family: Family, sizes: Sizes, place: Place, pair: Pair) -> Sequence[Pair]:
+def _cut(family: Family, sizes: Sizes, place: Place, pair: LoraPair) -> Sequence[LoraPair]:
     """The part of each of a place's cells."""
     from weighbridge.tensors.nodes import slice_rows
 
@@ -139,14 +139,14 @@ def _cut(family: Family, sizes: Sizes, place: Place, pair: Pair) -> Sequence[Pai
     if len(place.shape) == 3:
         count, height = len(place.cells) // len(place.roles), pair.b.spec.shape[-2]
         experts = (
-            Pair(slice_rows(pair.a, n * rank, (rank, width)), slice_rows(pair.b, n * height, (height, rank)))
+            LoraPair(slice_rows(pair.a, n * rank, (rank, width)), slice_rows(pair.b, n * height, (height, rank)))
             for n in range(count)
         )
         return [part for one in experts for part in _under(family, sizes, place, one)]
     return _under(family, sizes, place, pair)
 
 
-def _under(family: Family, sizes: Sizes, place: Place, pair: Pair) -> list[Pair]:
+def _under(family: Family, sizes: Sizes, place: Place, pair: LoraPair) -> list[LoraPair]:
     """The parts of one matrix in which several roles lie one under the other, or dealt out row by row."""
     from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import slice_rows
@@ -164,7 +164,7 @@ def _rows(cut: Callable[..., Node], start: int, height: int, node: Node) -> Node
     return cut(node, start, (height, node.spec.shape[-1]))
 
 
-def _joined(name: str, place: Place, parts: Sequence[Pair]) -> Pair:
+def _joined(name: str, place: Place, parts: Sequence[LoraPair]) -> LoraPair:
     """The parts of a place as one pair: a stack of experts, or roles under one another that share their A."""
     from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import concat, stack
@@ -174,17 +174,17 @@ def _joined(name: str, place: Place, parts: Sequence[Pair]) -> Pair:
     if len(place.shape) == 3 and len(place.roles) == 1:
         if len({part.rank for part in parts}) > 1:
             raise UnsupportedError(f"{name}: the experts' changes have different ranks, and a stack has one")
-        return Pair(stack([p.a for p in parts]), stack([p.b for p in parts]))
+        return LoraPair(stack([p.a for p in parts]), stack([p.b for p in parts]))
     if len(place.shape) == 3 or any(part.a is not parts[0].a for part in parts[1:]):
         raise UnsupportedError(
             f"{name} joins tensors that the adapter changes each with an A of its own",
             hint="merge the adapter into the model: wb convert BASE DST --lora ADAPTER",
         )
     b = concat([part.b for part in parts])
-    return Pair(parts[0].a, InterleaveGroups(place.dealt, place.heights).apply(b) if place.dealt else b)
+    return LoraPair(parts[0].a, InterleaveGroups(place.dealt, place.heights).apply(b) if place.dealt else b)
 
 
-def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: Pair, *, undo: bool) -> Pair:
+def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair, *, undo: bool) -> LoraPair:
     """A pair in a role's own layout (`undo`), or in a dialect's."""
     via = family.rows[role].via.get(dialect)
     if via is None or (via.layout == "transpose" and dialect in _LINEAR):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.config import number
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.lora.pairs import Pair
+from weighbridge.models.lora.pairs import LoraPair
 
 if TYPE_CHECKING:
     from weighbridge.base.spec import Spec
@@ -41,12 +41,12 @@ _MERGE: Final = "merge it with PEFT (merge_and_unload), and convert the model"
 
 
 @dataclass(frozen=True)
-class Adapter:
+class LoraAdapter:
     """An adapter: pairs and whole tensors (norms) by the names of the tensors they are for, in the file's order;
     `alpha`: by which a pair counts alpha/rank times; `tokens`: those after which an aLoRA begins. As PEFT's config says
     it, before it is settled: `alphas` of modules by names or patterns, `root`: alpha/sqrt(rank)."""
 
-    pairs: Mapping[str, Pair]
+    pairs: Mapping[str, LoraPair]
     whole: Mapping[str, Node] = field(default_factory=dict)
     alpha: float = 1.0
     base: str | None = None
@@ -55,7 +55,7 @@ class Adapter:
     root: bool = False
     version: tuple[int, ...] = ()  # PEFT's, where it is said
 
-    def scale(self, pair: Pair) -> float:
+    def scale(self, pair: LoraPair) -> float:
         return self.alpha / pair.rank
 
 
@@ -63,7 +63,7 @@ def is_adapter(model: Checkpoint) -> bool:
     return model.format != "gguf" and (model.place.folder / CONFIG).is_file()
 
 
-def read(model: Checkpoint) -> Adapter:
+def read(model: Checkpoint) -> LoraAdapter:
     """The adapter in a PEFT folder. UnsupportedError for what is no plain LoRA, FormatError for a pair without its
     other half."""
     config = model.json(CONFIG) or {}
@@ -82,7 +82,7 @@ def read(model: Checkpoint) -> Adapter:
         raise FormatError("holds no pair of a LoRA", path=str(model.place.path), expected="MODULE.lora_A.weight")
     tokens = token_ids(config.get("alora_invocation_tokens"), path, "alora_invocation_tokens")
     base = config.get("base_model_name_or_path")
-    return Adapter(
+    return LoraAdapter(
         pairs, whole, number(config.get("lora_alpha", 8), "lora_alpha"), base if isinstance(base, str) else None,
         tokens, _alphas(config, path), bool(config.get("use_rslora")), _version(config),
     )  # fmt: skip
@@ -113,7 +113,7 @@ def _alphas(config: Mapping[str, Any], path: str) -> Mapping[str, float]:
     return {str(key): number(value, f"alpha_pattern.{key}") for key, value in others.items()}
 
 
-def _pairs(model: Checkpoint) -> tuple[dict[str, Pair], dict[str, Node]]:
+def _pairs(model: Checkpoint) -> tuple[dict[str, LoraPair], dict[str, Node]]:
 
     halves: dict[str, dict[str, Node]] = {}
     tables: set[str] = set()
@@ -135,7 +135,7 @@ def _pairs(model: Checkpoint) -> tuple[dict[str, Pair], dict[str, Node]]:
         tables |= {target} if match["table"] else set()
     for name, found in halves.items():
         _check_pair(name, found)
-    pairs = {n: Pair(h["A"], h["B"], _lengths(n, lengths.pop(n, None), h["B"].spec)) for n, h in halves.items()}
+    pairs = {n: LoraPair(h["A"], h["B"], _lengths(n, lengths.pop(n, None), h["B"].spec)) for n, h in halves.items()}
     if lengths:
         raise FormatError("lengths of rows (DoRA) without a pair", field=next(iter(lengths)))
     # A table of embeddings is [vocabulary, hidden], its A over the vocabulary: the change is (B @ A) transposed.
@@ -165,7 +165,9 @@ def _check_pair(name: str, found: Mapping[str, Node]) -> None:
 # ------------------------------------------------------------------------------------------------ and back
 
 
-def write(adapter: Adapter, tables: frozenset[str], *, conv: bool = False) -> tuple[dict[str, Node], dict[str, Any]]:
+def write(
+    adapter: LoraAdapter, tables: frozenset[str], *, conv: bool = False
+) -> tuple[dict[str, Node], dict[str, Any]]:
     """The tensors and the config of a PEFT folder. `tables`: which names are embeddings'. `conv`: whether the model's
     layers are GPT-2's Conv1D."""
     from weighbridge.tensors.nodes import transpose
@@ -181,7 +183,7 @@ def write(adapter: Adapter, tables: frozenset[str], *, conv: bool = False) -> tu
     return tensors, _config(adapter, conv)
 
 
-def _config(adapter: Adapter, conv: bool) -> dict[str, Any]:
+def _config(adapter: LoraAdapter, conv: bool) -> dict[str, Any]:
     """What PEFT needs. Modules by their whole names: it takes a last word to mean all modules that end so."""
     ranks = Counter(pair.rank for pair in adapter.pairs.values())
     rank = ranks.most_common(1)[0][0] if ranks else 1

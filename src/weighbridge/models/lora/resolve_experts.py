@@ -25,8 +25,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.config import number
 from weighbridge.models.arch.expand import Place
 from weighbridge.models.arch.table import Family, Sizes
-from weighbridge.models.lora.pairs import Pair, is_turned, linear_shape
-from weighbridge.models.lora.peft import Adapter
+from weighbridge.models.lora.pairs import LoraPair, is_turned, linear_shape
+from weighbridge.models.lora.peft import LoraAdapter
 
 _STRAIGHT: Final = (0, 19)  # the version of PEFT since which stacks are taken for [experts, out, in]
 _WEIGHT, _WRAPPED = ".weight", ".base_layer"
@@ -34,10 +34,12 @@ _WEIGHT, _WRAPPED = ".weight", ".base_layer"
 _NESTED: Final = re.compile(r"[)\]}*+?][*+?{]|\\[1-9]")
 
 
-def settled(adapter: Adapter, family: Family, dialect: str, sizes: Sizes, prefix: str | None) -> Adapter:
+def resolve_adapter(
+    adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes, prefix: str | None
+) -> LoraAdapter:
     """The adapter with a pair for each tensor, of which each counts alpha/rank times."""
     places = family.expansion(dialect, sizes, prefix).places
-    pairs: dict[str, Pair] = {}
+    pairs: dict[str, LoraPair] = {}
     for name, pair in adapter.pairs.items():
         found = _stack(family, dialect, places, name, pair, adapter.version)
         if found[0] in pairs:
@@ -50,15 +52,15 @@ def settled(adapter: Adapter, family: Family, dialect: str, sizes: Sizes, prefix
 
 
 def _stack(
-    family: Family, dialect: str, places: Mapping[str, Place], name: str, pair: Pair, version: tuple[int, ...]
-) -> tuple[str, Pair]:
+    family: Family, dialect: str, places: Mapping[str, Place], name: str, pair: LoraPair, version: tuple[int, ...]
+) -> tuple[str, LoraPair]:
     """The tensor that a pair is for, and the pair expert by expert where that is a stack."""
     module = name.removesuffix(_WEIGHT)
     while module.endswith(_WRAPPED):
         module = module.removesuffix(_WRAPPED)
     if name in places or f"{module}{_WEIGHT}" in places:
         return f"{module}{_WEIGHT}" if f"{module}{_WEIGHT}" in places else name, pair
-    found: list[tuple[str, Pair]] = []
+    found: list[tuple[str, LoraPair]] = []
     near = [n for n in places if n.rpartition(".")[0] == module and len(places[n].shape) == 3]
     for candidate in near:
         count, outer, inner = linear_shape(family, dialect, places[candidate])
@@ -81,20 +83,20 @@ def _stack(
     return found[0]
 
 
-def _each(pair: Pair, count: int) -> Pair:
+def _each(pair: LoraPair, count: int) -> LoraPair:
     """A [rank * experts, in] and B [out, rank * experts] as [experts, rank, in] and [experts, out, rank]."""
     from weighbridge.tensors.nodes import reshape, strided
 
     rank, (outer, inner) = pair.rank // count, pair.shape
     line = reshape(pair.b, (outer * pair.rank,))
     b = strided(line, 0, (count, outer, rank), (1, pair.rank, count))
-    return Pair(reshape(pair.a, (count, rank, inner)), b)
+    return LoraPair(reshape(pair.a, (count, rank, inner)), b)
 
 
 # ------------------------------------------------------------------------------------------------ how much they count
 
 
-def _counted(adapter: Adapter) -> Adapter:
+def _counted(adapter: LoraAdapter) -> LoraAdapter:
     """The adapter with one alpha, by which each of its pairs counts alpha/rank times: B times a number where a pair
     counts otherwise."""
     alphas = {name: _alpha(adapter, name, pair) for name, pair in adapter.pairs.items()}
@@ -105,7 +107,7 @@ def _counted(adapter: Adapter) -> Adapter:
     return replace(adapter, pairs=pairs, alpha=common, alphas={}, root=False)
 
 
-def _alpha(adapter: Adapter, name: str, pair: Pair) -> float:
+def _alpha(adapter: LoraAdapter, name: str, pair: LoraPair) -> float:
     """The number that divided by a pair's rank is by how much it counts. With rsLoRA that is alpha/sqrt(rank)."""
     module = name.removesuffix(_WEIGHT)
     alpha = next((value for key, value in adapter.alphas.items() if _fits(key, module)), adapter.alpha)
@@ -124,7 +126,7 @@ def _fits(key: str, module: str) -> bool:
         raise FormatError(f"is no pattern: {error}", field=f"alpha_pattern.{key}") from None
 
 
-def _times(pair: Pair, by: float) -> Pair:
+def _times(pair: LoraPair, by: float) -> LoraPair:
     """The change times a number, in F32."""
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import cast, scaled

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.models.tensor_parallel.partition import Cutter, Part, Share, cut
+from weighbridge.models.tensor_parallel.partition import Partition, RolePartitioner, Segment, slice_rank
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Sizes
@@ -29,7 +29,7 @@ _KINDS: Final = {"I64": "<i8", "I32": "<i4"}
 
 
 @dataclass(frozen=True)
-class Shape:
+class MatrixShape:
     """A matrix's [out, in] as numbers."""
 
     whole: tuple[int, int]
@@ -37,17 +37,17 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Turn:
+class GroupIndex:
     """The group of each column, groups in turn."""
 
     columns: int
     group: int
 
 
-How = Share | Shape | Turn | None
+Split = Partition | MatrixShape | GroupIndex | None
 
 
-class Sharing:
+class Splitter:
     """How the tensors of a model, quantized ones too, are shared out."""
 
     def __init__(self, family: Family, dialect: str, sizes: Sizes, stored: Mapping[str, Node],
@@ -58,12 +58,12 @@ class Sharing:
         self.groups = {found.name: found for found in groups.values()}
         self.places = family.expansion(dialect, sizes, family.prefix_of(dialect, dict.fromkeys(names), sizes)).places
 
-    def of(self, name: str, ranks: int) -> dict[str, How]:
+    def of(self, name: str, ranks: int) -> dict[str, Split]:
         """How what a logical tensor is stored in is shared out. UsageError where the ranks don't divide what must be
         divided, UnsupportedError for a role that no rule is known for. A tensor of another part of the model, which the
         family's table doesn't have, is whole on every rank."""
         place, found = self.places.get(name), self.groups.get(name)
-        share = Cutter(self.family, self.dialect, self.sizes, ranks).share(place) if place else None
+        share = RolePartitioner(self.family, self.dialect, self.sizes, ranks).share(place) if place else None
         if found is None:
             _check_blocks(name, self.stored[name].spec, share, ranks)
             return {name: share}
@@ -72,7 +72,7 @@ class Sharing:
         return _group(found, share, {s: self.stored[s] for s in found.stored}, ranks)
 
 
-def _check_blocks(name: str, spec: Spec, share: Share | None, ranks: int) -> None:
+def _check_blocks(name: str, spec: Spec, share: Partition | None, ranks: int) -> None:
     from weighbridge.packings import storage_axes as axes
 
     if share is not None and spec.dtype.kind is Kind.BLOCK and share.axis == len(spec.shape) - 1:
@@ -81,7 +81,7 @@ def _check_blocks(name: str, spec: Spec, share: Share | None, ranks: int) -> Non
         _part_of(name, share, along, ranks)
 
 
-def _group(found: Found, share: Share, stored: Mapping[str, Node], ranks: int) -> dict[str, How]:
+def _group(found: Found, share: Partition, stored: Mapping[str, Node], ranks: int) -> dict[str, Split]:
     from weighbridge.packings import storage_axes as axes
 
     spec = found.node.spec
@@ -90,12 +90,12 @@ def _group(found: Found, share: Share, stored: Mapping[str, Node], ranks: int) -
         return {name: _stack(name, node.spec, spec, share) for name, node in stored.items()}
     lies = axes.lies(found, {name: node.spec for name, node in stored.items()})
     ordered = _is_ordered(found) and side == axes.COLUMNS
-    out: dict[str, How] = {}
+    out: dict[str, Split] = {}
     for name, node in stored.items():
         if name.endswith(axes.SHAPE):
             out[name] = _shape(spec, share, side, ranks)
         elif name.endswith(axes.ORDER) and side == axes.COLUMNS and not ordered and _in_turn(node):
-            out[name] = Turn(spec.shape[-1], _columns_of_scale(lies) or spec.shape[-1])
+            out[name] = GroupIndex(spec.shape[-1], _columns_of_scale(lies) or spec.shape[-1])
         elif ordered and not name.endswith((*axes.ORDER, ".qweight", ".weight_packed", ".weight")):
             out[name] = None
         else:
@@ -120,7 +120,7 @@ def _columns_of_scale(lies: Mapping[str, StorageAxes]) -> int | None:
     return next((along.each for along in scales if along is not None and along.side == 1), None)
 
 
-def _stack(name: str, spec: Spec, whole: Spec, share: Share) -> How:
+def _stack(name: str, spec: Spec, whole: Spec, share: Partition) -> Split:
     """A cut along a leading axis, which every part has that says something of single matrices."""
     if len(spec.shape) > share.axis and spec.shape[share.axis] == whole.shape[share.axis]:
         return share
@@ -129,22 +129,22 @@ def _stack(name: str, spec: Spec, whole: Spec, share: Share) -> How:
     raise UnsupportedError(f"{name} {spec} can't be cut as its tensor {whole} is, on axis {share.axis}")
 
 
-def _shape(spec: Spec, share: Share, side: int, ranks: int) -> Shape:
+def _shape(spec: Spec, share: Partition, side: int, ranks: int) -> MatrixShape:
     outer, inner = spec.shape
     local = sum(share.local(ranks))
-    return Shape((outer, inner), (local, inner) if side == 0 else (outer, local))
+    return MatrixShape((outer, inner), (local, inner) if side == 0 else (outer, local))
 
 
-def _stored(name: str, spec: Spec, lie: StorageAxes, side: int, share: Share, ranks: int) -> How:
+def _stored(name: str, spec: Spec, lie: StorageAxes, side: int, share: Partition, ranks: int) -> Split:
     """A part at its own entries."""
     first = len(spec.shape) - len(lie)
     for at, along in enumerate(lie):
         if along is not None and along.side == side:
-            return Share(first + at, tuple(_part_of(name, share, along, ranks)))
+            return Partition(first + at, tuple(_part_of(name, share, along, ranks)))
     return None
 
 
-def _part_of(name: str, share: Share, along: AxisUse, ranks: int) -> list[Part]:
+def _part_of(name: str, share: Partition, along: AxisUse, ranks: int) -> list[Segment]:
     each, entries = along.each, along.entries
     out = []
     for (size, copies), local in zip(share.parts, share.local(ranks), strict=True):
@@ -153,17 +153,17 @@ def _part_of(name: str, share: Share, along: AxisUse, ranks: int) -> list[Part]:
                 f"{name}: of {size:,} {_NAMES[along.side]} a rank of {ranks} would have {local:,}, but {each:,} share "
                 f"{along.what}, and it can't be cut"
             )
-        out.append(Part(size // each * entries, copies))
+        out.append(Segment(size // each * entries, copies))
     return out
 
 
-def share_of(node: Node, how: How, rank: int, ranks: int) -> Node:
+def rank_part(node: Node, how: Split, rank: int, ranks: int) -> Node:
     """A rank's share of a stored tensor."""
-    if isinstance(how, Shape):
+    if isinstance(how, MatrixShape):
         return _numbers(node, how.rank)
-    if isinstance(how, Turn):
+    if isinstance(how, GroupIndex):
         return _numbers(node, tuple(c // how.group for c in range(how.columns // ranks)))
-    return cut(node, how, rank, ranks)
+    return slice_rank(node, how, rank, ranks)
 
 
 def _numbers(like: Node, values: tuple[int, ...]) -> Node:
@@ -175,8 +175,8 @@ def _numbers(like: Node, values: tuple[int, ...]) -> Node:
     return const(np.array(values, _KINDS[like.spec.dtype.name]), like.spec.dtype)
 
 
-def whole_of(like: Node, how: Shape | Turn) -> Node:
+def gather_numbers(like: Node, how: MatrixShape | GroupIndex) -> Node:
     """The whole tensor of such numbers, in the type of a rank's."""
-    if isinstance(how, Shape):
+    if isinstance(how, MatrixShape):
         return _numbers(like, how.whole)
     return _numbers(like, tuple(c // how.group for c in range(how.columns)))

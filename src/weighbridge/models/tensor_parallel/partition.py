@@ -26,7 +26,7 @@ _LAYOUTS: Final = frozenset(
 )
 
 
-class Part(NamedTuple):
+class Segment(NamedTuple):
     """A run of entries that is shared out by itself: `size` entries, each unit of them on `copies` ranks."""
 
     size: int
@@ -34,11 +34,11 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
+class Partition:
     """How a tensor is shared out: on `axis`, every part in as many runs as there are ranks (over copies)."""
 
     axis: int
-    parts: tuple[Part, ...]
+    parts: tuple[Segment, ...]
 
     def runs(self, rank: int, ranks: int) -> list[tuple[int, int]]:
         """A rank's entries of the axis."""
@@ -55,14 +55,14 @@ class Share:
         return tuple(size * copies // ranks for size, copies in self.parts)
 
 
-def cut(node: Node, share: Share | None, rank: int, ranks: int) -> Node:
+def slice_rank(node: Node, share: Partition | None, rank: int, ranks: int) -> Node:
     """A rank's share of a tensor."""
     from weighbridge.tensors.slicing import take
 
     return node if share is None else take(node, share.axis, share.runs(rank, ranks))
 
 
-def joined(nodes: Sequence[Node], share: Share | None) -> Node:
+def gather(nodes: Sequence[Node], share: Partition | None) -> Node:
     """The tensor whose shares these are, rank by rank."""
     from weighbridge.tensors.nodes import concat
     from weighbridge.tensors.slicing import take
@@ -79,15 +79,17 @@ def joined(nodes: Sequence[Node], share: Share | None) -> Node:
 # ------------------------------------------------------------------------------------------------ by the family's table
 
 
-def shares(family: Family, dialect: str, sizes: Sizes, names: Mapping[str, Any], ranks: int) -> dict[str, Share | None]:
+def partition_tensors(
+    family: Family, dialect: str, sizes: Sizes, names: Mapping[str, Any], ranks: int
+) -> dict[str, Partition | None]:
     """How each of a model's tensors is shared out; None: whole on every rank. UnsupportedError for a role that no rule
     is known for, UsageError where the ranks don't divide what must be divided."""
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, names, sizes)).places
-    cutter = Cutter(family, dialect, sizes, ranks)
+    cutter = RolePartitioner(family, dialect, sizes, ranks)
     return {name: cutter.share(places[name]) for name in names if name in places}
 
 
-class _Run(NamedTuple):
+class _Units(NamedTuple):
     """A part of a role along its axis: entries, units, and whether a unit may be on several ranks."""
 
     size: int
@@ -95,15 +97,15 @@ class _Run(NamedTuple):
     copied: bool = False
 
 
-class _Cut(NamedTuple):
+class _AxisUnits(NamedTuple):
     """The axis of a role's shape in a dialect, and the parts there."""
 
     axis: int
-    runs: list[_Run]
+    runs: list[_Units]
 
 
 @dataclass(frozen=True)
-class Cutter:
+class RolePartitioner:
     """The sizes of a model, and how many ranks there are."""
 
     family: Family
@@ -124,7 +126,7 @@ class Cutter:
         row = rows.get("a_log") or rows["conv"]
         return shape_of(row, self.sizes)[0]
 
-    def share(self, place: Place) -> Share | None:
+    def share(self, place: Place) -> Partition | None:
         rows = [self.family.rows[role] for role in place.roles]
         rules = {rule_of(row) for row in rows}
         if len(rules) > 1 and len({rule and rule.axis for rule in rules}) > 1:
@@ -134,18 +136,18 @@ class Cutter:
             return None
         stacked = place.indices[len(place.named) :]
         if "h" in stacked:  # one tensor a head, in a stack or one under the other
-            axis, runs = 0, [_Run(place.shape[0], self.sizes["H"])]
+            axis, runs = 0, [_Units(place.shape[0], self.sizes["H"])]
         else:
             axis, runs = self._cut(place, rows)
-        return Share(axis, tuple(self._part(place.name, rule.unit, run) for run in runs))
+        return Partition(axis, tuple(self._part(place.name, rule.unit, run) for run in runs))
 
-    def _cut(self, place: Place, rows: Sequence[Row]) -> _Cut:
+    def _cut(self, place: Place, rows: Sequence[Row]) -> _AxisUnits:
         """The axis of the stored tensor that is cut, and its parts."""
         cuts = [self._of_role(row, rule) for row in rows if (rule := rule_of(row))]
         axis, rank = cuts[0].axis, len(rows[0].shaped.get(self.dialect, rows[0].shape))
         runs = [run for cut in cuts for run in cut.runs]
         if place.dealt:
-            runs = [_Run(sum(place.heights), place.dealt)]
+            runs = [_Units(sum(place.heights), place.dealt)]
         turned = rows[0].turned(self.dialect)
         for via, _ in place.plan.layouts:
             turned ^= via.turns
@@ -155,77 +157,79 @@ class Cutter:
             runs = laid or runs
         if turned:
             axis = 2 * rank - 3 - axis  # the last two change places
-        return _Cut(len(place.shape) - rank + axis, runs)
+        return _AxisUnits(len(place.shape) - rank + axis, runs)
 
-    def _of_role(self, row: Row, rule: Rule) -> _Cut:
+    def _of_role(self, row: Row, rule: Rule) -> _AxisUnits:
         dims = row.shaped.get(self.dialect, row.shape)
         if dims == ("G", "W"):  # a norm of all groups: of one group cut inside it, or group by group
             groups = self.sizes["G"]
             inside = groups == 1
-            return _Cut(int(inside), [_Run(self.sizes["W"], self.state_heads) if inside else _Run(groups, groups)])
+            return _AxisUnits(
+                int(inside), [_Units(self.sizes["W"], self.state_heads) if inside else _Units(groups, groups)]
+            )
         whole = shape_of(row, self.sizes, self.dialect)[rule.axis]
         via = row.via.get(self.dialect)
         if via is not None and via.layout not in _LAYOUTS:
             raise UnsupportedError(f"{row.name!r} lies so ({via}) that it can't be shared out")
         if via is not None and (found := self._laid(via, whole)):
-            return _Cut(rule.axis, found)
-        return _Cut(rule.axis, self._runs(row, rule, dims[rule.axis], whole))
+            return _AxisUnits(rule.axis, found)
+        return _AxisUnits(rule.axis, self._runs(row, rule, dims[rule.axis], whole))
 
-    def _laid(self, via: Via, whole: int) -> list[_Run]:
+    def _laid(self, via: Via, whole: int) -> list[_Units]:
         """The runs of a layout that takes heads apart; [] of others."""
         if via.layout == "parted":
             heads, groups = (self.sizes[s] for s in via.symbols)
             width = whole // (heads + 2 * groups)
-            return [_Run(heads * width, heads), *[_Run(groups * width, groups, copied=True)] * 2]
+            return [_Units(heads * width, heads), *[_Units(groups * width, groups, copied=True)] * 2]
         if via.layout.startswith("tiled"):  # one of each group, then the next of each
             groups, heads = (self.sizes[s] for s in via.symbols)
             turns = heads // groups
-            return [_Run(whole // turns, groups)] * turns
+            return [_Units(whole // turns, groups)] * turns
         return []
 
-    def _runs(self, row: Row, rule: Rule, dim: str, whole: int) -> list[_Run]:
+    def _runs(self, row: Row, rule: Rule, dim: str, whole: int) -> list[_Units]:
         """The parts of a role along its axis."""
         if rule.unit is Unit.HEAD:
-            return [_Run(whole, self.heads)]
+            return [_Units(whole, self.heads)]
         if rule.unit is Unit.KV_HEAD:
             wide = self.sizes.get("GK") if "GK" in dim else None  # Gemma 4's layers that see all tokens
             key_heads = wide or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
-            return [_Run(whole, key_heads, copied=True)]
+            return [_Units(whole, key_heads, copied=True)]
         if rule.unit is Unit.KEY_HEAD:
-            return [_Run(whole, self.sizes["G"])]
+            return [_Units(whole, self.sizes["G"])]
         if rule.unit is Unit.STATE:
             return self._state_terms(dim)
         if rule.unit is not Unit.FUSED:
-            return [_Run(whole, whole)]
+            return [_Units(whole, whole)]
         if (via := row.via.get("gguf")) is not None and via.layout == "parted":  # each group has its own three
-            return [_Run(whole, self.sizes[via.symbols[1]])]
+            return [_Units(whole, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 
-    def _fused_terms(self, dim: str) -> list[_Run]:
+    def _fused_terms(self, dim: str) -> list[_Units]:
         """Queries, keys and values one under the other: `3*N`, `N+2*D`."""
-        out: list[_Run] = []
+        out: list[_Units] = []
         for count, symbols in _terms(dim):
             size = math.prod(self.sizes[s] for s in symbols)
             units = self.heads if not out or size == out[0].size else 1 if symbols == ["D"] else self.sizes["KV"]
-            out += [_Run(size, units, copied=bool(out))] * count
+            out += [_Units(size, units, copied=bool(out))] * count
         return out
 
-    def _state_terms(self, dim: str) -> list[_Run]:
+    def _state_terms(self, dim: str) -> list[_Units]:
         """What goes into a state space, one under the other: by heads, and what a group of heads shares by groups."""
-        out: list[_Run] = []
+        out: list[_Units] = []
         for count, symbols in _terms(dim):
             size = math.prod(self.sizes[s] for s in symbols)
             shared = "G" in symbols
-            out += [_Run(size, self.sizes["G"] if shared else self.state_heads, shared)] * count
+            out += [_Units(size, self.sizes["G"] if shared else self.state_heads, shared)] * count
         return out
 
-    def _part(self, name: str, unit: Unit, run: _Run) -> Part:
+    def _part(self, name: str, unit: Unit, run: _Units) -> Segment:
         size, units, copied = run
         ranks = self.ranks
         if units and units % ranks == 0 and size % units == 0:
-            return Part(size)
+            return Segment(size)
         if copied and units and ranks % units == 0 and size % units == 0:
-            return Part(size, ranks // units)
+            return Segment(size, ranks // units)
         raise UsageError(
             f"{name}: {ranks} ranks can't share {units:,} evenly ({unit})",
             hint=f"a number of ranks that divides {units:,}, and what else is cut",

@@ -25,11 +25,11 @@ import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SHARDS
-from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
-from weighbridge.models.tensor_parallel.packed_shards import How, Shape, Turn, whole_of
-from weighbridge.models.tensor_parallel.partition import Part, Share, joined
+from weighbridge.models.tensor_parallel.packed_shards import GroupIndex, MatrixShape, Split, gather_numbers
+from weighbridge.models.tensor_parallel.partition import Partition, Segment, gather
 from weighbridge.models.transform.base import with_nodes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _AXES: Final = 8
 
 
 @dataclass(frozen=True)
-class Set:
+class RankSet:
     """A tensor-parallel set as its files' names tell it: `files` of the ranks that are there (a file, or a set's index
     or first shard)."""
 
@@ -67,16 +67,16 @@ def stem_of(rank: int, ranks: int, stem: str = "model") -> str:
     return f"{stem}-rank-{rank}-of-{ranks}"
 
 
-def metadata(rank: int, ranks: int, shares: Mapping[str, How]) -> dict[str, str]:
+def metadata(rank: int, ranks: int, shares: Mapping[str, Split]) -> dict[str, str]:
     """What a rank's file says of the set."""
     said = {name: _said(how) for name, how in shares.items()}
     return {RANK: str(rank), SIZE: str(ranks), SPLIT: json.dumps(said, separators=(",", ":"))}
 
 
-def _said(how: How) -> dict[str, Any] | None:
-    if isinstance(how, Shape):
+def _said(how: Split) -> dict[str, Any] | None:
+    if isinstance(how, MatrixShape):
         return {"shape": list(how.whole)}
-    if isinstance(how, Turn):
+    if isinstance(how, GroupIndex):
         return {"turn": [how.columns, how.group]}
     return None if how is None else {"axis": how.axis, "parts": [list(p) for p in how.parts]}
 
@@ -87,7 +87,7 @@ def rank_of(name: str) -> tuple[int, int] | None:
     return (int(match["rank"]), int(match["size"])) if match else None
 
 
-def sets(folder: Path, names: Iterable[str]) -> list[Set]:
+def rank_sets(folder: Path, names: Iterable[str]) -> list[RankSet]:
     """The sets that files of a folder are."""
     found = [match for match in map(_NAME.fullmatch, sorted(names)) if match]
     found.sort(key=lambda m: (m["index"] is None, m["shard"] or ""))  # an index before its files
@@ -95,13 +95,13 @@ def sets(folder: Path, names: Iterable[str]) -> list[Set]:
     for match in found:
         if (rank := int(match["rank"])) < (size := int(match["size"])):
             out.setdefault((match["stem"], size, match["suffix"]), {}).setdefault(rank, folder / match.string)
-    return [Set(folder, *key, files) for key, files in sorted(out.items())]
+    return [RankSet(folder, *key, files) for key, files in sorted(out.items())]
 
 
-def named(folder: Path, names: Iterable[str]) -> Set | None:
+def find_set(folder: Path, names: Iterable[str]) -> RankSet | None:
     """The set that these files of a folder are; None where there is none of ranks. FormatError where there are several
     sets, or one of more ranks than there can be."""
-    found = sets(folder, names)
+    found = rank_sets(folder, names)
     if len(found) > 1:
         told, hint = ", ".join(f"{s.stem} of {s.size}" for s in found[:4]), "name a file of one of them"
         raise FormatError("holds several sets of ranks", path=str(folder), found=told, hint=hint)
@@ -110,23 +110,23 @@ def named(folder: Path, names: Iterable[str]) -> Set | None:
     return found[0] if found else None
 
 
-def sets_of(path: Path) -> Set | None:
-    """The set that `path` is a folder or a file of. FormatError as of `named`."""
+def rank_set_of(path: Path) -> RankSet | None:
+    """The set that `path` is a folder or a file of. FormatError as of `find_set`."""
     if path.is_dir():
-        return named(path, [p.name for p in path.iterdir()])
+        return find_set(path, [p.name for p in path.iterdir()])
     match = _NAME.fullmatch(path.name)
     if match is None or not path.exists():
         return None
     start = f"{match['stem']}-rank-"
     beside = [p.name for p in path.parent.iterdir() if p.name.startswith(start)]
     alike = [n for n in beside if (m := _NAME.fullmatch(n)) and m.group("stem", "size") == match.group("stem", "size")]
-    return named(path.parent, [n for n in alike if match["suffix"] in n])
+    return find_set(path.parent, [n for n in alike if match["suffix"] in n])
 
 
-def find(path: Path) -> list[Path]:
+def find_ranks(path: Path) -> list[Path]:
     """The files of the set that `path` is a folder or a file of, rank by rank; [] where it is none. FormatError where
     one is missing."""
-    found = sets_of(path)
+    found = rank_set_of(path)
     if found is None:
         return []
     if found.missing:
@@ -139,22 +139,22 @@ def find(path: Path) -> list[Path]:
     return [found.files[rank] for rank in range(found.size)]
 
 
-def whole(path: Path, files: Sequence[Path]) -> Checkpoint:
+def gather_ranks(path: Path, files: Sequence[Path], options: SourceOptions = SourceOptions()) -> Checkpoint:
     """The model of a set of ranks, put together. FormatError where they don't belong together."""
     opened: list[Checkpoint] = []
     try:
         for file in files:
-            opened.append(open_checkpoint(file))  # those opened are closed where one can't be
-        return _whole(path, opened)
+            opened.append(open_checkpoint(file, options))  # those opened are closed where one can't be
+        return _gather(path, opened)
     except BaseException:
         for model in opened:
             model.close()
         raise
 
 
-def _whole(path: Path, ranks: Sequence[Checkpoint]) -> Checkpoint:
+def _gather(path: Path, ranks: Sequence[Checkpoint]) -> Checkpoint:
     first = ranks[0]
-    shares = shares_of(first.metadata, _path(first))
+    shares = parse_splits(first.metadata, _path(first))
     for number, model in enumerate(ranks):
         _check(model, first, number, len(ranks), set(shares))
     nodes = {name: _joined(name, ranks, shares[name]) for name in shares}
@@ -174,36 +174,36 @@ def _without(model: Checkpoint) -> Any:
     return Metadata({k: kv for k, kv in kvs(model.metadata).items() if k not in (RANK, SIZE, SPLIT)})
 
 
-def misfit(how: How, spec: Spec, first: Spec, ranks: int) -> str | None:
+def mismatch(how: Split, spec: Spec, first: Spec, ranks: int) -> str | None:
     """What a rank's tensor should be, where it isn't the share that the set speaks of; `first`: the first rank's."""
-    if isinstance(how, Share):
+    if isinstance(how, Partition):
         want = sum(how.local(ranks))
         if how.axis >= len(spec.shape) or spec.shape[how.axis] != want:
             return f"{want} entries on axis {how.axis}"
     elif how is not None:
-        want = 2 if isinstance(how, Shape) else how.columns // ranks
+        want = 2 if isinstance(how, MatrixShape) else how.columns // ranks
         if spec.shape != (want,) or spec.dtype.name not in ("I32", "I64"):
             return f"{want} whole numbers"
     return None if spec == first else str(first)
 
 
-def whole_shape(how: How, spec: Spec) -> tuple[int, ...]:
+def whole_shape(how: Split, spec: Spec) -> tuple[int, ...]:
     """The shape of the whole tensor whose share has this one."""
-    if isinstance(how, Turn):
+    if isinstance(how, GroupIndex):
         return (how.columns,)
-    if not isinstance(how, Share) or how.axis >= len(spec.shape):
+    if not isinstance(how, Partition) or how.axis >= len(spec.shape):
         return spec.shape
     return (*spec.shape[: how.axis], sum(part.size for part in how.parts), *spec.shape[how.axis + 1 :])
 
 
-def _joined(name: str, ranks: Sequence[Checkpoint], how: How) -> Node:
+def _joined(name: str, ranks: Sequence[Checkpoint], how: Split) -> Node:
     """A tensor out of all ranks' shares of it."""
     parts = [model.stored[name] for model in ranks]
     for model, part in zip(ranks, parts, strict=True):
-        if (expected := misfit(how, part.spec, parts[0].spec, len(ranks))) is not None:
+        if (expected := mismatch(how, part.spec, parts[0].spec, len(ranks))) is not None:
             words = "isn't the share that the set speaks of"
             raise FormatError(words, path=_path(model), field=name, expected=expected, found=str(part.spec))
-    return whole_of(parts[0], how) if isinstance(how, Shape | Turn) else joined(parts, how)
+    return gather_numbers(parts[0], how) if isinstance(how, MatrixShape | GroupIndex) else gather(parts, how)
 
 
 def _path(model: Checkpoint) -> str:
@@ -220,7 +220,7 @@ def _check(model: Checkpoint, first: Checkpoint, rank: int, ranks: int, names: s
         raise FormatError("isn't of one set with the first rank", path=_path(model), field=SPLIT)
 
 
-def shares_of(metadata: Mapping[str, Any], path: str) -> dict[str, How]:
+def parse_splits(metadata: Mapping[str, Any], path: str) -> dict[str, Split]:
     """What a rank's metadata says of the split, checked."""
     path = f"{path} ({SPLIT})"
     said: dict[str, Any] = decode(str(metadata.get(SPLIT, "")).encode(), path, dict[str, Any])
@@ -229,7 +229,7 @@ def shares_of(metadata: Mapping[str, Any], path: str) -> dict[str, How]:
     return {name: None if one is None else _how(one, ranks, path, name) for name, one in said.items()}
 
 
-def _how(one: Any, ranks: int, path: str, name: str) -> How:
+def _how(one: Any, ranks: int, path: str, name: str) -> Split:
     if not isinstance(one, dict):
         raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
     pair = one.get("shape") or one.get("turn")
@@ -238,26 +238,26 @@ def _how(one: Any, ranks: int, path: str, name: str) -> How:
         if not good or len(one) != 1 or not ranks or ("turn" in one and pair[0] % ranks):
             raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
         numbers = pair[0], pair[1]
-        return Shape(numbers, numbers) if "shape" in one else Turn(*numbers)
+        return MatrixShape(numbers, numbers) if "shape" in one else GroupIndex(*numbers)
     axis, parts = one.get("axis"), one.get("parts")
     if type(axis) is not int or not 0 <= axis < _AXES or not isinstance(parts, list) or not parts:
         raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
-    return Share(axis, tuple(_part(part, ranks, path, name) for part in parts))
+    return Partition(axis, tuple(_part(part, ranks, path, name) for part in parts))
 
 
-def _part(part: Any, ranks: int, path: str, name: str) -> Part:
+def _part(part: Any, ranks: int, path: str, name: str) -> Segment:
     """Entries that the ranks share evenly, every one on as many of them."""
     good = isinstance(part, list) and len(part) == 2 and all(type(n) is int and n > 0 for n in part)
     if not good or not ranks or ranks % part[1] or part[0] * part[1] % ranks:
         raise FormatError("says no share", path=path, field=name, found=repr(part)[:80])
-    return Part(*part)
+    return Segment(*part)
 
 
 # ------------------------------------------------------------------------------------------------ what a set is
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankStatus:
     """Which ranks of a tensor-parallel set a file (`rank`) or a folder is, and the files of those that are missing."""
 
     size: int
@@ -265,20 +265,20 @@ class Ranks:
     missing: tuple[str, ...] = ()
 
 
-def opened(path: Path, **options: Any) -> tuple[Checkpoint, Ranks | None]:
+def open_ranks(path: Path, options: SourceOptions = SourceOptions()) -> tuple[Checkpoint, RankStatus | None]:
     """What lies at `path` by its headers alone: of a folder of ranks the whole model's tensors, whether or not all of
     them are there (offsets are those in the first). Nothing of it can be read but headers and metadata."""
-    found = sets_of(path)
+    found = rank_set_of(path)
     if found is None:
-        return open_checkpoint(path, **options), None
+        return open_checkpoint(path, options), None
     if not path.is_dir():
         rank = rank_of(path.name)
-        return open_checkpoint(path, **options), Ranks(found.size, rank and rank[0], found.missing)
+        return open_checkpoint(path, options), RankStatus(found.size, rank and rank[0], found.missing)
     models: list[Checkpoint] = []
     try:
         for _, file in sorted(found.files.items()):
-            models.append(open_checkpoint(file, **options))
-        return _seen(path, models), Ranks(found.size, None, found.missing)
+            models.append(open_checkpoint(file, options))
+        return _seen(path, models), RankStatus(found.size, None, found.missing)
     except BaseException:
         for model in models:
             model.close()
@@ -287,7 +287,7 @@ def opened(path: Path, **options: Any) -> tuple[Checkpoint, Ranks | None]:
 
 def _seen(path: Path, models: Sequence[Checkpoint]) -> Checkpoint:
     first = models[0]
-    shares = shares_of(first.metadata, _path(first))
+    shares = parse_splits(first.metadata, _path(first))
     entries = []
     for e in first.index:
         spec = e.spec.with_shape(*whole_shape(shares.get(e.name), e.spec))

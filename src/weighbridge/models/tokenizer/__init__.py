@@ -1,15 +1,14 @@
 """Tokenizers and chat templates, both ways: a Hugging Face folder's files <-> `Vocab` <-> a GGUF's keys.
 
-Reading order: vocab (what is carried), files, sentencepiece, merges, ranks (the formats), pretokenizer with its table,
-added and special (the reference's rules), spm, unigram, slow, tiktoken, tekken (kinds and their files), hf_read,
-gguf_form, hf_write.
+`vocab` is the neutral form; `gguf` reads and writes a GGUF's keys; `hf` does the same for a folder's files; `formats`
+parses the files that are formats of their own; `pretokenizer` maps llama.cpp's pre-tokenizer names to definitions.
 """
 
 from __future__ import annotations
 
-from weighbridge.models.tokenizer.gguf_form import from_gguf, to_gguf
-from weighbridge.models.tokenizer.hf_read import from_hf
-from weighbridge.models.tokenizer.hf_write import losses, to_hf
-from weighbridge.models.tokenizer.vocab import Kind, Template, TokenType, Vocab
+from weighbridge.models.tokenizer.gguf import from_gguf, to_gguf
+from weighbridge.models.tokenizer.hf.read import from_hf
+from weighbridge.models.tokenizer.hf.write import losses, to_hf
+from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind
 
-__all__ = ["Kind", "Template", "TokenType", "Vocab", "from_gguf", "from_hf", "losses", "to_gguf", "to_hf"]
+__all__ = ["ChatTemplate", "TokenType", "Vocab", "VocabKind", "from_gguf", "from_hf", "losses", "to_gguf", "to_hf"]

@@ -24,8 +24,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
-from weighbridge.models.tokenizer.files import Json
-from weighbridge.models.tokenizer.vocab import SPACE
+from weighbridge.models.tokenizer.vocab import SPACE, Json
 
 Steps = tuple[str, ...]
 # What raw classes cut at; the normalizer has made U+2581 of the spaces before.
@@ -39,7 +38,7 @@ SUFFIXES: Final = ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", 
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
+class PretokenizerClass:
     """A row of the table: names of one llama.cpp class with the same switches. `raw`: merges are of characters and not
     of the byte alphabet, and spaces are U+2581; `metaspace`: one stands before each text."""
 
@@ -54,7 +53,7 @@ class Class:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NameChoice:
     """A row of `choose`: write `name` if all the rest holds."""
 
     name: str
@@ -65,9 +64,9 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Table:
-    classes: tuple[Class, ...]
-    choices: tuple[Choice, ...]
+class PretokenizerTable:
+    classes: tuple[PretokenizerClass, ...]
+    choices: tuple[NameChoice, ...]
     nfc: frozenset[str]
 
     @property
@@ -76,26 +75,26 @@ class Table:
 
 
 @cache
-def table() -> Table:
+def table() -> PretokenizerTable:
     """The table, read from the package."""
     raw = tomllib.loads((files(__package__) / "pretokenizers.toml").read_text("utf-8"))
     patterns: Json = raw["pattern"]
-    return Table(
+    return PretokenizerTable(
         tuple(row(r, patterns) for r in raw["class"]),
         tuple(choice(c) for c in raw["choose"]),
         frozenset(raw["nfc"]),
     )
 
 
-def choice(raw: Json) -> Choice:
+def choice(raw: Json) -> NameChoice:
     fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-    return Choice(**fields)
+    return NameChoice(**fields)
 
 
-def row(raw: Json, patterns: Json) -> Class:
+def row(raw: Json, patterns: Json) -> PretokenizerClass:
     steps = tuple(BYTES if s == BYTES else patterns[s] for s in raw.get("steps", ()))
     flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos", "raw", "metaspace")}
-    return Class(raw["class"], tuple(raw["names"]), steps, tuple(map(key, steps)), **flags)
+    return PretokenizerClass(raw["class"], tuple(raw["names"]), steps, tuple(map(key, steps)), **flags)
 
 
 def key(step: Any) -> str:
@@ -175,7 +174,7 @@ def recognise(
 
 
 def holds(
-    choice: Choice, tokens: Collection[str], ignore_merges: bool, normalizer: str | None, processor: str | None
+    choice: NameChoice, tokens: Collection[str], ignore_merges: bool, normalizer: str | None, processor: str | None
 ) -> bool:
     return (
         all(t in tokens for t in choice.tokens)
@@ -192,7 +191,7 @@ def nearest(steps: Steps) -> str:
     return max(rows, key=lambda c: difflib.SequenceMatcher(None, text, " > ".join(c.canonical), False).ratio()).names[0]
 
 
-def known(name: str) -> Class:
+def known(name: str) -> PretokenizerClass:
     """The row of a name; llama.cpp refuses to load a file with a name that it doesn't know."""
     row = next((c for c in table().classes if name in c.names), None)
     if row is None:

@@ -11,17 +11,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import VOCABULARY
 
+Json = dict[str, Any]
 NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # of added tokens, of padding (conversion/base.py)
 BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 SPACE: Final = "\u2581"  # how SentencePiece writes a space inside a piece ("lower one eighth block")
 
 
-class Kind(StrEnum):
+class VocabKind(StrEnum):
     """The algorithm; its value is `tokenizer.ggml.model`."""
 
     WORDPIECE = "bert"
@@ -43,7 +44,7 @@ class TokenType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class ChatTemplate:
     """A chat template. The one named "default" is the one that programs use unless told otherwise."""
 
     name: str
@@ -60,7 +61,7 @@ class Vocab:
     False: llama.cpp has a default for each kind. `losses` are the things that reading could not carry over.
     """
 
-    kind: Kind
+    kind: VocabKind
     tokens: Sequence[str]
     types: Sequence[int] = ()
     scores: Sequence[float] = ()
@@ -75,7 +76,7 @@ class Vocab:
     strip_accents: bool | None = None
     token_type_count: int | None = None
     suppress: Sequence[int] = ()
-    templates: tuple[Template, ...] = ()
+    templates: tuple[ChatTemplate, ...] = ()
     max_length: int | None = None
     losses: tuple[str, ...] = ()
 

@@ -23,7 +23,7 @@ _SIZE_LABEL: Final = "general.size_label"
 
 
 @dataclass(frozen=True)
-class Renamed:
+class RenamedTensor:
     """A tensor under its new name; `old` are several where it joins them."""
 
     old: tuple[str, ...]
@@ -31,7 +31,7 @@ class Renamed:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ResizedTensor:
     """A tensor that is smaller than before."""
 
     tensor: str
@@ -40,7 +40,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Change:
+class KeyChange:
     """A key of config.json or of a GGUF, and what it says; None: it isn't there."""
 
     key: str
@@ -53,10 +53,10 @@ class Transformed:
     """A model after an operation, and what was done."""
 
     model: Checkpoint
-    renamed: tuple[Renamed, ...] = ()
+    renamed: tuple[RenamedTensor, ...] = ()
     dropped: tuple[str, ...] = ()
-    cut: tuple[Cut, ...] = ()
-    changed: tuple[Change, ...] = ()
+    cut: tuple[ResizedTensor, ...] = ()
+    changed: tuple[KeyChange, ...] = ()
     notes: tuple[str, ...] = ()
 
     def then(self, after: Transformed) -> Transformed:
@@ -71,9 +71,9 @@ class Transformed:
         )
 
 
-def _together(changes: Iterable[Change]) -> tuple[Change, ...]:
+def _together(changes: Iterable[KeyChange]) -> tuple[KeyChange, ...]:
     """One change a key: from what it was at first to what it is at last."""
-    out: dict[str, Change] = {}
+    out: dict[str, KeyChange] = {}
     for change in changes:
         first = out.get(change.key, change)
         out[change.key] = replace(first, after=change.after)
@@ -120,7 +120,7 @@ def with_shapes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
     return replace(model, index=replace(model.index, entries=entries), nodes=nodes)
 
 
-def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[Change]) -> Checkpoint:
+def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[KeyChange]) -> Checkpoint:
     """The model with another config.json; as it was, where there is no change."""
     if not tuple(changes):
         return model
@@ -128,14 +128,14 @@ def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[
     return replace(model, texts={**model.texts, "config.json": data})
 
 
-def with_keys(model: Checkpoint, keys: Mapping[str, KV]) -> tuple[Checkpoint, tuple[Change, ...]]:
+def with_keys(model: Checkpoint, keys: Mapping[str, KV]) -> tuple[Checkpoint, tuple[KeyChange, ...]]:
     """The GGUF with these keys, and with a label that tells its size as it is now; what that changes."""
     before = kvs(model.metadata)
     after = {**before, **keys}
     if _SIZE_LABEL in before:
         after[_SIZE_LABEL] = KV("str", size_label(count_parameters({e.name: e.shape for e in model.index})))
     changes = tuple(
-        Change(key, _plain(before[key].value) if key in before else None, _plain(kv.value))
+        KeyChange(key, _plain(before[key].value) if key in before else None, _plain(kv.value))
         for key, kv in after.items()
         if key not in before or (before[key] is not kv and _plain(before[key].value) != _plain(kv.value))
     )

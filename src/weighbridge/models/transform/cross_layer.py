@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from weighbridge.base.errors import UnsupportedError, WeighbridgeError
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.transform.base import Cut, with_shapes
+from weighbridge.models.transform.base import ResizedTensor, with_shapes
 
 
-def narrowed(model: Checkpoint, kept: Sequence[int], count: int) -> tuple[Checkpoint, tuple[Cut, ...]]:
+def slice_across_layers(
+    model: Checkpoint, kept: Sequence[int], count: int
+) -> tuple[Checkpoint, tuple[ResizedTensor, ...]]:
     """The model with these layers' parts of such tensors, and what was cut. UnsupportedError where one is quantized so
     that it can't be cut there."""
     from weighbridge.tensors.slicing import take
@@ -26,7 +28,7 @@ def narrowed(model: Checkpoint, kept: Sequence[int], count: int) -> tuple[Checkp
         node = nodes[name]
         each = node.spec.shape[axis] // count
         nodes[name] = take(node, axis, [(n * each, (n + 1) * each) for n in kept])
-        told.append(Cut(name, node.spec.shape, nodes[name].spec.shape))
+        told.append(ResizedTensor(name, node.spec.shape, nodes[name].spec.shape))
     return (with_shapes(model, nodes), tuple(told)) if told else (model, ())
 
 

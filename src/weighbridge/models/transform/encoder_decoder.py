@@ -13,7 +13,7 @@ from typing import Any, Final
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.transform.layer_stack import Stack, stacks
+from weighbridge.models.transform.layer_stack import LayerStack, stacks
 
 _SIDE: Final = re.compile(r"\b([a-z]+):", re.ASCII)
 #: What names of tensors call a side: in config.json's models, and in a GGUF.
@@ -29,7 +29,7 @@ _BOTH: Final = "num_layers"  # ... says both, where there is no other key
 _GGUF_COUNTS: Final[Mapping[str, str]] = MappingProxyType({"encoder": "block_count", "decoder": "decoder_block_count"})
 
 
-def asked(wanted: str) -> dict[str, str]:
+def parse_selection(wanted: str) -> dict[str, str]:
     """`0-3` -> {"": "0-3"}; `encoder:0-3,decoder:0,2` -> {"encoder": "0-3", "decoder": "0,2"}. UsageError for a
     mixture, or a side that is no side."""
     first, *rest = _SIDE.split(wanted)
@@ -45,16 +45,16 @@ def asked(wanted: str) -> dict[str, str]:
     return said
 
 
-def sides(names: Iterable[str]) -> dict[str, Stack]:
+def sides(names: Iterable[str]) -> dict[str, LayerStack]:
     """The encoder's and the decoder's stack of names; {} where there aren't two."""
-    found: dict[str, Stack] = {}
+    found: dict[str, LayerStack] = {}
     for stack in stacks(names):
         parts = set(stack.prefix.split("."))
         found |= {side: stack for side, words in SIDES.items() if words & parts}
     return found if len(found) == len(SIDES) else {}
 
 
-def of_side(names: Iterable[str], side: str) -> Stack:
+def stack_of_side(names: Iterable[str], side: str) -> LayerStack:
     """One side's stack. UsageError where the model has no two sides."""
     found = sides(names)
     if not found:

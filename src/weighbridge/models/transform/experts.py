@@ -16,16 +16,16 @@ from weighbridge.models.arch.config import integer
 from weighbridge.models.arch.expand import Place
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import (
-    Change,
-    Cut,
-    Renamed,
+    KeyChange,
+    RenamedTensor,
+    ResizedTensor,
     Transformed,
     with_config,
     with_entries,
     with_keys,
     with_shapes,
 )
-from weighbridge.models.transform.layer_stack import selection
+from weighbridge.models.transform.layer_stack import parse_numbers
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -36,7 +36,7 @@ _USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top
 _GROUPS: Final = ("n_group", "expert_group_count")
 
 
-class Part(NamedTuple):
+class ExpertAxis(NamedTuple):
     """How a tensor holds experts: under the number in its name, or along an axis."""
 
     place: Place
@@ -53,7 +53,7 @@ class _Experts:
 
 
 def slice_experts(model: Checkpoint, wanted: str) -> Transformed:
-    """The model with these experts in every layer (`0-3`; see `selection`). UnsupportedError where it has none, or
+    """The model with these experts in every layer (`0-3`; see `parse_numbers`). UnsupportedError where it has none, or
     where the parts of a quantized stack don't lie expert by expert."""
     experts = _experts(model, wanted)
     config = _config(model, experts)
@@ -64,7 +64,7 @@ def slice_experts(model: Checkpoint, wanted: str) -> Transformed:
         keys = {f"{front}{key}": KV(said[f"{front}{key}"].type, value) for key, value in config.items()}
         keyed, changes = with_keys(done.model, keys)
         return replace(done, model=keyed, changed=changes)
-    changes = tuple(Change(k, model.config.get(k), v) for k, v in config.items() if model.config.get(k) != v)
+    changes = tuple(KeyChange(k, model.config.get(k), v) for k, v in config.items() if model.config.get(k) != v)
     return replace(done, model=with_config(done.model, {**model.config, **config}, changes), changed=changes)
 
 
@@ -73,7 +73,7 @@ def _experts(model: Checkpoint, wanted: str) -> _Experts:
     count = model.sizes.get(symbol) if symbol else None
     if symbol is None or count is None:
         raise UnsupportedError(f"the model has no experts: it is a {model.family.name} without them")
-    kept = selection(wanted, count, "expert")
+    kept = parse_numbers(wanted, count, "expert")
     if len(set(kept)) < len(kept):
         raise UsageError("an expert can't be taken twice: the router would choose it twice")
     return _Experts(symbol, count, kept)
@@ -138,12 +138,14 @@ def _cut(model: Checkpoint, experts: _Experts) -> Transformed:
         else:
             gone.append(entry.name)
     done = with_entries(model, entries)
-    renamed = tuple(Renamed((e.name,), name) for e, name in entries if e.name != name)
-    nodes, told = _narrowed(done, cuts, experts)
+    renamed = tuple(RenamedTensor((e.name,), name) for e, name in entries if e.name != name)
+    nodes, told = _take_experts(done, cuts, experts)
     return Transformed(done if not told else with_shapes(done, nodes), renamed, tuple(gone), told)
 
 
-def _narrowed(model: Checkpoint, cuts: Mapping[str, int], experts: _Experts) -> tuple[dict[str, Node], tuple[Cut, ...]]:
+def _take_experts(
+    model: Checkpoint, cuts: Mapping[str, int], experts: _Experts
+) -> tuple[dict[str, Node], tuple[ResizedTensor, ...]]:
     from weighbridge.tensors.slicing import take
 
     nodes = dict(model.stored)
@@ -157,11 +159,11 @@ def _narrowed(model: Checkpoint, cuts: Mapping[str, int], experts: _Experts) -> 
             )
         unit = node.spec.shape[axis] // experts.count
         nodes[name] = take(node, axis, [(n * unit, (n + 1) * unit) for n in experts.kept])
-        told.append(Cut(name, node.spec.shape, nodes[name].spec.shape))
+        told.append(ResizedTensor(name, node.spec.shape, nodes[name].spec.shape))
     return nodes, tuple(told)
 
 
-def _parts(model: Checkpoint, experts: _Experts) -> dict[str, Part]:
+def _parts(model: Checkpoint, experts: _Experts) -> dict[str, ExpertAxis]:
     """The stored tensors that hold experts. What a packing stores for one tensor lies as that does."""
     family, sizes = model.family, model.sizes
     dialect = model.dialect
@@ -189,16 +191,16 @@ def _module(name: str) -> str:
     return name.removesuffix(".weight")
 
 
-def _part(model: Checkpoint, place: Place, experts: _Experts) -> Part | None:
+def _part(model: Checkpoint, place: Place, experts: _Experts) -> ExpertAxis | None:
     if _INDEX in place.indices[: len(place.named)]:
-        return Part(place, None)
+        return ExpertAxis(place, None)
     stacked: Sequence[str] = place.indices[len(place.named) :]
     if _INDEX in stacked:
-        return Part(place, stacked.index(_INDEX))
+        return ExpertAxis(place, stacked.index(_INDEX))
     row = model.family.rows[place.roles[0]]
     if experts.symbol not in row.shape:
         return None
     axis = row.shape.index(experts.symbol)
     if row.turned(model.dialect):
         axis = len(row.shape) - 1 - axis
-    return Part(place, len(stacked) + axis)
+    return ExpertAxis(place, len(stacked) + axis)

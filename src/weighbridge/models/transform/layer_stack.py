@@ -19,7 +19,7 @@ _RANGE: Final = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})?)?\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Stack:
+class LayerStack:
     """`prefix`: what stands before a layer's number; `count`: how many there are."""
 
     prefix: str
@@ -47,16 +47,16 @@ def _numbered(names: Iterable[str]) -> dict[str, set[int]]:
     return found
 
 
-def stacks(names: Iterable[str]) -> list[Stack]:
+def stacks(names: Iterable[str]) -> list[LayerStack]:
     """All that is numbered from 0 up."""
-    return [Stack(prefix, len(ns)) for prefix, ns in _numbered(names).items() if max(ns) == len(ns) - 1]
+    return [LayerStack(prefix, len(ns)) for prefix, ns in _numbered(names).items() if max(ns) == len(ns) - 1]
 
 
-def find(names: Iterable[str], stated: int | None) -> Stack:
+def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
     """The stack of a model whose config states this many layers. UnsupportedError where there is none, or several."""
     found = _numbered(names)
     whole = {p: len(ns) for p, ns in found.items() if max(ns) == len(ns) - 1 and (stated is None or len(ns) >= stated)}
-    likely = [Stack(prefix, count) for prefix, count in whole.items() if stated is not None or count > 1]
+    likely = [LayerStack(prefix, count) for prefix, count in whole.items() if stated is not None or count > 1]
     if exact := [s for s in likely if s.count == stated]:
         likely = exact
     if len(likely) == 1:
@@ -71,7 +71,7 @@ def find(names: Iterable[str], stated: int | None) -> Stack:
     )
 
 
-def selection(text: str, count: int, what: str = "layer") -> tuple[int, ...]:
+def parse_numbers(text: str, count: int, what: str = "layer") -> tuple[int, ...]:
     """`0-15`, `0,2,4-7`, `8-`: numbers below `count` in the order they are written. UsageError for others."""
     numbers: list[int] = []
     for part in text.split(","):
@@ -88,7 +88,7 @@ def selection(text: str, count: int, what: str = "layer") -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def renumbered(names: Mapping[str, Any] | Sequence[Any], stack: Stack, places: Mapping[int, int]) -> Any:
+def renumbered(names: Mapping[str, Any] | Sequence[Any], stack: LayerStack, places: Mapping[int, int]) -> Any:
     """A config's settings by module (`quantization`, what isn't to be converted) for layers in new places."""
     if isinstance(names, Mapping):
         return {n: renumbered(v, stack, places) for key, v in names.items() if (n := _moved(key, stack, places))}
@@ -98,7 +98,7 @@ def renumbered(names: Mapping[str, Any] | Sequence[Any], stack: Stack, places: M
     return _moved(names, stack, places) if isinstance(names, str) else names
 
 
-def _moved(name: str, stack: Stack, places: Mapping[int, int]) -> str | None:
+def _moved(name: str, stack: LayerStack, places: Mapping[int, int]) -> str | None:
     layer = stack.layer(name)
     if layer is None:
         return name

@@ -13,10 +13,24 @@ from weighbridge.models.arch.config import integer
 from weighbridge.models.arch.kv_tensors import of_graph
 from weighbridge.models.arch.rows import placeholders
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.transform.base import Change, Renamed, Transformed, with_config, with_entries, with_keys
-from weighbridge.models.transform.cross_layer import narrowed
-from weighbridge.models.transform.encoder_decoder import asked, check_depth, check_one, gguf_counts, hf_counts, of_side
-from weighbridge.models.transform.layer_stack import Stack, find, renumbered, selection
+from weighbridge.models.transform.base import (
+    KeyChange,
+    RenamedTensor,
+    Transformed,
+    with_config,
+    with_entries,
+    with_keys,
+)
+from weighbridge.models.transform.cross_layer import slice_across_layers
+from weighbridge.models.transform.encoder_decoder import (
+    check_depth,
+    check_one,
+    gguf_counts,
+    hf_counts,
+    parse_selection,
+    stack_of_side,
+)
+from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers, renumbered
 
 COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # Layers that follow the others and predict further tokens: config.json counts them apart, a GGUF among the rest.
@@ -99,9 +113,9 @@ def _regular(step: int, kept: Kept) -> bool:
     return step <= 1 or all(new % step == old % step for new, old in enumerate(kept))
 
 
-Rule = Callable[[str, Any, Kept, int], Any]
+KeyRule = Callable[[str, Any, Kept, int], Any]
 # transformers 5.23 and the remote code of published models: keys of config.json that speak of single layers.
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     dict.fromkeys(
         ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers", "block_configs",
          "attn_type_list", "hybrid_override_pattern", "block_types", "activation_sparsity_pattern", "intermediate_size",
@@ -120,7 +134,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 _ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key says nothing
 
 
-class Pattern(NamedTuple):
+class LayerPattern(NamedTuple):
     """Every n-th layer is of another kind, where a list doesn't tell each layer's: `key` says n, `listed` the list."""
 
     key: str
@@ -132,13 +146,13 @@ class Pattern(NamedTuple):
         return [self.most if (layer + 1) % step else self.other for layer in range(count)]
 
 
-_WINDOWS: Final = Pattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention")
-_LINEAR: Final = Pattern("full_attention_interval", "layer_types", "linear_attention", "full_attention")
-_ROTATED: Final = Pattern("no_rope_layer_interval", "no_rope_layers", 1, 0)
+_WINDOWS: Final = LayerPattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention")
+_LINEAR: Final = LayerPattern("full_attention_interval", "layer_types", "linear_attention", "full_attention")
+_ROTATED: Final = LayerPattern("no_rope_layer_interval", "no_rope_layers", 1, 0)
 _ENDING: Final = frozenset({"gemma4_text"})
 _PATTERNS: Final = (_WINDOWS, _LINEAR, _ROTATED)
 # model_type -> the pattern and n of its class, where a config says neither (transformers 5.23, configuration_*.py).
-SILENT: Final[Mapping[str, tuple[Pattern, int]]] = MappingProxyType(
+SILENT: Final[Mapping[str, tuple[LayerPattern, int]]] = MappingProxyType(
     {
         "gemma2": (_WINDOWS, 2), "gemma3_text": (_WINDOWS, 6), "cohere2": (_WINDOWS, 4), "gpt_oss": (_WINDOWS, 2),
         "smollm3": (_ROTATED, 4), "llama4_text": (_ROTATED, 4), "qwen3_next": (_LINEAR, 4),
@@ -154,7 +168,7 @@ _PERIODS: Final = MappingProxyType(
 _SHORT: Final = 8
 
 # Keys of a GGUF (llama.cpp b11549, llama-arch.cpp) but for arrays of one entry a layer, which need no rule.
-GGUF_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+GGUF_RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     {"leading_dense_block_count": _leading, "attention.shared_kv_layers": _shared}
     | dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers", "full_attention_interval"), _step)
 )
@@ -188,10 +202,10 @@ UNROTATED: Final[Mapping[str, int]] = MappingProxyType({"smollm3": 4, "llama4": 
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayerSelection:
     """What is left, in the order it shall have."""
 
-    stack: Stack
+    stack: LayerStack
     kept: tuple[int, ...]
     stated: int | None  # by the config; more are numbered where extra ones predict further tokens
     side: str = ""  # "encoder" or "decoder", where there are both
@@ -213,20 +227,20 @@ class Layers:
 
 
 def slice_layers(model: Checkpoint, wanted: str, *, renumber: bool = False) -> Transformed:
-    """The model with these layers (`0-15`; see `selection`; `encoder:0-3`: see `sides`). Numbers and config stay as
+    """The model with these layers (`0-15`; see `parse_numbers`; `encoder:0-3`: see `sides`). Numbers and config stay as
     they are where layers that aren't the first ones are taken without `renumber`: that is a part of the model, and no
     model."""
     done = Transformed(model)
-    for side, numbers in asked(wanted).items():
+    for side, numbers in parse_selection(wanted).items():
         done = done.then(_sliced(done.model, _layers(done.model, side, numbers), renumber))
     check_depth(done.model)
     return done
 
 
-def _sliced(model: Checkpoint, layers: Layers, renumber: bool) -> Transformed:
+def _sliced(model: Checkpoint, layers: LayerSelection, renumber: bool) -> Transformed:
     if not renumber and not layers.whole:
         return _part(model, layers)
-    cut, told = (model, ()) if layers.side else narrowed(model, layers.kept, layers.stack.count)
+    cut, told = (model, ()) if layers.side else slice_across_layers(model, layers.kept, layers.stack.count)
     done = replace(_moved(cut, layers), cut=told)
     if model.format == "gguf":
         keyed, changes = with_keys(done.model, gguf_keys(kvs(model.metadata), layers))
@@ -236,15 +250,15 @@ def _sliced(model: Checkpoint, layers: Layers, renumber: bool) -> Transformed:
     return replace(done, model=with_config(done.model, config, changes), changed=changes, notes=notes)
 
 
-def _layers(model: Checkpoint, side: str, wanted: str) -> Layers:
+def _layers(model: Checkpoint, side: str, wanted: str) -> LayerSelection:
     names = [e.name for e in model.index]
     if side:
-        stack = of_side(names, side)
-        return Layers(stack, selection(wanted, stack.count), stack.count, side, _fixed(model))
+        stack = stack_of_side(names, side)
+        return LayerSelection(stack, parse_numbers(wanted, stack.count), stack.count, side, _fixed(model))
     check_one(names)
     stated = _stated(model)
-    stack = find(names, stated)
-    return Layers(stack, selection(wanted, stack.count), stated, fixed=_fixed(model))
+    stack = find_stack(names, stated)
+    return LayerSelection(stack, parse_numbers(wanted, stack.count), stated, fixed=_fixed(model))
 
 
 def _fixed(model: Checkpoint) -> frozenset[str]:
@@ -274,7 +288,7 @@ def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return text if isinstance(text, Mapping) and not any(key in config for key in COUNTS) else config
 
 
-def _part(model: Checkpoint, layers: Layers) -> Transformed:
+def _part(model: Checkpoint, layers: LayerSelection) -> Transformed:
     if len(set(layers.kept)) < len(layers.kept):
         raise UsageError("a layer that is taken twice needs a number of its own", hint="--renumber")
     taken = set(layers.kept)
@@ -285,13 +299,13 @@ def _part(model: Checkpoint, layers: Layers) -> Transformed:
     return Transformed(with_entries(model, ((e, e.name) for e in entries)), dropped=_gone(model, layers), notes=(note,))
 
 
-def _gone(model: Checkpoint, layers: Layers) -> tuple[str, ...]:
+def _gone(model: Checkpoint, layers: LayerSelection) -> tuple[str, ...]:
     taken = set(layers.kept)
     numbered = ((e.name, layers.layer(e.name)) for e in model.index)
     return tuple(name for name, n in numbered if n is not None and n not in taken)
 
 
-def _moved(model: Checkpoint, layers: Layers) -> Transformed:
+def _moved(model: Checkpoint, layers: LayerSelection) -> Transformed:
     """Every tensor in its layer's new place: where the layer was, and a second one's after the last."""
     again = {old: [n for n, k in enumerate(layers.kept) if k == old] for old in layers.kept}
     pairs = []
@@ -302,14 +316,14 @@ def _moved(model: Checkpoint, layers: Layers) -> Transformed:
                 pairs.append((entry, entry.name))
             elif old is not None and turn < len(again.get(old, ())):
                 pairs.append((entry, layers.stack.moved(entry.name, again[old][turn])))
-    renamed = tuple(Renamed((e.name,), name) for e, name in pairs if e.name != name)
+    renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
     return Transformed(with_entries(model, pairs), renamed, _gone(model, layers))
 
 
 # ------------------------------------------------------------------------------------------------ config.json
 
 
-def hf_config(config: Mapping[str, Any], layers: Layers) -> tuple[dict[str, Any], tuple[Change, ...]]:
+def hf_config(config: Mapping[str, Any], layers: LayerSelection) -> tuple[dict[str, Any], tuple[KeyChange, ...]]:
     """A config.json for the layers that are left, and what changes in it."""
     if not config:
         return {}, ()
@@ -322,22 +336,22 @@ def hf_config(config: Mapping[str, Any], layers: Layers) -> tuple[dict[str, Any]
         for key in _BY_MODULE
         if isinstance(whole.get(key), dict)
     }
-    changes += tuple(Change(key, whole[key], said) for key, said in modules.items() if said != whole[key])
+    changes += tuple(KeyChange(key, whole[key], said) for key, said in modules.items() if said != whole[key])
     return {**whole, **modules}, changes
 
 
-def _changes(config: Mapping[str, Any], layers: Layers) -> Iterator[Change]:
+def _changes(config: Mapping[str, Any], layers: LayerSelection) -> Iterator[KeyChange]:
     after = _of_side(config, layers) if layers.side else _of_stack(config, layers)
     for key, value in after.items():
         if config.get(key) != value:
-            yield Change(key, config.get(key), value)
+            yield KeyChange(key, config.get(key), value)
 
 
-def _of_side(config: Mapping[str, Any], layers: Layers) -> Mapping[str, Any]:
+def _of_side(config: Mapping[str, Any], layers: LayerSelection) -> Mapping[str, Any]:
     return hf_counts(config, layers.side, layers.stack.count, len(layers.kept))
 
 
-def _of_stack(config: Mapping[str, Any], layers: Layers) -> dict[str, Any]:
+def _of_stack(config: Mapping[str, Any], layers: LayerSelection) -> dict[str, Any]:
     extra = next((key for key in _EXTRA if config.get(key)), None)
     main = [k for k in layers.kept if layers.stated is None or k < layers.stated]
     if list(layers.kept[: len(main)]) != main:
@@ -392,14 +406,14 @@ def _sparse(config: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
     return {}
 
 
-def _unknown(config: Mapping[str, Any], layers: Layers) -> tuple[str, ...]:
+def _unknown(config: Mapping[str, Any], layers: LayerSelection) -> tuple[str, ...]:
     """Lists that may be of the layers, and for which no rule is known."""
     count = layers.stated or layers.stack.count
     lists = (k for k, v in config.items() if isinstance(v, list) and len(v) == count > _SHORT and k not in RULES)
     return tuple(f"{key} has as many entries as there were layers, and stays as it is" for key in lists)
 
 
-def _pattern(config: Mapping[str, Any], pattern: Pattern, kept: Kept, count: int) -> dict[str, Any]:
+def _pattern(config: Mapping[str, Any], pattern: LayerPattern, kept: Kept, count: int) -> dict[str, Any]:
     """The list that a pattern stands for, where the layers that are left don't follow it any more."""
     silent, usual = SILENT.get(str(config.get("model_type")), (None, 0))
     step = config.get(pattern.key, usual if silent is pattern else None)
@@ -412,7 +426,7 @@ def _pattern(config: Mapping[str, Any], pattern: Pattern, kept: Kept, count: int
 # ------------------------------------------------------------------------------------------------ a GGUF's keys
 
 
-def gguf_keys(keys: Mapping[str, KV], layers: Layers) -> dict[str, KV]:
+def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
     """The keys that are others for the layers that are left."""
     said = keys.get("general.architecture")
     if said is None or not isinstance(said.value, str):
@@ -434,7 +448,7 @@ def gguf_keys(keys: Mapping[str, KV], layers: Layers) -> dict[str, KV]:
     return out | _window_keys(keys, said.value, layers)
 
 
-def _extra_keys(keys: Mapping[str, KV], front: str, layers: Layers) -> dict[str, KV]:
+def _extra_keys(keys: Mapping[str, KV], front: str, layers: LayerSelection) -> dict[str, KV]:
     kv = keys.get(f"{front}{_GGUF_EXTRA}")
     if kv is None:
         return {}
@@ -445,7 +459,7 @@ def _extra_keys(keys: Mapping[str, KV], front: str, layers: Layers) -> dict[str,
     return {f"{front}{_GGUF_EXTRA}": KV(kv.type, sum(flags))}
 
 
-def _window_keys(keys: Mapping[str, KV], architecture: str, layers: Layers) -> dict[str, KV]:
+def _window_keys(keys: Mapping[str, KV], architecture: str, layers: LayerSelection) -> dict[str, KV]:
     """Which layers have a window, where that is a pattern that the graph counts for itself."""
     if not _regular(UNROTATED.get(architecture, 1), layers.kept):
         step = UNROTATED[architecture]

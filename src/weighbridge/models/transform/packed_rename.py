@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.transform.base import Change, Renamed, with_config
+from weighbridge.models.transform.base import KeyChange, RenamedTensor, with_config
 
 if TYPE_CHECKING:
     from weighbridge.packings import Found
@@ -26,7 +26,7 @@ _CONVERT: Final = "convert it: wb convert SRC DST"
 _SETTINGS: Final = ("quantization", "quantization_config")
 
 
-def parts(model: Checkpoint, named: Mapping[str, Node], renamed: Iterable[Renamed]) -> dict[str, Node]:
+def parts(model: Checkpoint, named: Mapping[str, Node], renamed: Iterable[RenamedTensor]) -> dict[str, Node]:
     """The stored tensors of logical ones under new names. UnsupportedError where a quantized one would have to be
     decoded, or its parts have no form there."""
     from weighbridge.packings import groups
@@ -95,14 +95,16 @@ def _moved(name: str, node: QuantizedTensor, group: Found, stored: Mapping[str, 
 # ------------------------------------------------------------------------------------------------ config
 
 
-def settings(model: Checkpoint, renamed: Iterable[Renamed]) -> tuple[Checkpoint, tuple[Change, ...], tuple[str, ...]]:
+def settings(
+    model: Checkpoint, renamed: Iterable[RenamedTensor]
+) -> tuple[Checkpoint, tuple[KeyChange, ...], tuple[str, ...]]:
     """The model with its config's settings by module under the modules' new names, what changes in it, and notes on
     patterns that may name something else now."""
     config = model.config if model.format != "gguf" else {}
     held = {key: config[key] for key in _SETTINGS if isinstance(config.get(key), Mapping)}
     modules = _Modules(renamed)
     after = {key: modules.moved(said) for key, said in held.items()}
-    changes = tuple(Change(key, said, after[key]) for key, said in held.items() if said != after[key])
+    changes = tuple(KeyChange(key, said, after[key]) for key, said in held.items() if said != after[key])
     notes = tuple(f"{key}: {text!r} may fit other names now" for key in held for text in _patterns(held[key]))
     return with_config(model, {**config, **after}, changes), changes, notes if changes or modules.new else ()
 
@@ -122,7 +124,7 @@ def _patterns(said: Any) -> Iterator[str]:
 class _Modules:
     """What modules are called now."""
 
-    def __init__(self, renamed: Iterable[Renamed]) -> None:
+    def __init__(self, renamed: Iterable[RenamedTensor]) -> None:
         self.new: dict[str, dict[str, None]] = {}  # several, where a stack was parted
         for one in renamed:
             for old in one.old:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import UsageError
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform import packed_rename as packed
-from weighbridge.models.transform.base import Renamed, Transformed, with_entries, with_nodes
+from weighbridge.models.transform.base import RenamedTensor, Transformed, with_entries, with_nodes
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Names:
+class RenameRules:
     """What shall become of names, in this order: prefixes that go, patterns (of `re`) and their replacements, a prefix
     that comes, a dialect ("hf", "gguf", "mlx", "canonical" ...)."""
 
@@ -40,7 +40,7 @@ class Names:
         return bool(self.strip or self.replace or self.add)
 
 
-class Wrapper(NamedTuple):
+class NameWrapper(NamedTuple):
     """A part of names that comes from how a model was trained and saved. `anywhere`: in the middle of names, too."""
 
     part: str
@@ -52,20 +52,20 @@ class Wrapper(NamedTuple):
 # distributed/algorithms/_checkpoint/checkpoint_wrapper.py, ao/quantization; peft 0.18 peft_model.py; lightning 2.6
 # (fabric/wrappers.py); and the keys that training loops keep a model under.
 WRAPPERS: Final = (
-    Wrapper("_orig_mod.", "torch.compile", anywhere=True),
-    Wrapper("module.", "DataParallel, DistributedDataParallel, DeepSpeed"),
-    Wrapper("_fsdp_wrapped_module.", "FSDP", anywhere=True),
-    Wrapper("_checkpoint_wrapped_module.", "activation checkpointing", anywhere=True),
-    Wrapper("_forward_module.", "Lightning Fabric"),
-    Wrapper("base_model.model.", "PEFT"),
-    Wrapper("model_state_dict.", "a training loop's key"),
-    Wrapper("state_dict.", "a training loop's key"),
-    Wrapper("model_state.", "a training loop's key"),
-    Wrapper("net.", "a module that holds the model"),
-    Wrapper("backbone.", "a module that holds the model"),
-    Wrapper("student.", "distillation"),
-    Wrapper("language_model.", "a multimodal model's text part"),
-    Wrapper("model.", "a module that holds the model; transformers' own models have it too"),
+    NameWrapper("_orig_mod.", "torch.compile", anywhere=True),
+    NameWrapper("module.", "DataParallel, DistributedDataParallel, DeepSpeed"),
+    NameWrapper("_fsdp_wrapped_module.", "FSDP", anywhere=True),
+    NameWrapper("_checkpoint_wrapped_module.", "activation checkpointing", anywhere=True),
+    NameWrapper("_forward_module.", "Lightning Fabric"),
+    NameWrapper("base_model.model.", "PEFT"),
+    NameWrapper("model_state_dict.", "a training loop's key"),
+    NameWrapper("state_dict.", "a training loop's key"),
+    NameWrapper("model_state.", "a training loop's key"),
+    NameWrapper("net.", "a module that holds the model"),
+    NameWrapper("backbone.", "a module that holds the model"),
+    NameWrapper("student.", "distillation"),
+    NameWrapper("language_model.", "a multimodal model's text part"),
+    NameWrapper("model.", "a module that holds the model; transformers' own models have it too"),
 )
 
 
@@ -97,7 +97,7 @@ def suggestions(names: Iterable[str]) -> tuple[Suggestion, ...]:
     return tuple(sorted((s for s in found if s.tensors), key=lambda s: -s.tensors))
 
 
-def _suggested(wrapper: Wrapper, names: list[str]) -> Suggestion:
+def _suggested(wrapper: NameWrapper, names: list[str]) -> Suggestion:
     part, inside = wrapper.part, f".{wrapper.part}"
     in_front = sum(name.startswith(part) for name in names)
     within = sum(inside in name for name in names) if wrapper.anywhere else 0
@@ -108,7 +108,7 @@ def _suggested(wrapper: Wrapper, names: list[str]) -> Suggestion:
     return Suggestion(part, wrapper.origin, in_front, options)
 
 
-def rename(model: Checkpoint, names: Names) -> Transformed:
+def rename(model: Checkpoint, names: RenameRules) -> Transformed:
     """The model under other names. UsageError where nothing would change, or two names would be one."""
     if not names:
         raise UsageError("what shall be renamed?", hint=_hint(model))
@@ -126,10 +126,10 @@ def _hint(model: Checkpoint) -> str:
     return known or "say --strip-prefix, --add-prefix, --replace or --to-names"
 
 
-def _renamed(model: Checkpoint, names: Names) -> Transformed:
+def _renamed(model: Checkpoint, names: RenameRules) -> Transformed:
     new = _Renamer(names)
     pairs = [(e, new(e.name)) for e in model.index]
-    renamed = tuple(Renamed((e.name,), name) for e, name in pairs if e.name != name)
+    renamed = tuple(RenamedTensor((e.name,), name) for e, name in pairs if e.name != name)
     if not renamed:
         raise UsageError("no tensor's name would change", hint=_hint(model))
     if idle := [prefix for prefix, used in new.used.items() if not used]:
@@ -143,7 +143,7 @@ def _renamed(model: Checkpoint, names: Names) -> Transformed:
 class _Renamer:
     """A name's new one, and which of the rules were of use."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: RenameRules) -> None:
         self.names = names
         self.used = dict.fromkeys((*names.strip, *(pattern for pattern, _ in names.replace)), False)
         try:
@@ -191,7 +191,7 @@ def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
     return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *told))
 
 
-def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterator[Renamed]:
+def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterator[RenamedTensor]:
     """Where each tensor comes from."""
     family, sizes = model.family, model.sizes
     places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
@@ -200,10 +200,10 @@ def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterat
     for name in nodes:
         old = dict.fromkeys(holder[c.instance] for c in after[name].cells if c.instance in holder)
         if tuple(old) != (name,):
-            yield Renamed(tuple(old), name)
+            yield RenamedTensor(tuple(old), name)
 
 
-def _notes(nodes: Mapping[str, Any], renamed: Iterable[Renamed]) -> Iterator[str]:
+def _notes(nodes: Mapping[str, Any], renamed: Iterable[RenamedTensor]) -> Iterator[str]:
     from weighbridge.tensors.nodes import Bitcast, Concat, Gather, Slice, Stored, Strided, Transpose, walk
 
     old = {r.new: r.old for r in renamed}

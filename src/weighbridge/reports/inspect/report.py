@@ -20,7 +20,7 @@ from weighbridge.base import gc_pause as garbage
 from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.tensor_parallel.rank_files import Ranks, opened
+from weighbridge.models.tensor_parallel.rank_files import RankStatus, open_ranks
 from weighbridge.reports import tensor_path as target
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
@@ -94,7 +94,7 @@ class Report:
     schemes: tuple[Scheme, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Finding, ...] = ()
-    ranks: Ranks | None = None
+    ranks: RankStatus | None = None
     schema: str = SCHEMA
 
     def _repr_html_(self) -> str:
@@ -116,7 +116,7 @@ def inspect(
     selection = Selection(tuple(filters), tuple(include), tuple(exclude), sort, limit)
     place, name = target.split(path)
     with garbage.paused():
-        model, ranks = opened(place)
+        model, ranks = open_ranks(place)
         with model:
             rows = (target.entry(model.index, name, place),) if name is not None else model.index.entries
             return replace(_report(model, rows, selection), ranks=ranks)

@@ -9,8 +9,8 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Severity
 from weighbridge.models.tensor_parallel import rank_files as ranks
-from weighbridge.models.tensor_parallel.packed_shards import How
-from weighbridge.models.tensor_parallel.rank_files import Set
+from weighbridge.models.tensor_parallel.packed_shards import Split
+from weighbridge.models.tensor_parallel.rank_files import RankSet
 from weighbridge.reports.verify.repo import File, Repo
 from weighbridge.reports.verify.rules import Found, Rule
 
@@ -18,9 +18,9 @@ _NAMED: Final = 8  # missing files that are named
 _AGAIN: Final = "copy it from where the others are, or split the model again: wb split SRC DST --tp N"
 
 
-def _sets(repo: Repo) -> Iterator[Set]:
+def _sets(repo: Repo) -> Iterator[RankSet]:
     for folder, files in repo.folders.items() if not repo.single else ():
-        yield from ranks.sets(repo.root / folder, [f.base for f in files])
+        yield from ranks.rank_sets(repo.root / folder, [f.base for f in files])
 
 
 def missing(repo: Repo) -> Iterator[Found]:
@@ -38,7 +38,7 @@ def apart(repo: Repo) -> Iterator[Found]:
             yield from _strangers(found, files)
 
 
-def _files(repo: Repo, found: Set) -> dict[int, list[File]]:
+def _files(repo: Repo, found: RankSet) -> dict[int, list[File]]:
     """The files with tensors of each rank of a set."""
     out: dict[int, list[File]] = {}
     for file in repo.weights:
@@ -49,11 +49,11 @@ def _files(repo: Repo, found: Set) -> dict[int, list[File]]:
     return dict(sorted(out.items()))
 
 
-def _strangers(found: Set, files: Mapping[int, list[File]]) -> Iterator[Found]:
+def _strangers(found: RankSet, files: Mapping[int, list[File]]) -> Iterator[Found]:
     first, *_ = next(iter(files.values()))
     said = first.parsed[1].metadata
     try:
-        shares = ranks.shares_of(said, str(first.path))
+        shares = ranks.parse_splits(said, str(first.path))
     except FormatError as error:
         yield Found(error.message, str(first.path), hint=_AGAIN)
         return
@@ -70,12 +70,12 @@ def _strangers(found: Set, files: Mapping[int, list[File]]) -> Iterator[Found]:
 
 
 def _misfits(
-    file: File, own: Mapping[str, Spec], first: Mapping[str, Spec], shares: Mapping[str, How], size: int
+    file: File, own: Mapping[str, Spec], first: Mapping[str, Spec], shares: Mapping[str, Split], size: int
 ) -> Iterator[Found]:
     for name in sorted(shares.keys() ^ own.keys()):
         yield Found("it isn't there" if name in shares else "the set knows nothing of it", str(file.path), name, _AGAIN)
     for name, how in shares.items():
-        if name in own and (expected := ranks.misfit(how, own[name], first.get(name, own[name]), size)) is not None:
+        if name in own and (expected := ranks.mismatch(how, own[name], first.get(name, own[name]), size)) is not None:
             words = f"it is {own[name]}, and not the share that the set speaks of: {expected}"
             yield Found(words, str(file.path), name, _AGAIN)
 

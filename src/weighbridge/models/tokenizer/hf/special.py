@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JSON_DEPTH
-from weighbridge.models.tokenizer.files import AddedToken, Folder, Json, Piece, Processor, content
-from weighbridge.models.tokenizer.vocab import Kind, Template, Vocab
+from weighbridge.models.tokenizer.hf.folder import AddedToken, PostProcessor, TemplatePiece, TokenizerFolder, content
+from weighbridge.models.tokenizer.vocab import ChatTemplate, Json, Vocab, VocabKind
 
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 NAMES: Final = ("tool_use", "rag")  # additional templates that are tried when a folder can't be listed
@@ -26,7 +26,7 @@ EXTRA: Final = "additional_chat_templates/"
 
 
 @dataclass
-class Special:
+class SpecialTokens:
     """The rules' state while they run, and their result. `names` is tokenizer_config.json with what the post-processor
     adds to it; None where there is no such file, which ends rule 2."""
 
@@ -44,10 +44,10 @@ class Special:
             self.names[f"{role}_token"] = text
 
 
-def special(folder: Folder, count: int | None, roles: Sequence[str] = ROLES) -> Special:
+def special(folder: TokenizerFolder, count: int | None, roles: Sequence[str] = ROLES) -> SpecialTokens:
     """Run the rules. Ids of `count` and above are left out; without a count they aren't checked (byte-level BPE)."""
     settings = folder.settings
-    state = Special(dict(settings) if settings else None, tuple(roles))  # an empty file counts as none
+    state = SpecialTokens(dict(settings) if settings else None, tuple(roles))  # an empty file counts as none
     tokenizer = folder.tokenizer
     if tokenizer is not None:
         around(state, tokenizer.post_processor)
@@ -57,7 +57,7 @@ def special(folder: Folder, count: int | None, roles: Sequence[str] = ROLES) -> 
     return state
 
 
-def around(state: Special, processor: Processor | None) -> None:
+def around(state: SpecialTokens, processor: PostProcessor | None) -> None:
     """Rule 1. `bos` follows `cls` and `eos` follows `sep` where only these are named (BERT)."""
     if not state.token("bos") and state.token("cls"):
         state.name("bos", state.token("cls"))
@@ -77,7 +77,7 @@ def around(state: Special, processor: Processor | None) -> None:
             template(state, item, seen)
 
 
-def roberta(state: Special, item: Processor, seen: Json) -> None:
+def roberta(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
     state.add |= {"bos": True, "eos": True, "sep": True}
     for role, pair, other in (("cls", item.cls, "bos"), ("sep", item.sep, "eos")):
         if not seen[role] and state.names is not None:
@@ -85,7 +85,7 @@ def roberta(state: Special, item: Processor, seen: Json) -> None:
             state.name(role, seen[role])
 
 
-def template(state: Special, item: Processor, seen: Json) -> None:
+def template(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
     """`[CLS] A [SEP]`: the first and last item tell what is added; the pair tells whether a separator is."""
     first = last = None
     if len(item.single) > 1:
@@ -98,11 +98,11 @@ def template(state: Special, item: Processor, seen: Json) -> None:
         separator(state, item.pair, first, last, seen)
 
 
-def text_of(piece: Piece) -> str | None:
+def text_of(piece: TemplatePiece) -> str | None:
     return piece.special.id if piece.special is not None else None
 
 
-def leading(state: Special, first: str, seen: Json) -> None:
+def leading(state: SpecialTokens, first: str, seen: Json) -> None:
     if state.names is None:
         seen["bos"] = first
     elif first not in (seen["bos"], seen["cls"]):
@@ -113,7 +113,7 @@ def leading(state: Special, first: str, seen: Json) -> None:
     state.add["bos"] = first in (seen["bos"], seen["cls"])
 
 
-def trailing(state: Special, last: str, seen: Json) -> None:
+def trailing(state: SpecialTokens, last: str, seen: Json) -> None:
     """Another last token than eos becomes eos; the old one stays as end of turn, or else end of message."""
     if state.names is None:
         seen["eos"] = last
@@ -127,7 +127,7 @@ def trailing(state: Special, last: str, seen: Json) -> None:
     state.add["eos"] = last == seen["eos"]
 
 
-def separator(state: Special, pair: list[Piece], first: str | None, last: str | None, seen: Json) -> None:
+def separator(state: SpecialTokens, pair: list[TemplatePiece], first: str | None, last: str | None, seen: Json) -> None:
     """`[CLS] A [SEP] B [SEP]`, without its outer tokens: one or two separators between A and B."""
     start = 1 if first and text_of(pair[0]) == first else 0
     stop = len(pair) - 1 if last and text_of(pair[-1]) == last else len(pair)
@@ -145,7 +145,7 @@ def separator(state: Special, pair: list[Piece], first: str | None, last: str | 
         state.name("sep", seen["eos"])
 
 
-def by_name(state: Special, added: Sequence[AddedToken], count: int | None) -> None:
+def by_name(state: SpecialTokens, added: Sequence[AddedToken], count: int | None) -> None:
     """Rule 2."""
     index: dict[str, int] = {}
     for token in added:
@@ -159,14 +159,14 @@ def by_name(state: Special, added: Sequence[AddedToken], count: int | None) -> N
             put(state, role, index.get(text), count)
 
 
-def by_number(state: Special, folder: Folder, count: int | None) -> None:
+def by_number(state: SpecialTokens, folder: TokenizerFolder, count: int | None) -> None:
     """Rule 3; a list of ids (several end tokens) says nothing."""
     for role in state.roles:
         found = folder.root.get(f"{role}_token_id")
         put(state, role, folder.text_config.get(f"{role}_token_id") if found is None else found, count)
 
 
-def put(state: Special, role: str, index: Any, count: int | None) -> None:
+def put(state: SpecialTokens, role: str, index: Any, count: int | None) -> None:
     if isinstance(index, bool) or not isinstance(index, int):
         return
     if not 0 <= index < 1 << 32:  # the key is a u32
@@ -195,7 +195,7 @@ def normalizer_flags(normalizer: Json | None, depth: int = 0) -> dict[str, bool]
     return out
 
 
-def templates(folder: Folder) -> tuple[Template, ...]:
+def templates(folder: TokenizerFolder) -> tuple[ChatTemplate, ...]:
     """The chat templates. tokenizer_config.json's entry goes before chat_template.jinja and chat_template.json, and
     without tokenizer_config.json there is none: the reference's rules."""
     settings = folder.settings
@@ -205,25 +205,25 @@ def templates(folder: Folder) -> tuple[Template, ...]:
         return listed(settings["chat_template"])
     text = folder.text("chat_template.jinja")
     if text is not None:
-        return (*named_files(folder), Template("default", text)) if text else named_files(folder)
+        return (*named_files(folder), ChatTemplate("default", text)) if text else named_files(folder)
     return listed((folder.json("chat_template.json") or {}).get("chat_template"))
 
 
-def named_files(folder: Folder) -> tuple[Template, ...]:
+def named_files(folder: TokenizerFolder) -> tuple[ChatTemplate, ...]:
     """additional_chat_templates/NAME.jinja."""
     names = [n.removeprefix(EXTRA).removesuffix(".jinja") for n in folder.names if is_extra(n)] or NAMES
     found = [(n, folder.text(f"{EXTRA}{n}.jinja")) for n in sorted(names)]
-    return tuple(Template(safe(n), t) for n, t in found if t)
+    return tuple(ChatTemplate(safe(n), t) for n, t in found if t)
 
 
 def is_extra(name: str) -> bool:
     return name.startswith(EXTRA) and name.endswith(".jinja") and "/" not in name.removeprefix(EXTRA)
 
 
-def listed(value: Any) -> tuple[Template, ...]:
+def listed(value: Any) -> tuple[ChatTemplate, ...]:
     """A template, or a list of {name, template}; the default one goes last, as the reference writes it."""
     if isinstance(value, str):
-        return (Template("default", value),) if value else ()
+        return (ChatTemplate("default", value),) if value else ()
     rows = [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
     found = {}
     for row in rows:
@@ -231,8 +231,8 @@ def listed(value: Any) -> tuple[Template, ...]:
         if isinstance(name, str) and name and isinstance(text, str) and text:
             found[safe(name)] = text
     default = found.pop("default", None)
-    out = tuple(Template(n, t) for n, t in found.items())
-    return out if default is None else (*out, Template("default", default))
+    out = tuple(ChatTemplate(n, t) for n, t in found.items())
+    return out if default is None else (*out, ChatTemplate("default", default))
 
 
 def safe(name: str) -> str:
@@ -240,10 +240,10 @@ def safe(name: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
 
 
-def finish(folder: Folder, vocab: Vocab, state: Special) -> Vocab:
+def finish(folder: TokenizerFolder, vocab: Vocab, state: SpecialTokens) -> Vocab:
     """Special ids, flags, templates: `SpecialVocab` for all kinds."""
     flags: dict[str, Any] = {}
-    if vocab.kind != Kind.WORDPIECE and folder.tokenizer is not None:
+    if vocab.kind != VocabKind.WORDPIECE and folder.tokenizer is not None:
         flags = normalizer_flags(folder.tokenizer.normalizer)
     length = (folder.settings or {}).get("model_max_length")
     limit = length if isinstance(length, int) and 0 < length < 1 << 31 else None

@@ -17,12 +17,12 @@ from msgspec import Meta, Struct
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import TOKENIZER_JSON
-from weighbridge.models.tokenizer import bpe_ranks as ranks
-from weighbridge.models.tokenizer import merges as mergelists
 from weighbridge.models.tokenizer import pretokenizer
-from weighbridge.models.tokenizer.files import Folder, Id
-from weighbridge.models.tokenizer.special import Special
-from weighbridge.models.tokenizer.vocab import Kind, Template, TokenType, Vocab, check_size
+from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.formats import merges as mergelists
+from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder
+from weighbridge.models.tokenizer.hf.special import SpecialTokens
+from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind, check_size
 
 NAME: Final = "tekken.json"
 VERSIONED: Final = re.compile(r"[^/]*\.model\.(v\d{1,3})(m\d{1,3})?")
@@ -42,30 +42,30 @@ TEMPLATES: Final[Mapping[tuple[str, bool], str]] = {
 }  # fmt: skip
 
 
-class Config(Struct):
+class TekkenConfig(Struct):
     pattern: str
     default_vocab_size: Annotated[int, Meta(gt=0)] | None = None
     default_num_special_tokens: Annotated[int, Meta(ge=0)] | None = None
     version: str = ""
 
 
-class Token(Struct):
+class TekkenToken(Struct):
     token_bytes: str
     rank: Id
 
 
-class SpecialToken(Struct):
+class TekkenSpecial(Struct):
     token_str: str
     rank: Id
 
 
 class Tekken(Struct):
-    config: Config
-    vocab: list[Token]
-    special_tokens: list[SpecialToken] | None = None
+    config: TekkenConfig
+    vocab: list[TekkenToken]
+    special_tokens: list[TekkenSpecial] | None = None
 
 
-def vocabulary(folder: Folder, pre: str | None) -> tuple[Vocab, str]:
+def vocabulary(folder: TokenizerFolder, pre: str | None) -> tuple[Vocab, str]:
     """The vocabulary of tekken.json, without special ids; and its version."""
     file: Tekken = folder.json(NAME, Tekken, TOKENIZER_JSON)
     names = specials(file)
@@ -83,7 +83,7 @@ def vocabulary(folder: Folder, pre: str | None) -> tuple[Vocab, str]:
     name = pre if pre is not None else recognise(file.config.pattern)
     pretokenizer.known(name)
     merges = mergelists.joined(ranks.every(table))
-    return Vocab(Kind.BPE, tokens, types, merges=merges, pre=name), file.config.version
+    return Vocab(VocabKind.BPE, tokens, types, merges=merges, pre=name), file.config.version
 
 
 def specials(file: Tekken) -> list[str]:
@@ -106,7 +106,7 @@ def specials(file: Tekken) -> list[str]:
     return names + [FILLER.format(i) for i in range(len(names), count)]
 
 
-def by_bytes(vocab: list[Token]) -> dict[bytes, int]:
+def by_bytes(vocab: list[TekkenToken]) -> dict[bytes, int]:
     """The ranks, which are the places in the list."""
     table: dict[bytes, int] = {}
     for i, row in enumerate(vocab):
@@ -125,7 +125,7 @@ def recognise(pattern: str) -> str:
     return pretokenizer.recognise(steps, (), ignore_merges=True)
 
 
-def versioned(folder: Folder) -> tuple[str, str] | None:
+def versioned(folder: TokenizerFolder) -> tuple[str, str] | None:
     """A SentencePiece model of Mistral's and its version, the newest where there are several."""
     names = [n for n in folder.names if VERSIONED.fullmatch(n)]
     for name in sorted(names, reverse=True) or TRIED:
@@ -135,7 +135,7 @@ def versioned(folder: Folder) -> tuple[str, str] | None:
     return None
 
 
-def mend(vocab: Vocab, state: Special, ids: Mapping[str, int] | None = None) -> None:
+def mend(vocab: Vocab, state: SpecialTokens, ids: Mapping[str, int] | None = None) -> None:
     """Special ids and flags: those of the file (`ids`, a SentencePiece model's), not of config.json."""
     if ids is None:
         known = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL}
@@ -148,12 +148,12 @@ def mend(vocab: Vocab, state: Special, ids: Mapping[str, int] | None = None) -> 
     state.add = {"bos": True, "eos": False}
 
 
-def template(folder: Folder, version: str, tekken: bool) -> tuple[tuple[Template, ...], tuple[str, ...]]:
+def template(folder: TokenizerFolder, version: str, tekken: bool) -> tuple[tuple[ChatTemplate, ...], tuple[str, ...]]:
     """The folder's chat template, or the name of llama.cpp's; and what is lost without."""
     text = folder.text("chat_template.jinja")
     if text:
-        return (Template("default", text),), ()
+        return (ChatTemplate("default", text),), ()
     name = TEMPLATES.get((version, tekken))
     if name is not None:
-        return (Template("default", name),), ()
+        return (ChatTemplate("default", name),), ()
     return (), (f"the chat template: llama.cpp has no name for version {version or 'none'} of Mistral's tokenizer",)

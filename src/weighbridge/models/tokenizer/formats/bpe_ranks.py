@@ -18,7 +18,7 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import RANK_BYTES, TOKENIZER_JSON, VOCABULARY
-from weighbridge.models.tokenizer.merges import BYTE_OF
+from weighbridge.models.tokenizer.formats.merges import BYTE_OF
 
 LINE: Final = re.compile(rb"([A-Za-z0-9+/]+={0,2}) (\d{1,9})")
 SPELLED: Final = {byte: char for char, byte in BYTE_OF.items()}  # for str.translate over Latin-1

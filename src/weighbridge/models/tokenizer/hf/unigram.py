@@ -24,18 +24,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.tokenizer import pretokenizer, sentencepiece
-from weighbridge.models.tokenizer.added import added_tokens, class_name, is_control, named_tokens
-from weighbridge.models.tokenizer.files import Folder, Id, Json, TokenizerJson
-from weighbridge.models.tokenizer.special import Special
+from weighbridge.models.tokenizer import pretokenizer
+from weighbridge.models.tokenizer.formats import sentencepiece
+from weighbridge.models.tokenizer.hf.added import added_tokens, class_name, is_control, named_tokens
+from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder, TokenizerJson
+from weighbridge.models.tokenizer.hf.special import SpecialTokens
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
     NO_SCORE,
     PAD_SCORE,
     SPACE,
-    Kind,
+    Json,
     TokenType,
     Vocab,
+    VocabKind,
     check_size,
     padding,
 )
@@ -57,15 +59,15 @@ F32_MAX: Final = 3.4028234663852886e38
 UNKNOWN_ID: Final = 2  # llama.cpp's, where a GGUF has no key (llama-vocab.cpp, `load`)
 
 
-class File(NamedTuple):
+class SpmFile(NamedTuple):
     """A SentencePiece model and the name that it has in its folder."""
 
     name: str
-    model: sentencepiece.Spm
+    model: sentencepiece.SentencePieceModel
 
 
 @dataclass
-class Rows:
+class VocabRows:
     """The vocabulary while it is put together: three parallel lists."""
 
     tokens: list[str]
@@ -82,7 +84,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Rules:
+class TextNormalization:
     """What is done to a text before it is split. `unknown` names the steps that llama.cpp has not."""
 
     charsmap: bytes = b""
@@ -92,7 +94,7 @@ class Rules:
     whitespace: bool = False  # are tabs and newlines spaces?
 
 
-def unigram(folder: Folder, tokenizer: TokenizerJson | None, file: File | None, pre: str | None) -> Vocab:
+def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmFile | None, pre: str | None) -> Vocab:
     """The vocabulary, without special ids. One of the two sources is there."""
     rows = listed(tokenizer, file) if tokenizer is not None else pieces(folder, file)
     place_added(folder, tokenizer, rows)
@@ -111,13 +113,13 @@ def unigram(folder: Folder, tokenizer: TokenizerJson | None, file: File | None, 
             hint="use --pre default to convert without it",
         )
     made = Vocab(
-        Kind.UNIGRAM, rows.tokens, rows.types, rows.scores, pre=pre or "default", charsmap=rules.charsmap or None,
+        VocabKind.UNIGRAM, rows.tokens, rows.types, rows.scores, pre=pre or "default", charsmap=rules.charsmap or None,
         add_space_prefix=rules.prefix, remove_extra_whitespaces=rules.merge, losses=tuple(lost(rules, rows)),
     )  # fmt: skip
     return replace(made, token_type_count=folder.type_count) if folder.architecture in TYPED else made
 
 
-def listed(tokenizer: TokenizerJson, file: File | None) -> Rows:
+def listed(tokenizer: TokenizerJson, file: SpmFile | None) -> VocabRows:
     """tokenizer.json's list of tokens and scores; types from the SentencePiece model, where there is one."""
     where: dict[str, Any] = {"path": "tokenizer.json", "field": "model.vocab"}
     model = tokenizer.model
@@ -136,7 +138,9 @@ def listed(tokenizer: TokenizerJson, file: File | None) -> Rows:
             expected=f"< {len(vocab)}", found=model.unk_id,
         )  # fmt: skip
     told = {} if file is None else dict(zip(file.model.pieces, plain(file.model.types), strict=True))
-    rows = Rows([t for t, _ in vocab], [s for _, s in vocab], [told.get(t, int(TokenType.NORMAL)) for t, _ in vocab])
+    rows = VocabRows(
+        [t for t, _ in vocab], [s for _, s in vocab], [told.get(t, int(TokenType.NORMAL)) for t, _ in vocab]
+    )
     for i, text in enumerate(rows.tokens):
         if model.byte_fallback and BYTE_TOKEN.fullmatch(text):
             rows.types[i] = int(TokenType.BYTE)
@@ -161,11 +165,11 @@ def user_defined(text: str) -> int:
     return int(TokenType.USER_DEFINED if text.isascii() else TokenType.NORMAL)
 
 
-def pieces(folder: Folder, file: File | None) -> Rows:
+def pieces(folder: TokenizerFolder, file: SpmFile | None) -> VocabRows:
     """A SentencePiece model's pieces at the ids that the tokenizer's class gives them."""
     assert file is not None
     model, name = file.model, class_name(folder)
-    rows = Rows(list(model.pieces), list(model.scores), plain(model.types))
+    rows = VocabRows(list(model.pieces), list(model.scores), plain(model.types))
     if file.name == FAIRSEQ_FILE:
         if name != XLM or rows.tokens[:3] != ALIGNED:
             raise UnsupportedError(
@@ -189,7 +193,7 @@ def pieces(folder: Folder, file: File | None) -> Rows:
     return rows
 
 
-def place_added(folder: Folder, tokenizer: TokenizerJson | None, rows: Rows) -> None:
+def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: VocabRows) -> None:
     """added_tokens.json, then the added tokens of tokenizer.json, tokenizer_config.json and the class."""
     more: Mapping[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {} if tokenizer is None else {}
     size = folder.vocab_size("vocab_size")
@@ -205,9 +209,9 @@ def place_added(folder: Folder, tokenizer: TokenizerJson | None, rows: Rows) -> 
             rows.put(index, token.content, score, kind)
 
 
-def normalization(tokenizer: TokenizerJson | None, file: File | None) -> Rules:
+def normalization(tokenizer: TokenizerJson | None, file: SpmFile | None) -> TextNormalization:
     """The switches are the SentencePiece model's, where there is one; it is tokenizer.json that tells of more steps."""
-    told = Rules() if tokenizer is None else steps(tokenizer)
+    told = TextNormalization() if tokenizer is None else steps(tokenizer)
     if file is None:
         check_charsmap(told.charsmap, "tokenizer.json", "normalizer")
         return told
@@ -219,9 +223,9 @@ def normalization(tokenizer: TokenizerJson | None, file: File | None) -> Rules:
     )  # fmt: skip
 
 
-def steps(tokenizer: TokenizerJson) -> Rules:
+def steps(tokenizer: TokenizerJson) -> TextNormalization:
     """The normalizer and the pre-tokenizer as SentencePiece's switches."""
-    rules, unknown = Rules(), list[str]()
+    rules, unknown = TextNormalization(), list[str]()
     items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
     for item in [*items, *pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")]:
         changes = switches(item)
@@ -274,7 +278,7 @@ def check_charsmap(data: bytes, path: str | None, field: str) -> None:
         )  # fmt: skip
 
 
-def lost(rules: Rules, rows: Rows) -> list[str]:
+def lost(rules: TextNormalization, rows: VocabRows) -> list[str]:
     """What llama.cpp does otherwise."""
     out = [f"the normalizer ({', '.join(rules.unknown)}): llama.cpp has none"] if rules.unknown else []
     if TokenType.BYTE in rows.types:
@@ -286,7 +290,13 @@ def lost(rules: Rules, rows: Rows) -> list[str]:
     return out
 
 
-def mend(folder: Folder, tokenizer: TokenizerJson | None, file: File | None, vocab: Vocab, state: Special) -> None:
+def mend(
+    folder: TokenizerFolder,
+    tokenizer: TokenizerJson | None,
+    file: SpmFile | None,
+    vocab: Vocab,
+    state: SpecialTokens,
+) -> None:
     """Special ids that a folder without tokenizer.json leaves to its class, and an unknown token of another id."""
     if tokenizer is None and file is not None and file.name == FAIRSEQ_FILE:
         known = {t: i for i, t in enumerate(vocab.tokens)}
@@ -337,14 +347,14 @@ def model_file(vocab: Vocab, texts: list[str], types: list[int]) -> dict[str, by
     """The SentencePiece model beside tokenizer.json: with fairseq's ids it is sentencepiece.bpe.model, without the
     tokens that fairseq adds. SentencePiece wants one unknown piece; no file where there isn't."""
     scores = [float(s) for s in vocab.scores[: len(texts)]] if len(vocab.scores) else [0.0] * len(texts)
-    rows, name, ids = Rows(list(texts), scores, list(types)), "spiece.model", vocab.special
+    rows, name, ids = VocabRows(list(texts), scores, list(types)), "spiece.model", vocab.special
     if [(t, k) for t, k in zip(texts, types, strict=True)][: len(FAIRSEQ)] == list(FAIRSEQ):
         name, ids = FAIRSEQ_FILE, {"unk": 0, "bos": 1, "eos": 2}
         end = len(texts) - 1 if (texts[-1], types[-1]) == ("<mask>", TokenType.CONTROL) else len(texts)
-        rows = Rows([*ALIGNED, *texts[4:end]], [0.0, 0.0, 0.0, *scores[4:end]], [2, 3, 3, *types[4:end]])
+        rows = VocabRows([*ALIGNED, *texts[4:end]], [0.0, 0.0, 0.0, *scores[4:end]], [2, 3, 3, *types[4:end]])
     if rows.types.count(TokenType.UNKNOWN) != 1 or len(set(rows.tokens)) != len(rows.tokens):
         return {}
-    model = sentencepiece.Spm(
+    model = sentencepiece.SentencePieceModel(
         rows.tokens, rows.scores, rows.types, model_type=sentencepiece.UNIGRAM,
         byte_fallback=TokenType.BYTE in types, add_dummy_prefix=bool(vocab.add_space_prefix),
         remove_extra_whitespaces=bool(vocab.remove_extra_whitespaces), charsmap=vocab.charsmap or b"",

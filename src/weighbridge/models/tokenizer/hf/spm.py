@@ -9,12 +9,22 @@ from typing import Any, Final, Literal
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
-from weighbridge.models.tokenizer import merges as mergelists
-from weighbridge.models.tokenizer import pretokenizer, sentencepiece
-from weighbridge.models.tokenizer.added import added_tokens, is_control, named_tokens
-from weighbridge.models.tokenizer.files import OTHERS, Folder, Id, TokenizerJson, table_of
-from weighbridge.models.tokenizer.special import finish, special
-from weighbridge.models.tokenizer.vocab import BYTE_TOKEN, NO_SCORE, PAD_SCORE, SPACE, Kind, TokenType, Vocab, padding
+from weighbridge.models.tokenizer import pretokenizer
+from weighbridge.models.tokenizer.formats import merges as mergelists
+from weighbridge.models.tokenizer.formats import sentencepiece
+from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, named_tokens
+from weighbridge.models.tokenizer.hf.folder import OTHERS, Id, TokenizerFolder, TokenizerJson, table_of
+from weighbridge.models.tokenizer.hf.special import finish, special
+from weighbridge.models.tokenizer.vocab import (
+    BYTE_TOKEN,
+    NO_SCORE,
+    PAD_SCORE,
+    SPACE,
+    TokenType,
+    Vocab,
+    VocabKind,
+    padding,
+)
 
 Scores = Literal["exact", "reference"]
 VISIBLE: Final = frozenset(  # of Gemma 4: what the chat parser must see (conversion/gemma.py)
@@ -29,7 +39,7 @@ def is_spm_like(tokenizer: TokenizerJson) -> bool:
     return bool(tokenizer.model.byte_fallback) and (tokenizer.decoder or {}).get("type") == "Sequence"
 
 
-def spm(folder: Folder, model: sentencepiece.Spm) -> Vocab:
+def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Vocab:
     """`_create_vocab_sentencepiece`: pieces, then added_tokens.json, then `added_tokens_decoder`, in a padded list."""
     if model.model_type != sentencepiece.BPE:
         raise UnsupportedError(
@@ -55,13 +65,13 @@ def spm(folder: Folder, model: sentencepiece.Spm) -> Vocab:
     losses = ["the SentencePiece normalizer: llama.cpp tokenizes the text as it is"] if model.charsmap else []
     if size < len(model.pieces):
         losses.append(f"pieces {size}..{len(model.pieces) - 1} of the tokenizer: config.json has vocab_size = {size}")
-    made = Vocab(Kind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=tuple(losses))
+    made = Vocab(VocabKind.SPM, tokens, [int(t) for t in types], scores, pre="default", losses=tuple(losses))
     if not model.add_dummy_prefix:
         made = replace(made, add_space_prefix=False)
     return finish(folder, made, special(folder, size))
 
 
-def llama_hf(folder: Folder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
+def llama_hf(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
     """`LlamaHfVocab`: ids 0.. of the model, then the added tokens beyond them."""
     vocab = table_of(tokenizer)
     size = len(vocab)
@@ -100,19 +110,19 @@ def llama_hf(folder: Folder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
     values += [PAD_SCORE] * missing
     types += [int(TokenType.UNUSED)] * missing
     tokens += [padding(len(tokens) + i) for i in range(missing)]
-    made = Vocab(Kind.SPM, tokens, types, values, pre="default", losses=metaspace_losses(tokenizer))
+    made = Vocab(VocabKind.SPM, tokens, types, values, pre="default", losses=metaspace_losses(tokenizer))
     if not prefixes_space(tokenizer):
         made = replace(made, add_space_prefix=False)
     return finish(folder, made, special(folder, len(tokens)))
 
 
-def gemma4(folder: Folder, tokenizer: TokenizerJson) -> Vocab:
+def gemma4(folder: TokenizerFolder, tokenizer: TokenizerJson) -> Vocab:
     """`Gemma4Model.set_vocab`: `LlamaHfVocab` with its merges; scores that nobody reads."""
     vocab = llama_hf(folder, tokenizer, "reference")
     pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
     types = [int(TokenType.USER_DEFINED) if t in VISIBLE else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
     return replace(
-        vocab, kind=Kind.GEMMA4, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
+        vocab, kind=VocabKind.GEMMA4, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
         add={**vocab.add, "bos": True}, losses=(),
     )  # fmt: skip
 

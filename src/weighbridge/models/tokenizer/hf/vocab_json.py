@@ -11,14 +11,21 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.models.tokenizer import pretokenizer
-from weighbridge.models.tokenizer.added import class_name, named_tokens, specials
-from weighbridge.models.tokenizer.files import AddedToken, Folder, Id, Json, Model, Processor, TokenizerJson
-from weighbridge.models.tokenizer.vocab import Vocab
+from weighbridge.models.tokenizer.hf.added import class_name, named_tokens, specials
+from weighbridge.models.tokenizer.hf.folder import (
+    AddedToken,
+    Id,
+    PostProcessor,
+    TokenizerFolder,
+    TokenizerJson,
+    TokenizerModel,
+)
+from weighbridge.models.tokenizer.vocab import Json, Vocab
 
 VOCAB, MERGES, ADDED = "vocab.json", "merges.txt", "added_tokens.json"
 
 
-class Class(NamedTuple):
+class SlowTokenizer(NamedTuple):
     """A class of transformers: a name of its pre-tokenizer, its normalizer, and whether it puts tokens around a text as
     RoBERTa does."""
 
@@ -27,21 +34,21 @@ class Class(NamedTuple):
     around: bool = False
 
 
-CLASSES: Final[Mapping[str, Class]] = {
-    "GPT2Tokenizer": Class("gpt-2"),
-    "CodeGenTokenizer": Class("gpt-2"),
-    "RobertaTokenizer": Class("gpt-2", around=True),
-    "BartTokenizer": Class("gpt-2", around=True),
-    "LongformerTokenizer": Class("gpt-2", around=True),
-    "Qwen2Tokenizer": Class("qwen2", "NFC"),
+CLASSES: Final[Mapping[str, SlowTokenizer]] = {
+    "GPT2Tokenizer": SlowTokenizer("gpt-2"),
+    "CodeGenTokenizer": SlowTokenizer("gpt-2"),
+    "RobertaTokenizer": SlowTokenizer("gpt-2", around=True),
+    "BartTokenizer": SlowTokenizer("gpt-2", around=True),
+    "LongformerTokenizer": SlowTokenizer("gpt-2", around=True),
+    "Qwen2Tokenizer": SlowTokenizer("qwen2", "NFC"),
 }
 
 
-def present(folder: Folder) -> bool:
+def present(folder: TokenizerFolder) -> bool:
     return folder.read(VOCAB) is not None
 
 
-def tokenizer(folder: Folder, pre: str | None) -> TokenizerJson:
+def tokenizer(folder: TokenizerFolder, pre: str | None) -> TokenizerJson:
     """The files as a tokenizer.json. A class that we don't know needs a name from the caller."""
     name = class_name(folder)
     known = CLASSES.get(name)
@@ -50,22 +57,22 @@ def tokenizer(folder: Folder, pre: str | None) -> TokenizerJson:
             f"vocab.json and merges.txt of {name or 'a tokenizer without a class'}: we don't know how its text is cut",
             hint="use --pre NAME; or AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a tokenizer.json",
         )
-    what = known or Class(pre or "")
+    what = known or SlowTokenizer(pre or "")
     vocab: dict[str, int] = folder.json(VOCAB, dict[str, Id], TOKENIZER_JSON)
     rows: dict[str, int] = folder.json(ADDED, dict[str, Id]) or {}
     special = {text for _, text in specials(folder)}
     added = [AddedToken(t, i, special=t in special, normalized=t not in special) for t, i in rows.items()]
     return TokenizerJson(
-        Model("BPE", vocab, [*merges(folder)]),
+        TokenizerModel("BPE", vocab, [*merges(folder)]),
         added_tokens=added,
         normalizer={"type": what.normalizer} if what.normalizer else None,
         pre_tokenizer=cut(folder, what.pre),
-        post_processor=Processor("RobertaProcessing") if what.around else None,
+        post_processor=PostProcessor("RobertaProcessing") if what.around else None,
         decoder={"type": "ByteLevel"},
     )
 
 
-def cut(folder: Folder, name: str) -> Json:
+def cut(folder: TokenizerFolder, name: str) -> Json:
     """The pre-tokenizer, with a space before the text where tokenizer_config.json wants one."""
     item = pretokenizer.definition(name)
     if (folder.settings or {}).get("add_prefix_space") is True:
@@ -73,7 +80,7 @@ def cut(folder: Folder, name: str) -> Json:
     return item
 
 
-def merges(folder: Folder) -> list[tuple[str, str]]:
+def merges(folder: TokenizerFolder) -> list[tuple[str, str]]:
     """merges.txt: two parts a line, after a line that names the version."""
     text = folder.text(MERGES)
     if text is None:
@@ -92,10 +99,10 @@ def merges(folder: Folder) -> list[tuple[str, str]]:
     return out
 
 
-def mend(folder: Folder, vocab: Vocab) -> Vocab:
+def mend(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
     """Special ids by the names of tokenizer_config.json and of the class, and what the class puts around a text."""
     known = {t: i for i, t in enumerate(vocab.tokens)}
     roles = {r: i for r, i in named_tokens(folder, known).items() if r not in known}
-    around = CLASSES.get(class_name(folder), Class("")).around
+    around = CLASSES.get(class_name(folder), SlowTokenizer("")).around
     flags = {"bos": True, "eos": True, "sep": True} if around else {}
     return replace(vocab, special={**roles, **vocab.special}, add={**flags, **vocab.add})

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.gguf.container import KV
-from weighbridge.models.tokenizer.vocab import Kind, Template, Vocab, check_size
+from weighbridge.models.tokenizer.vocab import ChatTemplate, Vocab, VocabKind, check_size
 
 GGML: Final = "tokenizer.ggml."
 # Role -> key. `seperator` is the key's real spelling. `cls` has none: it is written as bos.
@@ -47,7 +47,10 @@ SCALARS: Final[Mapping[str, str]] = {  # field of Vocab -> key
     "strip_accents": GGML + "normalizer.strip_accents",
 }
 # Kinds without a default id for a token that may be added: llama.cpp then aborts with the first text.
-NEEDED: Final[Mapping[Kind, tuple[str, ...]]] = {Kind.UNIGRAM: ("bos",), Kind.GEMMA4: ("bos", "eos")}
+NEEDED: Final[Mapping[VocabKind, tuple[str, ...]]] = {
+    VocabKind.UNIGRAM: ("bos",),
+    VocabKind.GEMMA4: ("bos", "eos"),
+}
 OTHER_MODELS: Final[Mapping[str, str]] = {  # what else llama.cpp takes (llama-vocab.cpp, `load`)
     "rwkv": "RWKV's longest match", "plamo2": "PLaMo 2's lattice", "plamo3": "PLaMo 3's lattice",
     "hybriddna": "BPE with DNA k-mers", "whitespace": "words of a Chinese BERT", "none": "no tokenizer",
@@ -73,16 +76,16 @@ def to_gguf(vocab: Vocab) -> dict[str, KV]:
 
 
 def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    if vocab.add_space_prefix is not None and vocab.kind not in (Kind.UNIGRAM, Kind.GEMMA4):
+    if vocab.add_space_prefix is not None and vocab.kind not in (VocabKind.UNIGRAM, VocabKind.GEMMA4):
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     counted = vocab.token_type_count is not None
-    if counted and vocab.kind == Kind.WORDPIECE:
+    if counted and vocab.kind == VocabKind.WORDPIECE:
         yield TYPE_COUNT, KV("u32", vocab.token_type_count)
     yield GGML + "model", KV("str", vocab.kind.value)
     if vocab.pre:
         yield GGML + "pre", KV("str", vocab.pre)
     yield from arrays(vocab)
-    if vocab.kind == Kind.UNIGRAM:
+    if vocab.kind == VocabKind.UNIGRAM:
         yield from normalization(vocab)
     elif vocab.remove_extra_whitespaces is not None:
         yield SCALARS["remove_extra_whitespaces"], KV("bool", vocab.remove_extra_whitespaces)
@@ -95,13 +98,16 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         if role in ADD:
             yield ADD[role], KV("bool", flag)
     yield from templates(vocab)
-    if vocab.add_space_prefix is not None and vocab.kind == Kind.GEMMA4:  # `Gemma4Model.set_vocab` writes it last
+    if vocab.add_space_prefix is not None and vocab.kind == VocabKind.GEMMA4:
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     for name in ("lowercase", "strip_accents"):
         flag = getattr(vocab, name)
         if flag is not None:
             yield SCALARS[name], KV("bool", flag)
-    if counted and vocab.kind not in (Kind.WORDPIECE, Kind.UNIGRAM):  # `RobertaModel.set_vocab` writes it last
+    if counted and vocab.kind not in (
+        VocabKind.WORDPIECE,
+        VocabKind.UNIGRAM,
+    ):
         yield TYPE_COUNT, KV("u32", vocab.token_type_count)
     if vocab.suppress:
         yield SUPPRESS, KV("arr[i32]", vocab.suppress)
@@ -146,7 +152,7 @@ def templates(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         yield TEMPLATE, KV("str", vocab.template)
 
 
-class Reader:
+class KeyReader:
     """Typed access to a GGUF's metadata; a wrong type is a FormatError that names the key. Where the mapping knows the
     stored types (`type(key)`), they are checked; else Python's are."""
 
@@ -206,22 +212,22 @@ def sample(values: Sequence[Any]) -> str | None:
 
 def from_gguf(metadata: Mapping[str, Any]) -> Vocab:
     """The tokenizer of a GGUF."""
-    read = Reader(metadata)
+    read = KeyReader(metadata)
     model = read.text(GGML + "model")
     if model is None:
         raise FormatError("the file has no tokenizer", field=GGML + "model")
-    if model not in set(Kind):
+    if model not in set(VocabKind):
         whose = OTHER_MODELS.get(model)
         raise UnsupportedError(
             f"a tokenizer of type {model!r}" + (f" ({whose}): no file of a model folder can say it" if whose else ""),
-            hint=f"read are {', '.join(Kind)}",
+            hint=f"read are {', '.join(VocabKind)}",
         )
     tokens = read.array(GGML + "tokens", ("str",))
     if not len(tokens):
         raise FormatError("the vocabulary is empty", field=GGML + "tokens")
     count = check_size(len(tokens), GGML + "tokens")
     return Vocab(
-        Kind(model),
+        VocabKind(model),
         tokens,
         types=read.array(GGML + "token_type", ("i32",), count),
         scores=read.array(GGML + "scores", ("f32", "i32"), count),
@@ -241,7 +247,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> Vocab:
     )
 
 
-def special(read: Reader) -> dict[str, int]:
+def special(read: KeyReader) -> dict[str, int]:
     """The special ids, in the file's order; the three old names of the fill-in-the-middle tokens count too."""
     found = {r: i for r, k in ROLES.items() if (i := read.number(k)) is not None}
     for role, key in OLD_ROLES.items():
@@ -252,17 +258,17 @@ def special(read: Reader) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: order.get(ROLES[item[0]], len(order))))
 
 
-def read_templates(read: Reader) -> tuple[Template, ...]:
+def read_templates(read: KeyReader) -> tuple[ChatTemplate, ...]:
     """The templates; their names come from the keys, so a list that forgets one loses nothing."""
     found = []
     for key in read.metadata:
         match = NAMED.fullmatch(key)
         if match and (text := read.text(key)):
-            found.append(Template(match[1], text))
+            found.append(ChatTemplate(match[1], text))
     default = read.text(TEMPLATE)
-    return (*found, Template("default", default)) if default else tuple(found)
+    return (*found, ChatTemplate("default", default)) if default else tuple(found)
 
 
-def context_length(read: Reader) -> int | None:
+def context_length(read: KeyReader) -> int | None:
     architecture = read.metadata.get("general.architecture")
     return read.number(f"{architecture}.context_length") if isinstance(architecture, str) else None

@@ -23,26 +23,41 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.errors import FormatError, WeighbridgeError
-from weighbridge.models.tokenizer import merges as mergelists
-from weighbridge.models.tokenizer import pretokenizer, sentencepiece, unigram
-from weighbridge.models.tokenizer.files import Json
-from weighbridge.models.tokenizer.hf_read import from_hf
-from weighbridge.models.tokenizer.vocab import BYTE_TOKEN, NO_SCORE, SPACE, Kind, Template, TokenType, Vocab, padding
+from weighbridge.models.tokenizer import pretokenizer
+from weighbridge.models.tokenizer.formats import merges as mergelists
+from weighbridge.models.tokenizer.formats import sentencepiece
+from weighbridge.models.tokenizer.hf import unigram
+from weighbridge.models.tokenizer.hf.read import from_hf
+from weighbridge.models.tokenizer.vocab import (
+    BYTE_TOKEN,
+    NO_SCORE,
+    SPACE,
+    ChatTemplate,
+    Json,
+    TokenType,
+    Vocab,
+    VocabKind,
+    padding,
+)
 
 ADDED: Final = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
 SPM_IDS: Final = {"bos": 1, "eos": 2, "unk": 0}  # llama.cpp's ids for keys that a GGUF lacks (llama-vocab.cpp, `load`)
 UNIGRAM_IDS: Final = {"eos": 1, "unk": 2, "pad": 0}
 WORDPIECE_IDS: Final = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
 BPE_IDS: Final = {"bos": 11, "eos": 11}
-DEFAULT_IDS: Final[Mapping[Kind, Mapping[str, int]]] = {
-    Kind.GEMMA4: {}, Kind.SPM: SPM_IDS, Kind.UNIGRAM: UNIGRAM_IDS, Kind.WORDPIECE: WORDPIECE_IDS, Kind.BPE: BPE_IDS,
-}  # fmt: skip
+DEFAULT_IDS: Final[Mapping[VocabKind, Mapping[str, int]]] = {
+    VocabKind.GEMMA4: {},
+    VocabKind.SPM: SPM_IDS,
+    VocabKind.UNIGRAM: UNIGRAM_IDS,
+    VocabKind.WORDPIECE: WORDPIECE_IDS,
+    VocabKind.BPE: BPE_IDS,
+}
 CLASS: Final = "PreTrainedTokenizerFast"
 
 
 def to_hf(vocab: Vocab) -> dict[str, bytes]:
     """File name -> content. `losses` says what these files can't."""
-    table = Table(vocab)
+    table = TokenTable(vocab)
     files = {"tokenizer.json": encode(tokenizer_json(vocab, table))}
     roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
     said = settings(vocab, table, roles)
@@ -51,11 +66,11 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
     kept = [t for t in vocab.templates if not is_name(t)]
     if [t.name for t in kept] == ["default"]:
         files["chat_template.jinja"] = kept[0].text.encode("utf-8", "replace")
-    if vocab.kind == Kind.SPM:
+    if vocab.kind == VocabKind.SPM:
         files[sentencepiece.NAME] = sentencepiece_model(vocab, table)
-    if vocab.kind == Kind.UNIGRAM:
+    if vocab.kind == VocabKind.UNIGRAM:
         files |= unigram.model_file(vocab, table.kept, table.types[: len(table.kept)])
-    if vocab.kind == Kind.WORDPIECE:
+    if vocab.kind == VocabKind.WORDPIECE:
         files["vocab.txt"] = "".join(t + "\n" for t in table.kept).encode()
     types = untold(vocab, files)
     if types:
@@ -66,16 +81,16 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
 def untold(vocab: Vocab, files: Mapping[str, bytes]) -> dict[str, int]:
     """The types by id that reading the files would not give back, as of a special token of type "normal". Nobody but a
     conversion back reads them."""
-    architectures = ["Gemma4ForCausalLM"] if vocab.kind == Kind.GEMMA4 else []
+    architectures = ["Gemma4ForCausalLM"] if vocab.kind == VocabKind.GEMMA4 else []
     config = encode({"vocab_size": len(vocab), "architectures": architectures})
     try:
-        back = from_hf({**files, "config.json": config}.get, pre=vocab.pre if vocab.kind == Kind.BPE else None)
+        back = from_hf({**files, "config.json": config}.get, pre=vocab.pre if vocab.kind == VocabKind.BPE else None)
     except WeighbridgeError:
         return {}
     return {str(i): t for i, (t, other) in enumerate(zip(vocab.types, back.types, strict=False)) if t != other}
 
 
-def is_name(template: Template) -> bool:
+def is_name(template: ChatTemplate) -> bool:
     """Is this the name of a template that llama.cpp has built in ("mistral-v3"), which nobody else could render?"""
     return re.fullmatch(r"[A-Za-z0-9._-]+", template.text) is not None
 
@@ -86,13 +101,13 @@ def losses(vocab: Vocab) -> tuple[str, ...]:
     out += [f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t)]
     if any(t == TokenType.USER_DEFINED for t in vocab.types):
         out.append("whether added tokens swallow the spaces around them (lstrip, rstrip): written as no")
-    if vocab.kind == Kind.SPM:
+    if vocab.kind == VocabKind.SPM:
         out.append(
             "whether a space goes before every piece between special tokens or the first alone: written as every"
         )
-    if vocab.kind == Kind.WORDPIECE:
+    if vocab.kind == VocabKind.WORDPIECE:
         out.append("clean_text, tokenize_chinese_chars and the longest word: written as BERT's")
-    if vocab.kind == Kind.SPM and sum(t == TokenType.UNKNOWN for t in vocab.types) > 1:
+    if vocab.kind == VocabKind.SPM and sum(t == TokenType.UNKNOWN for t in vocab.types) > 1:
         out.append("tokenizer.model has one unknown piece: the others are written as control pieces")
     unset = sorted(set(vocab.special) - set(TOKEN_ROLES) - {"eot", "eom"})
     if unset:
@@ -100,7 +115,7 @@ def losses(vocab: Vocab) -> tuple[str, ...]:
     beyond = [f"{r} ({i})" for r, i in vocab.special.items() if i >= len(vocab)]
     if beyond:
         out.append(f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}")
-    if vocab.kind == Kind.BPE and len(vocab.scores) and any(vocab.scores):
+    if vocab.kind == VocabKind.BPE and len(vocab.scores) and any(vocab.scores):
         out.append("scores of a byte-level BPE, which nobody reads")
     if vocab.suppress:
         out.append("the list of suppressed tokens belongs into generation_config.json")
@@ -110,7 +125,7 @@ def losses(vocab: Vocab) -> tuple[str, ...]:
 TOKEN_ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-class Table:
+class TokenTable:
     """The vocabulary as tokenizer.json wants it: texts of HF's spelling, which of them are added, which are padding."""
 
     def __init__(self, vocab: Vocab) -> None:
@@ -131,13 +146,13 @@ class Table:
         ids = dict(vocab.special)
         defaults = DEFAULT_IDS[vocab.kind]
         for role, index in defaults.items():
-            if vocab.kind != Kind.BPE or (index < len(self.types) and self.types[index] == TokenType.CONTROL):
+            if vocab.kind != VocabKind.BPE or (index < len(self.types) and self.types[index] == TokenType.CONTROL):
                 ids.setdefault(role, index)
         if is_bert(vocab):
             ids = {"cls" if r == "bos" else r: i for r, i in ids.items() if r != "cls"}
             if ids.get("eos") == ids.get("sep"):
                 ids.pop("eos", None)
-        elif vocab.kind == Kind.UNIGRAM and {"bos", "sep"} <= ids.keys():
+        elif vocab.kind == VocabKind.UNIGRAM and {"bos", "sep"} <= ids.keys():
             ids.setdefault("cls", ids["bos"])  # XLM-R's, which a GGUF has no key for
         return {r: i for r, i in ids.items() if i < len(self.texts) and i not in self.pads}
 
@@ -147,7 +162,7 @@ class Table:
         last = max((i for i, t in enumerate(self.types) if t not in ADDED and i not in self.pads), default=-1)
         tail = [i for i in self.added if i > last]
         whole = not any(i <= last for i in self.pads)
-        ordered = vocab.kind not in (Kind.SPM, Kind.GEMMA4) and whole
+        ordered = vocab.kind not in (VocabKind.SPM, VocabKind.GEMMA4) and whole
         outside = set(tail) if ordered and tail == [*range(last + 1, last + 1 + len(tail))] else set()
         skip = self.pads | outside
         return {t: i for i, t in enumerate(self.texts) if i not in skip}
@@ -167,7 +182,7 @@ class Table:
 
 
 def is_bert(vocab: Vocab) -> bool:
-    return vocab.kind == Kind.WORDPIECE
+    return vocab.kind == VocabKind.WORDPIECE
 
 
 def bert(text: str, kind: int) -> str:
@@ -201,10 +216,10 @@ def encode(value: Any, indent: int = 0) -> bytes:
     return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
 
 
-def tokenizer_json(vocab: Vocab, table: Table) -> Json:
+def tokenizer_json(vocab: Vocab, table: TokenTable) -> Json:
     writers = {
-        Kind.SPM: spm_parts, Kind.BPE: bpe_parts, Kind.WORDPIECE: wordpiece_parts, Kind.UNIGRAM: unigram_parts,
-        Kind.GEMMA4: raw_parts,
+        VocabKind.SPM: spm_parts, VocabKind.BPE: bpe_parts, VocabKind.WORDPIECE: wordpiece_parts,
+        VocabKind.UNIGRAM: unigram_parts, VocabKind.GEMMA4: raw_parts,
     }  # fmt: skip
     return {
         "version": "1.0",
@@ -215,7 +230,7 @@ def tokenizer_json(vocab: Vocab, table: Table) -> Json:
     }
 
 
-def added(table: Table, index: int) -> Json:
+def added(table: TokenTable, index: int) -> Json:
     """A row of `added_tokens`. A user-defined token that the byte decoder would garble is marked as normalized, so that
     a conversion back takes it as it stands."""
     text, control = table.texts[index], table.types[index] != TokenType.USER_DEFINED
@@ -226,7 +241,7 @@ def added(table: Table, index: int) -> Json:
     }  # fmt: skip
 
 
-def spm_parts(vocab: Vocab, table: Table) -> Json:
+def spm_parts(vocab: Vocab, table: TokenTable) -> Json:
     """As transformers' `LlamaConverter` (legacy) builds it: llama.cpp, too, puts a space before the text after every
     special token."""
     space = vocab.add_space_prefix is not False
@@ -248,7 +263,7 @@ def spm_parts(vocab: Vocab, table: Table) -> Json:
     }  # fmt: skip
 
 
-def spm_merges(vocab: Vocab, table: Table) -> list[tuple[str, str]]:
+def spm_merges(vocab: Vocab, table: TokenTable) -> list[tuple[str, str]]:
     """Merges from scores. llama.cpp merges into any token whatever its type, but special tokens are cut out of the text
     before, and bytes and unused tokens are made of no text: only normal tokens take part."""
     scores = vocab.scores if len(vocab.scores) else [0.0] * len(table.texts)
@@ -256,7 +271,7 @@ def spm_merges(vocab: Vocab, table: Table) -> list[tuple[str, str]]:
     return mergelists.from_scores(table.texts, [float(s) for s in scores], skip)
 
 
-def bpe_parts(vocab: Vocab, table: Table) -> Json:
+def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
     row = pretokenizer.known(name := vocab.pre or "default")
     if row.raw:
         return raw_parts(vocab, table)
@@ -280,9 +295,9 @@ def bpe_parts(vocab: Vocab, table: Table) -> Json:
     }  # fmt: skip
 
 
-def raw_parts(vocab: Vocab, table: Table) -> Json:
+def raw_parts(vocab: Vocab, table: TokenTable) -> Json:
     """BPE over characters, as Gemma's files have it. llama.cpp adds a bos to Gemma 4's whatever the key says."""
-    name = vocab.pre or Kind.GEMMA4.value
+    name = vocab.pre or VocabKind.GEMMA4.value
     pairs = mergelists.parted(vocab.merges)
     mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
     forced = {"bos": True} if pretokenizer.known(name).name == "GEMMA4" else {}
@@ -300,13 +315,13 @@ def raw_parts(vocab: Vocab, table: Table) -> Json:
     }  # fmt: skip
 
 
-def unigram_parts(vocab: Vocab, table: Table) -> Json:
+def unigram_parts(vocab: Vocab, table: TokenTable) -> Json:
     kept = table.kept
     around = template(vocab, table, bos=False, eos=True)
     return unigram.parts(vocab, kept, table.types[: len(kept)], table.ids.get("unk"), around)
 
 
-def wordpiece_parts(vocab: Vocab, table: Table) -> Json:
+def wordpiece_parts(vocab: Vocab, table: TokenTable) -> Json:
     cls, sep = table.roles.get("cls"), table.roles.get("sep")
     return {
         "normalizer": {
@@ -323,13 +338,13 @@ def wordpiece_parts(vocab: Vocab, table: Table) -> Json:
     }  # fmt: skip
 
 
-def template(vocab: Vocab, table: Table, bos: bool, eos: bool = False) -> Json | None:
+def template(vocab: Vocab, table: TokenTable, bos: bool, eos: bool = False) -> Json | None:
     """What is put around a text: what the keys say, and llama.cpp's default for the kind where they don't."""
     first = table.roles.get("bos") if vocab.add.get("bos", bos) else None
     last = table.roles.get("eos") if vocab.add.get("eos", eos) else None
     if first is None and last is None:
         # This one adds nothing, and says so to the reference: "add no bos, add no eos".
-        said = vocab.kind == Kind.BPE and vocab.add.get("bos") is False
+        said = vocab.kind == VocabKind.BPE and vocab.add.get("bos") is False
         return (
             {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True} if said else None
         )
@@ -339,7 +354,7 @@ def template(vocab: Vocab, table: Table, bos: bool, eos: bool = False) -> Json |
     return processor(table, first, last, again)
 
 
-def processor(table: Table, first: str | None, last: str | None, again: str | None) -> Json | None:
+def processor(table: TokenTable, first: str | None, last: str | None, again: str | None) -> Json | None:
     """A TemplateProcessing: `first A last`, for pairs `first A last B last`, or with a token before B `again`. What
     stands between A and B decides whether a conversion back says anything about separators (`special.separator`)."""
     if first is None and last is None:
@@ -359,7 +374,7 @@ def processor(table: Table, first: str | None, last: str | None, again: str | No
     }
 
 
-def bert_processor(table: Table) -> Json | None:
+def bert_processor(table: TokenTable) -> Json | None:
     """[CLS] A [SEP] in the form that says nothing about flags to a conversion back."""
     if "cls" not in table.roles or "sep" not in table.roles:
         return None
@@ -367,10 +382,10 @@ def bert_processor(table: Table) -> Json | None:
     return {"type": "BertProcessing", **pair}
 
 
-def settings(vocab: Vocab, table: Table, roles: dict[str, str]) -> Json:
+def settings(vocab: Vocab, table: TokenTable, roles: dict[str, str]) -> Json:
     """tokenizer_config.json."""
-    out: Json = {f"add_{r}_token": f for r, f in vocab.add.items()} if vocab.kind != Kind.WORDPIECE else {}
-    if vocab.kind == Kind.SPM:
+    out: Json = {f"add_{r}_token": f for r, f in vocab.add.items()} if vocab.kind != VocabKind.WORDPIECE else {}
+    if vocab.kind == VocabKind.SPM:
         # These override the pieces of tokenizer.model, with the score of added tokens; so only the ones that have it.
         scores = vocab.scores or [NO_SCORE] * len(table.texts)
         rows = [i for i in table.added if table.types[i] != TokenType.UNKNOWN and scores[i] == NO_SCORE]
@@ -379,21 +394,21 @@ def settings(vocab: Vocab, table: Table, roles: dict[str, str]) -> Json:
             out["add_prefix_space"] = vocab.add_space_prefix
         out["legacy"] = True
     out |= {f"{r}_token": t for r, t in roles.items()}
-    if vocab.kind != Kind.WORDPIECE:  # BERT's files don't say it, and transformers' versions differ in the default
+    if vocab.kind != VocabKind.WORDPIECE:  # BERT's files don't say it, and transformers' versions differ in the default
         out["clean_up_tokenization_spaces"] = False
-    if vocab.kind == Kind.WORDPIECE:
+    if vocab.kind == VocabKind.WORDPIECE:
         out |= {"do_lower_case": vocab.lowercase is not False, "strip_accents": vocab.strip_accents}
         out["tokenize_chinese_chars"] = True
     if vocab.max_length is not None:
         out["model_max_length"] = vocab.max_length
-    out["tokenizer_class"] = "BertTokenizer" if vocab.kind == Kind.WORDPIECE else CLASS
+    out["tokenizer_class"] = "BertTokenizer" if vocab.kind == VocabKind.WORDPIECE else CLASS
     kept = [t for t in vocab.templates if not is_name(t)]
     if kept and [t.name for t in kept] != ["default"]:
         out["chat_template"] = [{"name": t.name, "template": t.text} for t in kept]
     return out
 
 
-def sentencepiece_model(vocab: Vocab, table: Table) -> bytes:
+def sentencepiece_model(vocab: Vocab, table: TokenTable) -> bytes:
     """tokenizer.model: all tokens but the padding at the end as pieces. SentencePiece wants one unknown piece, and byte
     pieces all or none."""
     count = max((i + 1 for i in range(len(table.texts)) if i not in table.pads), default=0)
@@ -403,7 +418,7 @@ def sentencepiece_model(vocab: Vocab, table: Table) -> bytes:
     scores = list(vocab.scores[:count]) if len(vocab.scores) else [0.0] * count
     ids = {r: i for r, i in table.ids.items() if r in ("bos", "eos", "pad")}
     return sentencepiece.dump(
-        sentencepiece.Spm(
+        sentencepiece.SentencePieceModel(
             table.texts[:count],
             [float(s) for s in scores],
             types,

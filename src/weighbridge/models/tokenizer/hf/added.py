@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.tokenizer.files import AddedToken, Folder, Json, TokenizerJson, content
-from weighbridge.models.tokenizer.merges import BYTE_OF
+from weighbridge.models.tokenizer.formats.merges import BYTE_OF
+from weighbridge.models.tokenizer.hf.folder import AddedToken, TokenizerFolder, TokenizerJson, content
 from weighbridge.models.tokenizer.pretokenizer import flat
-from weighbridge.models.tokenizer.vocab import check_size
+from weighbridge.models.tokenizer.vocab import Json, check_size
 
 NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 FAIRSEQ: Final[Mapping[str, str]] = {
@@ -38,7 +38,7 @@ CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
 )  # fmt: skip
 
 
-def class_name(folder: Folder) -> str:
+def class_name(folder: TokenizerFolder) -> str:
     """The class that reads the folder, without its "Fast"; "" where nothing tells."""
     kind = (folder.settings or {}).get("tokenizer_class")
     if isinstance(kind, str) and kind:
@@ -50,7 +50,7 @@ def class_name(folder: Folder) -> str:
     return next((name for start, name in CLASSES.items() if folder.architecture.startswith(start)), "")
 
 
-def specials(folder: Folder) -> Iterator[tuple[str, str]]:
+def specials(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
     """(role, text) of the special tokens of the tokenizer's class and of tokenizer_config.json; "" for those without a
     role (`additional_special_tokens`, since transformers 5 `extra_special_tokens`)."""
     settings = folder.settings or {}
@@ -72,12 +72,14 @@ def specials(folder: Folder) -> Iterator[tuple[str, str]]:
                     yield "", text
 
 
-def named_tokens(folder: Folder, known: Mapping[str, int]) -> dict[str, int]:
+def named_tokens(folder: TokenizerFolder, known: Mapping[str, int]) -> dict[str, int]:
     """The ids of the special tokens by role, as far as they are known; nameless ones by their text."""
     return {role or text: known[text] for role, text in specials(folder) if text in known}
 
 
-def added_tokens(folder: Folder, vocab: Mapping[str, int], tokenizer: TokenizerJson | None) -> dict[int, AddedToken]:
+def added_tokens(
+    folder: TokenizerFolder, vocab: Mapping[str, int], tokenizer: TokenizerJson | None
+) -> dict[int, AddedToken]:
     """All added tokens by id: those of tokenizer.json, of `added_tokens_decoder`, and the special tokens that neither
     lists; a token that is nowhere gets the next free id."""
     found: dict[int, AddedToken] = {}

@@ -32,7 +32,7 @@ Value = int | bytes
 
 
 @dataclass(frozen=True)
-class Spm:
+class SentencePieceModel:
     """What a ModelProto says. `specs` are the scalar fields of the trainer and normalizer spec by name."""
 
     pieces: Sequence[str]
@@ -109,7 +109,7 @@ def piece(data: bytes, at: int, end: int) -> tuple[bytes, float, int]:
     return text, score, kind
 
 
-def parse(data: bytes, name: str = NAME) -> Spm:
+def parse(data: bytes, name: str = NAME) -> SentencePieceModel:
     """The model in `data`, the file `name`, with the SentencePiece library's checks: one <unk>, no empty and no double
     piece."""
     try:
@@ -122,7 +122,7 @@ def parse(data: bytes, name: str = NAME) -> Spm:
         ) from None
 
 
-def parsed(data: bytes) -> Spm:
+def parsed(data: bytes) -> SentencePieceModel:
     texts: list[bytes] = []
     scores: list[float] = []
     types: list[int] = []
@@ -136,7 +136,7 @@ def parsed(data: bytes) -> Spm:
         elif number in (2, 3) and wire == BYTES:
             specs |= read_spec(data, at, end, TRAINER if number == 2 else NORMALIZER)
     check(texts, types)
-    return Spm(decode(texts), scores, types, **named(specs))
+    return SentencePieceModel(decode(texts), scores, types, **named(specs))
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -176,7 +176,7 @@ def read_spec(data: bytes, at: int, end: int, known: dict[int, str]) -> dict[str
 
 
 def named(specs: dict[str, Any]) -> dict[str, Any]:
-    """Spec fields as arguments of `Spm`. Ids are int32 on the wire: -1 ("none") is the varint 2^64 - 1."""
+    """Spec fields as arguments of `SentencePieceModel`; ids are int32: -1 ("none") is the varint 2^64 - 1."""
     ids = {r: specs.pop(r) for r in ("unk", "bos", "eos", "pad") if r in specs}
     ids = {r: v - (1 << 64) if v >= 1 << 63 else v for r, v in ids.items()}
     for name in ("byte_fallback", "add_dummy_prefix", "remove_extra_whitespaces"):
@@ -233,7 +233,7 @@ def field_int(tag: int, value: int) -> bytes:
     return number(tag << 3 | VARINT) + number(value)
 
 
-def dump(model: Spm) -> bytes:
+def dump(model: SentencePieceModel) -> bytes:
     """`model` as a ModelProto that the SentencePiece library loads: identity normalization, spaces escaped."""
     out = bytearray()
     for text, score, kind in zip(model.pieces, model.scores, model.types, strict=True):

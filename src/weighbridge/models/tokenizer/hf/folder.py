@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
 from weighbridge.models.jsonfile import decode
+from weighbridge.models.tokenizer.vocab import Json
 
 T = TypeVar("T")
 Read = Callable[[str], bytes | None]
@@ -25,7 +26,6 @@ Id = Annotated[int, Meta(ge=0, lt=VOCABULARY)]
 # The next step where a tokenizer has other ids than the model.
 OTHERS: Final = "these are another model's files, or added tokens were not embedded; get both from one place"
 Type = Annotated[int, Meta(ge=1, le=6)]
-Json = dict[str, Any]
 
 
 class AddedToken(Struct):
@@ -40,7 +40,7 @@ class AddedToken(Struct):
     single_word: bool = False
 
 
-class Model(Struct):
+class TokenizerModel(Struct):
     """`model` of tokenizer.json. `type` is absent in files of tokenizers < 0.9."""
 
     type: str | None = None
@@ -54,39 +54,39 @@ class Model(Struct):
     ignore_merges: bool | None = None
 
 
-class Ref(Struct):
+class TokenReference(Struct):
     id: str
 
 
-class Piece(Struct, rename={"special": "SpecialToken", "sequence": "Sequence"}):
+class TemplatePiece(Struct, rename={"special": "SpecialToken", "sequence": "Sequence"}):
     """An item of a TemplateProcessing."""
 
-    special: Ref | None = None
-    sequence: Ref | None = None
+    special: TokenReference | None = None
+    sequence: TokenReference | None = None
 
 
-class Processor(Struct):
+class PostProcessor(Struct):
     """`post_processor`, or one of a sequence of them."""
 
     type: str | None = None
-    processors: list[Processor] | None = None
-    single: list[Piece] = []
-    pair: list[Piece] = []
+    processors: list[PostProcessor] | None = None
+    single: list[TemplatePiece] = []
+    pair: list[TemplatePiece] = []
     cls: tuple[str, int] | None = None
     sep: tuple[str, int] | None = None
 
 
 class TokenizerJson(Struct):
-    model: Model
+    model: TokenizerModel
     added_tokens: list[AddedToken] = []
     normalizer: Json | None = None
     pre_tokenizer: Json | None = None
-    post_processor: Processor | None = None
+    post_processor: PostProcessor | None = None
     decoder: Json | None = None
 
 
 @dataclass(frozen=True)
-class Folder:
+class TokenizerFolder:
     """A tokenizer's files, each decoded when first asked for. `names` lists the folder, where the caller knows it."""
 
     read: Read
@@ -158,7 +158,7 @@ class Folder:
 
     @property
     def stored_types(self) -> dict[int, int]:
-        """`gguf_token_types` of tokenizer_config.json: types by id that no other file could tell (`hf_write`)."""
+        """`gguf_token_types` of tokenizer_config.json: types by id that no other file could tell (`hf.write`)."""
         name, key = "tokenizer_config.json", "gguf_token_types"
         try:
             return msgspec.convert((self.settings or {}).get(key) or {}, dict[Id, Type], strict=False)

@@ -29,15 +29,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.tokenizer import bpe_ranks as ranks
-from weighbridge.models.tokenizer import merges as mergelists
-from weighbridge.models.tokenizer import pretokenizer, sentencepiece, tekken, tiktoken, unigram
-from weighbridge.models.tokenizer import slow_tokenizer as slow
-from weighbridge.models.tokenizer.added import added_tokens, is_control, named_tokens, spoken
-from weighbridge.models.tokenizer.files import OTHERS, AddedToken, Folder, Json, Read, TokenizerJson, table_of
-from weighbridge.models.tokenizer.special import finish, normalizer_flags, special
-from weighbridge.models.tokenizer.spm import Scores, gemma4, is_spm_like, llama_hf, spm
-from weighbridge.models.tokenizer.vocab import SPACE, Kind, TokenType, Vocab, padding
+from weighbridge.models.tokenizer import pretokenizer
+from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.formats import merges as mergelists
+from weighbridge.models.tokenizer.formats import sentencepiece
+from weighbridge.models.tokenizer.hf import tekken, tiktoken, unigram
+from weighbridge.models.tokenizer.hf import vocab_json as slow
+from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, named_tokens, spoken
+from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
+from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
+from weighbridge.models.tokenizer.hf.spm import Scores, gemma4, is_spm_like, llama_hf, spm
+from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, VocabKind, padding
 
 READ: Final = (
     "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
@@ -61,7 +63,7 @@ ROBERTA: Final = ("RobertaModel", "RobertaForSequenceClassification")
 def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = ()) -> Vocab:
     """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
     `names`, where known, lists the folder's files (for additional_chat_templates/)."""
-    folder = Folder(read, tuple(names))
+    folder = TokenizerFolder(read, tuple(names))
     vocab = vocabulary(folder, pre, scores)
     types = folder.stored_types
     if not types:
@@ -75,7 +77,7 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
     return replace(vocab, types=[types.get(i, t) for i, t in enumerate(vocab.types)])
 
 
-def vocabulary(folder: Folder, pre: str | None, scores: Scores) -> Vocab:
+def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Vocab:
     """The tokenizer, by the first of the tries that fits."""
     tokenizer, read = folder.tokenizer, folder.read
     kind = None if tokenizer is None else model_type(tokenizer)
@@ -100,7 +102,7 @@ def vocabulary(folder: Folder, pre: str | None, scores: Scores) -> Vocab:
     return llama(folder, vocab)
 
 
-def model_file(folder: Folder, kind: str | None) -> unigram.File | None:
+def model_file(folder: TokenizerFolder, kind: str | None) -> unigram.SpmFile | None:
     """The folder's SentencePiece model, if it is of the `kind` of its tokenizer.json. Meta's Llama 3 has tiktoken ranks
     under the same name."""
     for name in MODELS:
@@ -108,18 +110,20 @@ def model_file(folder: Folder, kind: str | None) -> unigram.File | None:
         if data is not None and not ranks.is_ranks(data):
             model = sentencepiece.parse(data, name)
             wanted = {"Unigram": sentencepiece.UNIGRAM, "BPE": sentencepiece.BPE}.get(kind or "")
-            return unigram.File(name, model) if wanted in (None, model.model_type) else None
+            return unigram.SpmFile(name, model) if wanted in (None, model.model_type) else None
     return None
 
 
-def from_unigram(folder: Folder, tokenizer: TokenizerJson | None, file: unigram.File | None, pre: str | None) -> Vocab:
+def from_unigram(
+    folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: unigram.SpmFile | None, pre: str | None
+) -> Vocab:
     vocab = unigram.unigram(folder, tokenizer, file, pre)
     state = special(folder, len(vocab))
     unigram.mend(folder, tokenizer, file, vocab, state)
     return finish(folder, vocab, state)
 
 
-def from_tekken(folder: Folder, pre: str | None) -> Vocab:
+def from_tekken(folder: TokenizerFolder, pre: str | None) -> Vocab:
     vocab, version = tekken.vocabulary(folder, pre)
     state = special(folder, None)
     tekken.mend(vocab, state)
@@ -127,7 +131,7 @@ def from_tekken(folder: Folder, pre: str | None) -> Vocab:
     return replace(finish(folder, vocab, state), templates=found, losses=lost)
 
 
-def without_json(folder: Folder, pre: str | None) -> Vocab:
+def without_json(folder: TokenizerFolder, pre: str | None) -> Vocab:
     """The files of those that have neither tokenizer.json nor a SentencePiece model under a usual name."""
     name = tiktoken.find(folder)
     if name is not None:
@@ -165,7 +169,7 @@ def model_type(tokenizer: TokenizerJson) -> str:
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseVocab:
     """A WordPiece or byte-level vocabulary with its added tokens, as `get_vocab_base` sees it."""
 
     tokens: list[str]
@@ -173,7 +177,7 @@ class Base:
     known: Mapping[str, int]
 
 
-def base(folder: Folder, vocab: dict[str, int], tokenizer: TokenizerJson | None) -> Base:
+def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJson | None) -> BaseVocab:
     """conversion/base.py, `get_vocab_base`: ids without a token are padding, added tokens control or user-defined."""
     added = added_tokens(folder, vocab, tokenizer)
     known = vocab | {t.content: i for i, t in added.items()}
@@ -192,7 +196,7 @@ def base(folder: Folder, vocab: dict[str, int], tokenizer: TokenizerJson | None)
         tokens[index], types[index] = base_added(token, tokenizer)
     for index in [i for i, t in enumerate(tokens) if t is None]:
         tokens[index], types[index] = padding(index), int(TokenType.UNUSED)
-    return Base(tokens, types, known)
+    return BaseVocab(tokens, types, known)
 
 
 def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str, int]:
@@ -203,7 +207,9 @@ def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str,
     return text.replace(SPACE, " "), int(TokenType.USER_DEFINED)
 
 
-def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: str = "tokenizer.json") -> Vocab:
+def byte_level(
+    folder: TokenizerFolder, tokenizer: TokenizerJson, pre: str | None, path: str = "tokenizer.json"
+) -> Vocab:
     """`_set_vocab_gpt2`. `path`: the file that the merges are from."""
     vocab, model = table_of(tokenizer), tokenizer.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
@@ -230,13 +236,13 @@ def byte_level(folder: Folder, tokenizer: TokenizerJson, pre: str | None, path: 
     name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
-    made = Vocab(Kind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
+    made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
     if folder.architecture in ROBERTA:
         made = replace(made, token_type_count=folder.type_count)
     return finish(folder, made, state)
 
 
-def raw_name(folder: Folder, tokenizer: TokenizerJson, pre: str | None) -> str | None:
+def raw_name(folder: TokenizerFolder, tokenizer: TokenizerJson, pre: str | None) -> str | None:
     """The name for classes whose BPE over characters the reference keeps as such, told by the caller or by the class;
     None for all others."""
     if not is_spm_like(tokenizer):
@@ -268,7 +274,7 @@ def normalizer_names(tokenizer: TokenizerJson) -> list[str]:
     return [str(n.get("type")) for n in pretokenizer.flat(tokenizer.normalizer, "normalizers")]
 
 
-def wordpiece(folder: Folder, tokenizer: TokenizerJson | None, pre: str | None) -> Vocab:
+def wordpiece(folder: TokenizerFolder, tokenizer: TokenizerJson | None, pre: str | None) -> Vocab:
     """`BertModel.set_vocab`: "##x" -> "x", other tokens -> U+2581 + token, control tokens as they are."""
     vocab = lines(folder) if tokenizer is None else table_of(tokenizer)
     prefix = "##" if tokenizer is None else tokenizer.model.continuing_subword_prefix
@@ -282,7 +288,7 @@ def wordpiece(folder: Folder, tokenizer: TokenizerJson | None, pre: str | None) 
         for role, index in named_tokens(folder, vocab).items():
             state.ids.setdefault({"cls": "bos"}.get(role, role), index)
     name = pre if pre is not None else wordpiece_name(len(tokens))
-    made = Vocab(Kind.WORDPIECE, tokens, found.types, pre=name, token_type_count=folder.type_count)
+    made = Vocab(VocabKind.WORDPIECE, tokens, found.types, pre=name, token_type_count=folder.type_count)
     return replace(finish(folder, made, state), **flags)
 
 
@@ -298,7 +304,7 @@ def wordpiece_name(size: int) -> str:
     return "bert-bge-large" if size == 21128 else "jina-v2-en"
 
 
-def settings_flags(folder: Folder) -> Json:
+def settings_flags(folder: TokenizerFolder) -> Json:
     """The normalizer's flags where there is no tokenizer.json; transformers' `BertTokenizer` lowercases unless told."""
     settings = folder.settings or {}
     lowercase, strip = settings.get("do_lower_case", True), settings.get("strip_accents")
@@ -306,7 +312,7 @@ def settings_flags(folder: Folder) -> Json:
     return flags | {"strip_accents": strip} if isinstance(strip, bool) else flags
 
 
-def lines(folder: Folder) -> dict[str, int]:
+def lines(folder: TokenizerFolder) -> dict[str, int]:
     """vocab.txt: a token a line; a token that occurs twice has its last id, as in transformers' `load_vocab`."""
     text = folder.text("vocab.txt") or ""
     rows = text.split("\n")
@@ -316,7 +322,7 @@ def lines(folder: Folder) -> dict[str, int]:
     return {row.rstrip("\r"): i for i, row in enumerate(rows)}
 
 
-def llama(folder: Folder, vocab: Vocab) -> Vocab:
+def llama(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
     """The end of `LlamaModel.set_vocab`: rules by size, for the architectures it converts."""
     if folder.architecture not in LLAMA:
         return vocab

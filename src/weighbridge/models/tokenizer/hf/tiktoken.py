@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.tokenizer import bpe_ranks as ranks
-from weighbridge.models.tokenizer import merges as mergelists
 from weighbridge.models.tokenizer import pretokenizer
-from weighbridge.models.tokenizer.files import Folder, content
-from weighbridge.models.tokenizer.special import ROLES, Special
-from weighbridge.models.tokenizer.vocab import Kind, TokenType, Vocab, check_size, padding
+from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.formats import merges as mergelists
+from weighbridge.models.tokenizer.hf.folder import TokenizerFolder, content
+from weighbridge.models.tokenizer.hf.special import ROLES, SpecialTokens
+from weighbridge.models.tokenizer.vocab import TokenType, Vocab, VocabKind, check_size, padding
 
-Names = Callable[[Folder, int], list[str]]
+Names = Callable[[TokenizerFolder, int], list[str]]
 
 
 @dataclass(frozen=True)
-class Maker:
+class RankFile:
     """`names(folder, first)`: the special tokens from id `first` on, the first one after the ranks. `roles`: which of
     them is what, where no file says. `normalizer`: what is done to a text first, and llama.cpp doesn't."""
 
@@ -40,7 +40,7 @@ class Maker:
     own_eos: tuple[str, ...] = ()  # architectures whose eos is the tokenizer's, whatever config.json says
 
 
-def llama3(folder: Folder, first: int) -> list[str]:
+def llama3(folder: TokenizerFolder, first: int) -> list[str]:
     """256 tokens; since 3.1, which its rope scaling tells, some of the reserved ones have got names."""
     rope = folder.config.get("rope_scaling") or folder.config.get("rope_parameters")
     new = isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) == "llama3"
@@ -49,7 +49,7 @@ def llama3(folder: Folder, first: int) -> list[str]:
     return [*named, *(f"{RESERVED}{start + i}|>" for i in range(256 - len(named)))]
 
 
-def kimi(folder: Folder, first: int) -> list[str]:
+def kimi(folder: TokenizerFolder, first: int) -> list[str]:
     """Those of `added_tokens_decoder`, reserved ones between them, as far as the embedding goes."""
     size = folder.vocab_size("vocab_size")
     count = 258 if size is None else max(0, min(258, size - first))
@@ -57,11 +57,11 @@ def kimi(folder: Folder, first: int) -> list[str]:
     return [known[i].content if i in known else f"<|reserved_token_{i}|>" for i in range(first, first + count)]
 
 
-def qwen(folder: Folder, first: int) -> list[str]:
+def qwen(folder: TokenizerFolder, first: int) -> list[str]:
     return ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
 
 
-def listed(folder: Folder, first: int) -> list[str]:
+def listed(folder: TokenizerFolder, first: int) -> list[str]:
     """Nothing but what tokenizer_config.json lists."""
     known = folder.added_decoder
     last = check_size(max(known, default=first - 1) + 1, "added_tokens_decoder")
@@ -80,15 +80,15 @@ LLAMA_31: Final = (
     "<|python_tag|>",
 )  # fmt: skip
 END: Final = "<|endoftext|>"
-MAKERS: Final[Mapping[str, Maker]] = {
-    "tokenizer.model": Maker("llama-bpe", llama3, {"bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}),
-    "qwen.tiktoken": Maker("qwen2", qwen, {"bos": END, "eos": END, "unk": END}, "NFC"),
-    "tiktoken.model": Maker("kimi-k2", kimi, own_eos=("KimiLinearForCausalLM", "KimiK3ForConditionalGeneration")),
+MAKERS: Final[Mapping[str, RankFile]] = {
+    "tokenizer.model": RankFile("llama-bpe", llama3, {"bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}),
+    "qwen.tiktoken": RankFile("qwen2", qwen, {"bos": END, "eos": END, "unk": END}, "NFC"),
+    "tiktoken.model": RankFile("kimi-k2", kimi, own_eos=("KimiLinearForCausalLM", "KimiK3ForConditionalGeneration")),
 }
 FILES: Final = ("tiktoken.model", "qwen.tiktoken", "tokenizer.model")
 
 
-def find(folder: Folder) -> str | None:
+def find(folder: TokenizerFolder) -> str | None:
     """The folder's rank file."""
     for name in (*FILES, *sorted(n for n in folder.names if n.endswith(".tiktoken") and "/" not in n)):
         data = folder.read(name)
@@ -97,7 +97,7 @@ def find(folder: Folder) -> str | None:
     return None
 
 
-def maker(folder: Folder, name: str, pre: str | None, llama: frozenset[str]) -> Maker:
+def maker(folder: TokenizerFolder, name: str, pre: str | None, llama: frozenset[str]) -> RankFile:
     known = MAKERS.get(name)
     if name == "tokenizer.model" and folder.root and folder.architecture not in llama:
         known = None
@@ -107,10 +107,10 @@ def maker(folder: Folder, name: str, pre: str | None, llama: frozenset[str]) -> 
             hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a tokenizer.json; or use --pre NAME "
             "where tokenizer_config.json lists the special tokens (added_tokens_decoder)",
         )
-    return known or Maker("", listed)
+    return known or RankFile("", listed)
 
 
-def vocabulary(folder: Folder, name: str, pre: str | None, llama: frozenset[str]) -> Vocab:
+def vocabulary(folder: TokenizerFolder, name: str, pre: str | None, llama: frozenset[str]) -> Vocab:
     """The vocabulary, without special ids."""
     who = maker(folder, name, pre, llama)
     table = ranks.parse(folder.read(name) or b"", name)
@@ -122,11 +122,11 @@ def vocabulary(folder: Folder, name: str, pre: str | None, llama: frozenset[str]
     chosen = who.pre if pre is None else pre
     pretokenizer.known(chosen)
     merges = mergelists.joined(ranks.natural(table))
-    return Vocab(Kind.BPE, tokens, types, merges=merges, pre=chosen, losses=losses)
+    return Vocab(VocabKind.BPE, tokens, types, merges=merges, pre=chosen, losses=losses)
 
 
 def rows(
-    folder: Folder, name: str, known: Mapping[int, str], special: Mapping[int, str]
+    folder: TokenizerFolder, name: str, known: Mapping[int, str], special: Mapping[int, str]
 ) -> tuple[list[str], list[int]]:
     """All tokens by id, and their types; an id that has none is padding."""
     top = max((*known, *special)) + 1
@@ -143,9 +143,9 @@ def rows(
     return [named.get(i) or padding(i) for i in range(size)], [int(k) for k in types]
 
 
-def mend(folder: Folder, name: str, vocab: Vocab, state: Special) -> None:
+def mend(folder: TokenizerFolder, name: str, vocab: Vocab, state: SpecialTokens) -> None:
     """Ids of the roles that config.json leaves open: by the names of tokenizer_config.json, then the maker's own."""
-    who = MAKERS.get(name, Maker("", listed))
+    who = MAKERS.get(name, RankFile("", listed))
     ids = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL}
     said: dict[str, Any] = {**who.roles, **{r: t for r, t in roles(folder)}}
     if folder.architecture in who.own_eos and said.get("eos") in ids:
@@ -155,7 +155,7 @@ def mend(folder: Folder, name: str, vocab: Vocab, state: Special) -> None:
             state.ids.setdefault(role, ids[text])
 
 
-def roles(folder: Folder) -> Iterator[tuple[str, str]]:
+def roles(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
     """What tokenizer_config.json names."""
     for role in ROLES:
         text = content((folder.settings or {}).get(f"{role}_token"))

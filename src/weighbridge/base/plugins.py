@@ -1,0 +1,51 @@
+"""Plug-ins: objects that installed packages register under an entry-point group (`weighbridge.formats` ...).
+
+Nothing is searched or imported before `plugins` is called, which takes some 20 ms: call it only when the built-in
+tables have no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from weighbridge.base.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+FORMATS: Final = "weighbridge.formats"
+PACKINGS: Final = "weighbridge.packings"
+FAMILIES: Final = "weighbridge.families"
+
+
+@cache
+def plugins(group: str, kind: type = object) -> Mapping[str, Any]:
+    """The objects registered under `group`, by entry-point name, in the order of the names; each is a `kind`.
+    UnsupportedError names the plug-in that can't be loaded, that is something else, or that two packages register."""
+    from importlib.metadata import entry_points
+
+    loaded: dict[str, Any] = {}
+    for entry in sorted(set(entry_points(group=group)), key=lambda entry: entry.name):
+        if entry.name in loaded:
+            raise _broken(entry, group, "two packages register this name")
+        loaded[entry.name] = _load(entry, group, kind)
+    return MappingProxyType(loaded)
+
+
+def _load(entry: EntryPoint, group: str, kind: type) -> Any:
+    try:
+        loaded = entry.load()
+    except Exception as error:  # whatever a foreign module raises when it is imported
+        raise _broken(entry, group, f"{type(error).__name__}: {error}") from error
+    if not isinstance(loaded, kind):
+        raise _broken(entry, group, f"{entry.value} is a {type(loaded).__name__}, not a {kind.__name__}")
+    return loaded
+
+
+def _broken(entry: EntryPoint, group: str, why: str) -> UnsupportedError:
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    hint = f"update or uninstall the package {entry.dist.name}" if entry.dist else None
+    return UnsupportedError(f"plug-in {entry.name!r} of {group} ({package}) can't be used: {why}", hint=hint)

@@ -1,0 +1,35 @@
+"""Opens a model from a path: the one entry point of every command and function that reads one.
+
+open_model(path, options)      the model, a tensor-parallel set put together; its tensors can be read
+open_headers(path, options)    names, shapes and metadata, also of a set with missing ranks; no tensor data
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
+from weighbridge.models.tensor_parallel import rank_files
+
+__all__ = ["Headers", "SourceOptions", "open_headers", "open_model"]
+
+
+class Headers(NamedTuple):
+    """A model known by its headers. `ranks`: which ranks of a tensor-parallel set are there; None for other models."""
+
+    model: Checkpoint
+    ranks: rank_files.RankStatus | None
+
+
+def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint:
+    """The model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set, which is
+    joined. Reads headers only. Errors: OSError, FormatError, UnsupportedError, UsageError."""
+    files = rank_files.find_ranks(Path(path)) if options.join_ranks else []
+    return rank_files.gather_ranks(Path(path), files, options) if files else open_checkpoint(Path(path), options)
+
+
+def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:
+    """What the headers at `path` declare. A folder of ranks gives the whole model's tensors, a rank's file its own."""
+    return Headers(*rank_files.open_ranks(Path(path), options))

@@ -1,0 +1,56 @@
+"""Installs a plug-in for a test as pip would: a module and its `.dist-info` in a folder on the path."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from weighbridge.base.plugins import plugins
+
+TOYS = Path(__file__).with_name("toys")
+
+
+def write_package(folder: Path, name: str, files: Mapping[str, str], entries: Mapping[str, Mapping[str, str]]) -> Path:
+    """A package `name` 1.0 installed in `folder`. `files`: relative path -> text; `entries`: group -> name -> value."""
+    info = folder / f"{name}-1.0.dist-info"
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in rows.items()) for group, rows in entries.items()]
+    texts = {
+        f"{info.name}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info.name}/entry_points.txt": "\n".join(lines),
+        **files,
+    }
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, "utf-8")
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a subprocess that has the packages in `folder` installed."""
+    paths = (str(folder), os.environ.get("PYTHONPATH", ""))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@contextmanager
+def installed(folder: Path) -> Iterator[Path]:
+    """The packages in `folder` are installed inside the block, and gone after it."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    _forget()
+    try:
+        yield folder
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
+        _forget()
+
+
+def _forget() -> None:
+    importlib.invalidate_caches()
+    plugins.cache_clear()
