@@ -25,12 +25,13 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers import container, format_of
 from weighbridge.containers.base import Entry, Index
 from weighbridge.io.source import FileSource, Source
-from weighbridge.models.arch.config import counted
+from weighbridge.models.arch.config import with_mtp_layers
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
 
 if TYPE_CHECKING:
-    from weighbridge.models.arch.table import Family, Sizes
+    from weighbridge.models.arch.expand import Sizes
+    from weighbridge.models.arch.family import Family
     from weighbridge.models.config.mapping import HfConfig
     from weighbridge.tensors.nodes import Node
 
@@ -127,7 +128,7 @@ class Checkpoint(Closing):
         keys stand for; {} where there is none."""
         if self.format == "gguf":
             return self.restored().config
-        return counted(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
+        return with_mtp_layers(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def restored(self, torch_dtype: str | None = None) -> HfConfig:
         """What a GGUF's keys say as config.json and generation_config.json, and what they can't say."""
@@ -162,12 +163,12 @@ class Checkpoint(Closing):
     @cached_property
     def family(self) -> Family:
         """The architecture's table. UnsupportedError where none knows the model."""
-        from weighbridge.models.arch import table
+        from weighbridge.models.arch import registry
 
-        own = (table.read_family(Path(self.arch_file)),) if self.arch_file else ()
+        own = (registry.read_family(Path(self.arch_file)),) if self.arch_file else ()
         if self.format == "gguf":
-            return table.family_of_gguf(self.metadata, own, self.index.by_name)
-        return table.family_of_hf(self.config, own)
+            return registry.family_of_gguf(self.metadata, own, self.index.by_name)
+        return registry.family_of_hf(self.config, own)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -21,9 +21,9 @@ Every expression of a table is parsed when the table is loaded; a mistake is a U
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
@@ -31,7 +31,6 @@ from weighbridge.models.arch.values import integer, one_value
 
 Expr = ast.expr
 _LONGEST: Final = 400  # characters; the longest of a shipped table has 100
-_FUNCTIONS: Final = frozenset({"len", "uniform", "tensor", "int"})
 _NODES: Final = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.Subscript, ast.Slice, ast.Attribute, ast.Name,
     ast.Constant, ast.Tuple, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
@@ -46,14 +45,14 @@ def parse(text: str) -> Expr:
     if len(text) > _LONGEST:
         raise UsageError(f"an expression of {len(text)} characters is too long (at most {_LONGEST})")
     try:
-        tree = compile(text.strip(), "", "eval", ast.PyCF_ONLY_AST).body
+        tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        column = getattr(error, "offset", None) or 1
+        column = getattr(error, "offset", None) or len(text) + 1
         raise _mistake(text, column - 1, getattr(error, "msg", "invalid syntax")) from None
     for node in ast.walk(tree):
         if (problem := _problem(node)) is not None:
             raise _mistake(text, getattr(node, "col_offset", 0), problem)
-    return tree  # type: ignore[no-any-return]
+    return tree
 
 
 def _mistake(text: str, column: int, problem: str) -> UsageError:
@@ -111,13 +110,65 @@ def elements(node: ast.expr) -> tuple[ast.expr, ...]:
     return tuple(node.elts) if isinstance(node, ast.Tuple) else (node,)
 
 
-def check_functions(text: str) -> Expr:
-    """Parses an expression that calls nothing but the functions of the grammar."""
-    tree = parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (called := call(node)) and called[0] not in _FUNCTIONS:
-            raise _mistake(text, node.col_offset, f"unknown function {called[0]}; known: {', '.join(sorted(_FUNCTIONS))}")
-    return tree
+# ---------------------------------------------------------------------- checks when a table is loaded
+
+
+def check_number(text: str, sets: Collection[str] = ()) -> None:
+    """UsageError unless an expression is a number over keys. `sets`: the sets of layers that subscripts may name."""
+    _require(text, parse(text), partial(_in_number, sets), "is no part of a number")
+
+
+def check_layers(text: str) -> None:
+    """UsageError unless an expression states a set of layers."""
+    _require(text, parse(text), _in_layers, "is no part of a set of layers")
+
+
+def check_condition(text: str) -> None:
+    """UsageError unless an expression combines names and `tensor(...)` by `and`, `or`, `not`."""
+    _require(text, parse(text), _in_condition, "is no part of a condition")
+
+
+def _require(text: str, node: ast.expr, parts: Callable[[ast.expr], Sequence[ast.expr] | None], problem: str) -> None:
+    """Checks an expression and those in it; `parts`: the latter, None of an expression that may not stand here."""
+    if (inner := parts(node)) is None:
+        raise _mistake(text, node.col_offset, f"{ast.unparse(node)} {problem}")
+    for part in inner:
+        _require(text, part, parts, problem)
+
+
+def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | None:
+    if isinstance(node, ast.BinOp):
+        return node.left, node.right
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return (node.operand,)
+    if isinstance(node, ast.Subscript):
+        return () if path(node.value) and path(node.slice) in sets else None
+    if (called := call(node)) is not None and len(called[1]) == 1:
+        name, (argument,) = called
+        known = (name in ("len", "uniform") and path(argument)) or (name == "tensor" and type(constant(argument)) is str)
+        return (argument,) if name == "int" else () if known else None
+    return () if path(node) or type(constant(node)) is int else None
+
+
+def _in_layers(node: ast.expr) -> Sequence[ast.expr] | None:
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and path(node.value) == "layers":
+        for bound in filter(None, (node.slice.lower, node.slice.upper, node.slice.step)):
+            check_number(ast.unparse(bound))
+        return ()
+    if isinstance(node, ast.Compare) and path(node.left):
+        right = elements(node.comparators[0])
+        return () if path(right[0]) or all(isinstance(e, ast.Constant) for e in right) else None
+    return _in_condition(node)
+
+
+def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return (node.operand,)
+    if (called := call(node)) is not None:
+        return () if called[0] == "tensor" and [type(constant(a)) for a in called[1]] == [str] else None
+    return () if path(node) else None
 
 
 # ---------------------------------------------------------------------- numbers
@@ -151,7 +202,7 @@ class Evaluator:
         if (called := call(node)) is not None:
             return self._call(*called)
         if isinstance(node, ast.Constant):
-            return int(node.value)
+            return int(constant(node))
         key = path(node) or ""
         return None if (value := self.get(key)) is None else self.operand(value, key)
 
@@ -159,6 +210,8 @@ class Evaluator:
         if function == "int":
             number = self.number(arguments[0])
             return None if number is None else int(number)
+        if function == "tensor":
+            return int(bool(self.get(f"@{constant(arguments[0])}")))
         key = path(arguments[0]) or ""
         return (_length if function == "len" else by_layer)(self.get(key), key)
 
@@ -186,7 +239,7 @@ def by_layer(value: Any, key: str) -> int | None:
     return one_value({integer(v, key) for v in value} - {0}, key, default=0)
 
 
-def shared_value(value: Any, key: str, layers: frozenset[int]) -> int | None:
+def shared_value(value: Any, key: str, layers: Collection[int]) -> int | None:
     """The one number that these layers have in a list with an entry for each layer; a single number is that of all."""
     if value is None or not layers:
         return None

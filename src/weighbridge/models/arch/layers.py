@@ -36,12 +36,6 @@ def build_layer_set(entry: LayerSetEntry) -> LayerSet:
     return LayerSet(tuple(entry.hf), tuple(entry.gguf), entry.optional, entry.include)
 
 
-def check_layer_set(name: str, sets: Mapping[str, LayerSet]) -> None:
-    """UsageError for an expression that states no layers."""
-    for text in (*sets[name].hf, *sets[name].gguf):
-        expression.check_functions(text)
-
-
 def optional_layers(sets: Mapping[str, LayerSet], known: Mapping[str, Layers]) -> Layers:
     """The layers whose tensors may all be absent, of the sets that are known."""
     return frozenset[int]().union(*(known[name] for name, s in sets.items() if s.optional and name in known))
@@ -116,7 +110,7 @@ class _Reader:
         if (low := min(lo or 0, hi or 0)) < 0:
             raise FormatError("isn't a number of layers", field=source, expected="0 or more", found=low)
         if step is not None and step < 1:
-            raise FormatError("isn't a step from layer to layer", field=source, expected="a positive number", found=step)
+            raise FormatError("isn't a step between layers", field=source, expected="a positive number", found=step)
         return frozenset(range(self.count)[slice(lo, hi, step)])
 
 
@@ -125,9 +119,11 @@ def compared(node: ast.Compare) -> tuple[Any, ...]:
     return tuple(expression.constant(element) for element in expression.elements(node.comparators[0]))
 
 
-def slice_bounds(node: ast.Subscript) -> tuple[str | None, str | None, str | None]:
+def slice_bounds(node: ast.expr) -> tuple[str | None, str | None, str | None]:
     """The bounds of `layers[lo:hi:step]` as expressions; None for what is left out."""
-    if not isinstance(node.slice, ast.Slice) or expression.path(node.value) != _ALL:
+    if not (
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and expression.path(node.value) == _ALL
+    ):
         raise UsageError(f"{ast.unparse(node)} is no slice of layers; write layers[lo:hi:step]")
     parts = (node.slice.lower, node.slice.upper, node.slice.step)
     lo, hi, step = (None if part is None else ast.unparse(part) for part in parts)

@@ -36,11 +36,7 @@ RoleClass = Literal[
 ]  # fmt: skip
 
 
-class _Strict(Struct, frozen=True, forbid_unknown_fields=True):
-    """No field beside those that are declared."""
-
-
-class ArchitectureEntry(_Strict):
+class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[architecture]`: one class of transformers, by its name. The last of a `model_type` is the plain one."""
 
     model_type: Annotated[str, _doc("`model_type` of its config.json")]
@@ -65,7 +61,7 @@ class ArchitectureEntry(_Strict):
     forbids: Annotated[str | None, _doc("set of layers that it must not have")] = None
 
 
-class DialectEntry(_Strict):
+class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[dialect]`: one convention of tensor names (hf, gguf, mlx, canonical ...)."""
 
     base: Annotated[str | None, _doc("dialect whose names it takes where it has none of its own")] = None
@@ -90,7 +86,7 @@ class DialectEntry(_Strict):
     mtp_dialect: Annotated[str | None, _doc("dialect whose names the optional layers have")] = None
 
 
-class SizeEntry(_Strict):
+class SizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[size]`: a symbol, and where it is stated; the first expression whose keys are there."""
 
     hf: Annotated[Words, _doc("expressions over keys of config.json")] = field(default_factory=list)
@@ -100,7 +96,7 @@ class SizeEntry(_Strict):
     optional: Annotated[bool, _doc("absent or 0 is no error; roles with the symbol then don't exist")] = False
 
 
-class LayerSetEntry(_Strict):
+class LayerSetEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[layers]`: a set of layers, and where it is stated; the first expression whose keys are there. Expressions may
     use the sets above."""
 
@@ -110,7 +106,7 @@ class LayerSetEntry(_Strict):
     include: Annotated[str, _doc("another set whose layers are in it too")] = ""
 
 
-class RoleEntry(_Strict):
+class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[role]`: one logical tensor, or one for each value of the indices in its names."""
 
     kind: Annotated[RoleClass, _doc("what it is, for rules of types")]
@@ -139,7 +135,7 @@ class RoleEntry(_Strict):
     )
 
 
-class FuseEntry(_Strict):
+class FuseEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[fuse.DIALECT]`: one tensor that holds several roles."""
 
     roles: Annotated[Words, _doc("roles, joined in this order on their first axis")]
@@ -148,7 +144,7 @@ class FuseEntry(_Strict):
     layout: Annotated[Words, _doc("layout changes of what is joined, one after another")] = field(default_factory=list)
 
 
-class KeyEntry(_Strict):
+class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`meta.key`, `meta.tokenizer`: a GGUF key-value and where a config states it."""
 
     name: Annotated[str, _doc("name of the key; `{a}` is the architecture's")]
@@ -179,7 +175,8 @@ class KeyEntry(_Strict):
     quantile: Annotated[bool, _doc("list of shares, written as quantiles of the standard normal distribution")] = False
     pad_to: Annotated[int, _doc("length that a list is filled up to with zeros")] = 0
     layers: Annotated[
-        str | None, _doc("list by layer: the value in this set, 0 in others; without `config`: whether it is in the set")
+        str | None,
+        _doc("list by layer: the value in this set, 0 in others; without `config`: flags of the set"),
     ] = None
     others: Annotated[str, _doc("expression for the other layers")] = ""
     sets: Annotated[ByKey, _doc("what else a GGUF with this list says of a config")] = field(default_factory=dict)
@@ -188,8 +185,19 @@ class KeyEntry(_Strict):
     last: Annotated[bool, _doc("written after all of the tokenizer's keys")] = False
     replaces: Annotated[bool, _doc("stands in the place of the shared key-value of this name")] = False
 
+    def key(self, architecture: str) -> str:
+        """The name in a GGUF of this `general.architecture`."""
+        return self.name.replace("{a}", architecture)
 
-class ImpliedEntry(_Strict):
+    @property
+    def restored(self) -> list[str]:
+        """The keys of config.json that it gives back."""
+        if isinstance(self.restore, bool):
+            return self.config[:1] if self.restore else []
+        return [self.restore] if isinstance(self.restore, str) else self.restore
+
+
+class ImpliedEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`meta.implied`: a value that every GGUF of the family means."""
 
     config: Annotated[str, _doc("key of config.json")]
@@ -197,7 +205,7 @@ class ImpliedEntry(_Strict):
     when: Annotated[dict[str, list[Any]], _doc("values that keys must have")] = field(default_factory=dict)
 
 
-class RequiredValueEntry(_Strict):
+class RequiredValueEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`meta.requires_value`: a value without which llama.cpp's graph computes something else."""
 
     config: Annotated[str, _doc("key of the effective config")]
@@ -210,7 +218,7 @@ class RequiredValueEntry(_Strict):
     )
 
 
-class PresenceEntry(_Strict):
+class PresenceEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`meta.presence`: values of a key by whether a GGUF has a tensor."""
 
     tensor: Annotated[str, _doc("name of the tensor")]
@@ -218,7 +226,7 @@ class PresenceEntry(_Strict):
     absent: Annotated[Any, _doc("value where it hasn't")]
 
 
-class MetaEntry(_Strict):
+class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[meta]`: what ties the family's configs to its GGUFs."""
 
     base: Annotated[bool, _doc("whether the shared key-values (keys.toml) count")] = True
@@ -242,16 +250,14 @@ class MetaEntry(_Strict):
     )
 
 
-class FamilyTable(_Strict):
+class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole table."""
 
     name: Annotated[str, _doc("name of the family")]
     gguf: Annotated[str, _doc("`general.architecture` of its GGUFs")]
-    like: Annotated[str | None, _doc("family whose dialects, sizes, indices, layers, roles, fuses and drops it has")] = (
-        None
-    )
-    exclude: Annotated[Words, _doc("inherited entries that it hasn't: `role.q_norm`, `role.q.layout`, `role.*_bias`")] = (
-        field(default_factory=list)
+    like: Annotated[str | None, _doc("family whose names, sizes and layers it inherits")] = None
+    exclude: Annotated[Words, _doc("inherited entries to leave out: `role.q.layout`, `role.*_bias`")] = field(
+        default_factory=list
     )
     include: Annotated[Words, _doc("mixins that it begins with")] = field(default_factory=list)
     ignored_prefixes: Annotated[Words, _doc("prefixes of tensors of other parts of a model")] = field(
@@ -276,12 +282,12 @@ class FamilyTable(_Strict):
 # ---------------------------------------------------------------------- checking
 
 
-def read(document: Mapping[str, Any]) -> FamilyTable:
-    """A table from its TOML, with what it inherits. UsageError that names the first wrong place and what fits it."""
+def convert(document: Any, kind: type[T]) -> T:
+    """A struct from its TOML. UsageError that names the first wrong place and the nearest word that fits it."""
     try:
-        return msgspec.convert(document, FamilyTable)
+        return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        _find(document, FamilyTable, "")
+        _find(document, kind, "")
         raise UsageError(str(error)) from None
 
 
@@ -340,6 +346,6 @@ def _join(place: str, key: str) -> str:
 def nearest_word(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or what is known where nothing is near."""
     listed = [str(k) for k in known]
-    if near := difflib.get_close_matches(word, listed, 1):
+    if near := difflib.get_close_matches(word, listed, 1, 0.5):
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(listed)}" if listed else ""

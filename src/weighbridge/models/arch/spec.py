@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.models.arch import expression
-from weighbridge.models.arch.layers import LayerSet, check_layer_set
+from weighbridge.models.arch.layers import LayerSet, slice_bounds
 from weighbridge.models.arch.schema import (
     ArchitectureEntry,
     DialectEntry,
@@ -178,6 +178,13 @@ def placeholders(template: str) -> list[str]:
 
 
 def build_role(name: str, entry: RoleEntry) -> Role:
+    try:
+        return _build_role(name, entry)
+    except UsageError as error:
+        raise UsageError(f"role.{name}: {error}") from None
+
+
+def _build_role(name: str, entry: RoleEntry) -> Role:
     return Role(
         name, entry.kind, dimensions(entry.shape), entry.names,
         {dialect: layout_call(text) for dialect, text in entry.layout.items()},
@@ -280,10 +287,15 @@ def check(
     if not table.index or next(iter(table.index.values())) not in table.size:
         raise UsageError("index: the first index doesn't run to a known size, the number of layers")
     for symbol, size in table.size.items():
-        for text in (*size.hf, *size.gguf):
-            expression.check_functions(text)
-    for name in layers:
-        check_layer_set(name, layers)
+        _check_expressions(f"size.{symbol}", (*size.hf, *size.gguf), partial(expression.check_number, sets=layers))
+    for name, layer_set in layers.items():
+        _check_expressions(f"layers.{name}", (*layer_set.hf, *layer_set.gguf), expression.check_layers)
+    for name, entry in table.architecture.items():
+        place = f"architecture.{name}"
+        _check_expressions(place, entry.null.values(), expression.check_number)
+        _check_expressions(place, entry.gguf or (), expression.check_condition)
+        _check_expressions(place, entry.full_layers, lambda text: slice_bounds(expression.parse(text)))
+        _check_known(place, "set of layers", filter(None, (entry.requires, entry.forbids)), layers)
     for dialect in dialects:
         for template in dialect.templates:
             _check_template(template, roles, table)
@@ -297,6 +309,14 @@ def check(
     _check_known("drop", "dialect", table.drop, table.dialect)
     for role in roles.values():
         _check_role(role, table, roles, layers)
+
+
+def _check_expressions(place: str, texts: Iterable[str], check_one: Callable[[str], object]) -> None:
+    for text in texts:
+        try:
+            check_one(text)
+        except UsageError as error:
+            raise UsageError(f"{place}: {error}") from None
 
 
 def _check_known(place: str, what: str, words: Iterable[str], known: Collection[str]) -> None:
@@ -324,10 +344,13 @@ def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role], layer
     by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.unstacked, role.as_metadata)
     for column in by_dialect:
         _check_known(place, "dialect", column, table.dialect)
+    for dim in (*role.shape, *(dim for shape in role.shapes.values() for dim in shape)):
+        _check_expressions(f"{place}.shape", [dim], expression.check_number)
     _check_known(f"{place}.shape", "size", role.symbols, table.size)
     for dialect, called in role.layouts.items():
         _check_known(f"{place}.layout.{dialect}", "size", called.sizes, table.size)
     if role.when is not None:
+        _check_expressions(f"{place}.when", [role.when], expression.check_condition)
         _check_known(f"{place}.when", "size", expression.names(expression.parse(role.when)), table.size)
     if role.tied is not None:
         _check_known(f"{place}.tied", "role", [role.tied], roles)
@@ -336,5 +359,8 @@ def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role], layer
         raise UsageError(f"{place}: `as_metadata` needs the shape 1 and a name without indices")
     if role.layers is not None and role.layers not in layers:
         if not isinstance(tree := expression.parse(role.layers), ast.Subscript):
-            raise UsageError(f"{place}.layers: unknown set of layers {role.layers!r}{nearest_word(role.layers, layers)}")
+            raise UsageError(
+                f"{place}.layers: unknown set of layers {role.layers!r}{nearest_word(role.layers, layers)}"
+            )
+        _check_expressions(f"{place}.layers", [role.layers], expression.check_layers)
         _check_known(f"{place}.layers", "size", expression.names(tree.slice), table.size)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from weighbridge.models.arch.expand import Instance, Place, Sizes
+from weighbridge.models.arch.expand import Instance, Sizes, TensorSlot
 
 if TYPE_CHECKING:
-    from weighbridge.models.arch.table import Family
+    from weighbridge.models.arch.family import Family
 
 
 def as_read(files: Mapping[str, str]) -> list[str]:
@@ -23,7 +23,7 @@ def as_read(files: Mapping[str, str]) -> list[str]:
 
 
 def reference_order(
-    family: Family, places: Mapping[str, Place], sizes: Sizes, source_order: Sequence[str] | None
+    family: Family, places: Mapping[str, TensorSlot], sizes: Sizes, source_order: Sequence[str] | None
 ) -> list[str]:
     """The names of `places` as the reference would write them for a source with tensors in `source_order` (see
     `as_read`); without one, for a single file under Hugging Face's names."""
@@ -35,9 +35,9 @@ def reference_order(
     for position, name in enumerate(source_order):
         for cell in source[name].cells if name in source else ():
             came[cell.instance] = position
-    rank = {role: (bundle, n) for bundle in family.dialects["gguf"].together for n, role in enumerate(bundle)}
+    rank = {role: (bundle, n) for bundle in family.dialects["gguf"].write_groups for n, role in enumerate(bundle)}
     last = _last_of_bundles(came, rank)
-    early = family.dialects[dialect].first
+    early = family.dialects[dialect].write_first
 
     def key(name: str) -> tuple[bool, int, int]:
         first = places[name].cells[0].instance

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.models.arch.expand import Place, Sizes, shape_of
-from weighbridge.models.arch.rows import Row, Via
-from weighbridge.models.arch.table import Family
+from weighbridge.models.arch.expand import Sizes, TensorSlot, shape_of
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.spec import LayoutCall, Role
 from weighbridge.models.tensor_parallel.partition_rules import Rule, Unit, rule_of
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class RolePartitioner:
         row = rows.get("a_log") or rows["conv"]
         return shape_of(row, self.sizes)[0]
 
-    def share(self, place: Place) -> Partition | None:
+    def share(self, place: TensorSlot) -> Partition | None:
         rows = [self.family.rows[role] for role in place.roles]
         rules = {rule_of(row) for row in rows}
         if len(rules) > 1 and len({rule and rule.axis for rule in rules}) > 1:
@@ -141,26 +141,26 @@ class RolePartitioner:
             axis, runs = self._cut(place, rows)
         return Partition(axis, tuple(self._part(place.name, rule.unit, run) for run in runs))
 
-    def _cut(self, place: Place, rows: Sequence[Row]) -> _AxisUnits:
+    def _cut(self, place: TensorSlot, rows: Sequence[Role]) -> _AxisUnits:
         """The axis of the stored tensor that is cut, and its parts."""
         cuts = [self._of_role(row, rule) for row in rows if (rule := rule_of(row))]
-        axis, rank = cuts[0].axis, len(rows[0].shaped.get(self.dialect, rows[0].shape))
+        axis, rank = cuts[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
         runs = [run for cut in cuts for run in cut.runs]
-        if place.dealt:
-            runs = [_Units(sum(place.heights), place.dealt)]
-        turned = rows[0].turned(self.dialect)
+        if place.interleave:
+            runs = [_Units(sum(place.heights), place.interleave)]
+        turned = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
-            turned ^= via.turns
-            laid = [] if via.turns or len(rows) > 1 else self._laid(via, sum(run.size for run in runs))
-            if not via.turns and not laid:
+            turned ^= via.transposes
+            laid = [] if via.transposes or len(rows) > 1 else self._laid(via, sum(run.size for run in runs))
+            if not via.transposes and not laid:
                 raise UnsupportedError(f"{place.name} joins its parts so that they can't be shared out by themselves")
             runs = laid or runs
         if turned:
             axis = 2 * rank - 3 - axis  # the last two change places
         return _AxisUnits(len(place.shape) - rank + axis, runs)
 
-    def _of_role(self, row: Row, rule: Rule) -> _AxisUnits:
-        dims = row.shaped.get(self.dialect, row.shape)
+    def _of_role(self, row: Role, rule: Rule) -> _AxisUnits:
+        dims = row.shapes.get(self.dialect, row.shape)
         if dims == ("G", "W"):  # a norm of all groups: of one group cut inside it, or group by group
             groups = self.sizes["G"]
             inside = groups == 1
@@ -168,14 +168,14 @@ class RolePartitioner:
                 int(inside), [_Units(self.sizes["W"], self.state_heads) if inside else _Units(groups, groups)]
             )
         whole = shape_of(row, self.sizes, self.dialect)[rule.axis]
-        via = row.via.get(self.dialect)
+        via = row.layouts.get(self.dialect)
         if via is not None and via.layout not in _LAYOUTS:
             raise UnsupportedError(f"{row.name!r} lies so ({via}) that it can't be shared out")
         if via is not None and (found := self._laid(via, whole)):
             return _AxisUnits(rule.axis, found)
         return _AxisUnits(rule.axis, self._runs(row, rule, dims[rule.axis], whole))
 
-    def _laid(self, via: Via, whole: int) -> list[_Units]:
+    def _laid(self, via: LayoutCall, whole: int) -> list[_Units]:
         """The runs of a layout that takes heads apart; [] of others."""
         if via.layout == "parted":
             heads, groups = (self.sizes[s] for s in via.symbols)
@@ -187,7 +187,7 @@ class RolePartitioner:
             return [_Units(whole // turns, groups)] * turns
         return []
 
-    def _runs(self, row: Row, rule: Rule, dim: str, whole: int) -> list[_Units]:
+    def _runs(self, row: Role, rule: Rule, dim: str, whole: int) -> list[_Units]:
         """The parts of a role along its axis."""
         if rule.unit is Unit.HEAD:
             return [_Units(whole, self.heads)]
@@ -201,7 +201,7 @@ class RolePartitioner:
             return self._state_terms(dim)
         if rule.unit is not Unit.FUSED:
             return [_Units(whole, whole)]
-        if (via := row.via.get("gguf")) is not None and via.layout == "parted":  # each group has its own three
+        if (via := row.layouts.get("gguf")) is not None and via.layout == "parted":  # each group has its own three
             return [_Units(whole, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.arch.rows import Row
+from weighbridge.models.arch.spec import Role
 
 
 class Unit(StrEnum):
@@ -77,7 +77,7 @@ _OF_HEADS: Final = MappingProxyType({"q_norm": Rule(0, Unit.HEAD), "k_norm": Rul
 _OF_STATE: Final = frozenset({"ssm_norm"})
 
 
-def rule_of(row: Row) -> Rule | None:
+def rule_of(row: Role) -> Rule | None:
     """What a role is cut along; None: nothing. UnsupportedError where that isn't known."""
     if (row.kind == "norm" or row.name.endswith("norm_bias")) and row.name not in _OF_STATE:
         return _OF_HEADS.get(row.name) if len(row.shape) > 1 else None
