@@ -18,9 +18,8 @@ import click
 
 from weighbridge.base.dtypes import TABLE, DType
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
-from weighbridge.containers import REGISTRY, container
+from weighbridge.containers import every
 from weighbridge.containers.base import Rule
-from weighbridge.containers.sniff.detect import TITLES
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -105,13 +104,14 @@ def supported() -> Iterator[str]:
 def containers_part(claims: dict[str, Any]) -> Iterator[str]:
     yield "## Containers\n"
     rows = []
-    for name in REGISTRY:
-        module, proof = container(name), claims.get(name, {})
-        read = grade(True, proof.get("read"), "reads")
-        write = grade(hasattr(module, "layout"), proof.get("write"), "writes")
-        rows.append((TITLES[name], read, write, links({*proof.get("read", ()), *proof.get("write", ())})))
+    for f in every():
+        proof = claims.get(f.name, {})
+        read = grade(f.readable, proof.get("read"), "reads")
+        write = grade(bool(f.target), proof.get("write"), "writes")
+        if f.readable:
+            rows.append((f.title, read, write, links({*proof.get("read", ()), *proof.get("write", ())})))
     yield from table(("format", "read", "write", "tests"), rows)
-    others = [title for name, title in TITLES.items() if name not in REGISTRY and name not in ("empty", "unknown")]
+    others = [f.title for f in every() if not f.readable and f.name not in ("empty", "unknown")]
     yield f"`wb identify` also recognises, by content: {', '.join(others)}.\n"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from weighbridge.base.plugins import plugins
+from weighbridge.base.plugins import FORMATS, plugins
 
 TOYS = Path(__file__).with_name("toys")
 
@@ -27,6 +27,12 @@ def write_package(folder: Path, name: str, files: Mapping[str, str], entries: Ma
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, "utf-8")
     return folder
+
+
+def toy_format(folder: Path) -> Path:
+    """The toy format `.tnsr`, installed in `folder`."""
+    text = (TOYS / "toy_tnsr.py").read_text("utf-8")
+    return write_package(folder, "toy_tnsr", {"toy_tnsr.py": text}, {FORMATS: {"tnsr": "toy_tnsr:FORMAT"}})
 
 
 def environment(folder: Path) -> dict[str, str]:

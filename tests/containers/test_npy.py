@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import container
 from weighbridge.containers.base import check_regions
 from weighbridge.containers.numpy import npy
 from weighbridge.io.source import BytesSource
@@ -221,4 +220,3 @@ def test_one_array_a_file() -> None:
         with pytest.raises(UsageError):
             npy.layout(tensors)
     assert npy.layout([("a", spec)], {"k": "v"}).notes == ("the format holds no metadata: 1 keys are left out",)
-    assert container("npy").SUFFIX == ".npy"

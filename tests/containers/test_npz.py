@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import container
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.base import Index, Layout, check_regions
 from weighbridge.containers.numpy import npy, npz
@@ -257,7 +256,6 @@ def test_refused() -> None:
         npz.layout([("a", Spec((), dtype("BF16")))])
     assert npz.layout([("a", Spec((), dtype("BF16")))], raw=True).size
     assert "2 keys" in npz.layout([], {"k": "v", "l": "w"}).notes[0]
-    assert container("npz").NAME == "npz"
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

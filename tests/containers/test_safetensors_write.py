@@ -16,7 +16,6 @@ from weighbridge.base.dtypes import BY_NAME, BY_SAFETENSORS, RANK, DType, dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SAFETENSORS_HEADER
 from weighbridge.base.spec import Spec
-from weighbridge.containers import container
 from weighbridge.containers.base import Layout, check_regions
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.safetensors import layout as safetensors_layout
@@ -234,9 +233,6 @@ def test_a_wrong_alignment_is_noticed(fault: str, value: Any, monkeypatch: pytes
     assert order() != ["8192", "4096", "1048576", "64", "5000"]
 
 
-def test_the_registry_knows_it() -> None:
-    module = container("safetensors")
-    assert module.NAME == "safetensors"
-    assert module.SUFFIX == ".safetensors"
+def test_no_tensors() -> None:
     assert json.loads(safetensors.layout([]).pieces[0][1][8:]) == {}
     assert math.log2(safetensors.layout([]).size) == 12

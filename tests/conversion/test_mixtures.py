@@ -21,6 +21,7 @@ from tests.oracles import tree
 
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize import ftypes as mixtures
 from weighbridge.conversion.quantize.ftypes import Facts, Options, choose, ftype, ordered
@@ -143,7 +144,7 @@ def expand(recorded: str) -> list[str]:
     return [name for run in recorded.split() for name, _, n in [run.partition("*")] for _ in range(int(n or 1))]
 
 
-def chosen(case: Case, wanted: mixtures.FType) -> list[str]:
+def chosen(case: Case, wanted: FileType) -> list[str]:
     """As recorded: types in the order of the tensors, or that the reference stops."""
     tensors = [(name, Spec(shape, F32)) for name, shape in case.tensors]
     given = dict(case.options)
@@ -167,7 +168,8 @@ def test_recorded_models(name: str) -> None:
 
 
 def raw() -> dict[str, Any]:
-    return tomllib.loads(Path(mixtures.__file__).with_name("ftypes.toml").read_text("utf-8"))
+    rules = tomllib.loads(Path(mixtures.__file__).with_name("ftypes.toml").read_text("utf-8"))
+    return {**rules, "ftypes": dict(FILE_TYPES)}
 
 
 _OTHER = {"Q8_0": "Q4_0"}
@@ -219,11 +221,11 @@ def other_faults(good: dict[str, Any]) -> Iterator[Fault]:
         bad = {**good["fallback"], name: _OTHER.get(other, "Q8_0")}
         yield f"fallback of {name}", (), {**good, "fallback": bad}
     for name, row in good["ftypes"].items():
-        if row["type"]:
-            bad = {**good["ftypes"], name: {**row, "type": _OTHER.get(row["type"], "Q8_0")}}
+        if row.type:
+            bad = {**good["ftypes"], name: row._replace(type=BY_NAME[_OTHER.get(row.type.name, "Q8_0")])}
             yield f"type of {name}", [name], {**good, "ftypes": bad}
-        if "layers" in row:
-            bad = {**good["ftypes"], name: {**row, "layers": "named"}}
+        if row.counted:
+            bad = {**good["ftypes"], name: row._replace(counted=False)}
             yield f"layers of {name}", [name], {**good, "ftypes": bad}
     # Not for 8 experts: attn_v is Q8_0 then, giant or not (`test_what_is_called_70b` has the word itself).
     for word in ["plain heads"]:
@@ -252,7 +254,7 @@ def test_every_word_of_the_table_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
     found, survivors = faults(), []
     assert len(found) > 300
     for what, shows, bad in found:
-        rows = mixtures.build_table(bad)
+        rows = mixtures.build_table(bad, bad["ftypes"])
         monkeypatch.setattr(mixtures, "table", lambda rows=rows: rows)
         if not difference(shows):
             survivors.append(what)

@@ -10,13 +10,14 @@ import sys
 import harness
 from tests.reports import makers
 
-from weighbridge.containers.sniff.detect import TITLES, sniff
+from weighbridge.containers import BUILT_IN
+from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.source import BytesSource
 
 
 def target(data: bytes) -> None:
     identity = sniff(BytesSource(data))
-    assert identity.format in TITLES
+    assert identity.format in BUILT_IN
     assert identity.evidence
 
 

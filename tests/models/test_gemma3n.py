@@ -4,7 +4,9 @@ for the layers; and what wrong files say."""
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -35,13 +37,27 @@ def read(config: dict[str, Any]) -> None:
     config_to_gguf(config, FAMILY, file_type=0)
 
 
-def test_a_quantile_is_torch_s() -> None:
-    """All bits, as the reference writes them: torch's steps in F32, not the nearest number."""
+SHARES = [i / 1000 for i in range(1001)]
+
+
+def test_a_quantile_is_torch_s_or_a_neighbour() -> None:
+    """torch's erfinv in F32 isn't the nearest number, and differs in the last bit from processor to processor."""
     import torch
 
-    shares = [i / 1000 for i in range(1001)]
-    theirs = torch.distributions.normal.Normal(0, 1).icdf(torch.tensor(shares, dtype=torch.float32))
-    assert [quantile(share, "x") for share in shares] == theirs.tolist()
+    theirs = torch.distributions.normal.Normal(0, 1).icdf(torch.tensor(SHARES, dtype=torch.float32)).numpy()
+    ours = np.array([quantile(share, "x") for share in SHARES], np.float32)
+    apart = np.abs(ours.view(np.int32).astype(np.int64) - theirs.view(np.int32))
+    assert apart.max() <= 1
+
+
+def test_a_quantile_does_not_depend_on_the_processor() -> None:
+    """The steps in F64 may differ in their last bits between C libraries. No result is so near to the middle of two F32
+    that a thousand times that would change it."""
+    for share in np.array(SHARES, np.float32)[1:-1]:
+        exact = NormalDist().inv_cdf(float(np.float32(2 * share - 1) + 1.0) / 2) / math.sqrt(2)
+        near = np.float32(exact)
+        middles = [(float(near) + float(np.nextafter(near, np.float32(end)))) / 2 for end in (-np.inf, np.inf)]
+        assert min(abs(exact - m) for m in middles) > 1000 * math.ulp(exact), share
 
 
 @given(st.lists(st.integers(0, 1000), max_size=5))

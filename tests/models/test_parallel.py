@@ -91,7 +91,7 @@ def found(name: str, ranks: int) -> dict[str, tuple[int, ...]]:
     for tensor, share in partition_tensors(family, "hf", sizes, whole, ranks).items():
         shape = list(whole[tensor])
         if share is not None:
-            shape[share.axis] = sum(hi - lo for lo, hi in share.runs(ranks - 1, ranks))
+            shape[share.axis] = sum(hi - lo for lo, hi in share.ranges(ranks - 1, ranks))
         out[tensor] = tuple(shape)
     return out
 
@@ -151,7 +151,7 @@ def test_a_wrong_rule_shows(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert role in REST
         return
     monkeypatch.setattr(sharing, "RULES", MappingProxyType({k: r for k, r in RULES.items() if k != role}))
-    with pytest.raises(UnsupportedError, match=f"no rule is known for sharing out '{role}'"):
+    with pytest.raises(UnsupportedError, match=f"no tensor-parallel rule for the role '{role}'"):
         found(name, 2)
     monkeypatch.setattr(sharing, "WHOLE", sharing.WHOLE | {role})
     with pytest.raises((AssertionError, UnsupportedError)):
@@ -172,11 +172,11 @@ def test_norms_of_several_heads_go_with_the_heads() -> None:
 
 def test_runs_of_parts_and_copies() -> None:
     share = Partition(0, (Segment(8), Segment(4, 2), Segment(4, 4)))
-    assert [share.runs(rank, 4) for rank in range(4)] == [
+    assert [share.ranges(rank, 4) for rank in range(4)] == [
         [(0, 2), (8, 10), (12, 16)], [(2, 4), (8, 10), (12, 16)], [(4, 6), (10, 12), (12, 16)],
         [(6, 8), (10, 12), (12, 16)],
     ]  # fmt: skip
-    assert share.local(4) == (2, 2, 4)
+    assert share.local_sizes(4) == (2, 2, 4)
 
 
 # ------------------------------------------------------------------------------------------------ sets of files
@@ -218,12 +218,16 @@ def test_the_files_tell_how_they_were_cut(model: Path, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("said", "ranks", "words"),
     [
-        ({}, 3, r"3 ranks can't share (48|4) evenly"),
-        ({}, 8, "8 ranks can't share 4 evenly .attention head."),
-        ({"num_attention_heads": 12, "num_key_value_heads": 3}, 4, "4 ranks can't share 3 evenly .key/value head."),
-        ({"vocab_size": 50}, 4, "can't share 50 evenly .vocabulary."),
-        ({"intermediate_size": 98}, 4, "can't share 98 evenly .inner width."),
-        ({}, 1, "2 ranks or more"),
+        ({}, 3, r"(48|4) units .* can't be divided evenly among 3 ranks"),
+        ({}, 8, "4 units .attention head. can't be divided evenly among 8 ranks"),
+        (
+            {"num_attention_heads": 12, "num_key_value_heads": 3},
+            4,
+            "3 units .key/value head. can't be divided evenly among 4 ranks",
+        ),
+        ({"vocab_size": 50}, 4, "50 units .vocabulary."),
+        ({"intermediate_size": 98}, 4, "98 units .inner width."),
+        ({}, 1, "2 to .* ranks, not 1"),
     ],
 )
 def test_sizes_that_do_not_divide(said: dict[str, Any], ranks: int, words: str, model: Path, tmp_path: Path) -> None:
@@ -248,7 +252,7 @@ def test_a_gguf_is_shared_out_as_its_layout_demands(name: str, ranks: int) -> No
     for tensor, share in partition_tensors(family, "gguf", sizes, whole, ranks).items():
         shape = list(whole[tensor])
         if share is not None:
-            shape[share.axis] = sum(share.local(ranks))
+            shape[share.axis] = sum(share.local_sizes(ranks))
         assert tuple(shape) == wanted[tensor], tensor
 
 
@@ -272,7 +276,7 @@ def test_value_heads_that_take_turns() -> None:
     assert how["blk.0.ssm_out.weight"] == Partition(1, (Segment(64), Segment(64)))
     gate = how["blk.0.attn_gate.weight"]
     assert gate is not None
-    assert gate.runs(1, 2) == [(32, 64), (96, 128)]
+    assert gate.ranges(1, 2) == [(32, 64), (96, 128)]
 
 
 def _again(path: Path, tensors: dict[str, Any] | None = None, **said: str) -> None:
@@ -297,23 +301,23 @@ def _each(files: list[Path], change: Any) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "a rank is missing": (lambda f: f[1].unlink(), "rank of the set is missing: model-rank-1-of-2"),
+    "a rank is missing": (lambda f: f[1].unlink(), "missing rank: model-rank-1-of-2"),
     "two sets": (lambda f: f[0].with_name("x-rank-0-of-2.safetensors").touch(), "several sets"),
-    "too many": (lambda f: f[0].rename(f[0].with_name("y-rank-0-of-99999.safetensors")), "too many|several sets"),
+    "too many": (lambda f: f[0].rename(f[0].with_name("y-rank-0-of-99999.safetensors")), "implausible|several sets"),
     "the same rank twice": (lambda f: f[1].write_bytes(f[0].read_bytes()), "expected 1 of 2, found 0 of 2"),
-    "another split": (lambda f: _again(f[1], split="{}"), "isn't of one set"),
-    "another name": (lambda f: _again(f[1], {"x": np.zeros(2, "f4")}), "isn't of one set"),
-    "another shape": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 30), "f2")}), "isn't the share"),
-    "another type": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 32), "f4")}), "isn't the share"),
+    "another split": (lambda f: _again(f[1], split="{}"), "belongs to another set"),
+    "another name": (lambda f: _again(f[1], {"x": np.zeros(2, "f4")}), "belongs to another set"),
+    "another shape": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 30), "f2")}), "t fit the split"),
+    "another type": (lambda f: _again(f[1], load_file(f[1]) | {_O: np.zeros((64, 32), "f4")}), "t fit the split"),
     "no JSON": (lambda f: _each(f, lambda p: _again(p, split="{")), "."),
     "another JSON": (lambda f: _each(f, lambda p: _again(p, split="[]")), "."),
-    "no share": (lambda f: _each(f, _say), "no share"),
+    "no share": (lambda f: _each(f, _say), "invalid"),
     **{
         f"{axis} {parts}": (lambda f, a=axis, b=parts: _each(f, lambda p: _say(p, axis=a, parts=b)), words)
         for axis, parts, words in (
-            (9, [[64, 1]], "no share"), (1, [], "no share"), (1, [[64, 0]], "no share"), (1, [[64, 3]], "no share"),
-            (1, [[63, 1]], "no share"), (1, [[1 << 62, 1]], "isn't the share"), (True, [[64, 1]], "no share"),
-            (3, [[64, 1]], "isn't the share"), (1, [[64.0, 1]], "no share"), (1, [[-64, 1]], "no share"),
+            (9, [[64, 1]], "invalid"), (1, [], "invalid"), (1, [[64, 0]], "invalid"), (1, [[64, 3]], "invalid"),
+            (1, [[63, 1]], "invalid"), (1, [[1 << 62, 1]], "t fit the split"), (True, [[64, 1]], "invalid"),
+            (3, [[64, 1]], "t fit the split"), (1, [[64.0, 1]], "invalid"), (1, [[-64, 1]], "invalid"),
         )
     },
 }  # fmt: skip
@@ -369,7 +373,7 @@ def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: 
     one = tmp_path / "four" / "model-rank-2-of-4.safetensors"
     assert wb.inspect(one).ranks == RankStatus(4, 2)
     assert [(f.rule, f.message) for f in wb.verify(one).findings] == [
-        ("ranks/part", "rank 2 of 4 of one model, shared out by tensor parallelism")
+        ("ranks/part", "rank 2 of 4 of one model, split for tensor parallelism")
     ]
     assert [f.rule for f in wb.verify(tmp_path / "four").findings] == ["ranks/whole"]
     for rank in (0, 3):
@@ -379,19 +383,19 @@ def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: 
     assert wb.inspect(tmp_path / "four").parameters == whole.parameters
     assert main(["inspect", str(tmp_path / "four")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "2 of 4 of one model, shared out by tensor parallelism; missing: " + ", ".join(gone) in said
+    assert "2 of 4 of one model, split for tensor parallelism; missing: " + ", ".join(gone) in said
     assert main(["verify", str(tmp_path / "four")]) == 1
     assert "2 of 4 ranks of one model are missing: " + ", ".join(gone) in " ".join(capsys.readouterr().out.split())
 
 
 # What verify says of a set that is wrong; the other faults are those of FAULTS.
 STRANGE: dict[str, tuple[Any, str]] = {
-    "the same rank twice": (FAULTS["the same rank twice"][0], "says that it is rank 0 of 2"),
-    "another split": (FAULTS["another split"][0], "cut otherwise than model-rank-0-of-2"),
-    "another name": (FAULTS["another name"][0], "the set knows nothing of it|it isn't there"),
-    "another shape": (FAULTS["another shape"][0], r"it is F16\[64, 30\], and not the share .* 32 entries on axis 1"),
-    "another type": (FAULTS["another type"][0], r"it is F32\[64, 32\], and not the share .*F16"),
-    "no share": (FAULTS["no share"][0], "says no share"),
+    "the same rank twice": (FAULTS["the same rank twice"][0], "metadata declare rank 0 of 2"),
+    "another split": (FAULTS["another split"][0], "its split differs from that of model-rank-0-of-2"),
+    "another name": (FAULTS["another name"][0], "unknown to the set|missing tensor"),
+    "another shape": (FAULTS["another shape"][0], r"it is F16\[64, 30\], but the set's split .* 32 entries on axis 1"),
+    "another type": (FAULTS["another type"][0], r"it is F32\[64, 32\], but the set's split .*F16"),
+    "no share": (FAULTS["no share"][0], "invalid"),
     "no JSON": (FAULTS["no JSON"][0], "tensor_parallel.split"),
 }
 

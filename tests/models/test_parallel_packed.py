@@ -70,7 +70,7 @@ def values(opened: Checkpoint) -> Iterator[tuple[str, F32]]:
 def part(whole: F32, share: Any, rank: int, ranks: int) -> F32:
     if share is None:
         return whole
-    runs = [np.take(whole, range(*run), axis=share.axis) for run in share.runs(rank, ranks)]
+    runs = [np.take(whole, range(*run), axis=share.axis) for run in share.ranges(rank, ranks)]
     return np.concatenate(runs, axis=share.axis)
 
 
@@ -114,7 +114,7 @@ def test_blocks_of_a_gguf(dtype: str, kind: str, source: Any, tmp_path: Path) ->
     wb.convert(source(kind), whole := tmp_path / "whole.gguf", dtype="f16", tokenizer=False)
     wb.quantize(whole, quantized := tmp_path / "m.gguf", dtype, pure=True)
     if dtype == "q4_k":  # blocks of 256, and a rank has 128 columns of the attention's output
-        with pytest.raises(UsageError, match=r"attn_output.weight: of 256 columns .* 128, but 256 share a block"):
+        with pytest.raises(UsageError, match=r"attn_output.* 128 of 256 columns, but 256 share a block"):
             wb.convert(quantized, tmp_path / "split", tp=2)
         return
     shared_out(quantized, tmp_path)
@@ -204,19 +204,19 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str, str]] = {
     "MLX's groups": ({}, {"to": "mlx", "q_bits": 4, "q_group_size": 128}, 8, r"\(attention head\)", "2 ranks"),
     "MLX's scales": (
         {"intermediate_size": 384}, {"to": "mlx", "q_bits": 4, "q_group_size": 128}, 2,
-        r"down_proj.*of 384 columns a rank of 2 would have 192, but 128 share a scale", "among 3 ranks",
+        r"down_proj.*each of 2 ranks would get 192 of 384 columns, but 128 share a scale", "among 3 ranks",
     ),
     "FP8's rows": (
         {"head_dim": 64, "num_attention_heads": 4}, {"to": "hf", "scheme": "fp8"}, 4,
-        "o_proj.*of 256 columns a rank of 4 would have 64, but 128 share a scale", "among 2 ranks",
+        "o_proj.*each of 4 ranks would get 64 of 256 columns, but 128 share a scale", "among 2 ranks",
     ),
     "GPTQ's zeros": (
         {"intermediate_size": 640, "head_dim": 64}, {"to": "hf", "scheme": "gptq", "q_group_size": 128}, 2,
-        "down_proj.* of 640 columns a rank of 2 would have 320, but 128 share a scale", "among 5 ranks",
+        "down_proj.* each of 2 ranks would get 320 of 640 columns, but 128 share a scale", "among 5 ranks",
     ),
     "blocks": (
         {"intermediate_size": 96}, {"to": "gguf", "dtype": "q8_0", "tokenizer": False}, 2,
-        "ffn_down.weight: of 96 columns a rank of 2 would have 48, but 32 share a block", "among 3 ranks",
+        "ffn_down.weight: each of 2 ranks would get 48 of 96 columns, but 32 share a block", "among 3 ranks",
     ),
 }  # fmt: skip
 

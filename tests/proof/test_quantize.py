@@ -172,7 +172,7 @@ def test_types_of_others_are_named(
 
 
 def test_no_name_of_ours_is_another_s() -> None:
-    names = [n for row in mixtures.table().ftypes.values() if row.asked for n in (row.name, *row.aliases)]
+    names = [n for row in mixtures.table().ftypes.values() if row.writable for n in (row.name, *row.aliases)]
     assert [name for name in names if forks.origin(name)] == []
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from tests.reports import makers as m
 
-from weighbridge.containers.sniff.detect import TITLES
-from weighbridge.reports.identify import FOLDERS, PROMISES, identify, name_lies
+from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS
+from weighbridge.reports.identify import FOLDERS, identify, name_lies
 
 WEIGHTS = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "pt"})
 MLX = m.safetensors({"model.norm.weight": ("F32", (4,))}, {"format": "mlx"})
@@ -102,7 +102,7 @@ GOOD: dict[str, bytes | Callable[[], bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("suffix", PROMISES)
+@pytest.mark.parametrize("suffix", MISNAMED_UNLESS)
 def test_a_suffix_that_lies(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"model{suffix.upper()}"
     file.write_bytes(m.PAGE)
@@ -110,8 +110,8 @@ def test_a_suffix_that_lies(tmp_path: Path, suffix: str) -> None:
     assert report.format == "html"
     assert report.name_lies is not None
     assert suffix in report.name_lies
-    for kind in PROMISES[suffix]:
-        assert kind in TITLES
+    for kind in MISNAMED_UNLESS[suffix]:
+        assert kind in BUILT_IN
         assert name_lies(f"x{suffix}", kind) is None
 
 
@@ -121,7 +121,7 @@ def test_a_suffix_that_lies(tmp_path: Path, suffix: str) -> None:
 def test_lies_of_one_format_about_another(tmp_path: Path, name: str, kind: str) -> None:
     data = GOOD[kind]
     (tmp_path / name).write_bytes(data if isinstance(data, bytes) else data())
-    assert TITLES[kind] in (identify(tmp_path / name).name_lies or "")
+    assert BUILT_IN[kind].title in (identify(tmp_path / name).name_lies or "")
 
 
 def test_a_folder_tells_the_damage_of_its_files(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.reports import makers as m
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.containers.base import Entry
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
@@ -285,8 +286,8 @@ def test_file_types_are_the_reference_s() -> None:
     known = {
         t.value: t.name.removeprefix("MOSTLY_").removeprefix("ALL_") for t in gguf.LlamaFileType if t.name != "GUESSED"
     }
-    for number, name in facts.FILE_TYPES.items():
-        assert known.get(number, name) == name, number
+    for number, row in BY_NUMBER.items():
+        assert known.get(number, row.name) == row.name, number
 
 
 # ---- selection ----

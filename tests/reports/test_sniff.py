@@ -20,10 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reports import makers as m
 
-from weighbridge.containers import REGISTRY
+from weighbridge.containers import BUILT_IN
+from weighbridge.containers.format import Magic
 from weighbridge.containers.sniff import archive as sniff_archive
 from weighbridge.containers.sniff import binary as sniff_binary
-from weighbridge.containers.sniff.detect import MAGICS, RECOGNISERS, TITLES, sniff
+from weighbridge.containers.sniff.detect import RECOGNISERS, sniff
 from weighbridge.containers.sniff.probe import Identity, Probe
 from weighbridge.containers.sniff.tensor_names import ADAPTERS, FAMILIES, PACKINGS
 from weighbridge.io.source import BytesSource
@@ -176,12 +177,12 @@ def test_recognised(data: bytes | Callable[[], bytes], kind: str, variant: str) 
     identity = what(data if isinstance(data, bytes) else data())
     assert (identity.format, identity.variant) == (kind, variant), identity
     assert identity.evidence
-    assert identity.readable == (kind in REGISTRY)
-    assert identity.title == TITLES[kind]
+    assert identity.readable == BUILT_IN[kind].readable
+    assert identity.title == BUILT_IN[kind].title
 
 
 def test_every_format_of_the_vocabulary_that_can_be_made_is_made() -> None:
-    missing = set(TITLES) - {row[2] for row in ROWS}
+    missing = set(BUILT_IN) - {row[2] for row in ROWS}
     assert missing <= {
         "xml",
         "pdf",
@@ -192,11 +193,14 @@ def test_every_format_of_the_vocabulary_that_can_be_made_is_made() -> None:
     }  # recognised by one magic or one name, tested below
 
 
-@pytest.mark.parametrize("row", MAGICS, ids=lambda r: f"{r.format}-{r.variant}")
-def test_magic_rows(row: Any) -> None:
-    data = b"\x01" * row.offset + row.sign + bytes(20)
-    assert what(data).format == row.format
-    assert what(data[: row.offset + len(row.sign) - 1]).format != row.format  # a byte less is not enough
+MAGICS = [(f.name, magic) for f in BUILT_IN.values() for magic in f.magics]
+
+
+@pytest.mark.parametrize(("name", "magic"), MAGICS, ids=lambda value: str(value)[:20])
+def test_magic_rows(name: str, magic: Magic) -> None:
+    data = b"\x01" * magic.offset + magic.sign + bytes(20)
+    assert what(data).format == name
+    assert what(data[: magic.offset + len(magic.sign) - 1]).format != name  # a byte less is not enough
 
 
 def test_detail_and_evidence_of_a_pointer() -> None:
@@ -317,7 +321,7 @@ def test_zip64_directory_is_followed() -> None:
 @settings(max_examples=300)
 def test_any_bytes_give_an_identity(data: bytes) -> None:
     identity = what(data)
-    assert identity.format in TITLES
+    assert identity.format in BUILT_IN
     assert identity.evidence
 
 
@@ -326,8 +330,8 @@ def test_any_bytes_give_an_identity(data: bytes) -> None:
 def test_any_damaged_file_gives_an_identity(good: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(good) - 1))
     patch = data.draw(st.binary(min_size=1, max_size=12))
-    assert what(good[:at] + patch + good[at + len(patch) :]).format in TITLES
-    assert what(good[:at]).format in TITLES
+    assert what(good[:at] + patch + good[at + len(patch) :]).format in BUILT_IN
+    assert what(good[:at]).format in BUILT_IN
 
 
 @pytest.mark.parametrize(
@@ -347,9 +351,9 @@ def test_any_damaged_file_gives_an_identity(good: bytes, data: st.DataObject) ->
     ids=["deep header", "deep json", "quotes", "marks", "fields", "one letter", "comments", "bomb", "directory"],
 )  # fmt: skip
 def test_hostile_bytes_take_no_time(data: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     what(data)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_every_recogniser_is_needed() -> None:

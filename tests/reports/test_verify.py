@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.reports import bad_packings
 from tests.reports import makers as m
 
-from weighbridge.containers import REGISTRY
 from weighbridge.containers.base import Severity
+from weighbridge.containers.formats import READ
 from weighbridge.conversion.edit.plan import journal_of
 from weighbridge.io.sink import Sink
 from weighbridge.reports.identify import identify
@@ -736,7 +736,7 @@ def test_every_rule_has_a_case() -> None:
 
 def test_every_rule_is_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text("utf-8")
-    ends = {f"{name}/{end}" for name in REGISTRY for end in ("broken", "unread")}  # FORMAT/broken, there
+    ends = {f"{f.name}/{end}" for f in READ for end in ("broken", "unread")}  # FORMAT/broken, there
     assert [rule for case in CASES for rule in case.rules - ends if f"| `{rule}` |" not in page] == []
 
 

@@ -1,15 +1,20 @@
-"""THE type table: one row a number type. Everything that must know a type (parsers, planner, kernels, docs) looks here.
+"""The type table: one row per number type. Parsers, planner, kernels and docs all read it.
 
-A type is stored in *atoms*: the smallest run of elements that is a whole number of bytes. One element of a plain
-dtype, two of a 4-bit float (four of a 6-bit one), 32 or 256 of a ggml block type.
+A type is stored in *atoms*: the smallest run of elements that is a whole number of bytes. That is one element of a
+plain dtype, two of a 4-bit float (four of a 6-bit one), and one block of a ggml block type.
 
-Sources: safetensors `Dtype` (safetensors/src/tensor.rs 0.8.0, also the order of `rank`), ggml `type_traits` (ggml.c of
-llama.cpp b11549, ids 0..42), numpy/ml_dtypes and torch by their own names.
+A block type's row names the fields of one block. Its size, byte order (`base/byteorder.py`), the structured arrays of
+the numpy codecs (`tensors/reference/codec.py`), the C++ structs (`native/block_types.hpp`) and the drawings in the docs
+all derive from the fields. `register` adds a type that isn't shipped.
+
+Sources: safetensors `Dtype` (safetensors/src/tensor.rs 0.8.0, also the order of `RANK`), ggml `type_traits` and block
+structs (ggml.c, ggml-common.h of llama.cpp b11549, ids 0..42), numpy/ml_dtypes and torch by their own names.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal
@@ -28,8 +33,53 @@ class Kind(StrEnum):
     BLOCK = "block"  # a ggml block: several elements that share scales
 
 
-# Of a type that is quantized to: ignored, used where there is one, or required (ggml_quantize_requires_imatrix).
+# What a quantizer does with an importance matrix: ignores it, uses it if given, or requires it
+# (ggml_quantize_requires_imatrix).
 Importance = Literal["ignored", "used", "required"]
+
+#: Scalars of block fields, as numpy and `struct` name them. `mixed`: bytes that ggml reads both one by one and as
+#: words, so that their byte order is undefined.
+SCALARS: Final = MappingProxyType(
+    {"f16": "e", "f32": "f", "u8": "B", "i8": "b", "u16": "H", "i16": "h", "u32": "I", "mixed": "B"}
+)
+_SCALAR_SIZES: Final = MappingProxyType({"f32": 4, "u32": 4, "f16": 2, "u16": 2, "i16": 2})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a block: `count` scalars (see `SCALARS`) at byte `offset`."""
+
+    name: str
+    scalar: str
+    count: int
+    offset: int
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one scalar."""
+        return _SCALAR_SIZES.get(self.scalar, 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the field."""
+        return self.itemsize * self.count
+
+
+_FIELD: Final = re.compile(r"(\w+): (\w+)(?:\[(\d+)\])?")
+
+
+def parse_fields(text: str) -> tuple[Field, ...]:
+    """The fields of a block written as `d: f16, qs: u8[16]`, in file order. ValueError for anything else."""
+    fields: list[Field] = []
+    for part in text.split(", "):
+        match = _FIELD.fullmatch(part)
+        if match is None or match[2] not in SCALARS:
+            raise ValueError(
+                f"{part!r} isn't NAME: SCALAR or NAME: SCALAR[COUNT] with a scalar of {', '.join(SCALARS)}"
+            )
+        at = fields[-1].offset + fields[-1].size if fields else 0
+        fields.append(Field(match[1], match[2], int(match[3] or 1), at))
+    return tuple(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +94,9 @@ class DType:
     ggml: int | None = None  # its ggml_type id
     numpy: str | None = None  # numpy or ml_dtypes name of one element; None where numpy can't hold it
     torch: str | None = None  # attribute of torch
-    word: int = field(default=1)  # bytes of the largest scalar inside (what a byte-order swap must respect)
-    importance: Importance = "ignored"  # what an importance matrix is to its quantizer
+    word: int = 1  # bytes of the largest scalar inside
+    importance: Importance = "ignored"  # what its quantizer does with an importance matrix
+    fields: tuple[Field, ...] = ()  # of a block type
 
     @property
     def bits(self) -> float:
@@ -72,13 +123,16 @@ def _plain(name: str, kind: Kind, size: int, **names: str | int | None) -> DType
     return DType(name, kind, 1, size, safetensors=name if names.pop("st", 1) else None, word=size, **names)  # type: ignore[arg-type]
 
 
-def _ggml(name: str, number: int, block: int, size: int, importance: Importance = "ignored", *, word: int = 2) -> DType:
-    return DType(name, Kind.BLOCK, block, size, ggml=number, word=word, importance=importance)
+def block_type(name: str, ggml: int | None, block: int, fields: str, importance: Importance = "ignored") -> DType:
+    """The row of a block type. `block`: elements per block; `fields`: in file order, as `d: f16, qs: u8[16]`."""
+    parsed = parse_fields(fields)
+    size, word = sum(f.size for f in parsed), max(f.itemsize for f in parsed)
+    return DType(name, Kind.BLOCK, block, size, ggml=ggml, word=word, importance=importance, fields=parsed)
 
 
 _F, _I, _U = Kind.FLOAT, Kind.INT, Kind.UINT
 
-# Plain rows stand in the order of the reference's enum: its writer sorts by it, descending (see `RANK`).
+# Plain rows are in the order of the reference's enum, by which its writer sorts, descending (see `RANK`).
 TABLE: Final = (
     _plain("BOOL", Kind.BOOL, 1, numpy="bool", torch="bool"),
     DType("F4", _F, 2, 1, safetensors="F4", torch="float4_e2m1fn_x2"),
@@ -105,55 +159,66 @@ TABLE: Final = (
     # Not in safetensors.
     DType("C128", Kind.COMPLEX, 1, 16, numpy="complex128", torch="complex128", word=8),
     # ggml block types. Ids 4, 5, 31-33, 36-38 were removed upstream and must be refused.
-    _ggml("Q4_0", 2, 32, 18, "used"),
-    _ggml("Q4_1", 3, 32, 20, "used"),
-    _ggml("Q5_0", 6, 32, 22, "used"),
-    _ggml("Q5_1", 7, 32, 24, "used"),
-    _ggml("Q8_0", 8, 32, 34),
-    _ggml("Q8_1", 9, 32, 36),
-    _ggml("Q2_K", 10, 256, 84, "used"),
-    _ggml("Q3_K", 11, 256, 110, "used"),
-    _ggml("Q4_K", 12, 256, 144, "used"),
-    _ggml("Q5_K", 13, 256, 176, "used"),
-    _ggml("Q6_K", 14, 256, 210, "used"),
-    _ggml("Q8_K", 15, 256, 292, word=4),
-    _ggml("IQ2_XXS", 16, 256, 66, "required"),
-    _ggml("IQ2_XS", 17, 256, 74, "required"),
-    _ggml("IQ3_XXS", 18, 256, 98, "used"),
-    _ggml("IQ1_S", 19, 256, 50, "required"),
-    _ggml("IQ4_NL", 20, 32, 18, "used"),
-    _ggml("IQ3_S", 21, 256, 110, "used"),
-    _ggml("IQ2_S", 22, 256, 82, "used"),
-    _ggml("IQ4_XS", 23, 256, 136, "used"),
-    _ggml("IQ1_M", 29, 256, 56, "used"),
-    _ggml("TQ1_0", 34, 256, 54),
-    _ggml("TQ2_0", 35, 256, 66),
-    _ggml("MXFP4", 39, 32, 17, word=1),
-    _ggml("NVFP4", 40, 64, 36, word=1),
-    _ggml("Q1_0", 41, 128, 18),
-    _ggml("Q2_0", 42, 64, 18),
+    block_type("Q4_0", 2, 32, "d: f16, qs: u8[16]", "used"),
+    block_type("Q4_1", 3, 32, "d: f16, m: f16, qs: u8[16]", "used"),
+    block_type("Q5_0", 6, 32, "d: f16, qh: u32, qs: u8[16]", "used"),
+    block_type("Q5_1", 7, 32, "d: f16, m: f16, qh: u32, qs: u8[16]", "used"),
+    block_type("Q8_0", 8, 32, "d: f16, qs: i8[32]"),
+    block_type("Q8_1", 9, 32, "d: f16, s: f16, qs: i8[32]"),
+    block_type("Q2_K", 10, 256, "scales: u8[16], qs: u8[64], d: f16, dmin: f16", "used"),
+    block_type("Q3_K", 11, 256, "hmask: u8[32], qs: u8[64], scales: u8[12], d: f16", "used"),
+    block_type("Q4_K", 12, 256, "d: f16, dmin: f16, scales: u8[12], qs: u8[128]", "used"),
+    block_type("Q5_K", 13, 256, "d: f16, dmin: f16, scales: u8[12], qh: u8[32], qs: u8[128]", "used"),
+    block_type("Q6_K", 14, 256, "ql: u8[128], qh: u8[64], scales: i8[16], d: f16", "used"),
+    block_type("Q8_K", 15, 256, "d: f32, qs: i8[256], bsums: i16[16]"),
+    block_type("IQ2_XXS", 16, 256, "d: f16, qs: mixed[64]", "required"),
+    block_type("IQ2_XS", 17, 256, "d: f16, qs: u16[32], scales: u8[8]", "required"),
+    block_type("IQ3_XXS", 18, 256, "d: f16, qs: u8[64], signs: u32[8]", "used"),
+    block_type("IQ1_S", 19, 256, "d: f16, qs: u8[32], qh: u16[8]", "required"),
+    block_type("IQ4_NL", 20, 32, "d: f16, qs: u8[16]", "used"),
+    block_type("IQ3_S", 21, 256, "d: f16, qs: u8[64], qh: u8[8], signs: u8[32], scales: u8[4]", "used"),
+    block_type("IQ2_S", 22, 256, "d: f16, qs: u8[32], signs: u8[32], qh: u8[8], scales: u8[8]", "used"),
+    block_type("IQ4_XS", 23, 256, "d: f16, scales_h: u16, scales_l: u8[4], qs: u8[128]", "used"),
+    block_type("IQ1_M", 29, 256, "qs: u8[32], qh: u8[16], scales: u16[4]", "used"),
+    block_type("TQ1_0", 34, 256, "qs: u8[48], qh: u8[4], d: f16"),
+    block_type("TQ2_0", 35, 256, "qs: u8[64], d: f16"),
+    block_type("MXFP4", 39, 32, "e: u8, qs: u8[16]"),
+    block_type("NVFP4", 40, 64, "d: u8[4], qs: u8[32]"),
+    block_type("Q1_0", 41, 128, "d: f16, qs: u8[16]"),
+    block_type("Q2_0", 42, 64, "d: f16, qs: u8[16]"),
 )
 
-# Blocks of files before GGUF (llama.cpp, March to May 2023), under ids that mean others now: scales of 32 bits, nibbles
-# of neighbours (V1) in one byte. They are read and made into today's, never written; no table above knows them.
+# Blocks of files before GGUF (llama.cpp, March to May 2023), under ids that mean other types now: scales of 32 bits,
+# nibbles of neighbours (V1) in one byte. They are read and converted to today's types, never written; no table above
+# lists them.
 OLD: Final = MappingProxyType(
     {
-        name: DType(name, Kind.BLOCK, block, size)
-        for name, block, size in (
-            ("Q4_0_V1", 32, 20), ("Q4_1_V1", 32, 24), ("Q4_2", 16, 10), ("Q4_3", 16, 12), ("Q5_0_V1", 32, 22),
-            ("Q5_1_V1", 32, 24), ("Q8_0_V1", 32, 36), ("Q4_0_V2", 32, 20), ("Q4_1_V2", 32, 24),
+        t.name: t
+        for t in (
+            block_type("Q4_0_V1", None, 32, "d: f32, qs: u8[16]"),
+            block_type("Q4_1_V1", None, 32, "d: f32, m: f32, qs: u8[16]"),
+            block_type("Q4_2", None, 16, "d: f16, qs: u8[8]"),
+            block_type("Q4_3", None, 16, "d: f16, m: f16, qs: u8[8]"),
+            block_type("Q5_0_V1", None, 32, "d: f16, qh: u32, qs: u8[16]"),
+            block_type("Q5_1_V1", None, 32, "d: f16, m: f16, qh: u32, qs: u8[16]"),
+            block_type("Q8_0_V1", None, 32, "d: f32, qs: i8[32]"),
+            block_type("Q4_0_V2", None, 32, "d: f32, qs: u8[16]"),
+            block_type("Q4_1_V2", None, 32, "d: f32, m: f32, qs: u8[16]"),
         )
     }
-)  # fmt: skip
+)
 
-BY_NAME: Final = MappingProxyType({t.name: t for t in TABLE})
+_by_name: Final = {t.name: t for t in TABLE}
+_by_ggml: Final = {t.ggml: t for t in TABLE if t.ggml is not None}
+# Views: registered types appear in both.
+BY_NAME: Final = MappingProxyType(_by_name)
+BY_GGML: Final = MappingProxyType(_by_ggml)
 BY_SAFETENSORS: Final = MappingProxyType({t.safetensors: t for t in TABLE if t.safetensors})
-BY_GGML: Final = MappingProxyType({t.ggml: t for t in TABLE if t.ggml is not None})
 BY_NUMPY: Final = MappingProxyType({t.numpy: t for t in TABLE if t.numpy})
-# Place in the reference's enum = place in its writer's order (larger first).
+# Position in the reference's enum, by which its writer sorts (larger first).
 RANK: Final = MappingProxyType({t.name: i for i, t in enumerate(TABLE) if t.safetensors})
 
-# What people type for a type, besides its own name in any case.
+# Other common names of types.
 _ALIASES: Final = MappingProxyType(
     {
         "FP32": "F32", "FLOAT32": "F32", "FLOAT": "F32", "FP16": "F16", "FLOAT16": "F16", "HALF": "F16",
@@ -163,8 +228,29 @@ _ALIASES: Final = MappingProxyType(
 )  # fmt: skip
 
 
+def register(row: DType) -> None:
+    """Add a block type that isn't shipped (`block_type` makes its row). Its codec goes into
+    `tensors.reference.codec.register`, which calls this. UsageError where the name or the ggml id is taken."""
+    if row.kind is not Kind.BLOCK or not row.fields:
+        raise UsageError(f"{row} has no block fields", hint="make the row with base.dtypes.block_type")
+    if row.name.upper() in (*_by_name, *_ALIASES) or row.ggml in _by_ggml:
+        raise UsageError(f"a number type {row} or with the ggml id {row.ggml} exists already")
+    _by_name[row.name] = row
+    if row.ggml is not None:
+        _by_ggml[row.ggml] = row
+
+
+def unregister(row: DType) -> None:
+    """Undo `register`. UsageError for a shipped type."""
+    if row in TABLE:
+        raise UsageError(f"{row} is part of Weighbridge")
+    _by_name.pop(row.name, None)
+    if row.ggml is not None:
+        _by_ggml.pop(row.ggml, None)
+
+
 def dtype(name: str | DType) -> DType:
-    """The row for a type's name as people write it (any case, `fp16`, `torch.bfloat16`). UsageError if none."""
+    """The row for a type's name in any common spelling (any case, `fp16`, `torch.bfloat16`). UsageError if none."""
     if isinstance(name, DType):
         return name
     key = name.upper().removeprefix("TORCH.")

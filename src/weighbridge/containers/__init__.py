@@ -1,57 +1,115 @@
-"""The registry of containers: format name -> module, and which one reads a file. Modules are imported when needed."""
+"""The registry of formats. Those of plug-ins are loaded only when no built-in format has the name or suffix asked for,
+or recognises a file. The modules that read formats are imported when they are needed.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.containers.base import Container
-from weighbridge.io.source import Source
+from weighbridge.base.plugins import FORMATS as GROUP
+from weighbridge.base.plugins import plugins
+from weighbridge.containers.format import Format
+from weighbridge.containers.formats import READ, RECOGNISED
 
-REGISTRY: Final = MappingProxyType(
-    {
-        "safetensors": "weighbridge.containers.safetensors.container",
-        "gguf": "weighbridge.containers.gguf.container",
-        "npz": "weighbridge.containers.numpy.npz",
-        "npy": "weighbridge.containers.numpy.npy",
-        "torch-zip": "weighbridge.containers.torch.zip",
-        "torch-legacy": "weighbridge.containers.torch.legacy",
-        "torch-tar": "weighbridge.containers.torch.tar",
-        "torchscript": "weighbridge.containers.torch.zip",
-        "pickle": "weighbridge.containers.torch.bare_pickle",
-        "ggml": "weighbridge.containers.ggml.container",
-    }
-)
+__all__ = [
+    "BUILT_IN", "MISNAMED_UNLESS", "PICKLED", "Format", "by_suffix", "by_target", "every", "find", "model_suffixes",
+    "plugged", "reader", "target_of", "titled", "writable",
+]  # fmt: skip
+
+#: Name -> format, in the order of the tables.
+BUILT_IN: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in (*READ, *RECOGNISED)})
+#: Formats whose files contain pickles.
+PICKLED: Final = frozenset(f.name for f in READ if f.pickles)
 
 
-# By what a file is called, where its bytes say nothing.
-_NAMED: Final = MappingProxyType(
-    {"safetensors": "safetensors", "gguf": "gguf", "npz": "npz", "npy": "npy", "pkl": "pickle", "pickle": "pickle"}
-)
+def _by_suffix(formats: Iterable[Format]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for f in formats:
+        for suffix in (*f.suffixes, *f.met_as):
+            found.setdefault(suffix, set()).add(f.name)
+    return {suffix: frozenset(names) for suffix, names in found.items()}
 
 
-def container(name: str) -> Container:
-    """The container module of a format. UnsupportedError where there is none."""
-    if name not in REGISTRY:
-        raise UnsupportedError(f"no reader for {name}", hint=f"formats that can be read: {', '.join(REGISTRY)}")
-    return cast(Container, import_module(REGISTRY[name]))
+#: Suffix -> the formats that files of this name may have; a suffix that isn't here promises nothing.
+MISNAMED_UNLESS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(_by_suffix(BUILT_IN.values()))
 
 
-def format_of(source: Source) -> str:
-    """The format whose container reads `source`, by its bytes. UnsupportedError says what it is instead, and what to do
-    about it. The common formats are told by their first bytes; others by the long way, which knows a hundred more."""
-    head = source.head(9)
-    if head[:4] == b"GGUF":
-        return "gguf"
-    if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
-        return "safetensors"
-    from weighbridge.containers.sniff.detect import sniff
+def plugged() -> Mapping[str, Format]:
+    """The formats of plug-ins, by name. UnsupportedError names a plug-in that can't be used."""
+    formats = {f.name: f for f in plugins(GROUP, Format).values()}
+    for name in formats:
+        if name in BUILT_IN:
+            raise UnsupportedError(f"a plug-in registers a format {name!r}, which is built in", hint="uninstall it")
+    return formats
 
-    found = sniff(source)
-    if found.format == "unknown" and (named := _NAMED.get(source.name.rpartition(".")[2])):
-        return named  # bytes that are nothing: the reader that the name asks for says where they go wrong
-    if found.format not in REGISTRY:
-        raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
-    return found.format
+
+def _tables() -> Iterator[Iterable[Format]]:
+    """The formats that are read; those of plug-ins only if these don't suffice."""
+    yield READ
+    yield plugged().values()
+
+
+def every() -> tuple[Format, ...]:
+    """All formats, built in and plugged in."""
+    return (*BUILT_IN.values(), *plugged().values())
+
+
+def find(name: str) -> Format | None:
+    """The format of this name."""
+    return BUILT_IN.get(name) or plugged().get(name)
+
+
+def titled(name: str) -> str:
+    """What a format is called in messages; its name where it is unknown."""
+    found = find(name)
+    return found.title if found else name
+
+
+def reader(name: str) -> Format:
+    """The format of this name, if it can be read. UnsupportedError otherwise."""
+    found = find(name)
+    if found is None or not found.readable:
+        known = ", ".join(f.name for f in every() if f.readable)
+        raise UnsupportedError(f"no reader for {name}", hint=f"formats that can be read: {known}")
+    return found
+
+
+def by_suffix(suffix: str) -> Format | None:
+    """The one readable format whose own files have this suffix; None where several or none do."""
+    for formats in _tables() if suffix else ():
+        found = [f for f in formats if f.readable and suffix.lower() in f.suffixes]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def writable() -> Mapping[str, Format]:
+    """Target -> the built-in format that is written for it."""
+    return {f.target: f for f in READ if f.target}
+
+
+def model_suffixes() -> tuple[str, ...]:
+    """The suffixes of built-in formats that are written, in the order in which a folder's weights are looked for."""
+    return tuple(dict.fromkeys(suffix for f in writable().values() for suffix in f.suffixes))
+
+
+def target_of(suffix: str) -> str | None:
+    """The target that a file with this suffix is; None where it is no format's that is written."""
+    for formats in _tables() if suffix else ():
+        for f in formats:
+            if f.target and suffix in f.suffixes:
+                return f.target
+    return None
+
+
+def by_target(word: str) -> Format | None:
+    """The format that `--to WORD` writes: WORD is its target or an alias, in any case."""
+    word = word.lower().removeprefix(".")
+    for formats in _tables():
+        for f in formats:
+            if f.target and word in (f.target, *f.aliases):
+                return f
+    return None

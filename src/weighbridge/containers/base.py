@@ -5,7 +5,7 @@ a `Layout`, as pure functions over untrusted bytes.
     regions(source)          -> [Region]     every byte of the file, named: no gap, no overlap
     layout(slots, metadata)  -> Layout       header bytes and the place of every tensor; nothing is written here
 
-A module of `containers/` is registered by one line in `containers/__init__.py`.
+A format is a row of `formats.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -162,20 +162,6 @@ class Layout:
     size: int
     notes: tuple[str, ...] = ()  # what the caller should hear (how many tensors are page-aligned ...)
     fixups: Callable[[Mapping[str, int]], Sequence[tuple[int, bytes]]] | None = None
-
-
-@runtime_checkable
-class Container(Protocol):
-    """The interface of a container module. One that only reads has no `layout`."""
-
-    NAME: str
-    SUFFIX: str
-
-    def parse(self, source: Source) -> Index: ...
-
-    def regions(self, source: Source) -> Iterable[Region]: ...
-
-    def layout(self, tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any]) -> Layout: ...
 
 
 def check_regions(regions: Iterable[Region], size: int) -> list[Region]:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType, Kind, dtype
 from weighbridge.base.errors import UsageError
+from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.limits import MEMORY
 from weighbridge.base.spec import Spec
 
@@ -84,10 +85,13 @@ class ConvertOptions:
 
 
 # llama.cpp's file types that the converter writes (general.file_type), by the type of most weights.
-FTYPES: Final = MappingProxyType({"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32})
+FTYPES: Final = MappingProxyType({name: FILE_TYPES[name].number for name in ("F32", "F16", "Q8_0", "BF16")})
 
 # ... and by the block type that tensors were quantized in already, where they are kept in it.
-KEPT_FTYPES: Final = MappingProxyType({"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "MXFP4": 38, "NVFP4": 39})
+KEPT_FTYPES: Final = MappingProxyType(
+    {name: FILE_TYPES[name].number for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "NVFP4")}
+    | {"MXFP4": FILE_TYPES["MXFP4_MOE"].number}
+)
 
 # Tensors that ggml's graphs take in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549): everything of
 # one dimension, norms, whatever isn't a `.weight`, and these.

@@ -1,4 +1,4 @@
-"""A model's tensors shared out among the ranks of a tensor-parallel group, a file (or a set of files) a rank."""
+"""Plans the files of a tensor-parallel group: a model's tensors divided among ranks, one file or set of shards each."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, ra
 from weighbridge.models.tensor_parallel.rank_files import metadata, stem_of
 from weighbridge.packings import groups
 
-_TRIED: Final = 64  # ranks that are tried for a hint
+_TRIED: Final = 64  # the largest number of ranks that a hint suggests
 _GGUF: Final = "gguf"
-_WHOLE_GGUF: Final = "llama.cpp takes the whole GGUF and shares it out while it loads; these files are for others"
+_WHOLE_GGUF: Final = "llama.cpp splits a whole GGUF itself while loading; these files are for other programs"
 
 
 def plan_ranks(model: Checkpoint, target: Path, ranks: int, options: ConvertOptions) -> Plan:
-    """The plan that writes a folder with a file for each of `ranks`, and what lies beside the model's weights."""
+    """Plans a folder with one file per rank and the model's other files."""
     if not 2 <= ranks <= SHARDS:
-        raise UsageError(f"a tensor-parallel group has 2 ranks or more, not {ranks}")
+        raise UsageError(f"a tensor-parallel group has 2 to {SHARDS:,} ranks, not {ranks}")
     check_target(target, model, folder=True)
-    how = _how(model, ranks)
+    splits = _splits(model, ranks)
     container = _GGUF if model.format == _GGUF else "safetensors"
     written = [
         targets.writer(container)(
             stem_of(rank, ranks),
-            {name: rank_part(model.stored[name], how[name], rank, ranks) for name in how},
-            _metadata(model, metadata(rank, ranks, how)),
+            {name: rank_part(model.stored[name], splits[name], rank, ranks) for name in splits},
+            _metadata(model, metadata(rank, ranks, splits)),
             options,
         )
         for rank in range(ranks)
     ]
     folder = model.place.folder
     beside = [] if container == _GGUF else side_files(folder)
-    whole = sum(share is None for share in how.values())
-    shared = f"{len(how) - whole:,} tensors are shared out, {whole:,} are whole on every rank"
+    whole = sum(split is None for split in splits.values())
+    summary = f"{len(splits) - whole:,} tensors are split, {whole:,} are whole on every rank"
     return Plan(
         source=str(model.place.path),
         target=target,
@@ -54,7 +54,7 @@ def plan_ranks(model: Checkpoint, target: Path, ranks: int, options: ConvertOpti
         files=(*(f for w in written for f in w.files),
                *(targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in beside)),
         texts={name: text for w in written for name, text in w.texts.items()},
-        notes=(shared, *([_WHOLE_GGUF] if container == _GGUF else [])),
+        notes=(summary, *([_WHOLE_GGUF] if container == _GGUF else [])),
         jobs=options.workers,
         budget=options.memory,
         sources=tuple(map(state_of, model.place.weights)),
@@ -67,36 +67,36 @@ def _metadata(model: Checkpoint, own: Mapping[str, str]) -> Mapping[str, Any]:
     return {**{k: str(v) for k, v in model.metadata.items()}, **own}
 
 
-def _how(model: Checkpoint, ranks: int) -> dict[str, Split]:
-    """How each stored tensor is shared out. UsageError names the numbers of ranks that would do for the tensor that
-    these don't."""
+def _splits(model: Checkpoint, ranks: int) -> dict[str, Split]:
+    """How each stored tensor is split. UsageError if a tensor can't be split among `ranks`, with the numbers that
+    work for it."""
     family = model.family
     shapes = {name: node.spec.shape for name, node in model.held.items()}
     report = family.check(model.dialect, model.sizes, shapes)
     if not report.ok:
         raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
-    sharing = Splitter(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.told))
+    splitter = Splitter(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.told))
     out: dict[str, Split] = {}
     for name in model.logical:
         if name in report.dropped:
             continue
         try:
-            out |= sharing.of(name, ranks)
+            out |= splitter.split(name, ranks)
         except UsageError as error:
-            raise UsageError(error.message, hint=_hint(sharing, name)) from None
+            raise UsageError(error.message, hint=_hint(splitter, name)) from None
     return {name: out[name] for name in model.stored if name in out}
 
 
-def _hint(sharing: Splitter, name: str) -> str:
-    """The numbers of ranks that a tensor can be shared out among."""
-    if fits := [n for n in range(2, _TRIED + 1) if _works(sharing, name, n)]:
-        return f"this tensor can be shared out among {', '.join(map(str, fits))} ranks"
-    return "no number of ranks would do for this tensor; decode the model: wb convert SRC DST --to hf --dtype bf16"
+def _hint(splitter: Splitter, name: str) -> str:
+    """The numbers of ranks that a tensor can be split among."""
+    if fits := [n for n in range(2, _TRIED + 1) if _works(splitter, name, n)]:
+        return f"this tensor can be split among {', '.join(map(str, fits))} ranks"
+    return "no number of ranks works for this tensor; decode the model: wb convert SRC DST --to hf --dtype bf16"
 
 
-def _works(sharing: Splitter, name: str, ranks: int) -> bool:
+def _works(splitter: Splitter, name: str, ranks: int) -> bool:
     try:
-        sharing.of(name, ranks)
+        splitter.split(name, ranks)
     except UsageError:
         return False
     return True

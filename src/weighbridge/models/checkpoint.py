@@ -22,7 +22,7 @@ from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.base.spec import Spec
-from weighbridge.containers import container, format_of
+from weighbridge.containers import opening
 from weighbridge.containers.base import Entry, Index
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.arch.config import with_mtp_layers
@@ -99,7 +99,7 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
 
 def parse(source: Source) -> Index:
     """The index of a file, by what it is and not by what it is called."""
-    return container(format_of(source)).parse(source)
+    return opening.parse(source)
 
 
 @dataclass(frozen=True)

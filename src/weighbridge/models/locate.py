@@ -18,13 +18,14 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
+from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.source import FileSource
 
 # What a folder's weights are looked for in, in this order; the patterns of one entry are one model's.
-_SUFFIXES: Final = (".safetensors", ".gguf", ".npz", ".npy", ".bin", ".pt", ".pth", ".ckpt")
+_SUFFIXES: Final = model_suffixes()
 # What a model's one file is called where it lies among others of its suffix.
-_MAIN: Final = MappingProxyType({".bin": "pytorch_model.bin"})
+_MAIN: Final = MappingProxyType({Path(f.hub_name).suffix: f.hub_name for f in BUILT_IN.values() if f.hub_name})
 # GGUF files that go with a model but are not the model (llama.cpp skips the same when it picks a file).
 _COMPANIONS: Final = ("mmproj", "imatrix", "mtp-")
 # Files of a training run that lie beside a model and hold none of it (transformers' Trainer, accelerate).

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.containers import container, format_of
 from weighbridge.containers.base import Entry, Region
+from weighbridge.containers.opening import format_of
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports import lenient as reading
 from weighbridge.reports import tensor_path as target
@@ -94,21 +94,21 @@ def anatomy(
         raise UsageError(f"{file} is a folder", hint="name one file in it")
     with FileSource(file) as source:
         form = format_of(source)
-        regions = list(container(form).regions(source))
+        regions = form.regions(source)
         start, end = _range(source, at, start, end)
         chosen = [r for r in _meeting(regions, start, end) if _wanted(r, name, kinds)]
         if name is not None and not chosen:
-            target.entry(container(form).parse(source), name, file)  # says what is near
+            target.entry(form.parse(source), name, file)  # says what is near
         return Report(
             path=os.fspath(file),
-            format=form,
+            format=form.name,
             nbytes=source.size,
             region_count=len(regions),
             parts=tuple(_part(source, r, head) for r in chosen[:limit]),
             shares=_shares(regions, source.size),
             strip=tuple(strip(regions, source.size, cells)),
             at=at,
-            place=_place(source, form, chosen[0], at) if at is not None and chosen else None,
+            place=_place(source, form.name, chosen[0], at) if at is not None and chosen else None,
         )
 
 

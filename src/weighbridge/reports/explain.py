@@ -7,13 +7,13 @@ explain(path, only_calls=True)      -> of the steps only those that import, call
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import PICKLE_READING
-from weighbridge.containers import container, format_of
+from weighbridge.containers.opening import format_of
 from weighbridge.io.source import FileSource, Source
 from weighbridge.unpickle import explain as steps
 from weighbridge.unpickle.machine import Event, Machine
@@ -86,15 +86,12 @@ def explain(
     """The pickles of the file at `path`; `member`: only that one, by its name. `limit`: steps of each that are told."""
     with FileSource(path) as source:
         form = format_of(source)
-        read = getattr(container(form), "pickles", None)
-        if read is None:
-            raise UnsupportedError(f"{source.name} is no pickle and holds none", hint=f"wb anatomy explains {form}")
-        found = [_Found(*row) for row in cast(Callable[[Source], list[tuple[str, Source, int]]], read)(source)]
+        found = [_Found(*row) for row in form.pickles_in(source)]
         chosen = [f for f in found if member is None or f.name == member or f.name.endswith(f"/{member}")]
         if not chosen:
             hint = f"it has {', '.join(f.name for f in found[:8])}"
             raise UsageError(f"{source.name} has no pickle {member!r}", hint=hint)
-        return Report(os.fspath(path), form, tuple(_pickle(f, only_calls, limit) for f in chosen))
+        return Report(os.fspath(path), form.name, tuple(_pickle(f, only_calls, limit) for f in chosen))
 
 
 def _pickle(found: _Found, only_calls: bool, limit: int | None) -> Pickle:

@@ -13,50 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
-from weighbridge.containers.sniff.detect import TITLES, sniff
+from weighbridge.containers import MISNAMED_UNLESS, PICKLED, titled
+from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource
 from weighbridge.reports import sidecars as beside
 from weighbridge.reports.inspect import model_info as facts
 
 SCHEMA: Final = "weighbridge/identify/1"
-
-# A suffix and the formats that files of that name hold; a suffix that isn't here promises nothing.
-_PICKLES: Final = frozenset({"torch-zip", "torch-legacy", "torch-tar", "torchscript", "pickle"})
-PROMISES: Final = MappingProxyType(
-    {
-        ".safetensors": frozenset({"safetensors"}),
-        ".gguf": frozenset({"gguf"}),
-        ".npy": frozenset({"npy"}),
-        ".npz": frozenset({"npz"}),
-        ".bin": _PICKLES | {"ggml", "onnx", "unknown", "text"},  # says little: raw data has this suffix too
-        ".pt": _PICKLES,
-        ".pth": _PICKLES,
-        ".ckpt": _PICKLES | {"tf-savedmodel", "unknown"},
-        ".pkl": frozenset({"pickle", "torch-legacy", "gzip", "xz", "bz2", "lz4", "unknown"}),
-        ".pickle": frozenset({"pickle"}),
-        ".onnx": frozenset({"onnx"}),
-        ".h5": frozenset({"hdf5"}),
-        ".hdf5": frozenset({"hdf5"}),
-        ".keras": frozenset({"keras", "hdf5"}),
-        ".tflite": frozenset({"tflite"}),
-        ".pte": frozenset({"executorch"}),
-        ".nemo": frozenset({"nemo", "tar"}),
-        ".mlmodel": frozenset({"coreml"}),
-        ".llamafile": frozenset({"llamafile"}),
-        ".json": frozenset({"json"}),
-        ".model": frozenset({"sentencepiece", "tiktoken", "json"}),
-        ".zip": frozenset({"zip", "torch-zip", "torchscript", "npz", "keras"}),
-        ".gz": frozenset({"gzip", "nemo"}),
-        ".tar": frozenset({"tar", "torch-tar", "nemo", "tf-hub"}),
-        ".7z": frozenset({"7z"}),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +78,10 @@ def _file(path: Path) -> Report:
 def name_lies(name: str, found: str) -> str | None:
     """Words, where a file's suffix promises another format than what was found."""
     suffix = Path(name).suffix.lower()
-    promised = PROMISES.get(suffix)
+    promised = MISNAMED_UNLESS.get(suffix)
     if promised is None or found in promised:
         return None
-    return f"the name ends in {suffix}, but by its content it is: {TITLES[found]}"
+    return f"the name ends in {suffix}, but by its content it is: {titled(found)}"
 
 
 # ---- folders ----
@@ -202,7 +170,7 @@ def _pipeline(folder: Folder) -> Seen | None:
 
 def _peft(folder: Folder) -> Seen | None:
     config = beside.json(folder.path / "adapter_config.json")
-    weights = [line.name for line in folder.of("safetensors", *_PICKLES) if line.name.startswith("adapter_model")]
+    weights = [line.name for line in folder.of("safetensors", *PICKLED) if line.name.startswith("adapter_model")]
     if "peft_type" not in config or not weights:
         return None
     base = config.get("base_model_name_or_path")
@@ -233,7 +201,7 @@ def _mlx(folder: Folder) -> Seen | None:
 
 
 def _transformers(folder: Folder) -> Seen | None:
-    weights = folder.of("safetensors", *_PICKLES, "gguf")
+    weights = folder.of("safetensors", *PICKLED, "gguf")
     if not folder.config or not weights or not ({"model_type", "architectures"} & set(folder.config)):
         return None
     kinds = sorted({line.format for line in weights})
@@ -253,7 +221,7 @@ def _gguf(folder: Folder) -> Seen | None:
 
 
 def _mistral(folder: Folder) -> Seen | None:
-    weights = [line for line in folder.of("safetensors", *_PICKLES) if line.name.startswith("consolidated")]
+    weights = [line for line in folder.of("safetensors", *PICKLED) if line.name.startswith("consolidated")]
     if "params.json" not in folder.top or not weights:
         return None
     return "", ("params.json and consolidated weights (Meta or Mistral native)",), _model_detail(folder)
@@ -272,10 +240,10 @@ def _has_files(*names: str, words: str) -> Look:
 
 
 def _weights(folder: Folder) -> Seen | None:
-    files = folder.of("safetensors", "npz", "npy", *_PICKLES)
+    files = folder.of("safetensors", "npz", "npy", *PICKLED)
     if not files:
         return None
-    kinds = sorted({TITLES[line.format] for line in files})
+    kinds = sorted({folder.identities[line.name].title for line in files})
     return "", (f"{_weight_files(len(files), kinds)}, no config",), {}
 
 
@@ -340,7 +308,7 @@ _OTHER: Final = FolderKind("folder", "folder without weights", _weights, False)
 
 def _contents(folder: Folder) -> tuple[str, ...]:
     """What to say of a folder that is no model: where below it weights lie, or what else it holds."""
-    weights = folder.of("safetensors", "gguf", "npz", *_PICKLES, top=False)
+    weights = folder.of("safetensors", "gguf", "npz", *PICKLED, top=False)
     if weights:
         return (f"weights lie below it, in {', '.join(sorted({os.path.dirname(line.name) for line in weights})[:4])}",)
     return (f"it holds {', '.join(folder.names[:4]) or 'nothing'}",)

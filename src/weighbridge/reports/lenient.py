@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError
-from weighbridge.containers import container
+from weighbridge.containers import reader
 from weighbridge.containers.base import Finding, Index, Rule, Severity
 from weighbridge.io.source import Source
 
@@ -26,7 +25,7 @@ ENDS: Final = MappingProxyType(
 def lenient(source: Source, form: str) -> tuple[Index | None, tuple[Finding, ...]]:
     """The index of a file, as far as it can be made out, and everything that its container finds wrong with it."""
     try:
-        index, findings = _READERS.get(form, _strict)(source, form)
+        index, findings = reader(form).examine(source)
     except FormatError as error:
         # GGUF's errors are rules of its table; other parsers just stop.
         return None, (broken(getattr(error, "rule", f"{form}/broken"), error, source.name),)
@@ -40,27 +39,3 @@ def broken(rule: str, error: FormatError, path: str) -> Finding:
     """An error of a parser as a finding."""
     words = str(FormatError(error.reason, expected=error.expected, found=error.found))
     return Finding(rule, Severity.ERROR, words, error.path or path, error.offset, error.field, error.hint)
-
-
-_Read = tuple[Index, tuple[Finding, ...]]
-
-
-def _safetensors(source: Source, form: str) -> _Read:
-    from weighbridge.containers.safetensors import container as safetensors
-
-    return safetensors.parse_lenient(source)
-
-
-def _gguf(source: Source, form: str) -> _Read:
-    from weighbridge.containers.gguf import container as gguf
-
-    index = gguf.parse(source, level="lenient")
-    return index, gguf.check(index, deep=True)
-
-
-def _strict(source: Source, form: str) -> _Read:
-    index = container(form).parse(source)
-    return index, index.findings
-
-
-_READERS: Final[dict[str, Callable[[Source, str], _Read]]] = {"safetensors": _safetensors, "gguf": _gguf}

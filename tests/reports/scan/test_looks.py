@@ -15,7 +15,7 @@ from jinja2 import sandbox
 from tests.reports.scan import other_vectors as make
 from tests.reports.scan.other_vectors import VECTORS, Vector
 
-from weighbridge.containers.sniff.detect import TITLES
+from weighbridge.containers import BUILT_IN
 from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan import engine, rules
@@ -136,8 +136,8 @@ def test_honest_templates_are_silent(text: str, tmp_path: Path) -> None:
 def test_every_kind_is_looked_into_or_named_with_the_reason() -> None:
     told = {kind for row in looks.LOOKS for kind in row.kinds}
     through = {"nemo"}  # `kinds.kind_of` says which archive it is
-    assert set(TITLES) - told - through == {"unknown"}
-    assert told <= {*TITLES, *CODECS, "storage"}
+    assert set(BUILT_IN) - told - through == {"unknown"}
+    assert told <= {*BUILT_IN, *CODECS, "storage"}
 
 
 @pytest.mark.parametrize("kind", ["7z", "rar", "zstd", "lz4", "hdf5", "onnx", "pdf", "sqlite"])

@@ -15,8 +15,7 @@ import click
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.commands.plans import convert_and_tell, show_plan
 from weighbridge.cli.options import arch_file_option, examples, jobs_option, json_option, resume_option, size_option
-
-TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch", "checkpoint")
+from weighbridge.cli.targets import TargetType
 
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.argument("src", type=click.Path(path_type=Path)),
@@ -24,7 +23,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
         "-o", "--output", "--outfile", type=click.Path(path_type=Path), help="The target, where DST isn't given."
     ),
-    click.option("--to", type=click.Choice(TARGETS), help="Format of the target [from DST's extension]."),
+    click.option("--to", type=TargetType("checkpoint"), help="Format of the target [from DST's extension]."),
     click.option(
         "--dtype", "--outtype", metavar="TYPE", help="Number type of the weights: f32, f16, bf16, q8_0, auto, ..."
     ),

@@ -97,7 +97,7 @@ def _ranks(ranks: RankStatus | None) -> str | None:
         what = f"{ranks.size - len(ranks.missing)} of {ranks.size}"
     gone = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
     more = f" and {len(ranks.missing) - _NAMED:,} more" if len(ranks.missing) > _NAMED else ""
-    return f"{what} of one model, shared out by tensor parallelism{gone}{more}"
+    return f"{what} of one model, split for tensor parallelism{gone}{more}"
 
 
 def _layers(model: Model) -> str | None:

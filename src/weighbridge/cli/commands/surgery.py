@@ -10,15 +10,15 @@ import click
 from weighbridge.cli.commands.plans import print_notes
 from weighbridge.cli.options import arch_file_option, jobs_option, json_option, resume_option, size_option
 from weighbridge.cli.render import SCREEN, Cell, clean, echo, emit_json, human_bytes, note, table, warn
+from weighbridge.cli.targets import TargetType
 
 if TYPE_CHECKING:
     from weighbridge.conversion.transform import TransformReport
 
 _SHOWN: Final = 8  # rows of a table; all of them with --verbose
-_TARGETS: Final = ("gguf", "safetensors", "npz", "hf", "mlx", "torch")
 
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.option("--to", type=click.Choice(_TARGETS), help="Format of the target [the source's, or DST's extension]."),
+    click.option("--to", type=TargetType(), help="Format of the target [the source's, or DST's extension]."),
     size_option("--max-shard-size", help="Largest size of one file, such as 5GB [a set stays a set]."),
     arch_file_option,
     click.option("--overwrite", is_flag=True, help="Replace DST where it exists."),

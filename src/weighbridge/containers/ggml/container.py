@@ -28,7 +28,6 @@ from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
 
 NAME: Final = "ggml"
-SUFFIX: Final = ".bin"
 ALIGN: Final = 32
 _WORD: Final = 4096  # no token, no tensor's name was longer; the reference's own bound
 _DIMS: Final = 4

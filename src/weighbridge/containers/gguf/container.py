@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from weighbridge.base.spec import Shape
-from weighbridge.containers.base import Entry, Index
+from weighbridge.containers import BUILT_IN
+from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.gguf.checks import check, placement
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Header, walk
 from weighbridge.containers.gguf.regions import regions
@@ -28,7 +29,7 @@ from weighbridge.containers.gguf.write import header_bytes, header_size, layout
 from weighbridge.io.source import Source
 
 NAME: Final = "gguf"
-SUFFIX: Final = ".gguf"
+SUFFIX: Final = BUILT_IN[NAME].suffix
 
 __all__ = [
     "ALIGNMENT_KEY",
@@ -43,6 +44,7 @@ __all__ = [
     "Rule",
     "Stage",
     "check",
+    "examine",
     "header_bytes",
     "header_size",
     "infer",
@@ -78,6 +80,12 @@ def parse(source: Source, *, level: Literal["spec", "lenient"] = "spec") -> Inde
         version=header.version,
         findings=notes.result(),
     )
+
+
+def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
+    """The index of a GGUF as far as it can be read, and everything that is wrong with the file."""
+    index = parse(source, level="lenient")
+    return index, check(index, deep=True)
 
 
 def _entries(header: Header) -> tuple[Entry, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Region
 from weighbridge.containers.gguf.read import MAGIC, Header, Info, Pair, padded, value_text, walk
 from weighbridge.containers.gguf.rules import Collector
@@ -14,8 +15,11 @@ from weighbridge.io.source import Source
 
 
 def regions(source: Source) -> list[Region]:
-    """All bytes of the file, named, without gap or overlap. FormatError where it isn't a GGUF at all."""
-    header = walk(source, Collector(source.name, strict=False))
+    """All bytes of the file, named, without gap or overlap; all of them unknown where it isn't a GGUF."""
+    try:
+        header = walk(source, Collector(source.name, strict=False))
+    except FormatError:
+        return [*_unknown(0, source.size)]
     return [*_header(header), *(_unknown(header.end, source.size) if header.broken else _data(header))]
 
 

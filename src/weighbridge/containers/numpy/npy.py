@@ -20,11 +20,12 @@ from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.limits import DIMS, NPY_HEADER
 from weighbridge.base.spec import Shape, Spec
+from weighbridge.containers import BUILT_IN
 from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity, Slot
 from weighbridge.io.source import Source
 
 NAME: Final = "npy"
-SUFFIX: Final = ".npy"
+SUFFIX: Final = BUILT_IN[NAME].suffix
 MAGIC: Final = b"\x93NUMPY"
 ALIGN: Final = 64  # numpy pads its header so that the data starts at a multiple of this
 RULES: Final = MappingProxyType({"trailing-bytes": Rule(Severity.WARNING, "bytes after the array")})

@@ -21,7 +21,6 @@ from weighbridge.containers.numpy import npy
 from weighbridge.io.source import Source
 
 NAME: Final = "npz"
-SUFFIX: Final = ".npz"
 RULES: Final = MappingProxyType(
     {
         "trailing-bytes": Rule(Severity.WARNING, "bytes after an array, inside its member"),

@@ -5,7 +5,7 @@
 The verdict equals that of the Rust reference (safetensors 0.8.0, `tensor.rs`), which accepts more than its README:
 white space before the brace, a repeated name (the last wins), an entry written as an array, unknown fields. Such things
 are findings, and errors with `strict=True`. Every rule is a row of `safetensors_rules`; a broken one is a `Problem`
-first, and becomes an error in `parse` or a finding in `parse_lenient`, which gives all of them at once.
+first, and becomes an error in `parse` or a finding in `examine`, which gives all of them at once.
 
 Two ways lead through the JSON. `_fast` decodes with msgspec and answers only where it is certain that the reference
 would say yes and read the same; anything odd goes to `safetensors_exact`, which decides as serde_json does.
@@ -33,7 +33,7 @@ from weighbridge.containers.safetensors.layout import METADATA, SUFFIX, header_b
 from weighbridge.containers.safetensors.rules import Problems
 from weighbridge.io.source import Source
 
-__all__ = ["NAME", "SUFFIX", "header_bytes", "layout", "parse", "parse_lenient", "regions"]
+__all__ = ["NAME", "SUFFIX", "examine", "header_bytes", "layout", "parse", "regions"]
 
 NAME: Final = "safetensors"
 _U64: Final = 2**64 - 1
@@ -60,7 +60,7 @@ def parse(source: Source, *, strict: bool = False) -> Index:
     return _index(source, head, entries)
 
 
-def parse_lenient(source: Source) -> tuple[Index, tuple[Finding, ...]]:
+def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     """All that can be saved of a file, and everything that is wrong with it. Tensors whose bytes aren't all there, or
     whose entry contradicts itself, are left out of the index."""
     head = _read_head(source)

@@ -19,9 +19,10 @@ from weighbridge.base.dtypes import RANK
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SAFETENSORS_HEADER
 from weighbridge.base.spec import Spec
+from weighbridge.containers import BUILT_IN
 from weighbridge.containers.base import Layout, Slot
 
-SUFFIX: Final = ".safetensors"
+SUFFIX: Final = BUILT_IN["safetensors"].suffix
 METADATA: Final = "__metadata__"
 PAGE: Final = 4096
 _LENGTH: Final = 8

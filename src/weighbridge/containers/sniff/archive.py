@@ -6,15 +6,13 @@ References: PKWARE APPNOTE 6.3 (4.3.12, 4.3.14-16, 4.5.3), POSIX ustar; torch's 
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import struct
-import zlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS, SNIFF_WHOLE, SNIFF_XZ, SNIFF_ZIP_MEMBERS
+from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS, SNIFF_WHOLE, SNIFF_ZIP_MEMBERS
 from weighbridge.containers.sniff.probe import Hit, Probe
+from weighbridge.io.decompress import BROKEN, CODECS, codec_of
 
 
 class Member(NamedTuple):
@@ -259,30 +257,16 @@ def _tar_names(probe: Probe) -> list[str]:
 # ---- compressed streams ----
 
 
-def _inflate(data: bytes) -> bytes:
-    return zlib.decompressobj(31).decompress(data, SNIFF_HEAD)
-
-
-def _unxz(data: bytes) -> bytes:
-    return lzma.LZMADecompressor(memlimit=SNIFF_XZ).decompress(data, SNIFF_HEAD)
-
-
-_STREAMS: Final[tuple[tuple[str, bytes, Callable[[bytes], bytes] | None], ...]] = (
-    ("gzip", b"\x1f\x8b\x08", _inflate),
-    ("xz", b"\xfd7zXZ\x00", _unxz),
-    ("bz2", b"BZh", lambda data: bz2.BZ2Decompressor().decompress(data, SNIFF_HEAD)),
-    ("zstd", b"\x28\xb5\x2f\xfd", None),
-    ("lz4", b"\x04\x22\x4d\x18", None),
-)
-
-
 def compressed(probe: Probe) -> tuple[str, bytes] | None:
-    """The name of the compression and the first bytes of what is inside (empty where they can't be had)."""
-    for name, magic, unpack in _STREAMS:
-        if not probe.head.startswith(magic) or (name == "bz2" and probe.head[4:10] != b"1AY&SY"):
-            continue
-        try:
-            return name, unpack(probe.head) if unpack else b""
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
-            return name, b""
-    return None
+    """The codec of a stream with a sure sign, and the first bytes inside (empty where they can't be had)."""
+    name = codec_of(probe.head)
+    if name not in _SURE or (name == "bz2" and probe.head[4:10] != b"1AY&SY"):
+        return None
+    try:
+        return name, CODECS[name].decoder().decompress(probe.head, SNIFF_HEAD)
+    except BROKEN:
+        return name, b""
+
+
+# The others begin with two bytes that anything may begin with.
+_SURE: Final = ("gzip", "bz2", "xz")

@@ -9,12 +9,11 @@ a magic. A recogniser looks at the first 64 KiB, at a zip's tail, and at what th
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import ZERO_RUN
-from weighbridge.containers import REGISTRY
+from weighbridge.containers import BUILT_IN, plugged
 from weighbridge.containers.sniff import archive as sniff_archive
 from weighbridge.containers.sniff import binary as sniff_binary
 from weighbridge.containers.sniff import text as sniff_text
@@ -22,113 +21,16 @@ from weighbridge.containers.sniff import weights as sniff_weights
 from weighbridge.containers.sniff.probe import Hit, Identity, Probe
 from weighbridge.io.source import BytesSource, Source
 
-__all__ = ["TITLES", "Identity", "sniff"]
+__all__ = ["Identity", "sniff"]
 
 
-class Magic(NamedTuple):
-    """`sign` at `offset` says `format`."""
-
-    offset: int
-    sign: bytes
-    format: str
-    variant: str
-    words: str
-
-
-MAGICS: Final = (
-    Magic(0, b"\x93NUMPY", "npy", "", "NUMPY magic"),
-    Magic(0, b"\x89HDF\r\n\x1a\n", "hdf5", "", "HDF5 signature"),
-    Magic(0, b"7z\xbc\xaf\x27\x1c", "7z", "", "7z signature"),
-    Magic(0, b"Rar!\x1a\x07", "rar", "", "RAR signature"),
-    Magic(4, b"TFL3", "tflite", "", "TFL3 at byte 4 (FlatBuffers file identifier of TensorFlow Lite)"),
-    Magic(4, b"ET12", "executorch", "", "ET12 at byte 4 (FlatBuffers file identifier of ExecuTorch)"),
-    Magic(0, b"SQLite format 3\0", "sqlite", "", "SQLite magic"),
-    Magic(0, b"PAR1", "parquet", "", "PAR1 magic (Parquet)"),
-    Magic(0, b"ARROW1\0\0", "arrow", "", "ARROW1 magic"),
-    Magic(0, b"%PDF-", "pdf", "", "PDF magic"),
-    Magic(0, b"\x89PNG\r\n\x1a\n", "image", "png", "PNG signature"),
-    Magic(0, b"\xff\xd8\xff", "image", "jpeg", "JPEG signature"),
-)
-
-#: Format -> what to call it; the key set is the vocabulary of `Identity.format`.
-TITLES: Final = MappingProxyType(
-    {
-        "safetensors": "Safetensors",
-        "gguf": "GGUF",
-        "npy": "NumPy array",
-        "npz": "NumPy archive",
-        "torch-zip": "PyTorch checkpoint",
-        "torchscript": "TorchScript program",
-        "torch-legacy": "PyTorch checkpoint (before 1.6)",
-        "torch-tar": "PyTorch checkpoint (0.1, tar)",
-        "torchserve": "TorchServe archive",
-        "pickle": "Python pickle",
-        "ggml": "GGML-family file (before GGUF)",
-        "imatrix-dat": "importance matrix (legacy .dat)",
-        "llamafile": "llamafile",
-        "onnx": "ONNX model",
-        "hdf5": "HDF5 file",
-        "keras": "Keras model",
-        "tf-savedmodel": "TensorFlow SavedModel",
-        "tf-hub": "TensorFlow Hub archive",
-        "tflite": "TensorFlow Lite model",
-        "executorch": "ExecuTorch program",
-        "coreml": "Core ML model",
-        "nemo": "NeMo archive",
-        "sentencepiece": "SentencePiece model",
-        "tiktoken": "tiktoken vocabulary",
-        "git-lfs-pointer": "Git LFS pointer",
-        "html": "HTML page",
-        "error-text": "error message of a server",
-        "json": "JSON file",
-        "xml": "XML document",
-        "modelfile": "Ollama Modelfile",
-        "text": "text file",
-        "executable": "executable program",
-        "zip": "zip archive",
-        "tar": "tar archive",
-        "7z": "7-Zip archive",
-        "rar": "RAR archive",
-        "gzip": "gzip stream",
-        "xz": "xz stream",
-        "bz2": "bzip2 stream",
-        "zstd": "Zstandard stream",
-        "lz4": "LZ4 stream",
-        "sqlite": "SQLite database",
-        "parquet": "Parquet file",
-        "arrow": "Arrow file",
-        "pdf": "PDF document",
-        "image": "image",
-        "empty": "empty file",
-        "zeros": "file of zero bytes",
-        "unknown": "unknown file",
-    }
-)
-
-_FETCH: Final = "the real file was not fetched: run `git lfs pull`, or download it again with `hf download`"
-_AGAIN: Final = (
-    "this is not the model: the server sent a page or a message in its place; check the address and your access"
-)
-#: Format -> the next step for someone who expected weights.
-_ADVICE: Final = MappingProxyType(
-    {
-        "git-lfs-pointer": _FETCH,
-        "html": _AGAIN,
-        "error-text": _AGAIN,
-        "empty": "nothing was written: download it again",
-        "zeros": "space was reserved but nothing written: the download never started or was interrupted",
-        "ggml": "a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors",
-        "imatrix-dat": "wb inspect FILE shows it, wb quantize --imatrix FILE uses it",
-        "gzip": "unpack it first", "xz": "unpack it first", "bz2": "unpack it first", "zstd": "unpack it first",
-        "lz4": "unpack it first", "7z": "unpack it first", "rar": "unpack it first", "tar": "unpack it first",
-    }
-)  # fmt: skip
+_MAGICS: Final = tuple((f.name, magic) for f in BUILT_IN.values() for magic in f.magics)
 
 
 def _magic(probe: Probe) -> Hit | None:
-    for row in MAGICS:
-        if probe.at(row.offset, len(row.sign)) == row.sign:
-            return _keras(probe) if row.format == "hdf5" else Hit(row.format, row.variant, (row.words,))
+    for name, magic in _MAGICS:
+        if probe.at(magic.offset, len(magic.sign)) == magic.sign:
+            return _keras(probe) if name == "hdf5" else Hit(name, magic.variant, (magic.words,))
     return None
 
 
@@ -165,7 +67,7 @@ def _compressed(probe: Probe) -> Hit | None:
     return Hit(
         name,
         f"{inner.format}-inside",
-        (f"{name} signature", f"inside: {TITLES[inner.format]}"),
+        (f"{name} signature", f"inside: {BUILT_IN[inner.format].title}"),
         detail={"inside": inner.format},
     )
 
@@ -216,8 +118,16 @@ def sniff(source: Source) -> Identity:
     """What the bytes of `source` are."""
     probe = Probe(source)
     hit = _recognise(probe)
+    if hit.format == "unknown":
+        hit = _plugged(probe) or hit
     detail: dict[str, Any] = dict(hit.detail)
+    format = BUILT_IN.get(hit.format) or plugged()[hit.format]
     return Identity(
-        hit.format, hit.variant, hit.confidence, hit.evidence, detail, readable=hit.format in REGISTRY,
-        title=TITLES[hit.format], damage=hit.damage + _zero_tail(probe, hit), advice=_ADVICE.get(hit.format),
+        hit.format, hit.variant, hit.confidence, hit.evidence, detail, readable=format.readable, title=format.title,
+        damage=hit.damage + _zero_tail(probe, hit), advice=format.advice,
     )  # fmt: skip
+
+
+def _plugged(probe: Probe) -> Hit | None:
+    """The answer of the first plug-in that recognises the file."""
+    return next((hit for f in plugged().values() if (hit := f.recognise(probe))), None)

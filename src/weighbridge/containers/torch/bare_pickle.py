@@ -20,7 +20,6 @@ from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.values import Dict
 
 NAME: Final = "pickle"
-SUFFIX: Final = ".pkl"
 
 
 @garbage.paused()

@@ -16,7 +16,6 @@ from weighbridge.unpickle.torch import Storage
 from weighbridge.unpickle.torch_types import WIDTHS
 
 NAME: Final = "torch-legacy"
-SUFFIX: Final = ".pt"
 
 
 @garbage.paused()

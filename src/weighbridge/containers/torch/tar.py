@@ -27,7 +27,6 @@ from weighbridge.unpickle.torch_types import STORAGES, Storage, Tensor, within
 from weighbridge.unpickle.values import Global, UnexpectedOpcode, preview
 
 NAME: Final = "torch-tar"
-SUFFIX: Final = ".tar"
 _BLOCK: Final = 512
 _MEMBERS: Final = ("storages", "tensors", "pickle")
 _MOST_MEMBERS: Final = 64

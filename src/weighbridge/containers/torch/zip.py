@@ -33,10 +33,9 @@ from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.torch import Reading, Remark, Storage
 from weighbridge.unpickle.values import Dict
 
-__all__ = ["NAME", "SUFFIX", "check", "layout", "parse", "regions"]
+__all__ = ["NAME", "check", "layout", "parse", "regions"]
 
 NAME: Final = "torch-zip"
-SUFFIX: Final = ".pt"
 _PICKLE: Final = "data.pkl"
 _PICKLES: Final = ".pkl"
 _LOOK: Final = 4096

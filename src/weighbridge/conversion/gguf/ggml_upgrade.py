@@ -14,6 +14,7 @@ from typing import Final
 
 from weighbridge.base.dtypes import F16, DType, Kind
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.containers.ggml import container as ggml
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import text
@@ -44,13 +45,8 @@ LAYER: Final = MappingProxyType(
 )  # fmt: skip
 # The words of `general.description`, by file type.
 _FTYPES: Final = MappingProxyType(
-    {
-        0: "ALL_F32", 1: "MOSTLY_F16", 2: "MOSTLY_Q4_0", 3: "MOSTLY_Q4_1", 4: "MOSTLY_Q4_1_SOME_F16", 7: "MOSTLY_Q8_0",
-        8: "MOSTLY_Q5_0", 9: "MOSTLY_Q5_1", 10: "MOSTLY_Q2_K", 11: "MOSTLY_Q3_K_S", 12: "MOSTLY_Q3_K_M",
-        13: "MOSTLY_Q3_K_L", 14: "MOSTLY_Q4_K_S", 15: "MOSTLY_Q4_K_M", 16: "MOSTLY_Q5_K_S", 17: "MOSTLY_Q5_K_M",
-        18: "MOSTLY_Q6_K",
-    }
-)  # fmt: skip
+    {n: f"{'MOSTLY' if n else 'ALL'}_{row.name}" for n, row in BY_NUMBER.items()} | {4: "MOSTLY_Q4_1_SOME_F16"}
+)
 # File types of then that are gone: Q4_2 and Q4_3, which are decoded.
 _GONE: Final = MappingProxyType({5: 1, 6: 1})
 _EPS: Final = 5e-6  # between Llama 1's 1e-6 and Llama 2's 1e-5: the reference's own choice

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.gc_pause import paused
+from weighbridge.containers import BUILT_IN, by_target, model_suffixes, reader, target_of, writable
 from weighbridge.conversion import lora
 from weighbridge.conversion import options as recipe
 from weighbridge.conversion.checkpoint import training
@@ -46,20 +47,11 @@ from weighbridge.packings.read.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors.nodes import Node, QuantizedTensor, transcode
 
-_SUFFIXES: Final = MappingProxyType(
-    {".gguf": "gguf", ".safetensors": "safetensors", ".npz": "npz", ".npy": "npy"}
-    | dict.fromkeys((".pt", ".pth", ".bin", ".ckpt"), "torch")
-)
-_PICKLED: Final = frozenset({"torch-zip", "torch-legacy"})
-
-
 # Containers whose files lie in a model folder, with config.json beside them.
-_FOLDERS: Final = _PICKLED | {"safetensors"}
+_FOLDERS: Final = frozenset(f.name for f in BUILT_IN.values() if f.hub_name)
 # The container of a model folder's weights, and what the files are called there.
 _WEIGHTS: Final = MappingProxyType({"hf": "safetensors", "mlx": "safetensors", "hf-torch": "torch"})
-_STEMS: Final = MappingProxyType({"safetensors": "model", "torch": "pytorch_model"})
-# What is written where a source's own format is wanted.
-_AGAIN: Final = MappingProxyType({"torch-zip": "torch", "torch-legacy": "torch"})
+_STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writable().values() if f.hub_name})
 
 
 def build(model: Checkpoint, target: str | Path, to: str | None, options: ConvertOptions) -> Plan:
@@ -142,9 +134,12 @@ def _too_large(path: Path, written: targets.Written) -> list[str]:
 
 def _said(to: str, path: Path, model: Checkpoint) -> str:
     """The format that was asked for; for torch a model folder where a folder is asked for and there is one to make."""
-    if to == "torch" and path.suffix not in _SUFFIXES and _folder_of_models(model):
+    if to in _DRAFTS or to == training.NAME:
+        return to
+    container = by_target(to)
+    if container and container.target == "torch" and target_of(path.suffix) is None and _folder_of_models(model):
         return "hf-torch"
-    return to
+    return container.target if container else to
 
 
 def _folder_of_models(model: Checkpoint) -> bool:
@@ -153,20 +148,20 @@ def _folder_of_models(model: Checkpoint) -> bool:
 
 def _told_by(path: Path, model: Checkpoint) -> str:
     """The target's format from its name: an extension, or a folder, which is the source's own kind of folder."""
-    if path.suffix in _SUFFIXES:
-        return _SUFFIXES[path.suffix]
+    if (target := target_of(path.suffix)) is not None:
+        return target
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():
-        raise UsageError(f"{path.suffix!r} is no format to write", hint=f"{', '.join(_SUFFIXES)}, or say --to")
-    return "hf" if _folder_of_models(model) else _AGAIN.get(model.format, model.format)
+        raise UsageError(f"{path.suffix!r} is no format to write", hint=f"{', '.join(model_suffixes())}, or say --to")
+    return "hf" if _folder_of_models(model) else reader(model.format).own_target
 
 
 def own_form(model: Checkpoint, path: Path) -> str | None:
     """The format that keeps a model in the form it has; None where the target's extension says one."""
-    if path.suffix in _SUFFIXES:
+    if target_of(path.suffix) is not None:
         return None
     if model.place.path.is_dir() and model.format == "safetensors":
         return "hf"
-    return _AGAIN.get(model.format, model.format)
+    return reader(model.format).own_target
 
 
 def check_target(path: Path, model: Checkpoint, folder: bool) -> None:
@@ -182,7 +177,7 @@ def _stem(path: Path, model: Checkpoint, kind: str) -> str:
     container = _WEIGHTS.get(kind, kind)
     if kind in _WEIGHTS or (container in _STEMS and not path.suffix):
         return lora.STEM if lora.converts_adapter(model, kind) else _STEMS[container]
-    return path.stem if path.suffix in _SUFFIXES else path.name
+    return path.name if target_of(path.suffix) is None else path.stem
 
 
 # ------------------------------------------------------------------------------------------------ to GGUF
@@ -297,7 +292,7 @@ def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> PlanBuilder
     targets.writer(kind)
     nodes = model.stored if options.dtype is None else model.logical
     draft = PlanBuilder({}, {} if model.format == "gguf" else model.metadata)
-    if model.format in _PICKLED:
+    if reader(model.format).own_target == "torch":
         draft.metadata = {"format": "pt", **model.metadata}
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.base.dtypes import U8
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.spec import Spec
+from weighbridge.containers import Format, by_target, writable
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.safetensors import container as safetensors
@@ -83,22 +85,6 @@ def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options
     return Written(files, {}, tuple(f"{f.name}: {line}" for f in files for line in f.layout.notes))
 
 
-def write_npz(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
-    from weighbridge.containers.numpy import npz
-
-    layout = npz.layout(specs(tensors), {})
-    return Written((planned(f"{stem}.npz", layout, tensors),), {}, layout.notes)
-
-
-def write_npy(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
-    if len(tensors) != 1:
-        raise UsageError(f"a .npy file holds one tensor, not {len(tensors)}", hint="write a .npz, or use wb get")
-    from weighbridge.containers.numpy import npy
-
-    layout = npy.layout(specs(tensors), {})
-    return Written((planned(f"{stem}.npy", layout, tensors),), {}, layout.notes)
-
-
 def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
     """A state dict, or a numbered set and its index as the Hub has them. What the source stores once is stored once."""
     from weighbridge.containers import sharded
@@ -124,15 +110,27 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
     return Written(files, texts, files[0].layout.notes)
 
 
+def write_one(
+    container: Format, stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions
+) -> Written:
+    """One file of a format without shards."""
+    layout = container.layout(specs(tensors), metadata)
+    return Written((planned(f"{stem}{container.suffix}", layout, tensors),), {}, layout.notes)
+
+
 Writer = Callable[[str, Tensors, Mapping[str, Any], ConvertOptions], Written]
-WRITERS: Final[Mapping[str, Writer]] = MappingProxyType(
-    {"safetensors": write_safetensors, "gguf": write_gguf, "npz": write_npz, "npy": write_npy, "torch": write_torch}
+_SHARDED: Final[Mapping[str, Writer]] = MappingProxyType(
+    {"safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch}
 )
 #: Targets that may be a folder of shards.
-SHARDABLE: Final = frozenset({"safetensors", "gguf", "torch"})
+SHARDABLE: Final = frozenset(_SHARDED)
 
 
 def writer(name: str) -> Writer:
-    if name not in WRITERS:
-        raise UnsupportedError(f"{name} can't be written", hint=f"targets: {', '.join(WRITERS)}, hf")
-    return WRITERS[name]
+    """What lays out the files of a target. UnsupportedError where there is no such target."""
+    if name in _SHARDED:
+        return _SHARDED[name]
+    container = by_target(name)
+    if container is None:
+        raise UnsupportedError(f"{name} can't be written", hint=f"targets: {', '.join(writable())}, hf")
+    return partial(write_one, container)

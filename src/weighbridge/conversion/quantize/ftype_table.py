@@ -1,4 +1,4 @@
-"""The rows of ftypes.toml, typed. What they mean, and in which order they are asked, is mixtures.py's."""
+"""The rules of ftypes.toml as typed rows. `ftypes.py` applies them; the file types are in `base/ftypes.py`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, DType
-
-
-class FType(NamedTuple):
-    """A file type: its name, its `general.file_type` number, the type most tensors get (None where none follows).
-    `counted`: layers are counted, not read from names."""
-
-    name: str
-    number: int
-    type: DType | None
-    aliases: tuple[str, ...] = ()
-    counted: bool = False
-    asked: bool = True
+from weighbridge.base.ftypes import FILE_TYPES, FileType
 
 
 class Rule(NamedTuple):
@@ -46,7 +35,7 @@ class Giant(NamedTuple):
 class Table:
     """ftypes.toml."""
 
-    ftypes: Mapping[str, FType]
+    ftypes: Mapping[str, FileType]
     kept_names: frozenset[str]
     kept_parts: tuple[str, ...]
     kept_in: Mapping[str, tuple[str, ...]]
@@ -68,11 +57,11 @@ def table() -> Table:
     return build_table(tomllib.loads(text))
 
 
-def build_table(raw: Mapping[str, Any]) -> Table:
+def build_table(raw: Mapping[str, Any], ftypes: Mapping[str, FileType] = FILE_TYPES) -> Table:
     """The rows of a parsed ftypes.toml; an unknown word in it is a KeyError."""
     keep = raw["keep"]
     return Table(
-        ftypes={name: _ftype(name, row) for name, row in raw["ftypes"].items()},
+        ftypes=ftypes,
         kept_names=frozenset(keep["names"]),
         kept_parts=tuple(keep["parts"]),
         kept_in={arch: tuple(parts) for arch, parts in keep["architecture"].items()},
@@ -84,12 +73,6 @@ def build_table(raw: Mapping[str, Any]) -> Table:
         needs_imatrix=frozenset(raw["imatrix"]["types"]),
         needs_imatrix_in={name: frozenset(types) for name, types in raw["imatrix"]["in_ftype"].items()},
     )
-
-
-def _ftype(name: str, row: Mapping[str, Any]) -> FType:
-    counted = row.get("layers") == "counted"
-    dtype = BY_NAME[row["type"]] if row["type"] else None
-    return FType(name, row["number"], dtype, tuple(row.get("aliases", ())), counted, row.get("asked", True))
 
 
 def _rule(row: Mapping[str, Any]) -> Rule:

@@ -30,12 +30,13 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
 from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.base.ftypes import FileType
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize import type_hints as forks
-from weighbridge.conversion.quantize.ftype_table import FType, Rule, build_table, table
+from weighbridge.conversion.quantize.ftype_table import Rule, build_table, table
 
 __all__ = [
-    "COPY", "Choice", "FType", "Facts", "Options", "Refusal", "build_table", "choose", "ftype", "ftype_names", "layer",
+    "COPY", "Choice", "Facts", "Options", "Refusal", "build_table", "choose", "ftype", "ftype_names", "layer",
     "ordered", "quantizable", "role", "selected", "table", "target_type", "tensor_type", "tensor_type_file",
 ]  # fmt: skip
 
@@ -47,7 +48,7 @@ Tensors = Sequence[tuple[str, Spec]]
 COPY: Final = "COPY"
 
 
-def ftype(name: str) -> FType | None:
+def ftype(name: str) -> FileType | None:
     """A file type by its name in any case, an alias of it, or its number; None for COPY, which changes no tensor.
 
     llama-quantize also takes a number with anything behind it (`2_K` is its 2, Q4_0); that is refused here.
@@ -55,7 +56,7 @@ def ftype(name: str) -> FType | None:
     wanted = name.strip().upper()
     if wanted == COPY:
         return None
-    rows = [row for row in table().ftypes.values() if row.asked]
+    rows = [row for row in table().ftypes.values() if row.writable]
     for row in rows:
         if wanted in (row.name, *row.aliases, str(row.number)):
             return row
@@ -69,7 +70,7 @@ def ftype(name: str) -> FType | None:
 
 def ftype_names() -> tuple[str, ...]:
     """Every name that can be asked for, aliases and COPY too."""
-    return (*(n for row in table().ftypes.values() if row.asked for n in (row.name, *row.aliases)), COPY)
+    return (*(n for row in table().ftypes.values() if row.writable for n in (row.name, *row.aliases)), COPY)
 
 
 # What llama.cpp takes a file for, by the type most of its tensors are in, where it isn't the type's own name; for some
@@ -122,23 +123,23 @@ def target_type(name: str) -> DType:
     """A ggml type that tensors can be quantized to, by its name in any case. UsageError for others (which
     llama-quantize takes, and then aborts or writes what can't be loaded)."""
     dtype = BY_NAME.get(name.upper())
-    if dtype is None or dtype not in _TARGETS:
+    targets = _targets()
+    if dtype is None or dtype not in targets:
         if origin := forks.origin(name.upper()):
             raise UsageError(f"llama.cpp has no type {name.upper()}: {origin.whose}", hint=origin.instead)
-        near = difflib.get_close_matches(name.upper(), [t.name for t in _TARGETS], n=3, cutoff=0.4)
+        near = difflib.get_close_matches(name.upper(), [t.name for t in targets], n=3, cutoff=0.4)
         raise UsageError(
             f"{name!r} is no type that a tensor can be quantized to",
-            hint=f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(t.name for t in _TARGETS)}",
+            hint=f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(t.name for t in targets)}",
         )
     return dtype
 
 
-# What ggml_quantize_chunk takes. Q8_1 and Q8_K are for arithmetic only.
-_TARGETS: Final = tuple(
-    t for t in BY_NAME.values()
-    if t.ggml is not None and t.name not in ("Q8_1", "Q8_K")
-    and (t.kind is Kind.BLOCK or t.name in ("F32", "F16", "BF16"))
-)  # fmt: skip
+def _targets() -> list[DType]:
+    """What ggml_quantize_chunk takes. Q8_1 and Q8_K are for arithmetic only."""
+    others, plain = ("Q8_1", "Q8_K"), ("F32", "F16", "BF16")
+    ggml = [t for t in BY_NAME.values() if t.ggml is not None and t.name not in others]
+    return [t for t in ggml if t.kind is Kind.BLOCK or t.name in plain]
 
 
 def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
@@ -270,7 +271,7 @@ def _dims(spec: Spec) -> int:
 def choose(
     tensors: Tensors,
     facts: Facts,
-    wanted: FType | None,
+    wanted: FileType | None,
     options: Options = Options(),
     imatrix: Mapping[str, int] | None = None,
 ) -> Choice:
@@ -341,7 +342,7 @@ class _Run:
     """One pass over a model's tensors. `seen`: how many of each role the mixture has decided on."""
 
     facts: Facts
-    ftype: FType
+    ftype: FileType
     default: DType
     options: Options
     imatrix: Mapping[str, int]

@@ -10,10 +10,11 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.base.ftypes import GUESSED, FileType
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata as meta
@@ -97,7 +98,7 @@ class Prepared:
     losses: tuple[Loss, ...]
     converted: bool
 
-    def choose(self, wanted: mixtures.FType | None, options: mixtures.Options) -> mixtures.Choice:
+    def choose(self, wanted: FileType | None, options: mixtures.Options) -> mixtures.Choice:
         sizes = None
         if self.imatrix is not None:
             found = self.imatrix.matrix.sizes()
@@ -130,7 +131,7 @@ class Imatrix:
     total: int
 
 
-def prepare(model: Checkpoint, wanted: mixtures.FType | None, options: QuantizeOptions) -> Prepared:
+def prepare(model: Checkpoint, wanted: FileType | None, options: QuantizeOptions) -> Prepared:
     """Everything but the types: names, order, keys, layers left out, the importance matrix read."""
     if options.keep_split and model.format != "gguf":
         raise UsageError(f"a {model.format} model has no GGUF shards to keep", hint="leave --keep-split out")
@@ -164,7 +165,7 @@ def specs(tensors: Mapping[str, Node]) -> list[tuple[str, Spec]]:
     return [(name, node.spec) for name, node in tensors.items()]
 
 
-def _as_gguf(model: Checkpoint, wanted: mixtures.FType | None, options: QuantizeOptions) -> PlanBuilder:
+def _as_gguf(model: Checkpoint, wanted: FileType | None, options: QuantizeOptions) -> PlanBuilder:
     if model.format == "gguf":
         if not model.index.by_name:
             raise UsageError(f"{model.place.path} holds no tensors, only keys", hint="name the GGUF with the weights")
@@ -191,7 +192,6 @@ def _trimmed(node: Node) -> Node:
 
 
 # The bit of `general.file_type` that says it was guessed (llama-model-loader.cpp).
-_GUESSED: Final = 1024
 
 
 def _same_ftype(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> int:
@@ -200,7 +200,7 @@ def _same_ftype(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> int:
     if said is not None and said.type == "u32":
         return int(said.value)
     counts = Counter(node.spec.dtype.name for node in tensors.values())
-    return _GUESSED | mixtures.nearest_ftype(counts.most_common(1)[0][0])
+    return GUESSED | mixtures.nearest_ftype(counts.most_common(1)[0][0])
 
 
 def _imatrix(options: QuantizeOptions) -> Imatrix | None:

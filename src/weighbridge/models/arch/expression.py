@@ -144,10 +144,15 @@ def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | No
     if isinstance(node, ast.Subscript):
         return () if path(node.value) and path(node.slice) in sets else None
     if (called := call(node)) is not None and len(called[1]) == 1:
-        name, (argument,) = called
-        known = (name in ("len", "uniform") and path(argument)) or (name == "tensor" and type(constant(argument)) is str)
-        return (argument,) if name == "int" else () if known else None
+        return _in_call(*called)
     return () if path(node) or type(constant(node)) is int else None
+
+
+def _in_call(function: str, arguments: Sequence[ast.expr]) -> Sequence[ast.expr] | None:
+    if function == "int":
+        return arguments
+    ok = type(constant(arguments[0])) is str if function == "tensor" else path(arguments[0]) is not None
+    return () if ok and function in ("len", "uniform", "tensor") else None
 
 
 def _in_layers(node: ast.expr) -> Sequence[ast.expr] | None:

@@ -167,8 +167,9 @@ def _filled(value: Any, length: int) -> Any:
 
 
 def quantile(share: float, field: str) -> float:
-    """Below which the standard normal has this share, in F32 as torch's `Normal.icdf` steps through it: erfinv of twice
-    the share less one, times the root of two."""
+    """The number below which the standard normal has this share, in F32 by the steps of torch's `Normal.icdf`: erfinv
+    of twice the share less one, times the root of two. erfinv is computed in F64 and rounded once, so that the result
+    is the same on every processor; torch's differs from it in the last bit now and then."""
     from statistics import NormalDist
 
     if not 0 <= share <= 1:

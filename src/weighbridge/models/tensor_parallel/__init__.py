@@ -1,1 +1,1 @@
-"""Tensor parallelism: a model's tensors in as many shares as there are devices, and put together again."""
+"""Tensor parallelism: divides a model's tensors among devices, and joins them again."""

@@ -1,9 +1,9 @@
-"""What a quantized tensor is stored in, shared out as the tensor is: every part at its own entries, so that no code
-changes. A share that would cut a word of codes, a block, or the columns under one scale is refused.
+"""Divides quantized tensors among ranks without changing a code: each stored member is cut where the logical tensor is.
+A cut through a word of codes, a block or a scale group is refused.
 
-A few parts are numbers that follow from the matrix's sizes, and are a rank's own: compressed-tensors' `weight_shape`,
-the group of each column where groups come in turn. Where columns were grouped in the order of activations, a rank's
-columns are of all groups: it has every group's scales, and its columns' numbers of them (so does vLLM).
+Two members are recomputed per rank, since they follow from the matrix's sizes: compressed-tensors' `weight_shape` and a
+sequential `g_idx`. With activation order a rank's columns belong to all groups, so every rank gets all scales and its
+own columns' group numbers, as in vLLM.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from weighbridge.packings.storage_axes import AxisUse, StorageAxes
     from weighbridge.tensors.nodes import Node
 
-_NAMES: Final = ("rows", "columns")
-_KINDS: Final = {"I64": "<i8", "I32": "<i4"}
+_AXIS_NAMES: Final = ("rows", "columns")
+_INTEGERS: Final = {"I64": "<i8", "I32": "<i4"}
 
 
 @dataclass(frozen=True)
 class MatrixShape:
-    """A matrix's [out, in] as numbers."""
+    """A stored [out, in] pair: of the whole matrix and of a rank's part."""
 
     whole: tuple[int, int]
     rank: tuple[int, int]
@@ -38,7 +38,7 @@ class MatrixShape:
 
 @dataclass(frozen=True)
 class GroupIndex:
-    """The group of each column, groups in turn."""
+    """The group of each column, in ascending order: `columns` of them, `group` columns a group."""
 
     columns: int
     group: int
@@ -48,58 +48,58 @@ Split = Partition | MatrixShape | GroupIndex | None
 
 
 class Splitter:
-    """How the tensors of a model, quantized ones too, are shared out."""
+    """How the stored tensors of a model, quantized ones included, are divided among ranks."""
 
     def __init__(self, family: Family, dialect: str, sizes: Sizes, stored: Mapping[str, Node],
                  groups: Mapping[str, Found]) -> None:  # fmt: skip
-        """`groups`: of each stored tensor that is a part of a logical one."""
+        """`groups`: for each stored tensor that is a member of a packed tensor, the packed tensor."""
         names = {groups[name].name if name in groups else name for name in stored}
         self.family, self.dialect, self.sizes, self.stored = family, dialect, sizes, stored
         self.groups = {found.name: found for found in groups.values()}
         self.places = family.expansion(dialect, sizes, family.prefix_of(dialect, dict.fromkeys(names), sizes)).places
 
-    def of(self, name: str, ranks: int) -> dict[str, Split]:
-        """How what a logical tensor is stored in is shared out. UsageError where the ranks don't divide what must be
-        divided, UnsupportedError for a role that no rule is known for. A tensor of another part of the model, which the
-        family's table doesn't have, is whole on every rank."""
+    def split(self, name: str, ranks: int) -> dict[str, Split]:
+        """How each stored tensor of a logical one is divided. A tensor that the family's table doesn't have belongs to
+        another part of the model and stays whole. UsageError if the ranks don't divide a size, UnsupportedError for a
+        role without a rule."""
         place, found = self.places.get(name), self.groups.get(name)
-        share = RolePartitioner(self.family, self.dialect, self.sizes, ranks).share(place) if place else None
+        partition = RolePartitioner(self.family, self.dialect, self.sizes, ranks).partition(place) if place else None
         if found is None:
-            _check_blocks(name, self.stored[name].spec, share, ranks)
-            return {name: share}
-        if share is None:
+            _check_blocks(name, self.stored[name].spec, partition, ranks)
+            return {name: partition}
+        if partition is None:
             return dict.fromkeys(found.stored)
-        return _group(found, share, {s: self.stored[s] for s in found.stored}, ranks)
+        return _split_members(found, partition, {s: self.stored[s] for s in found.stored}, ranks)
 
 
-def _check_blocks(name: str, spec: Spec, share: Partition | None, ranks: int) -> None:
+def _check_blocks(name: str, spec: Spec, partition: Partition | None, ranks: int) -> None:
     from weighbridge.packings import storage_axes as axes
 
-    if share is not None and spec.dtype.kind is Kind.BLOCK and share.axis == len(spec.shape) - 1:
+    if partition is not None and spec.dtype.kind is Kind.BLOCK and partition.axis == len(spec.shape) - 1:
         _, along = axes.of_blocks(spec.dtype)
         assert along is not None
-        _part_of(name, share, along, ranks)
+        _member_segments(name, partition, along, ranks)
 
 
-def _group(found: Found, share: Partition, stored: Mapping[str, Node], ranks: int) -> dict[str, Split]:
+def _split_members(found: Found, partition: Partition, stored: Mapping[str, Node], ranks: int) -> dict[str, Split]:
     from weighbridge.packings import storage_axes as axes
 
     spec = found.node.spec
-    side = share.axis - (len(spec.shape) - 2)
+    side = partition.axis - (len(spec.shape) - 2)
     if side < 0:
-        return {name: _stack(name, node.spec, spec, share) for name, node in stored.items()}
-    lies = axes.lies(found, {name: node.spec for name, node in stored.items()})
+        return {name: _split_stack(name, node.spec, spec, partition) for name, node in stored.items()}
+    layouts = axes.lies(found, {name: node.spec for name, node in stored.items()})
     ordered = _is_ordered(found) and side == axes.COLUMNS
     out: dict[str, Split] = {}
     for name, node in stored.items():
         if name.endswith(axes.SHAPE):
-            out[name] = _shape(spec, share, side, ranks)
-        elif name.endswith(axes.ORDER) and side == axes.COLUMNS and not ordered and _in_turn(node):
-            out[name] = GroupIndex(spec.shape[-1], _columns_of_scale(lies) or spec.shape[-1])
+            out[name] = _matrix_shape(spec, partition, side, ranks)
+        elif name.endswith(axes.ORDER) and side == axes.COLUMNS and not ordered and _has_groups(node):
+            out[name] = GroupIndex(spec.shape[-1], _columns_per_scale(layouts) or spec.shape[-1])
         elif ordered and not name.endswith((*axes.ORDER, ".qweight", ".weight_packed", ".weight")):
             out[name] = None
         else:
-            out[name] = _stored(name, node.spec, lies[name], side, share, ranks)
+            out[name] = _split_member(name, node.spec, layouts[name], side, partition, ranks)
     return out
 
 
@@ -110,73 +110,73 @@ def _is_ordered(found: Found) -> bool:
     return isinstance(node, QuantizedTensor) and bool(getattr(node.packing, "ordered", False))
 
 
-def _in_turn(node: Node) -> bool:
-    """Whether groups of columns are said at all: -1 says that they never were."""
-    return int(node.read(0, 1).view(_KINDS[node.spec.dtype.name])[0]) >= 0
+def _has_groups(node: Node) -> bool:
+    """Whether a `g_idx` was ever filled in: -1 marks one that wasn't."""
+    return int(node.read(0, 1).view(_INTEGERS[node.spec.dtype.name])[0]) >= 0
 
 
-def _columns_of_scale(lies: Mapping[str, StorageAxes]) -> int | None:
-    scales = next(lie for name, lie in lies.items() if name.endswith(("scales", "weight_scale")))
+def _columns_per_scale(layouts: Mapping[str, StorageAxes]) -> int | None:
+    scales = next(axes for name, axes in layouts.items() if name.endswith(("scales", "weight_scale")))
     return next((along.each for along in scales if along is not None and along.side == 1), None)
 
 
-def _stack(name: str, spec: Spec, whole: Spec, share: Partition) -> Split:
-    """A cut along a leading axis, which every part has that says something of single matrices."""
-    if len(spec.shape) > share.axis and spec.shape[share.axis] == whole.shape[share.axis]:
-        return share
+def _split_stack(name: str, spec: Spec, whole: Spec, partition: Partition) -> Split:
+    """A split along a leading axis, which every per-matrix member has."""
+    if len(spec.shape) > partition.axis and spec.shape[partition.axis] == whole.shape[partition.axis]:
+        return partition
     if spec.elements == 1:
         return None
-    raise UnsupportedError(f"{name} {spec} can't be cut as its tensor {whole} is, on axis {share.axis}")
+    raise UnsupportedError(f"{name} {spec} can't be split along axis {partition.axis} as its tensor {whole} is")
 
 
-def _shape(spec: Spec, share: Partition, side: int, ranks: int) -> MatrixShape:
+def _matrix_shape(spec: Spec, partition: Partition, side: int, ranks: int) -> MatrixShape:
     outer, inner = spec.shape
-    local = sum(share.local(ranks))
+    local = sum(partition.local_sizes(ranks))
     return MatrixShape((outer, inner), (local, inner) if side == 0 else (outer, local))
 
 
-def _stored(name: str, spec: Spec, lie: StorageAxes, side: int, share: Partition, ranks: int) -> Split:
-    """A part at its own entries."""
-    first = len(spec.shape) - len(lie)
-    for at, along in enumerate(lie):
+def _split_member(name: str, spec: Spec, layout: StorageAxes, side: int, partition: Partition, ranks: int) -> Split:
+    """The split of a member along its own axis that runs along `side`; None if it has none."""
+    first = len(spec.shape) - len(layout)
+    for at, along in enumerate(layout):
         if along is not None and along.side == side:
-            return Partition(first + at, tuple(_part_of(name, share, along, ranks)))
+            return Partition(first + at, tuple(_member_segments(name, partition, along, ranks)))
     return None
 
 
-def _part_of(name: str, share: Partition, along: AxisUse, ranks: int) -> list[Segment]:
+def _member_segments(name: str, partition: Partition, along: AxisUse, ranks: int) -> list[Segment]:
     each, entries = along.each, along.entries
     out = []
-    for (size, copies), local in zip(share.parts, share.local(ranks), strict=True):
+    for (size, copies), local in zip(partition.parts, partition.local_sizes(ranks), strict=True):
         if local % each:
             raise UsageError(
-                f"{name}: of {size:,} {_NAMES[along.side]} a rank of {ranks} would have {local:,}, but {each:,} share "
-                f"{along.what}, and it can't be cut"
+                f"{name}: each of {ranks} ranks would get {local:,} of {size:,} {_AXIS_NAMES[along.side]}, but "
+                f"{each:,} share {along.what}, which can't be cut"
             )
         out.append(Segment(size // each * entries, copies))
     return out
 
 
-def rank_part(node: Node, how: Split, rank: int, ranks: int) -> Node:
-    """A rank's share of a stored tensor."""
-    if isinstance(how, MatrixShape):
-        return _numbers(node, how.rank)
-    if isinstance(how, GroupIndex):
-        return _numbers(node, tuple(c // how.group for c in range(how.columns // ranks)))
-    return slice_rank(node, how, rank, ranks)
+def rank_part(node: Node, split: Split, rank: int, ranks: int) -> Node:
+    """A rank's part of a stored tensor."""
+    if isinstance(split, MatrixShape):
+        return _integers(node, split.rank)
+    if isinstance(split, GroupIndex):
+        return _integers(node, tuple(c // split.group for c in range(split.columns // ranks)))
+    return slice_rank(node, split, rank, ranks)
 
 
-def _numbers(like: Node, values: tuple[int, ...]) -> Node:
-    """Whole numbers as a tensor of another's type."""
+def _integers(like: Node, values: tuple[int, ...]) -> Node:
+    """A 1-D constant of `like`'s integer type."""
     import numpy as np
 
     from weighbridge.tensors.nodes import const
 
-    return const(np.array(values, _KINDS[like.spec.dtype.name]), like.spec.dtype)
+    return const(np.array(values, _INTEGERS[like.spec.dtype.name]), like.spec.dtype)
 
 
-def gather_numbers(like: Node, how: MatrixShape | GroupIndex) -> Node:
-    """The whole tensor of such numbers, in the type of a rank's."""
-    if isinstance(how, MatrixShape):
-        return _numbers(like, how.whole)
-    return _numbers(like, tuple(c // how.group for c in range(how.columns)))
+def gather_numbers(like: Node, split: MatrixShape | GroupIndex) -> Node:
+    """The whole tensor of a recomputed member, in the type of a rank's."""
+    if isinstance(split, MatrixShape):
+        return _integers(like, split.whole)
+    return _integers(like, tuple(c // split.group for c in range(split.columns)))

@@ -1,6 +1,6 @@
-"""How a tensor is shared out among the ranks of a tensor-parallel group: runs of its entries along one axis. Which
-that is, and between which units it is cut, is said by the role (`rules`); heads are never cut, and where there are
-fewer key heads than ranks, each is on several.
+"""How a tensor is divided among the ranks of a tensor-parallel group: ranges of one axis. The tensor's role decides the
+axis and the unit (`partition_rules`). A head is never cut; with fewer key/value heads than ranks, each one is stored on
+several ranks.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.expand import Sizes, TensorSlot, shape_of
 from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.spec import LayoutCall, Role
-from weighbridge.models.tensor_parallel.partition_rules import Rule, Unit, rule_of
+from weighbridge.models.tensor_parallel.partition_rules import SplitRule, Unit, rule_of
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 _HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-# Layouts of a dialect that leave every row in its head, or whose runs are known here.
+# Layouts that keep every row in its head, or whose segments `_layout_units` knows.
 _LAYOUTS: Final = frozenset(
     {"rope", "halves", "shift", "neg_exp", "times", "transpose", "parted", "tiled", "tiled_columns", "padded"}
 )
 
 
 class Segment(NamedTuple):
-    """A run of entries that is shared out by itself: `size` entries, each unit of them on `copies` ranks."""
+    """`size` entries of an axis that are divided evenly, each stored on `copies` ranks."""
 
     size: int
     copies: int = 1
@@ -35,13 +35,13 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Partition:
-    """How a tensor is shared out: on `axis`, every part in as many runs as there are ranks (over copies)."""
+    """A tensor divided along `axis`, each of its segments evenly among the ranks."""
 
     axis: int
     parts: tuple[Segment, ...]
 
-    def runs(self, rank: int, ranks: int) -> list[tuple[int, int]]:
-        """A rank's entries of the axis."""
+    def ranges(self, rank: int, ranks: int) -> list[tuple[int, int]]:
+        """A rank's entries of the axis, one half-open range for each segment."""
         out, start = [], 0
         for size, copies in self.parts:
             each = size * copies // ranks
@@ -50,30 +50,30 @@ class Partition:
             start += size
         return out
 
-    def local(self, ranks: int) -> tuple[int, ...]:
-        """How many entries a rank has of each part."""
+    def local_sizes(self, ranks: int) -> tuple[int, ...]:
+        """How many entries of each segment a rank has."""
         return tuple(size * copies // ranks for size, copies in self.parts)
 
 
-def slice_rank(node: Node, share: Partition | None, rank: int, ranks: int) -> Node:
-    """A rank's share of a tensor."""
+def slice_rank(node: Node, partition: Partition | None, rank: int, ranks: int) -> Node:
+    """A rank's part of a tensor; the whole tensor without a partition."""
     from weighbridge.tensors.slicing import take
 
-    return node if share is None else take(node, share.axis, share.runs(rank, ranks))
+    return node if partition is None else take(node, partition.axis, partition.ranges(rank, ranks))
 
 
-def gather(nodes: Sequence[Node], share: Partition | None) -> Node:
-    """The tensor whose shares these are, rank by rank."""
+def gather(nodes: Sequence[Node], partition: Partition | None) -> Node:
+    """The whole tensor from every rank's part, in rank order."""
     from weighbridge.tensors.nodes import concat
     from weighbridge.tensors.slicing import take
 
-    if share is None:
+    if partition is None:
         return nodes[0]
     out, start = [], 0
-    for (_, copies), size in zip(share.parts, share.local(len(nodes)), strict=True):
-        out += [take(node, share.axis, [(start, start + size)]) for node in nodes[::copies]]
+    for (_, copies), size in zip(partition.parts, partition.local_sizes(len(nodes)), strict=True):
+        out += [take(node, partition.axis, [(start, start + size)]) for node in nodes[::copies]]
         start += size
-    return concat(out, share.axis)
+    return concat(out, partition.axis)
 
 
 # ------------------------------------------------------------------------------------------------ by the family's table
@@ -82,15 +82,15 @@ def gather(nodes: Sequence[Node], share: Partition | None) -> Node:
 def partition_tensors(
     family: Family, dialect: str, sizes: Sizes, names: Mapping[str, Any], ranks: int
 ) -> dict[str, Partition | None]:
-    """How each of a model's tensors is shared out; None: whole on every rank. UnsupportedError for a role that no rule
-    is known for, UsageError where the ranks don't divide what must be divided."""
+    """How each tensor of a model is divided; None: every rank has all of it. UnsupportedError for a role without a
+    rule, UsageError if the number of ranks doesn't divide a size."""
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, names, sizes)).places
-    cutter = RolePartitioner(family, dialect, sizes, ranks)
-    return {name: cutter.share(places[name]) for name in names if name in places}
+    partitioner = RolePartitioner(family, dialect, sizes, ranks)
+    return {name: partitioner.partition(places[name]) for name in names if name in places}
 
 
 class _Units(NamedTuple):
-    """A part of a role along its axis: entries, units, and whether a unit may be on several ranks."""
+    """A run of `size` entries made of `units` that stay whole. `copied`: several ranks may store the same unit."""
 
     size: int
     units: int
@@ -98,7 +98,7 @@ class _Units(NamedTuple):
 
 
 class _AxisUnits(NamedTuple):
-    """The axis of a role's shape in a dialect, and the parts there."""
+    """The axis to divide and the runs along it."""
 
     axis: int
     runs: list[_Units]
@@ -106,7 +106,7 @@ class _AxisUnits(NamedTuple):
 
 @dataclass(frozen=True)
 class RolePartitioner:
-    """The sizes of a model, and how many ranks there are."""
+    """Divides a model's tensors by role, for a number of ranks."""
 
     family: Family
     dialect: str
@@ -115,98 +115,100 @@ class RolePartitioner:
 
     @property
     def heads(self) -> int:
-        """Attention heads."""
-        said = self.sizes.facts
-        return self.sizes.get("H") or next((int(n) for key in _HEADS if (n := said.get(key))), 1)
+        """The number of attention heads."""
+        facts = self.sizes.facts
+        return self.sizes.get("H") or next((int(n) for key in _HEADS if (n := facts.get(key))), 1)
 
     @property
     def state_heads(self) -> int:
-        """Heads, or channels, of a state space: what A is there for; of a convolution alone its channels."""
-        rows = self.family.rows
-        row = rows.get("a_log") or rows["conv"]
+        """The number of state-space heads or channels: the rows of A, else the channels of the convolution."""
+        row = self.family.rows.get("a_log") or self.family.rows["conv"]
         return shape_of(row, self.sizes)[0]
 
-    def share(self, place: TensorSlot) -> Partition | None:
+    def partition(self, place: TensorSlot) -> Partition | None:
+        """How the tensor at `place` is divided; see `partition_tensors`."""
         rows = [self.family.rows[role] for role in place.roles]
         rules = {rule_of(row) for row in rows}
-        if len(rules) > 1 and len({rule and rule.axis for rule in rules}) > 1:
-            raise UnsupportedError(f"{place.name} joins what is cut on different axes")
+        if len({rule and rule.axis for rule in rules}) > 1:
+            raise UnsupportedError(f"{place.name} joins roles that are split along different axes")
         rule = rules.pop()
         if rule is None:
             return None
         stacked = place.indices[len(place.named) :]
-        if "h" in stacked:  # one tensor a head, in a stack or one under the other
+        if "h" in stacked:  # one tensor per head, stacked or concatenated
             axis, runs = 0, [_Units(place.shape[0], self.sizes["H"])]
         else:
-            axis, runs = self._cut(place, rows)
-        return Partition(axis, tuple(self._part(place.name, rule.unit, run) for run in runs))
+            axis, runs = self._axis_units(place, rows)
+        return Partition(axis, tuple(self._segment(place.name, rule.unit, run) for run in runs))
 
-    def _cut(self, place: TensorSlot, rows: Sequence[Role]) -> _AxisUnits:
-        """The axis of the stored tensor that is cut, and its parts."""
-        cuts = [self._of_role(row, rule) for row in rows if (rule := rule_of(row))]
-        axis, rank = cuts[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
-        runs = [run for cut in cuts for run in cut.runs]
+    def _axis_units(self, place: TensorSlot, rows: Sequence[Role]) -> _AxisUnits:
+        """The axis of the stored tensor and its runs."""
+        by_role = [self._role_units(row, rule) for row in rows if (rule := rule_of(row))]
+        axis, rank = by_role[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
+        runs = [run for units in by_role for run in units.runs]
         if place.interleave:
             runs = [_Units(sum(place.heights), place.interleave)]
-        turned = rows[0].transposed(self.dialect)
+        transposed = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
-            turned ^= via.transposes
-            laid = [] if via.transposes or len(rows) > 1 else self._laid(via, sum(run.size for run in runs))
+            transposed ^= via.transposes
+            laid = [] if via.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
             if not via.transposes and not laid:
-                raise UnsupportedError(f"{place.name} joins its parts so that they can't be shared out by themselves")
+                raise UnsupportedError(f"{place.name} interleaves its roles ({via}); it can't be split")
             runs = laid or runs
-        if turned:
-            axis = 2 * rank - 3 - axis  # the last two change places
+        if transposed:
+            axis = 2 * rank - 3 - axis  # the last two axes swap
         return _AxisUnits(len(place.shape) - rank + axis, runs)
 
-    def _of_role(self, row: Role, rule: Rule) -> _AxisUnits:
+    def _role_units(self, row: Role, rule: SplitRule) -> _AxisUnits:
         dims = row.shapes.get(self.dialect, row.shape)
-        if dims == ("G", "W"):  # a norm of all groups: of one group cut inside it, or group by group
+        if dims == ("G", "W"):  # a norm per group: divide inside a single group, else group by group
             groups = self.sizes["G"]
             inside = groups == 1
-            return _AxisUnits(
-                int(inside), [_Units(self.sizes["W"], self.state_heads) if inside else _Units(groups, groups)]
-            )
-        whole = shape_of(row, self.sizes, self.dialect)[rule.axis]
+            run = _Units(self.sizes["W"], self.state_heads) if inside else _Units(groups, groups)
+            return _AxisUnits(int(inside), [run])
+        size = shape_of(row, self.sizes, self.dialect)[rule.axis]
         via = row.layouts.get(self.dialect)
         if via is not None and via.layout not in _LAYOUTS:
-            raise UnsupportedError(f"{row.name!r} lies so ({via}) that it can't be shared out")
-        if via is not None and (found := self._laid(via, whole)):
+            raise UnsupportedError(f"{row.name!r} has the layout {via}, which can't be split")
+        if via is not None and (found := self._layout_units(via, size)):
             return _AxisUnits(rule.axis, found)
-        return _AxisUnits(rule.axis, self._runs(row, rule, dims[rule.axis], whole))
+        return _AxisUnits(rule.axis, self._units(row, rule, dims[rule.axis], size))
 
-    def _laid(self, via: LayoutCall, whole: int) -> list[_Units]:
-        """The runs of a layout that takes heads apart; [] of others."""
+    def _layout_units(self, via: LayoutCall, size: int) -> list[_Units]:
+        """The runs of a layout that regroups heads; [] for other layouts."""
         if via.layout == "parted":
             heads, groups = (self.sizes[s] for s in via.symbols)
-            width = whole // (heads + 2 * groups)
+            width = size // (heads + 2 * groups)
             return [_Units(heads * width, heads), *[_Units(groups * width, groups, copied=True)] * 2]
-        if via.layout.startswith("tiled"):  # one of each group, then the next of each
+        if via.layout.startswith("tiled"):  # one head of each group, then the next of each
             groups, heads = (self.sizes[s] for s in via.symbols)
             turns = heads // groups
-            return [_Units(whole // turns, groups)] * turns
+            return [_Units(size // turns, groups)] * turns
         return []
 
-    def _runs(self, row: Role, rule: Rule, dim: str, whole: int) -> list[_Units]:
-        """The parts of a role along its axis."""
+    def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[_Units]:
+        """The runs of a role along its axis, which its shape calls `dim`."""
         if rule.unit is Unit.HEAD:
-            return [_Units(whole, self.heads)]
+            return [_Units(size, self.heads)]
         if rule.unit is Unit.KV_HEAD:
-            wide = self.sizes.get("GK") if "GK" in dim else None  # Gemma 4's layers that see all tokens
-            key_heads = wide or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
-            return [_Units(whole, key_heads, copied=True)]
+            return [_Units(size, self._kv_heads(row, dim), copied=True)]
         if rule.unit is Unit.KEY_HEAD:
-            return [_Units(whole, self.sizes["G"])]
+            return [_Units(size, self.sizes["G"])]
         if rule.unit is Unit.STATE:
             return self._state_terms(dim)
         if rule.unit is not Unit.FUSED:
-            return [_Units(whole, whole)]
-        if (via := row.layouts.get("gguf")) is not None and via.layout == "parted":  # each group has its own three
-            return [_Units(whole, self.sizes[via.symbols[1]])]
+            return [_Units(size, size)]
+        if (via := row.layouts.get("gguf")) is not None and via.layout == "parted":  # q, k and v within each group
+            return [_Units(size, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 
+    def _kv_heads(self, row: Role, dim: str) -> int:
+        """The number of key/value heads; layers of full attention may have their own (GK)."""
+        of_full_layers = self.sizes.get("GK") if "GK" in dim else None
+        return of_full_layers or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)
+
     def _fused_terms(self, dim: str) -> list[_Units]:
-        """Queries, keys and values one under the other: `3*N`, `N+2*D`."""
+        """Concatenated queries, keys and values: `3*N`, `N+2*D`."""
         out: list[_Units] = []
         for count, symbols in _terms(dim):
             size = math.prod(self.sizes[s] for s in symbols)
@@ -215,7 +217,7 @@ class RolePartitioner:
         return out
 
     def _state_terms(self, dim: str) -> list[_Units]:
-        """What goes into a state space, one under the other: by heads, and what a group of heads shares by groups."""
+        """The concatenated inputs of a state space: per head, or per group for what a group's heads share."""
         out: list[_Units] = []
         for count, symbols in _terms(dim):
             size = math.prod(self.sizes[s] for s in symbols)
@@ -223,7 +225,7 @@ class RolePartitioner:
             out += [_Units(size, self.sizes["G"] if shared else self.state_heads, shared)] * count
         return out
 
-    def _part(self, name: str, unit: Unit, run: _Units) -> Segment:
+    def _segment(self, name: str, unit: Unit, run: _Units) -> Segment:
         size, units, copied = run
         ranks = self.ranks
         if units and units % ranks == 0 and size % units == 0:
@@ -231,13 +233,13 @@ class RolePartitioner:
         if copied and units and ranks % units == 0 and size % units == 0:
             return Segment(size, ranks // units)
         raise UsageError(
-            f"{name}: {ranks} ranks can't share {units:,} evenly ({unit})",
-            hint=f"a number of ranks that divides {units:,}, and what else is cut",
+            f"{name}: {units:,} units ({unit}) can't be divided evenly among {ranks} ranks",
+            hint=f"use a number of ranks that divides {units:,} and the other sizes",
         )
 
 
 def _terms(dim: str) -> list[tuple[int, list[str]]]:
-    """`2*I+G*S` as how often and of which sizes."""
+    """`2*I+G*S` as (count, sizes) pairs: [(2, ["I"]), (1, ["G", "S"])]."""
     out = []
     for term in dim.split("+"):
         symbols = term.split("*")

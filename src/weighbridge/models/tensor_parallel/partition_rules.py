@@ -1,9 +1,9 @@
-"""What each role is cut along: the table that tells column-parallel from row-parallel layers.
+"""The axis along which each role is split: column-parallel or row-parallel.
 
-A linear layer is cut by its outputs (column-parallel: queries by heads, keys and values by theirs, gate and up by their
-width, embedding and head by the vocabulary, what goes into a state space by its heads) or by its inputs (row-parallel:
-the attention's output, down, a state space's output): then the sum of the ranks' results is the result. Everything else
-is whole on every rank: norms, routers, indexers, biases of row-parallel layers, which count once.
+A column-parallel layer is split by outputs: queries, keys and values by heads, gate and up by width, embedding and head
+by vocabulary, a state space's inputs by its heads. A row-parallel one is split by inputs (the attention's output, down,
+a state space's output), and the ranks' results are summed. Everything else is whole on every rank: norms, routers,
+indexers, and the biases of row-parallel layers, which are added once.
 
 Sources: Megatron-LM (core/tensor_parallel/layers.py), vLLM (model_executor/layers/linear.py,
 vocab_parallel_embedding.py, mamba/mamba_mixer.py and mamba_mixer2.py; models/qwen3_next.py), transformers 5.23
@@ -22,7 +22,7 @@ from weighbridge.models.arch.spec import Role
 
 
 class Unit(StrEnum):
-    """What isn't cut any further."""
+    """What a split never cuts through."""
 
     HEAD = "attention head"
     KV_HEAD = "key/value head"
@@ -33,19 +33,19 @@ class Unit(StrEnum):
     KEY_HEAD = "linear attention's key head"
 
 
-class Rule(NamedTuple):
-    """The axis of a role's own shape [outputs, inputs] that is cut, and between which units."""
+class SplitRule(NamedTuple):
+    """The axis of a role's shape [outputs, inputs] to split, and the unit that stays whole."""
 
     axis: int
     unit: Unit
 
 
-def _rules(axis: int, unit: Unit, *roles: str) -> dict[str, Rule]:
-    return dict.fromkeys(roles, Rule(axis, unit))
+def _rules(axis: int, unit: Unit, *roles: str) -> dict[str, SplitRule]:
+    return dict.fromkeys(roles, SplitRule(axis, unit))
 
 
 # What families' tables call the roles that are cut.
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, SplitRule]] = MappingProxyType(
     _rules(0, Unit.HEAD, "q", "q_bias", "q_b", "k_b", "v_b", "kv_b", "sinks", "cross_q", "dec_q", "q_full")
     | _rules(1, Unit.HEAD, "o", "cross_o", "dec_o", "o_full", "bias", "dec_bias")
     | _rules(0, Unit.KV_HEAD, "k", "k_bias", "v", "v_bias", "cross_k", "cross_v", "dec_k", "dec_v", "k_full",
@@ -73,16 +73,16 @@ WHOLE: Final = frozenset(
        "correct_scale", "laurel_left", "laurel_right", "layer_gate", "layer_out"}  # Gemma 3n's, in part Gemma 4's too
 )  # fmt: skip
 # Norms of several heads are cut as the heads are, those of a state space as its channels.
-_OF_HEADS: Final = MappingProxyType({"q_norm": Rule(0, Unit.HEAD), "k_norm": Rule(0, Unit.KV_HEAD)})
+_OF_HEADS: Final = MappingProxyType({"q_norm": SplitRule(0, Unit.HEAD), "k_norm": SplitRule(0, Unit.KV_HEAD)})
 _OF_STATE: Final = frozenset({"ssm_norm"})
 
 
-def rule_of(row: Role) -> Rule | None:
-    """What a role is cut along; None: nothing. UnsupportedError where that isn't known."""
+def rule_of(row: Role) -> SplitRule | None:
+    """How a role is split; None: whole on every rank. UnsupportedError for a role without a rule."""
     if (row.kind == "norm" or row.name.endswith("norm_bias")) and row.name not in _OF_STATE:
         return _OF_HEADS.get(row.name) if len(row.shape) > 1 else None
     if row.name in WHOLE:
         return None
     if row.name not in RULES:
-        raise UnsupportedError(f"no rule is known for sharing out {row.name!r} among ranks")
+        raise UnsupportedError(f"no tensor-parallel rule for the role {row.name!r}")
     return RULES[row.name]

@@ -1,20 +1,21 @@
-"""The files of a tensor-parallel set: `model-rank-0-of-4.safetensors` ... (`.gguf` of a GGUF), each with all names, and
-in its metadata which rank it is, of how many, and how the tensors were shared out:
+"""The files of a tensor-parallel set: `model-rank-0-of-4.safetensors` ... (or `.gguf`). Each has every tensor name, and
+metadata with its rank, the number of ranks, and how each tensor was split:
 
     tensor_parallel.rank = "0"    tensor_parallel.size = "4"
     tensor_parallel.split = {"model.layers.0.self_attn.q_proj.weight": {"axis": 0, "parts": [[4096, 1]]},
                              "model.norm.weight": null, ...}
 
-A part is its entries in the whole tensor and on how many ranks each of them is; null: whole on every rank. Numbers that
-follow from a matrix's sizes say those: {"shape": [4096, 4096]}, {"turn": [4096, 128]} (columns and how many are a
-group). The names are in the model's order. So a set is joined without a table of the model, to the file that it was.
+A part is [entries of the whole tensor, ranks that store each of them]; null means that every rank has the whole tensor.
+Members that follow from a matrix's sizes give those: {"shape": [4096, 4096]}, {"turn": [4096, 128]} (columns, columns
+per group). Names keep the model's order, so joining needs no family table and restores the original file.
 
-A rank may be a set of files itself, as any model: `model-rank-0-of-4-00001-of-00003.safetensors` ..., and its index.
+A rank can be sharded like any model: `model-rank-0-of-4-00001-of-00003.safetensors` ... with an index.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ import msgspec
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import SHARDS
+from weighbridge.containers.gguf.values import Metadata, kvs
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place
@@ -47,8 +49,7 @@ _AXES: Final = 8
 
 @dataclass(frozen=True)
 class RankSet:
-    """A tensor-parallel set as its files' names tell it: `files` of the ranks that are there (a file, or a set's index
-    or first shard)."""
+    """A tensor-parallel set, from its file names. `files`: of each rank present, its file, index or first shard."""
 
     folder: Path
     stem: str
@@ -58,37 +59,38 @@ class RankSet:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The files of the ranks that aren't there."""
+        """The file names of the missing ranks."""
         gone = (n for n in range(self.size) if n not in self.files)
         return tuple(f"{stem_of(n, self.size, self.stem)}.{self.suffix}" for n in gone)
 
 
 def stem_of(rank: int, ranks: int, stem: str = "model") -> str:
+    """A rank's file name without its suffix."""
     return f"{stem}-rank-{rank}-of-{ranks}"
 
 
-def metadata(rank: int, ranks: int, shares: Mapping[str, Split]) -> dict[str, str]:
-    """What a rank's file says of the set."""
-    said = {name: _said(how) for name, how in shares.items()}
-    return {RANK: str(rank), SIZE: str(ranks), SPLIT: json.dumps(said, separators=(",", ":"))}
+def metadata(rank: int, ranks: int, splits: Mapping[str, Split]) -> dict[str, str]:
+    """The metadata of a rank's file."""
+    encoded = {name: _encode(split) for name, split in splits.items()}
+    return {RANK: str(rank), SIZE: str(ranks), SPLIT: json.dumps(encoded, separators=(",", ":"))}
 
 
-def _said(how: Split) -> dict[str, Any] | None:
-    if isinstance(how, MatrixShape):
-        return {"shape": list(how.whole)}
-    if isinstance(how, GroupIndex):
-        return {"turn": [how.columns, how.group]}
-    return None if how is None else {"axis": how.axis, "parts": [list(p) for p in how.parts]}
+def _encode(split: Split) -> dict[str, Any] | None:
+    if isinstance(split, MatrixShape):
+        return {"shape": list(split.whole)}
+    if isinstance(split, GroupIndex):
+        return {"turn": [split.columns, split.group]}
+    return None if split is None else {"axis": split.axis, "parts": [list(p) for p in split.parts]}
 
 
 def rank_of(name: str) -> tuple[int, int] | None:
-    """Which rank a file's name says it is, of how many; None where it is no such name."""
+    """(rank, ranks) from a file name; None for other names."""
     match = _NAME.fullmatch(name)
     return (int(match["rank"]), int(match["size"])) if match else None
 
 
 def rank_sets(folder: Path, names: Iterable[str]) -> list[RankSet]:
-    """The sets that files of a folder are."""
+    """The tensor-parallel sets among the file names of a folder."""
     found = [match for match in map(_NAME.fullmatch, sorted(names)) if match]
     found.sort(key=lambda m: (m["index"] is None, m["shard"] or ""))  # an index before its files
     out: dict[tuple[str, int, str], dict[int, Path]] = {}
@@ -99,52 +101,52 @@ def rank_sets(folder: Path, names: Iterable[str]) -> list[RankSet]:
 
 
 def find_set(folder: Path, names: Iterable[str]) -> RankSet | None:
-    """The set that these files of a folder are; None where there is none of ranks. FormatError where there are several
-    sets, or one of more ranks than there can be."""
+    """The one set among a folder's file names, or None. FormatError for several sets, or an implausible number of
+    ranks."""
     found = rank_sets(folder, names)
     if len(found) > 1:
-        told, hint = ", ".join(f"{s.stem} of {s.size}" for s in found[:4]), "name a file of one of them"
-        raise FormatError("holds several sets of ranks", path=str(folder), found=told, hint=hint)
+        listed = ", ".join(f"{s.stem} of {s.size}" for s in found[:4])
+        hint = "name a file of one of them"
+        raise FormatError("several sets of ranks in one folder", path=str(folder), found=listed, hint=hint)
     if found and found[0].size > SHARDS:
-        raise FormatError("the name speaks of too many ranks", path=str(folder), found=found[0].size)
+        raise FormatError("implausible number of ranks in a file name", path=str(folder), found=found[0].size)
     return found[0] if found else None
 
 
 def rank_set_of(path: Path) -> RankSet | None:
-    """The set that `path` is a folder or a file of. FormatError as of `find_set`."""
+    """The set in the folder `path`, or of the file `path`; None if there is none. Errors as `find_set`."""
     if path.is_dir():
         return find_set(path, [p.name for p in path.iterdir()])
     match = _NAME.fullmatch(path.name)
     if match is None or not path.exists():
         return None
-    start = f"{match['stem']}-rank-"
-    beside = [p.name for p in path.parent.iterdir() if p.name.startswith(start)]
-    alike = [n for n in beside if (m := _NAME.fullmatch(n)) and m.group("stem", "size") == match.group("stem", "size")]
-    return find_set(path.parent, [n for n in alike if match["suffix"] in n])
+    siblings = (m for p in path.parent.iterdir() if (m := _NAME.fullmatch(p.name)))
+    same = [m for m in siblings if m.group("stem", "size") == match.group("stem", "size")]
+    return find_set(path.parent, [m.string for m in same if match["suffix"] in m.string])
 
 
 def find_ranks(path: Path) -> list[Path]:
-    """The files of the set that `path` is a folder or a file of, rank by rank; [] where it is none. FormatError where
-    one is missing."""
+    """One file per rank of the set at `path` (see `rank_set_of`), in rank order; [] if there is none. FormatError for a
+    missing rank."""
     found = rank_set_of(path)
     if found is None:
         return []
     if found.missing:
         more = f" and {len(found.missing) - 1:,} more" if len(found.missing) > 1 else ""
         raise FormatError(
-            f"a rank of the set is missing: {found.missing[0]}{more}", path=str(found.folder),
+            f"missing rank: {found.missing[0]}{more}", path=str(found.folder),
             expected=f"{found.size} ranks of one model", found=f"{len(found.files)} of them",
-            hint="the others' shares are in no file here: copy it, or split the model again",
+            hint="copy the missing files, or split the model again",
         )  # fmt: skip
     return [found.files[rank] for rank in range(found.size)]
 
 
 def gather_ranks(path: Path, files: Sequence[Path], options: SourceOptions = SourceOptions()) -> Checkpoint:
-    """The model of a set of ranks, put together. FormatError where they don't belong together."""
+    """The whole model from all of its ranks. FormatError for files of different sets."""
     opened: list[Checkpoint] = []
     try:
         for file in files:
-            opened.append(open_checkpoint(file, options))  # those opened are closed where one can't be
+            opened.append(open_checkpoint(file, options))
         return _gather(path, opened)
     except BaseException:
         for model in opened:
@@ -154,56 +156,54 @@ def gather_ranks(path: Path, files: Sequence[Path], options: SourceOptions = Sou
 
 def _gather(path: Path, ranks: Sequence[Checkpoint]) -> Checkpoint:
     first = ranks[0]
-    shares = parse_splits(first.metadata, _path(first))
+    splits = parse_splits(first.metadata, _path(first))
     for number, model in enumerate(ranks):
-        _check(model, first, number, len(ranks), set(shares))
-    nodes = {name: _joined(name, ranks, shares[name]) for name in shares}
+        _check(model, first, number, len(ranks), set(splits))
+    nodes = {name: _gather_tensor(name, ranks, splits[name]) for name in splits}
     folder = first.place.path.parent if first.place.path.is_file() else first.place.path
     place = Place(path, tuple(w for m in ranks for w in m.place.weights), folder)
-    kept = _without(first)
     files = tuple(source for m in ranks for source in m.index.files)
-    return with_nodes(replace(first, place=place, index=replace(first.index, metadata=kept, files=files)), nodes)
+    index = replace(first.index, metadata=_without_set(first), files=files)
+    return with_nodes(replace(first, place=place, index=index), nodes)
 
 
-def _without(model: Checkpoint) -> Any:
-    """A rank's metadata without what it says of the set."""
+def _without_set(model: Checkpoint) -> Any:
+    """A rank's metadata without the keys of the set."""
     if model.format != "gguf":
         return {k: v for k, v in model.metadata.items() if k not in (RANK, SIZE, SPLIT)}
-    from weighbridge.containers.gguf.values import Metadata, kvs
-
     return Metadata({k: kv for k, kv in kvs(model.metadata).items() if k not in (RANK, SIZE, SPLIT)})
 
 
-def mismatch(how: Split, spec: Spec, first: Spec, ranks: int) -> str | None:
-    """What a rank's tensor should be, where it isn't the share that the set speaks of; `first`: the first rank's."""
-    if isinstance(how, Partition):
-        want = sum(how.local(ranks))
-        if how.axis >= len(spec.shape) or spec.shape[how.axis] != want:
-            return f"{want} entries on axis {how.axis}"
-    elif how is not None:
-        want = 2 if isinstance(how, MatrixShape) else how.columns // ranks
+def mismatch(split: Split, spec: Spec, first: Spec, ranks: int) -> str | None:
+    """What a rank's tensor should be if `spec` doesn't fit its split, else None. `first`: the same tensor of rank 0."""
+    if isinstance(split, Partition):
+        want = sum(split.local_sizes(ranks))
+        if split.axis >= len(spec.shape) or spec.shape[split.axis] != want:
+            return f"{want} entries on axis {split.axis}"
+    elif split is not None:
+        want = 2 if isinstance(split, MatrixShape) else split.columns // ranks
         if spec.shape != (want,) or spec.dtype.name not in ("I32", "I64"):
-            return f"{want} whole numbers"
+            return f"{want} integers"
     return None if spec == first else str(first)
 
 
-def whole_shape(how: Split, spec: Spec) -> tuple[int, ...]:
-    """The shape of the whole tensor whose share has this one."""
-    if isinstance(how, GroupIndex):
-        return (how.columns,)
-    if not isinstance(how, Partition) or how.axis >= len(spec.shape):
+def whole_shape(split: Split, spec: Spec) -> tuple[int, ...]:
+    """The shape of the whole tensor, given a rank's spec."""
+    if isinstance(split, GroupIndex):
+        return (split.columns,)
+    if not isinstance(split, Partition) or split.axis >= len(spec.shape):
         return spec.shape
-    return (*spec.shape[: how.axis], sum(part.size for part in how.parts), *spec.shape[how.axis + 1 :])
+    return (*spec.shape[: split.axis], sum(part.size for part in split.parts), *spec.shape[split.axis + 1 :])
 
 
-def _joined(name: str, ranks: Sequence[Checkpoint], how: Split) -> Node:
-    """A tensor out of all ranks' shares of it."""
+def _gather_tensor(name: str, ranks: Sequence[Checkpoint], split: Split) -> Node:
+    """A whole tensor from every rank's part of it."""
     parts = [model.stored[name] for model in ranks]
     for model, part in zip(ranks, parts, strict=True):
-        if (expected := mismatch(how, part.spec, parts[0].spec, len(ranks))) is not None:
-            words = "isn't the share that the set speaks of"
+        if (expected := mismatch(split, part.spec, parts[0].spec, len(ranks))) is not None:
+            words = "doesn't fit the split that the set declares"
             raise FormatError(words, path=_path(model), field=name, expected=expected, found=str(part.spec))
-    return gather_numbers(parts[0], how) if isinstance(how, MatrixShape | GroupIndex) else gather(parts, how)
+    return gather_numbers(parts[0], split) if isinstance(split, MatrixShape | GroupIndex) else gather(parts, split)
 
 
 def _path(model: Checkpoint) -> str:
@@ -211,54 +211,66 @@ def _path(model: Checkpoint) -> str:
 
 
 def _check(model: Checkpoint, first: Checkpoint, rank: int, ranks: int, names: set[str]) -> None:
-    said = model.metadata.get(RANK), model.metadata.get(SIZE)
-    if said != (str(rank), str(ranks)):
-        found = " of ".join(map(str, said))
-        words = "isn't the rank that its name says"
+    declared = model.metadata.get(RANK), model.metadata.get(SIZE)
+    if declared != (str(rank), str(ranks)):
+        found = " of ".join(map(str, declared))
+        words = "metadata contradicts the rank in the file name"
         raise FormatError(words, path=_path(model), field=RANK, expected=f"{rank} of {ranks}", found=found)
     if model.metadata.get(SPLIT) != first.metadata.get(SPLIT) or set(model.stored) != names:
-        raise FormatError("isn't of one set with the first rank", path=_path(model), field=SPLIT)
+        raise FormatError("belongs to another set than rank 0", path=_path(model), field=SPLIT)
 
 
 def parse_splits(metadata: Mapping[str, Any], path: str) -> dict[str, Split]:
-    """What a rank's metadata says of the split, checked."""
+    """The splits in a rank's metadata, by tensor name. FormatError for an invalid entry."""
     path = f"{path} ({SPLIT})"
-    said: dict[str, Any] = decode(str(metadata.get(SPLIT, "")).encode(), path, dict[str, Any])
+    entries: dict[str, Any] = decode(str(metadata.get(SPLIT, "")).encode(), path, dict[str, Any])
     size = metadata.get(SIZE, "")
     ranks = int(size) if str(size).isdecimal() else 0
-    return {name: None if one is None else _how(one, ranks, path, name) for name, one in said.items()}
+    out: dict[str, Split] = {}
+    for name, entry in entries.items():
+        try:
+            out[name] = None if entry is None else _parse_split(entry, ranks)
+        except ValueError:
+            raise FormatError("invalid split", path=path, field=name, found=repr(entry)[:80]) from None
+    return out
 
 
-def _how(one: Any, ranks: int, path: str, name: str) -> Split:
-    if not isinstance(one, dict):
-        raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
-    pair = one.get("shape") or one.get("turn")
-    if pair is not None:
-        good = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and 0 < n < 1 << 31 for n in pair)
-        if not good or len(one) != 1 or not ranks or ("turn" in one and pair[0] % ranks):
-            raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
-        numbers = pair[0], pair[1]
-        return MatrixShape(numbers, numbers) if "shape" in one else GroupIndex(*numbers)
-    axis, parts = one.get("axis"), one.get("parts")
+def _parse_split(entry: Any, ranks: int) -> Split:
+    """A split from JSON. ValueError if it is invalid."""
+    if not isinstance(entry, dict) or not ranks:
+        raise ValueError(entry)
+    if (pair := entry.get("shape") or entry.get("turn")) is not None:
+        columns, other = _two_integers(pair, 1 << 31)
+        if len(entry) != 1 or ("turn" in entry and columns % ranks):
+            raise ValueError(entry)
+        return MatrixShape((columns, other), (columns, other)) if "shape" in entry else GroupIndex(columns, other)
+    axis, parts = entry.get("axis"), entry.get("parts")
     if type(axis) is not int or not 0 <= axis < _AXES or not isinstance(parts, list) or not parts:
-        raise FormatError("says no share", path=path, field=name, found=repr(one)[:80])
-    return Partition(axis, tuple(_part(part, ranks, path, name) for part in parts))
+        raise ValueError(entry)
+    return Partition(axis, tuple(_parse_segment(part, ranks) for part in parts))
 
 
-def _part(part: Any, ranks: int, path: str, name: str) -> Segment:
-    """Entries that the ranks share evenly, every one on as many of them."""
-    good = isinstance(part, list) and len(part) == 2 and all(type(n) is int and n > 0 for n in part)
-    if not good or not ranks or ranks % part[1] or part[0] * part[1] % ranks:
-        raise FormatError("says no share", path=path, field=name, found=repr(part)[:80])
-    return Segment(*part)
+def _parse_segment(part: Any, ranks: int) -> Segment:
+    """Entries that divide evenly among the ranks, each on the same number of them. ValueError if they don't."""
+    size, copies = _two_integers(part)
+    if ranks % copies or size * copies % ranks:
+        raise ValueError(part)
+    return Segment(size, copies)
 
 
-# ------------------------------------------------------------------------------------------------ what a set is
+def _two_integers(pair: Any, below: float = math.inf) -> tuple[int, int]:
+    """A list of two positive integers as a tuple. ValueError for anything else."""
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(n) is int and 0 < n < below for n in pair):
+        raise ValueError(pair)
+    return pair[0], pair[1]
+
+
+# ------------------------------------------------------------------------------------------------ headers alone
 
 
 @dataclass(frozen=True)
 class RankStatus:
-    """Which ranks of a tensor-parallel set a file (`rank`) or a folder is, and the files of those that are missing."""
+    """A file of a tensor-parallel set (`rank`: its number), or a folder of one. `missing`: absent ranks' files."""
 
     size: int
     rank: int | None = None
@@ -266,8 +278,8 @@ class RankStatus:
 
 
 def open_ranks(path: Path, options: SourceOptions = SourceOptions()) -> tuple[Checkpoint, RankStatus | None]:
-    """What lies at `path` by its headers alone: of a folder of ranks the whole model's tensors, whether or not all of
-    them are there (offsets are those in the first). Nothing of it can be read but headers and metadata."""
+    """The model at `path` from headers alone. A folder of ranks gives the whole model's tensors even if ranks are
+    missing, with the offsets of the first file; their data can't be read."""
     found = rank_set_of(path)
     if found is None:
         return open_checkpoint(path, options), None
@@ -278,22 +290,22 @@ def open_ranks(path: Path, options: SourceOptions = SourceOptions()) -> tuple[Ch
     try:
         for _, file in sorted(found.files.items()):
             models.append(open_checkpoint(file, options))
-        return _seen(path, models), RankStatus(found.size, None, found.missing)
+        return _whole_headers(path, models), RankStatus(found.size, None, found.missing)
     except BaseException:
         for model in models:
             model.close()
         raise
 
 
-def _seen(path: Path, models: Sequence[Checkpoint]) -> Checkpoint:
+def _whole_headers(path: Path, models: Sequence[Checkpoint]) -> Checkpoint:
     first = models[0]
-    shares = parse_splits(first.metadata, _path(first))
+    splits = parse_splits(first.metadata, _path(first))
     entries = []
     for e in first.index:
-        spec = e.spec.with_shape(*whole_shape(shares.get(e.name), e.spec))
+        spec = e.spec.with_shape(*whole_shape(splits.get(e.name), e.spec))
         entries.append(msgspec.structs.replace(e, shape=spec.shape, nbytes=spec.nbytes))
     files = tuple(source for m in models for source in m.index.files)
     starts = tuple(start for m in models for start in m.index.data_start)
-    index = replace(first.index, entries=tuple(entries), metadata=_without(first), files=files, data_start=starts)
+    index = replace(first.index, entries=tuple(entries), metadata=_without_set(first), files=files, data_start=starts)
     place = Place(path, tuple(w for m in models for w in m.place.weights), path)
     return replace(first, place=place, index=index)

@@ -12,19 +12,9 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
 from weighbridge.reports import sidecars as beside
-
-# llama.h b11549 `llama_ftype` (general.file_type); bit 1024 = guessed.
-FILE_TYPES: Final = MappingProxyType(
-    {
-        0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
-        12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
-        20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M",
-        28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE",
-        39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +108,9 @@ def _gguf_tokenizer(metadata: Mapping[str, Any], tokens: Any) -> Tokenizer | Non
 def _file_type(number: Any) -> Quantization | None:
     if not isinstance(number, int):
         return None
-    name = FILE_TYPES.get(number & ~1024, f"file type {number}")
-    return Quantization("ggml", words=name + (" (guessed)" if number & 1024 else ""))
+    row = BY_NUMBER.get(number & ~GUESSED)
+    name = row.name if row else f"file type {number}"
+    return Quantization("ggml", words=name + (" (guessed)" if number & GUESSED else ""))
 
 
 def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:

@@ -61,10 +61,10 @@ def _strangers(found: RankSet, files: Mapping[int, list[File]]) -> Iterator[Foun
     for rank, (file, *_) in files.items():
         told = file.parsed[1].metadata
         if (told.get(ranks.RANK), told.get(ranks.SIZE)) != (str(rank), str(found.size)):
-            words = f"it says that it is rank {told.get(ranks.RANK)} of {told.get(ranks.SIZE)}, its name says another"
+            words = f"its metadata declare rank {told.get(ranks.RANK)} of {told.get(ranks.SIZE)}, its name another"
             yield Found(words, str(file.path), hint=_AGAIN)
         elif told.get(ranks.SPLIT) != said.get(ranks.SPLIT):
-            yield Found(f"it was cut otherwise than {first.base}", str(file.path), hint=_AGAIN)
+            yield Found(f"its split differs from that of {first.base}", str(file.path), hint=_AGAIN)
         else:
             yield from _misfits(file, specs[rank], next(iter(specs.values())), shares, found.size)
 
@@ -73,24 +73,24 @@ def _misfits(
     file: File, own: Mapping[str, Spec], first: Mapping[str, Spec], shares: Mapping[str, Split], size: int
 ) -> Iterator[Found]:
     for name in sorted(shares.keys() ^ own.keys()):
-        yield Found("it isn't there" if name in shares else "the set knows nothing of it", str(file.path), name, _AGAIN)
+        yield Found("missing tensor" if name in shares else "unknown to the set", str(file.path), name, _AGAIN)
     for name, how in shares.items():
         if name in own and (expected := ranks.mismatch(how, own[name], first.get(name, own[name]), size)) is not None:
-            words = f"it is {own[name]}, and not the share that the set speaks of: {expected}"
+            words = f"it is {own[name]}, but the set's split gives {expected}"
             yield Found(words, str(file.path), name, _AGAIN)
 
 
 def part(repo: Repo) -> Iterator[Found]:
     for file in repo.files if repo.single else ():
         if said := ranks.rank_of(file.base):
-            words = f"rank {said[0]} of {said[1]} of one model, shared out by tensor parallelism"
+            words = f"rank {said[0]} of {said[1]} of one model, split for tensor parallelism"
             yield Found(words, str(file.path), hint="wb merge DIR DST puts the ranks together")
 
 
 def whole(repo: Repo) -> Iterator[Found]:
     for found in _sets(repo):
         if not found.missing:
-            words = f"{found.size} ranks of one model, shared out by tensor parallelism"
+            words = f"{found.size} ranks of one model, split for tensor parallelism"
             yield Found(words, str(found.folder), hint="wb merge DIR DST puts them together")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from weighbridge.base.closeable import Closing
 from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, FOLDER_FILES, INDEX_JSON
-from weighbridge.containers import REGISTRY, sharded
+from weighbridge.containers import sharded
 from weighbridge.containers.base import Finding, Index
 from weighbridge.containers.gguf.split import parse_shard_name
 from weighbridge.containers.sharded import ShardIndex
@@ -114,8 +114,9 @@ class Repo(Closing):
             return replace(file, trouble=_words(error, file.path))
         except WeighbridgeError as error:
             return replace(file, trouble=error.message)
-        file = replace(file, size=source.size, source=source, identity=sniff(source))
-        if file.format not in REGISTRY or LEFTOVER.fullmatch(file.base):
+        identity = sniff(source)
+        file = replace(file, size=source.size, source=source, identity=identity)
+        if not identity.readable or LEFTOVER.fullmatch(file.base):
             return file
         index, findings = reading.lenient(source, file.format)
         return replace(file, index=index, findings=findings)

@@ -13,12 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from weighbridge.base.limits import FOLDER_FILES, MIB, SHARDS, ZERO_RUN
-from weighbridge.containers import sharded
+from weighbridge.containers import MISNAMED_UNLESS, PICKLED, sharded
 from weighbridge.containers.base import Finding, Severity
 from weighbridge.containers.numbered import sets
-from weighbridge.containers.sniff.detect import TITLES
 from weighbridge.io.source import Source
-from weighbridge.reports.identify import PROMISES, name_lies
+from weighbridge.reports.identify import name_lies
 from weighbridge.reports.verify.repo import LEFTOVER, File, Repo
 
 
@@ -45,7 +44,7 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 _AGAIN: Final = "download it again"
 
 # Suffixes whose files matter: a README that is HTML is nobody's problem.
-_MATTERS: Final = frozenset(PROMISES) | {".jinja", ".txt"}
+_MATTERS: Final = frozenset(MISNAMED_UNLESS) | {".jinja", ".txt"}
 
 
 def _matters(file: File) -> bool:
@@ -108,7 +107,7 @@ def damaged(repo: Repo) -> Iterator[Found]:
             and file.format not in (*_OWN_RULE, "json", "text")
         ):
             for words in file.identity.damage if _matters(file) else ():
-                yield Found(f"{TITLES[file.format]}: {words}", str(file.path), hint=_AGAIN)
+                yield Found(f"{file.identity.title}: {words}", str(file.path), hint=_AGAIN)
 
 
 def journal(repo: Repo) -> Iterator[Found]:
@@ -301,12 +300,9 @@ def _in_cache(root: Path, goal: Path) -> bool:
     return any(up.name == "snapshots" and goal.parent == up.parent / "blobs" for up in root.parents)
 
 
-_PICKLES: Final = ("torch-zip", "torch-legacy", "torch-tar", "pickle")
-
-
 def two_formats(repo: Repo) -> Iterator[Found]:
     for folder, files in repo.folders.items():
-        pickles = [f for f in files if f.format in _PICKLES]
+        pickles = [f for f in files if f.format in PICKLED]
         tensors = [f for f in files if f.format == "safetensors"]
         if pickles and tensors:
             size = sum(f.size for f in pickles)

@@ -1,0 +1,159 @@
+"""`Format`: all that is known of one kind of file. A built-in format is a row of `formats.py`; a plug-in registers one
+as an entry point of the group `weighbridge.formats`:
+
+    FORMAT = Format("tnsr", "Toy tensors", (".tnsr",), magics=(Magic(0, b"TNSR"),), module=__name__, target="tnsr")
+
+`module` names the module that has the format's functions. It is imported when one of them is first called:
+
+    parse(source)              -> Index              the headers; FormatError where they can't be read
+    regions(source)            -> [Region]           every byte of the file, named: no gap, no overlap
+    layout(tensors, metadata)  -> Layout             where `target` is given: header bytes, places of the tensors
+    examine(source)            -> Index, [Finding]   optional: what can be read of a damaged file, and what is wrong
+    pickles(source)            -> [(name, source, start)]  optional: the pickles inside (where `pickles` is set)
+    recognise(probe)           -> Hit | None         optional, plug-ins only: where `magics` don't tell the format
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from weighbridge.base.errors import UnsupportedError, WeighbridgeError
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Finding, Index, Layout, Region
+from weighbridge.containers.sniff.probe import Hit, Probe
+from weighbridge.io.source import Source
+
+
+class Magic(NamedTuple):
+    """A file with `sign` at byte `offset` has the format. `words`: the evidence to report."""
+
+    offset: int
+    sign: bytes
+    words: str = ""
+    variant: str = ""
+
+
+class Promises(NamedTuple):
+    """What holds for every file that is written.
+
+    alignment   each tensor's data begins at a multiple of so many bytes
+    ordered     the data lies in the order in which the tensors are given to `layout`
+    sequential  front to back in one pass: nothing written depends on the tensors' values"""
+
+    alignment: int = 1
+    ordered: bool = True
+    sequential: bool = True
+
+
+_NOTHING_SPECIAL: Final = Promises()
+
+
+class Functions(Protocol):
+    """The functions that the module of a format has."""
+
+    def parse(self, source: Source) -> Index: ...
+
+    def regions(self, source: Source) -> Iterable[Region]: ...
+
+    def layout(self, tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any]) -> Layout: ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    name       the stable id, as in reports and in `Index.format`
+    title      what it is called in messages
+    suffixes   of its own files; the first is the usual one
+    met_as     other suffixes that its files may have without being misnamed
+    magics     signs at fixed places that tell the format
+    module     the module that reads it (see above); None where it is only recognised
+    target     what `--to` calls it; empty where it can't be written
+    aliases    other words for `target`
+    rewritten_as  the target of another format that its files are rewritten in
+    hub_name   what the one file of weights in a model folder is called
+    pickles    files contain pickles
+    promises   what holds for written files
+    advice     the next step for someone who has such a file and expected weights
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...] = ()
+    met_as: tuple[str, ...] = ()
+    magics: tuple[Magic, ...] = ()
+    module: str | None = None
+    target: str = ""
+    aliases: tuple[str, ...] = ()
+    rewritten_as: str = ""
+    hub_name: str = ""
+    pickles: bool = False
+    promises: Promises = _NOTHING_SPECIAL
+    advice: str | None = None
+
+    @property
+    def readable(self) -> bool:
+        return self.module is not None
+
+    @property
+    def suffix(self) -> str:
+        """The usual suffix; empty where there is none."""
+        return self.suffixes[0] if self.suffixes else ""
+
+    @property
+    def own_target(self) -> str:
+        """The target that comes nearest to a file's own format; the name where there is none."""
+        return self.target or self.rewritten_as or self.name
+
+    def recognise(self, probe: Probe) -> Hit | None:
+        """The format's answer to the first bytes of a file. UnsupportedError where the plug-in fails."""
+        for magic in self.magics:
+            if probe.at(magic.offset, len(magic.sign)) == magic.sign:
+                return Hit(self.name, magic.variant, (magic.words or f"{self.title} magic",))
+        try:
+            recognise = getattr(self._functions, "recognise", None) if self.module else None
+            return recognise(probe) if recognise else None
+        except WeighbridgeError:
+            raise
+        except Exception as error:  # whatever foreign code raises
+            words = f"plug-in {self.name!r} can't recognise {probe.source.name}: {type(error).__name__}: {error}"
+            raise UnsupportedError(words, hint=f"update or uninstall the package of {self.module}") from error
+
+    def parse(self, source: Source) -> Index:
+        """The tensors and metadata of a file, from its headers. FormatError where they can't be read."""
+        return self._functions.parse(source)
+
+    def examine(self, source: Source) -> tuple[Index, tuple[Finding, ...]]:
+        """As `parse`, with everything that is wrong; of some damaged files the part that can be read."""
+        examine = getattr(self._functions, "examine", None)
+        if examine:
+            return cast(tuple[Index, tuple[Finding, ...]], examine(source))
+        index = self.parse(source)
+        return index, index.findings
+
+    def regions(self, source: Source) -> list[Region]:
+        """Every byte of a file, named."""
+        return list(self._functions.regions(source))
+
+    def layout(self, tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any]) -> Layout:
+        """A file of these tensors. UnsupportedError where the format can't be written."""
+        if not self.target:
+            raise UnsupportedError(f"{self.title} files can't be written")
+        return self._functions.layout(tensors, metadata)
+
+    def pickles_in(self, source: Source) -> list[tuple[str, Source, int]]:
+        """The pickles of a file: name, bytes, where they begin in the file (-1: they are compressed)."""
+        if not self.pickles:
+            raise UnsupportedError(
+                f"{source.name} is no pickle and holds none", hint=f"wb anatomy explains {self.name}"
+            )
+        return cast(list[tuple[str, Source, int]], cast(Any, self._functions).pickles(source))
+
+    @property
+    def _functions(self) -> Functions:
+        if self.module is None:
+            raise UnsupportedError(f"no reader for {self.name}")
+        return cast(Functions, import_module(self.module))

@@ -1,0 +1,32 @@
+"""Which format reads a file."""
+
+from __future__ import annotations
+
+from weighbridge.base.errors import UnsupportedError
+from weighbridge.containers import BUILT_IN, Format, by_suffix, reader
+from weighbridge.containers.base import Index
+from weighbridge.io.source import Source
+
+
+def format_of(source: Source) -> Format:
+    """The format that reads `source`, by its bytes. UnsupportedError says what it is instead, and what to do about it.
+    The two most common formats are told by their first bytes; all others by `sniff`."""
+    head = source.head(9)
+    if head[:4] == b"GGUF":
+        return BUILT_IN["gguf"]
+    if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
+        return BUILT_IN["safetensors"]
+    from weighbridge.containers.sniff.detect import sniff
+
+    found = sniff(source)
+    named = by_suffix(f".{source.name.rpartition('.')[2]}") if found.format == "unknown" else None
+    if named:
+        return named  # its parser says where the bytes go wrong
+    if not found.readable:
+        raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
+    return reader(found.format)
+
+
+def parse(source: Source) -> Index:
+    """The tensors and metadata of a file of any format that is read."""
+    return format_of(source).parse(source)
