@@ -182,13 +182,13 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
     write(tmp_path / "x.safetensors", {"m.weight": np.zeros((2, 64), np.float32)})
     with wb.open(quantized) as model:
         node = model["a.weight"].node
-        from weighbridge.conversion.plan.model import check_requantize
+        from weighbridge.conversion.plan.model import losses_of
 
         twice = n.cast(n.decode(node), BY_NAME["Q4_0"])
         with pytest.raises(RefusedError, match="--allow-requantize"):
-            check_requantize({"a": twice}, False)
-        assert [x.tensor for x in check_requantize({"a": twice}, True)] == ["a"]
-        assert check_requantize({"a": node, "b": n.decode(node)}, False) == []
+            losses_of({"a": twice}, False)
+        assert [x.tensor for x in losses_of({"a": twice}, True)] == ["a"]
+        assert losses_of({"a": node, "b": n.decode(node)}, False) == []
 
 
 def test_a_container_without_blocks_gets_values_and_says_so(quantized: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.reports.scan import vectors as v
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
-from weighbridge.reports.scan.model import Verdict
+from weighbridge.reports.scan.model import ScanVerdict
 from weighbridge.reports.scan.rules import RULES
 
 _OPENING = b"\x80\x02" + v.SYSTEM
@@ -19,7 +19,7 @@ def target(data: bytes) -> None:
     report = scan_source(BytesSource(data), "x")
     assert all(f.rule in RULES for f in report.findings)
     if data.startswith(_OPENING):
-        assert report.verdict is Verdict.DANGEROUS
+        assert report.verdict is ScanVerdict.DANGEROUS
 
 
 def seeds() -> list[bytes]:

@@ -58,8 +58,8 @@ CLASSES: dict[tuple[str, str], type] = {
     ("verify", "verdict"): verify.Verdict,
     ("scan", ""): scan.ScanReport,
     ("scan", "scanned file"): scan.FileReport,
-    ("scan", "scan finding"): scan.Finding,
-    ("scan", "not looked into"): scan.Skipped,
+    ("scan", "scan finding"): scan.ScanFinding,
+    ("scan", "skipped part"): scan.Skipped,
     ("strip", ""): strip.StripReport,
     ("strip", "dropped part"): strip.Dropped,
     ("surgery", ""): surgery.TransformReport,
@@ -175,7 +175,7 @@ def test_a_real_scan_has_the_documented_types(tmp_path: Path) -> None:
     check(value, ("scan", ""))
     found, missed = value["files"]
     for one, part in ((found, "scanned file"), (found["findings"][0], "scan finding"),
-                      (missed["not_looked_into"][0], "not looked into")):  # fmt: skip
+                      (missed["skipped"][0], "skipped part")):  # fmt: skip
         check(one, ("scan", part))
 
 

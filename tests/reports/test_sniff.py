@@ -8,7 +8,6 @@ import io
 import json
 import lzma
 import pickle
-import pickletools
 import struct
 import time
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from tests.reports import makers as m
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.format import Magic
 from weighbridge.containers.sniff import archive as sniff_archive
-from weighbridge.containers.sniff import binary as sniff_binary
 from weighbridge.containers.sniff.detect import RECOGNISERS, sniff
 from weighbridge.containers.sniff.probe import Identity, Probe
 from weighbridge.containers.sniff.tensor_names import ADAPTERS, FAMILIES, PACKINGS
@@ -280,22 +278,6 @@ NAMES = {
 def test_name_rows(look: Any) -> None:
     assert look.pattern.search(NAMES[look.what])
     assert not look.pattern.search("model.norm.weight")
-
-
-def test_opcode_table_is_pickletools() -> None:
-    """Argument lengths of every opcode, against the standard library's own table."""
-    widths = {"uint1": 1, "uint2": 2, "uint4": 4, "uint8": 8, "int4": 4, "float8": 8}
-    for op in pickletools.opcodes:
-        form = sniff_binary._ARGUMENT[ord(op.code)]
-        n = op.arg.n if op.arg else 0
-        if n == pickletools.UP_TO_NEWLINE:
-            assert op.arg is not None
-            assert form == ("nn" if op.arg.name == "stringnl_noescape_pair" else "n"), op.name
-        elif n < 0:
-            assert form == {-2: "1", -3: "4", -4: "4", -5: "8"}[n], op.name
-        else:
-            assert form == n == (widths[op.arg.name] if op.arg else 0), op.name
-    assert len(sniff_binary._ARGUMENT) == len(pickletools.opcodes)
 
 
 def test_globals_of_a_pickle_are_named() -> None:

@@ -24,7 +24,7 @@ from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.opcodes import TABLE
 
 
-def steps(data: bytes) -> list[module.Step]:
+def steps(data: bytes) -> list[module.ExplainedStep]:
     return list(module.explain(Machine(BytesSource(data))))
 
 

@@ -15,7 +15,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.unpickle import machine
-from weighbridge.unpickle.joblib import Machine
+from weighbridge.unpickle.joblib import JoblibMachine
 
 RECORDS = np.zeros(3, dtype=[("a", "<f4"), ("b", "U3")])
 VALUES: dict[str, Any] = {
@@ -40,7 +40,7 @@ def dumped(value: Any, **options: Any) -> bytes:
 @pytest.mark.parametrize("name", VALUES)
 def test_what_joblib_wrote_is_followed_to_its_end(name: str, protocol: int) -> None:
     data = dumped(VALUES[name], protocol=protocol)
-    reader = Machine(BytesSource(data))
+    reader = JoblibMachine(BytesSource(data))
     reader.run()
     assert reader.end == len(data)
     if name != "records of objects":  # whose type is none that a checkpoint has
@@ -89,4 +89,4 @@ def test_what_can_not_be_followed_is_refused(old: bytes, new: bytes) -> None:
     data = joblib_array(b"." * 23)
     assert old in data
     with pytest.raises(FormatError):
-        Machine(BytesSource(data.replace(old, new))).run()
+        JoblibMachine(BytesSource(data.replace(old, new))).run()

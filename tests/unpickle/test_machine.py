@@ -21,7 +21,7 @@ from weighbridge.io.source import BytesSource
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.opcodes import TABLE
 from weighbridge.unpickle.steps import DO
-from weighbridge.unpickle.values import Blob, Dict, Global, Object, Outside, Persistent, Set, preview
+from weighbridge.unpickle.values import Blob, Dict, External, Global, Object, Persistent, Set, preview
 
 PROTOCOLS = range(6)
 
@@ -145,7 +145,7 @@ def test_what_lies_outside_is_a_record() -> None:
     assert isinstance(run(b"Pabc\n."), Persistent)
     assert run(b"\x80\x02U\x01xQ.").id == "x"
     assert [run(b"\x80\x02" + op + b".").code for op in (b"\x82\x07", b"\x83\x07\x00", b"\x84\x07\0\0\0")] == [7] * 3
-    assert isinstance(run(b"\x80\x05\x97\x98."), Outside)
+    assert isinstance(run(b"\x80\x05\x97\x98."), External)
 
 
 def test_the_memo_and_the_stack() -> None:
@@ -195,7 +195,7 @@ BROKEN = {
     "NUL in an integer": (b"I1\0zz\n.", "no decimal"),
     "NUL in a long": (b"L1\0L\n.", "no decimal"),
     "many digits": (b"I" + b"1" * 5000 + b"\n.", "digits"),
-    "long of many bytes": (b"\x8b" + struct.pack("<i", PICKLE_LONG + 1) + bytes(PICKLE_LONG + 1) + b".", "too long"),
+    "long of many bytes": (b"\x8b" + struct.pack("<i", PICKLE_LONG + 1) + bytes(PICKLE_LONG + 1) + b".", "longer"),
     "no float": (b"F1_0\n.", "no float"),
     "string without quotes": (b"Sabc\n.", "quotes"),
     "string of one quote": (b"S'\n.", "quotes"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.containers.guards import Check, red
-from tests.unpickle import test_machine, test_readers
+from tests.unpickle import test_lenient, test_machine, test_readers
 from tests.unpickle import test_torch as checkpoints
 from tests.unpickle._guards import guards, without
 
@@ -24,7 +24,17 @@ from weighbridge.containers.torch import entries as torch_entries
 from weighbridge.containers.torch import tar as torch_tar
 from weighbridge.containers.torch import zip as torch_zip
 from weighbridge.io.source import BytesSource
-from weighbridge.unpickle import legacy, machine, numpy_calls, steps, torch, torch_calls, torch_types, values
+from weighbridge.unpickle import (
+    legacy,
+    machine,
+    numpy_calls,
+    steps,
+    text_numbers,
+    torch,
+    torch_calls,
+    torch_types,
+    values,
+)
 
 pytestmark = pytest.mark.mutation
 
@@ -220,10 +230,15 @@ def checks() -> Iterator[Check]:
         partial(test_machine.test_a_line_without_end_is_not_held, b"I"),
         partial(test_machine.test_the_account_is_no_less_than_what_values_take, b"", b"]"),
     )  # fmt: skip
+    yield test_lenient.test_a_computed_name_is_recorded
+    for case in test_lenient.STOPS.values():
+        yield partial(test_lenient.test_it_stops_where_no_unpickler_goes_on, *case)
+    for code in (b"I", b"F"):
+        yield partial(test_lenient.test_a_limit_of_ours_is_no_fault_of_the_file, code + b"1" * 5000 + b"\n.")
 
 
 CHECKS = list(checks())
-MODULES: tuple[ModuleType, ...] = (machine, steps, legacy, numpy_calls, torch_calls, torch_types)
+MODULES: tuple[ModuleType, ...] = (machine, steps, text_numbers, legacy, numpy_calls, torch_calls, torch_types)
 GUARDS = [pytest.param(m, g, id=f"{m.__name__.rpartition('.')[2]}.{g}") for m in MODULES for g in guards(m)]
 
 

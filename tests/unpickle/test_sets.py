@@ -14,7 +14,7 @@ import pytest
 import weighbridge as wb
 from weighbridge.base.errors import FormatError
 from weighbridge.containers import sharded
-from weighbridge.reports.scan.model import Verdict
+from weighbridge.reports.scan.model import ScanVerdict
 
 torch = pytest.importorskip("torch")
 safe = pytest.importorskip("safetensors.torch")
@@ -111,7 +111,7 @@ def test_a_scan_tells_of_names_that_lead_out_of_the_folder(tmp_path: Path) -> No
     (tmp_path / "set").mkdir()
     torch.save({"e": TENSORS["a"]}, tmp_path / A)  # it exists, and is not opened
     report = wb.scan(make(tmp_path / "set", CASES["a folder above"]))
-    assert (report.verdict, report.scanned) == (Verdict.DANGEROUS, 3)
+    assert (report.verdict, report.scanned) == (ScanVerdict.DANGEROUS, 3)
     assert "index/outside" in {f.rule for file in report.files for f in file.findings}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import weighbridge as wb
-from weighbridge.reports.scan.model import Verdict
+from weighbridge.reports.scan.model import ScanVerdict
 
 torch = pytest.importorskip("torch")
 safe = pytest.importorskip("safetensors.torch")
@@ -196,7 +196,7 @@ def test_a_scan_calls_their_classes_unknown_code(shape: str, tmp_path: Path) -> 
     path = tmp_path / "x.pt"
     path.write_bytes(SHAPES[shape](True)[0])
     report = wb.scan(path)
-    assert (report.verdict, report.complete) == (Verdict.UNKNOWN_CODE, True)
+    assert (report.verdict, report.complete) == (ScanVerdict.UNKNOWN_CODE, True)
 
 
 def test_what_is_stripped_of_a_module_that_was_saved_whole(tmp_path: Path) -> None:

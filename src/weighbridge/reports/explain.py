@@ -31,7 +31,7 @@ ACTS: Final = frozenset({"GLOBAL", "STACK_GLOBAL", "REDUCE", "INST", "OBJ", "NEW
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OpcodeLine:
     """The opcode `op` at byte `at` of the pickle. `marks`: how deep it stands inside marks."""
 
     at: int
@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NameUse:
     """A name that Python would import: how often it is asked for, called (or made an object of), given a state.
     `known`: what it does to a checkpoint is understood."""
 
@@ -53,7 +53,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Pickle:
+class ExplainedPickle:
     """A pickle in bytes [start, start + nbytes) of the file (start -1: it is deflated). `steps`: its opcodes in all."""
 
     name: str
@@ -61,20 +61,20 @@ class Pickle:
     nbytes: int
     protocol: int
     steps: int
-    names: tuple[Named, ...]
-    lines: tuple[Line, ...]
+    names: tuple[NameUse, ...]
+    lines: tuple[OpcodeLine, ...]
     broken: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ExplainReport:
     path: str
     format: str
-    pickles: tuple[Pickle, ...]
+    pickles: tuple[ExplainedPickle, ...]
     schema: str = SCHEMA
 
 
-class _Found(NamedTuple):
+class _PickleSpan(NamedTuple):
     name: str
     source: Source
     start: int
@@ -82,32 +82,32 @@ class _Found(NamedTuple):
 
 def explain(
     path: str | os.PathLike[str], *, member: str | None = None, only_calls: bool = False, limit: int | None = LIMIT
-) -> Report:
+) -> ExplainReport:
     """The pickles of the file at `path`; `member`: only that one, by its name. `limit`: steps of each that are told."""
     with FileSource(path) as source:
         form = format_of(source)
-        found = [_Found(*row) for row in form.pickles_in(source)]
+        found = [_PickleSpan(*row) for row in form.pickles_in(source)]
         chosen = [f for f in found if member is None or f.name == member or f.name.endswith(f"/{member}")]
         if not chosen:
             hint = f"it has {', '.join(f.name for f in found[:8])}"
             raise UsageError(f"{source.name} has no pickle {member!r}", hint=hint)
-        return Report(os.fspath(path), form.name, tuple(_pickle(f, only_calls, limit) for f in chosen))
+        return ExplainReport(os.fspath(path), form.name, tuple(_pickle(f, only_calls, limit) for f in chosen))
 
 
-def _pickle(found: _Found, only_calls: bool, limit: int | None) -> Pickle:
+def _pickle(found: _PickleSpan, only_calls: bool, limit: int | None) -> ExplainedPickle:
     machine = Machine(found.source, 0, PICKLE_READING)
     broken = None
     try:
         machine.run()
     except (FormatError, UnsupportedError) as error:
         broken = str(error)
-    return Pickle(
+    return ExplainedPickle(
         found.name, found.start, machine.end, machine.protocol, machine.steps, tuple(_named(machine))[:_NAMES],
         tuple(_lines(found.source, only_calls, limit)), broken,
     )  # fmt: skip
 
 
-def _lines(source: Source, only_calls: bool, limit: int | None) -> Iterator[Line]:
+def _lines(source: Source, only_calls: bool, limit: int | None) -> Iterator[OpcodeLine]:
     count = 0
     for step in steps.explain(Machine(source, 0, PICKLE_READING)):
         if only_calls and step.op not in ACTS and not step.broken:
@@ -115,10 +115,10 @@ def _lines(source: Source, only_calls: bool, limit: int | None) -> Iterator[Line
         if count == limit:
             return
         count += 1
-        yield Line(step.at, step.op, step.words, step.marks)
+        yield OpcodeLine(step.at, step.op, step.words, step.marks)
 
 
-def _named(machine: Machine) -> Iterator[Named]:
+def _named(machine: Machine) -> Iterator[NameUse]:
     """Every name, in the order in which they are asked for."""
     counts: dict[tuple[str, str], list[int]] = {}
     for event in machine.events:
@@ -127,7 +127,7 @@ def _named(machine: Machine) -> Iterator[Named]:
         if at is not None and of is not None:
             counts.setdefault(of.path, [0, 0, 0])[at] += 1
     for path, (imported, called, built) in counts.items():
-        yield Named(".".join(path), imported, called, built, path in NAMES)
+        yield NameUse(".".join(path), imported, called, built, path in NAMES)
 
 
 def _name_of(event: Event) -> Global | None:

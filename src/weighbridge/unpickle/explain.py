@@ -17,7 +17,7 @@ from weighbridge.unpickle.values import preview
 _SHOWN: Final = 4  # arguments of a call
 
 
-class Step(NamedTuple):
+class ExplainedStep(NamedTuple):
     """The opcode `op` in bytes [at, end). `depth`: values on the stack before it, `marks`: marks below them."""
 
     at: int
@@ -47,7 +47,7 @@ class _After(NamedTuple):
     number: int  # of the memo
 
 
-def explain(machine: Machine) -> Iterator[Step]:
+def explain(machine: Machine) -> Iterator[ExplainedStep]:
     """The steps of a pickle, each when it is done."""
     before: _Before | None = None
     try:
@@ -58,7 +58,7 @@ def explain(machine: Machine) -> Iterator[Step]:
     except (FormatError, UnsupportedError) as error:
         words = f"broken here: {error.reason if isinstance(error, FormatError) else error}"
         name = before.op if before is not None and before.at == machine.at else "?"
-        yield Step(machine.at, machine.at, name, words, len(machine.stack), len(machine.marks), True)
+        yield ExplainedStep(machine.at, machine.at, name, words, len(machine.stack), len(machine.marks), True)
         return
     if before is not None:
         yield _step(before, machine)
@@ -86,9 +86,9 @@ def _argument(value: Any) -> str:
     return f"({', '.join(preview(v, 20) for v in value)}{',' if len(value) == 1 else ''})"
 
 
-def _step(b: _Before, m: Machine) -> Step:
+def _step(b: _Before, m: Machine) -> ExplainedStep:
     top = preview(m.stack[-1]) if m.stack else ""
-    return Step(b.at, m.end, b.op, _WORDS.get(b.op, _pushes)(b, _After(top, len(m.memo))), b.depth, b.marks)
+    return ExplainedStep(b.at, m.end, b.op, _WORDS.get(b.op, _pushes)(b, _After(top, len(m.memo))), b.depth, b.marks)
 
 
 def _pushes(b: _Before, a: _After) -> str:

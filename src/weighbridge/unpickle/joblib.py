@@ -25,7 +25,7 @@ _CODE: Final = re.compile(r"([biufcSUVa])(\d{1,9})\Z|([mMO])8?\Z")
 _REFCOUNTED: Final = 1  # a dtype's flag: there are objects in it (numpy's NPY_ITEM_REFCOUNT)
 
 
-class Machine(machine.Machine):
+class JoblibMachine(machine.Machine):
     """A pickle machine that steps over arrays as joblib does."""
 
     _wrapper: Object | None = None
@@ -67,7 +67,7 @@ class Machine(machine.Machine):
         """The pickle of an array of objects; where it ends."""
         if self._depth == _NESTED:
             self.fail("arrays of objects are nested too deeply")
-        inner = Machine(self.source, at, self.budget - self.spent)
+        inner = JoblibMachine(self.source, at, self.budget - self.spent, strict=self.strict)
         inner._depth = self._depth + 1
         try:
             inner.run()

@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stack:
+class LegacyStack:
     """The machines that read the five pickles, their values, the storages by key, and where all ends."""
 
     machines: tuple[Machine, ...]
@@ -41,7 +41,7 @@ class Stack:
     end: int
 
 
-def read(source: Source, widths: Mapping[tuple[str, str], int], budget: int) -> Stack:
+def read(source: Source, widths: Mapping[tuple[str, str], int], budget: int) -> LegacyStack:
     """The stack. `widths`: bytes of an element of each class of storage."""
     machines: list[Machine] = []
     values: list[Any] = []
@@ -56,7 +56,7 @@ def read(source: Source, widths: Mapping[tuple[str, str], int], budget: int) -> 
             found = preview(values[-1])
             raise FormatError(f"not the {part}", path=source.name, offset=machine.start, expected=wanted, found=found)
     spans, end = _spans(source, machines, values[4], widths)
-    return Stack(tuple(machines), tuple(values), spans, end)
+    return LegacyStack(tuple(machines), tuple(values), spans, end)
 
 
 def _spans(

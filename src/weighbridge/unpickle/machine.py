@@ -6,8 +6,10 @@ and hashes nothing that the pickle says, so no input can make it run code; what 
     machine.end                  where the pickle ends: others may follow
     for step in Machine(source).trace():    one opcode at a time, with the stack in between
 
-Where CPython's unpicklers, its disassembler and torch's differ in what they make of the same bytes, the pickle is
-refused: an integer in hex, a number with a NUL in it, an opcode across the end of its frame, PROTO in the middle.
+CPython's unpicklers, its disassembler and torch's differ in what they make of some bytes: an integer in hex, a number
+with a NUL in it, an opcode across the end of its frame, PROTO in the middle. A strict machine refuses them. A lenient
+one (`strict=False`) records a `disputed` event and goes on as the most permissive unpickler would, so that where it
+raises FormatError every unpickler has stopped too. UnsupportedError is a limit of ours: an unpickler may go on.
 Memory is bounded by an account of every opcode's cost (`limits.PICKLE_MEMORY`), time by the number of bytes.
 
 Opcodes are run in bursts over a window of the source, which begins at offset `base`. An opcode whose argument isn't
@@ -28,17 +30,20 @@ from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_WINDOW
 from weighbridge.io.source import Source
 from weighbridge.unpickle.opcodes import COSTS, MARK, TABLE, WIDTHS, Opcode
 from weighbridge.unpickle.steps import STEPS, Short
-from weighbridge.unpickle.values import Blob, Dict, Done, Global, Object, Outside, Persistent, Set
+from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Object, Persistent, Set
 
 _EVENT: Final = 152  # bytes that an Event and its place take
 _MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
 _HELD: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
+_MAYBE_TEXT: Final = (str, Blob, Object, Persistent, External)
+_ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # what Python's unpickler takes as arguments
 _FRAME: Final = "an opcode reaches across the end of its frame"
 
 
 class Event(NamedTuple):
     """Something that a real unpickler would do beyond making plain data. `kind`: import, call, build, persistent,
-    extension, buffer, or odd (done to a value that has no such thing). `what`: the record it is about."""
+    extension, buffer, computed-name, odd (done to a value that has no such thing), or disputed (`what`: the reason, as
+    text). `what` is otherwise the record it is about."""
 
     kind: str
     at: int
@@ -49,8 +54,8 @@ class Event(NamedTuple):
 class Machine:
     """One pickle of `source`, from `offset` on. `budget` bounds the memory of its values."""
 
-    def __init__(self, source: Source, offset: int = 0, budget: int = PICKLE_MEMORY) -> None:
-        self.source, self.budget, self.start = source, budget, offset
+    def __init__(self, source: Source, offset: int = 0, budget: int = PICKLE_MEMORY, *, strict: bool = True) -> None:
+        self.source, self.budget, self.start, self.strict = source, budget, offset, strict
         self.protocol = 0
         self.steps = 0
         self.leftover = 0  # values on the stack when it stopped, besides the result
@@ -95,6 +100,13 @@ class Machine:
                 self._burst()
         return self._finish()
 
+    def run_first(self, count: int) -> None:
+        """Run at most `count` opcodes."""
+        while not self.done and self.steps < count:
+            self._ready()
+            self._stop = min(self._stop, self._next + count - self.steps)
+            self._burst()
+
     def trace(self) -> Iterator[Opcode | None]:
         """Run one opcode at a time. Each is given before it is run (None where it is none): its place is `end`, and
         `stack` is what it finds."""
@@ -135,7 +147,7 @@ class Machine:
         if self._frame_end is not None and self.end >= self._frame_end:
             # CPython's C unpickler read on across a frame's end (#154848) where its Python one refuses.
             if self.end > self._frame_end:
-                self.fail(_FRAME, f"end at {self._frame_end}", self.end)
+                self.dispute(_FRAME, f"end at {self._frame_end}", self.end)
             self._frame_end = None
         if self._next >= len(self._data):
             self._load(PICKLE_WINDOW)
@@ -171,6 +183,18 @@ class Machine:
         raise FormatError(words, path=self.source.name, offset=self.at, field=op and op.name, expected=expected,
                           found=found)  # fmt: skip
 
+    def dispute(self, words: str, expected: Any = None, found: Any = None) -> None:
+        """Unpicklers differ here: refused by a strict machine, recorded by a lenient one."""
+        if self.strict:
+            self.fail(words, expected, found)
+        self.note("disputed", f"{words} ({found!r})" if isinstance(found, str | bytes) else words)
+
+    def over_limit(self, words: str) -> NoReturn:
+        """A limit of ours, beyond which an unpickler may go on."""
+        if self.strict:
+            self.fail(words)
+        raise UnsupportedError(f"{self.source.name}, byte {self.at}: {words}")
+
     def spend(self, count: int) -> None:
         self.spent += count
         if self.spent > self.budget:
@@ -184,9 +208,10 @@ class Machine:
         end = self._data.find(b"\n", here)
         if end < 0:
             held = len(self._data) - self._here
-            if held >= self.source.size - self.at:
-                self.fail("a line has no end")
-            raise Short(2 * held)
+            if held < self.source.size - self.at:
+                raise Short(2 * held)
+            self.dispute("a line has no end")
+            end = max(here, len(self._data) - 1)  # as Python's readline()[:-1] takes it
         self.spent += end - here
         return end
 
@@ -206,10 +231,10 @@ class Machine:
 
     def enter_frame(self, size: int, here: int) -> None:
         if self._frame_end is not None:
-            self.fail("a frame begins inside a frame")
+            self.dispute("a frame begins inside a frame")
         at = self.base + here
         if size > self.source.size - at:
-            self.fail("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - at} left")
+            self.dispute("the pickle ends inside a frame", f"{size} bytes", f"{self.source.size - at} left")
         if size:
             self._frame_end = at + size
             self._stop = min(self._stop, here + size)
@@ -250,7 +275,7 @@ class Machine:
         if not self.stack:
             self.fail("the stack is empty")
         if self._frame_end is not None and self.base + here < self._frame_end:
-            self.fail("STOP inside a frame", f"end at {self._frame_end}", self.base + here)
+            self.dispute("STOP inside a frame", f"end at {self._frame_end}", self.base + here)
         self.leftover = len(self.stack) - 1 + sum(map(len, self.marks))
         self.done, self._stop = True, 0
 
@@ -272,19 +297,25 @@ class Machine:
         self.spend(_EVENT)
         self._log.append(Event(kind, self.at, self.opcode, what))
 
-    def name(self, module: Any, name: Any) -> Global:
+    def name(self, module: Any, name: Any) -> Global | External:
         if not isinstance(module, str) or not isinstance(name, str):
-            self.fail("a module and a name must be strings")
+            if self.strict or not all(isinstance(v, _MAYBE_TEXT) for v in (module, name)):
+                self.fail("a module and a name must be strings")
+            computed = External(self.at, self.opcode, "computed-name")
+            self._log.append(computed)
+            return computed
         found = Global(self.at, module, name, self.opcode)
         self._log.append(found)
         return found
 
     def call(self, callee: Any, args: Any, how: str, kwargs: Any = None) -> None:
         """Push what calling would give. Plain data can't be called, and arguments are a tuple."""
-        if not isinstance(callee, Global | Object | Persistent | Outside):
+        if not isinstance(callee, Global | Object | Persistent | External):
             self.fail("what is called is plain data")
-        if not isinstance(args, tuple | Object | Persistent | Outside):
-            self.fail("the arguments are no tuple")
+        if not isinstance(args, tuple | Object | Persistent | External):
+            if self.strict or not isinstance(args, _ITERABLE):
+                self.fail("the arguments are no tuple")
+            self.dispute("the arguments are no tuple")
         made = Object(self.base + self._here, how, callee, args, kwargs)
         self._log.append(made)
         self.stack.append(made)

@@ -34,7 +34,7 @@ class Array(NamedTuple):
     big: bool
 
 
-class Kind(NamedTuple):
+class NumpyDtype(NamedTuple):
     """A dtype: `code` as NumPy spells it ("f4"), `big`: bytes in the order of big machines."""
 
     code: str
@@ -64,7 +64,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return value
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Any) -> NumpyDtype:
     """A dtype: what it is made of, and the byte order that its state tells."""
     if not isinstance(value, Object) or not _is(value.callee, ("numpy", "dtype")) or not isinstance(value.args, tuple):
         raise UnexpectedOpcode(f"an array's type is {preview(value)}")
@@ -82,7 +82,7 @@ def _kind(value: Any) -> Kind:
             raise UnexpectedOpcode("records have no equal here")
     if order not in ("<", ">", "|", "="):
         raise UnexpectedOpcode(f"a byte order is {order!r}")
-    return Kind(code, order == ">")
+    return NumpyDtype(code, order == ">")
 
 
 def _is(value: Any, path: tuple[str, str]) -> bool:
@@ -117,7 +117,7 @@ def raw(value: Any) -> bytes | Blob:
     return value
 
 
-def _array(at: int, kind: Kind, shape: tuple[int, ...], held: Any, fortran: bool) -> Array:
+def _array(at: int, kind: NumpyDtype, shape: tuple[int, ...], held: Any, fortran: bool) -> Array:
     if kind.code not in _KINDS:
         raise UnexpectedOpcode(f"arrays of type {kind.code!r} have no equal here")
     dtype, data = _KINDS[kind.code][0], raw(held)

@@ -6,16 +6,16 @@ empty stack is told apart by the machine."""
 from __future__ import annotations
 
 import codecs
-import re
 import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.base.limits import PICKLE_DIGITS, PICKLE_LONG
+from weighbridge.base.limits import PICKLE_LONG
+from weighbridge.unpickle import text_numbers
 from weighbridge.unpickle.opcodes import TABLE
-from weighbridge.unpickle.values import Blob, Dict, Object, Outside, Persistent, Set
+from weighbridge.unpickle.values import Blob, Dict, External, Object, Persistent, Set
 
 if TYPE_CHECKING:
     from weighbridge.unpickle.machine import Machine
@@ -25,11 +25,6 @@ _INDEX: Final = struct.Struct("<I")
 _FRAME: Final = struct.Struct("<Q")
 
 Step: TypeAlias = Callable[["Machine", bytes, int], int]
-
-# As pickle writes them. Readers differ on the rest: C and Python read 0x1f and 0o7, the disassembler does not, and C
-# stops at a NUL (CPython #126992, #126996).
-_INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
-_FLOAT: Final = re.compile(rb"[-+]?([0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|inf|nan)\Z")
 
 
 class Short(Exception):
@@ -42,42 +37,13 @@ class Short(Exception):
 # ---- numbers --------------------------------------------------------------------------------------------------
 
 
-def _decimal(m: Machine, digits: bytes) -> int:
-    if len(digits) > PICKLE_DIGITS:
-        m.fail("an integer has too many digits", f"<= {PICKLE_DIGITS}", len(digits))
-    if not _INTEGER.match(digits):
-        m.fail("no decimal integer, or one that readers take differently", found=digits[:40])
-    return int(digits)
-
-
-def _int(m: Machine, line: bytes) -> Any:
-    return line == b"01" if line in (b"00", b"01") else _decimal(m, line)
-
-
-def _long(m: Machine, line: bytes) -> int:
-    return _decimal(m, line.removesuffix(b"L"))
-
-
-def _float(m: Machine, line: bytes) -> float:
-    if len(line) > PICKLE_DIGITS or not _FLOAT.match(line):
-        m.fail("no float", found=line[:40])
-    return float(line)
-
-
-def _index(m: Machine, line: bytes) -> int:
-    index = _decimal(m, line)
-    if index < 0:
-        m.fail("a place in the memo is negative", found=index)
-    return index
-
-
 def _binary_long(form: str) -> Step:
     head = struct.Struct(f"<{form}")
 
     def step(m: Machine, data: bytes, here: int) -> int:
         (size,) = head.unpack_from(data, here)
         if size > PICKLE_LONG:
-            m.fail("an integer is too long", f"<= {PICKLE_LONG} bytes", size)
+            m.over_limit(f"an integer is longer than {PICKLE_LONG} bytes")
         raw = m.counted(size, here + head.size)
         m.stack.append(int.from_bytes(raw, "little", signed=True))  # type: ignore[arg-type]  # no blob: it is short
         return int(here + head.size + size)
@@ -233,13 +199,13 @@ def _long_put(m: Machine, data: bytes, here: int) -> int:
 
 def _get_line(m: Machine, data: bytes, here: int) -> int:
     end = m.line(here)
-    m.get(_index(m, data[here:end]))
+    m.get(text_numbers.index(m, data[here:end]))
     return end + 1
 
 
 def _put_line(m: Machine, data: bytes, here: int) -> int:
     end = m.line(here)
-    m.put(_index(m, data[here:end]))
+    m.put(text_numbers.index(m, data[here:end]))
     return end + 1
 
 
@@ -311,12 +277,12 @@ def _line_persistent(m: Machine, data: bytes, here: int) -> int:
 def _extension(m: Machine, code: int) -> None:
     if code <= 0:
         m.fail("an extension's code is not positive", found=code)
-    m.log(Outside(m.at, m.opcode, code))
+    m.log(External(m.at, m.opcode, "extension", code))
 
 
 def _protocol(m: Machine, number: int) -> None:
     if m.at != m.start:
-        m.fail("PROTO is not the first opcode")
+        m.dispute("PROTO is not the first opcode")
     if number > HIGHEST:
         raise UnsupportedError(f"{m.source.name}: pickle protocol {number} is not known", hint="is it a pickle at all?")
     m.protocol = number
@@ -408,14 +374,14 @@ def _unknown(m: Machine, data: bytes, here: int) -> int:
 
 DO: Final[Mapping[str, Step]] = MappingProxyType(
     {
-        "INT": _line(_int),
+        "INT": _line(text_numbers.integer),
         "BININT": _number("<i"),
         "BININT1": _byte,
         "BININT2": _number("<H"),
-        "LONG": _line(_long),
+        "LONG": _line(text_numbers.long),
         "LONG1": _binary_long("B"),
         "LONG4": _binary_long("i"),
-        "FLOAT": _line(_float),
+        "FLOAT": _line(text_numbers.real),
         "BINFLOAT": _number(">d"),
         "NONE": _push(None),
         "NEWTRUE": _push(True),
@@ -431,7 +397,7 @@ DO: Final[Mapping[str, Step]] = MappingProxyType(
         "BINBYTES": _counted("I", lambda m, raw: raw, ""),
         "BINBYTES8": _counted("Q", lambda m, raw: raw, ""),
         "BYTEARRAY8": _counted("Q", lambda m, raw: raw, ""),
-        "NEXT_BUFFER": _plain(lambda m: m.log(Outside(m.at, m.opcode))),
+        "NEXT_BUFFER": _plain(lambda m: m.log(External(m.at, m.opcode, "buffer"))),
         "READONLY_BUFFER": _plain(lambda m: m.stack[-1]),
         "EMPTY_LIST": _plain(lambda m: m.stack.append([])),
         "APPEND": _plain(lambda m: m.extend([m.stack.pop()])),

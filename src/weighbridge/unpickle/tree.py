@@ -20,7 +20,7 @@ from weighbridge.unpickle.values import Dict, Global, Object, Persistent, Set, U
 _KEYS: Final = (str, int, bool, float, type(None), bytes)
 
 
-class Leaf(NamedTuple):
+class TensorLeaf(NamedTuple):
     """A tensor, by its name in the file's index."""
 
     name: str
@@ -54,7 +54,7 @@ class _Tree:
             except UnexpectedOpcode as odd:
                 return Gap(name, str(odd))
         if isinstance(value, Tensor):
-            return Leaf(name or "tensor")
+            return TensorLeaf(name or "tensor")
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return value
         if not isinstance(value, list | tuple | Dict | Set):

@@ -132,18 +132,18 @@ class Persistent(Record):
         self.at, self.id, self.how = at, id, how
 
 
-class Outside(Record):
-    """What the pickle alone does not tell: an extension's object (`code`), a buffer out of band (None)."""
+class External(Record):
+    """A value that the pickle alone doesn't determine. `kind`: an "extension" of the registry with its `code`, a
+    "buffer" out of band, or a "computed-name": a name that a call returned."""
 
     __slots__ = ("code", "how", "kind")
 
-    def __init__(self, at: int, how: str, code: int | None = None) -> None:
-        self.at, self.how, self.code = at, how, code
-        self.kind = "buffer" if code is None else "extension"
+    def __init__(self, at: int, how: str, kind: str, code: int | None = None) -> None:
+        self.at, self.how, self.kind, self.code = at, how, kind, code
 
 
 #: What a real unpickler would do something for; `kind` is what the machine's log calls it.
-Done: TypeAlias = Global | Object | Persistent | Outside
+Done: TypeAlias = Global | Object | Persistent | External
 
 
 def preview(value: Any, limit: int = 60) -> str:

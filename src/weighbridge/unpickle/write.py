@@ -37,7 +37,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Outside:
+class PersistentId:
     """What lies outside the pickle, by its id."""
 
     id: tuple[Any, ...]
@@ -114,7 +114,7 @@ def _steps(value: Any) -> Iterator[Any]:
             yield from (_Op(b"}"), _Put(value), *_pairs([*value.items()], dict_=True))
         case Name():
             yield from (_Op(f"c{value.module}\n{value.name}\n".encode()), _Put(value))
-        case Outside():
+        case PersistentId():
             yield from (value.id, _Op(b"Q"))
         case Call():
             yield from _call(value, value.callee, value.args)

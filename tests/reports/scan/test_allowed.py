@@ -17,11 +17,9 @@ from tests.reports.scan import vectors as v
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
-from weighbridge.reports.scan.model import FileReport, Verdict
+from weighbridge.reports.scan.model import FileReport, ScanVerdict
 from weighbridge.reports.scan.pickle import allowlist as allowed
-from weighbridge.reports.scan.pickle import denylist as dangers
-from weighbridge.reports.scan.pickle import policy as judge
-from weighbridge.reports.scan.pickle import shapes
+from weighbridge.reports.scan.pickle import denylist, policy, shapes
 from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES, Allowed
 from weighbridge.unpickle.joblib import WRAPPER
 
@@ -166,7 +164,7 @@ def test_an_honest_call_is_data_only(path: Path) -> None:
     row = CALLS[path]
     for how in ("reduce", "new") if row.new else ("reduce",):
         report = scan(made(path, row, arguments(path, row), how))
-        assert (report.verdict, report.findings) == (Verdict.DATA_ONLY, ())
+        assert (report.verdict, report.findings) == (ScanVerdict.DATA_ONLY, ())
 
 
 class Loader(pickle.Unpickler):
@@ -208,9 +206,9 @@ def test_the_function_itself_takes_the_same_call(path: Path) -> None:
 @ROWS
 def test_without_its_row_it_is_unknown_code(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = MappingProxyType({p: row for p, row in CALLS.items() if p != path})
-    monkeypatch.setattr(judge, "CALLS", without)
+    monkeypatch.setattr(policy, "CALLS", without)
     report = scan(made(path, CALLS[path], arguments(path, CALLS[path])))
-    assert report.verdict is not Verdict.DATA_ONLY
+    assert report.verdict is not ScanVerdict.DATA_ONLY
     assert any(f.name == ".".join(path) for f in report.findings)
 
 
@@ -256,14 +254,14 @@ def test_another_state_is_not_let_through(word: str) -> None:
 def test_a_name_that_is_a_value_is_data_only_and_must_be_in_the_table(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert scan(v.p(v.g(*path))).verdict is Verdict.DATA_ONLY
-    monkeypatch.setattr(judge, "VALUES", VALUES - {path})
-    assert scan(v.p(v.g(*path))).verdict is not Verdict.DATA_ONLY
+    assert scan(v.p(v.g(*path))).verdict is ScanVerdict.DATA_ONLY
+    monkeypatch.setattr(policy, "VALUES", VALUES - {path})
+    assert scan(v.p(v.g(*path))).verdict is not ScanVerdict.DATA_ONLY
 
 
 def test_no_allowed_name_is_called_dangerous_elsewhere() -> None:
     """A name can be in both tables only where the first wins: it must not be a whole dangerous module's by accident."""
-    both = {p for p in CALLS if dangers.consequence(*p)}
+    both = {p for p in CALLS if denylist.consequence(*p)}
     assert {module for module, _ in both} <= {"pathlib", "pathlib._local", "torch.jit._pickle", "joblib.numpy_pickle"}
 
 
@@ -309,13 +307,13 @@ def test_known_gadgets_are_dangerous(gadget: str) -> None:
         module, name = "pathlib", "PosixPath.write_text"
     for data in (v.p(v.call(module, name, v.CMD)), v.p(v.g(module, name))):
         report = scan(data)
-        assert report.verdict is Verdict.DANGEROUS
+        assert report.verdict is ScanVerdict.DANGEROUS
         assert report.findings[0].consequence
 
 
 @pytest.mark.mutation
 def test_the_verdict_never_rests_on_the_table_of_dangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dangers, "TABLE", {})
+    monkeypatch.setattr(denylist, "TABLE", {})
     for gadget in GADGETS.split():
         module, _, name = gadget.rpartition(".")
-        assert scan(v.p(v.call(module, name, v.CMD))).verdict is not Verdict.DATA_ONLY
+        assert scan(v.p(v.call(module, name, v.CMD))).verdict is not ScanVerdict.DATA_ONLY

@@ -22,7 +22,7 @@ import pytest
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
-from weighbridge.reports.scan.model import Verdict
+from weighbridge.reports.scan.model import ScanVerdict
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch")
 def is_quiet(data: bytes) -> None:
     report = scan_source(BytesSource(data), "x")
     assert report.findings == ()
-    assert report.verdict is Verdict.DATA_ONLY
+    assert report.verdict is ScanVerdict.DATA_ONLY
     assert report.complete
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from jinja2 import ext, nodes
 from jinja2.parser import Parser
 from tests.reports.scan.other_vectors import TEMPLATES
-from tests.reports.scan.test_looks import HONEST
+from tests.reports.scan.test_scanners import HONEST
 
 from weighbridge.base.errors import FormatError
 from weighbridge.reports.scan.template import jinja
-from weighbridge.reports.scan.template.jinja import Node
+from weighbridge.reports.scan.template.jinja import Expr
 
 
 class Generation(ext.Extension):
@@ -195,5 +195,5 @@ def test_each_statement_is_one_of_jinja2s(word: str, monkeypatch: pytest.MonkeyP
 def test_places_are_those_of_the_text() -> None:
     text = "{{ a }}\n{% if x['__class__'] %}{% endif %}"
     node = next(n for n in jinja.read(text).nodes() if n.kind == "const")
-    assert isinstance(node, Node)
+    assert isinstance(node, Expr)
     assert text[node.at :].startswith("'__class__'")

@@ -17,7 +17,7 @@ from tests.reports.scan import vectors as v
 from weighbridge.base import native
 from weighbridge.base.native import plain_pickle_end
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan.model import Budget, Place
+from weighbridge.reports.scan.model import Budget, MemberPath
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.unpickle.machine import Machine
 
@@ -49,11 +49,11 @@ def agrees(data: bytes) -> bool:
         ("import", "collections.OrderedDict"),
         ("call", "collections.OrderedDict"),
     }
-    reading = pickles._Reading(BytesSource(data[:end]), Place("x"), Budget(), False)
+    reading = pickles._Reading(BytesSource(data[:end]), MemberPath("x"), Budget(), False)
     done = reading._pickle(0)
     assert done is not None
     assert not done.is_magic
-    assert [*reading.judge.findings(), *reading.pieces] == []
+    assert [*reading.policy.findings(), *reading.pieces] == []
     return True
 
 

@@ -22,7 +22,7 @@ from weighbridge.cli.main import main
 from weighbridge.io.source import BytesSource, Source
 from weighbridge.reports.scan import engine, model
 from weighbridge.reports.scan.engine import fold, reports, scan_source
-from weighbridge.reports.scan.model import Budget, Place, Use, Verdict, shown
+from weighbridge.reports.scan.model import Budget, MemberPath, ScanVerdict, Use, escape
 from weighbridge.reports.scan.rules import RULES
 from weighbridge.reports.scan.sarif import sarif
 
@@ -51,13 +51,13 @@ def test_verdicts_of_files_and_the_folder(folder: Path) -> None:
     assert verdicts == {
         "cut.pkl": "malformed",
         "good.pkl": "data-only",
-        "x.7z": "not-looked-into",
+        "x.7z": "not-scanned",
         os.path.join("b", "evil.pt"): "dangerous",
         os.path.join("b", "unknown.pkl"): "unknown-code",
     }
-    assert (report.verdict, report.complete, report.scanned) == (Verdict.DANGEROUS, False, 5)
+    assert (report.verdict, report.complete, report.scanned) == (ScanVerdict.DANGEROUS, False, 5)
     assert dict(report.counts) == {
-        "not-looked-into": 1,
+        "not-scanned": 1,
         "data-only": 1,
         "unknown-code": 1,
         "malformed": 1,
@@ -104,9 +104,7 @@ def test_unreadable_files_are_told_and_counted(folder: Path) -> None:
     (folder / "gone.bin").symlink_to(folder / "nowhere")
     os.mkfifo(folder / "pipe.bin")
     report = weighbridge.scan(folder)
-    missed = {
-        os.path.basename(f.path): f.not_looked_into[0].why for f in report.files if f.kind in ("unreadable", "special")
-    }
+    missed = {os.path.basename(f.path): f.skipped[0].why for f in report.files if f.kind in ("unreadable", "special")}
     assert report.unreadable == 1
     assert "No such file" in missed["gone.bin"]
     assert "not a regular file" in missed["pipe.bin"]
@@ -120,9 +118,9 @@ def test_a_path_that_is_none() -> None:
 def test_what_can_not_be_looked_into_is_not_called_data(tmp_path: Path) -> None:
     inner = v.plain_zip(("a.7z", b"7z\xbc\xaf\x27\x1c" + bytes(40)))
     report = scan_source(BytesSource(inner), "x")
-    assert (report.verdict, report.complete) == (Verdict.NOT_LOOKED_INTO, False)
+    assert (report.verdict, report.complete) == (ScanVerdict.NOT_SCANNED, False)
     both = scan_source(BytesSource(v.plain_zip(("a.7z", b"7z\xbc\xaf\x27\x1c" + bytes(40)), ("b", v.GOOD))), "x")
-    assert (both.verdict, both.complete) == (Verdict.DATA_ONLY, False)
+    assert (both.verdict, both.complete) == (ScanVerdict.DATA_ONLY, False)
 
 
 def test_of_very_many_files_only_those_that_found_something_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +144,9 @@ def nested(depth: int) -> bytes:
 
 def test_archives_in_archives_are_followed_so_far() -> None:
     deep = scan_source(BytesSource(nested(SCAN_DEPTH - 1)), "x")
-    assert deep.verdict is Verdict.DANGEROUS
+    assert deep.verdict is ScanVerdict.DANGEROUS
     report = scan_source(BytesSource(nested(SCAN_DEPTH + 1)), "x")
-    assert (report.verdict, report.complete) == (Verdict.MALFORMED, False)
+    assert (report.verdict, report.complete) == (ScanVerdict.MALFORMED, False)
     assert {f.rule for f in report.findings} == {"scan/limit"}
 
 
@@ -165,7 +163,7 @@ def test_members_and_bytes_are_bounded() -> None:
 def test_a_deflated_bomb_ends_as_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Budget.__init__, "__defaults__", (MIB, 100, 100))
     report = scan_source(BytesSource(v.plain_zip(("x/data.pkl", v.p(b"N0" * 2 * MIB + b"N")), method=8)), "x")
-    assert report.verdict is Verdict.MALFORMED
+    assert report.verdict is ScanVerdict.MALFORMED
     assert not report.complete
 
 
@@ -173,7 +171,7 @@ def test_of_too_many_findings_the_worst_is_kept(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Budget.__init__, "__defaults__", (MIB, 100, 3))
     names = b"".join(v.g("m", f"n{i}") + b"0" for i in range(10))
     report = scan_source(BytesSource(v.p(names + v.SYSTEM)), "x")
-    assert (len(report.findings), report.more, report.verdict) == (3, 8, Verdict.DANGEROUS)
+    assert (len(report.findings), report.more, report.verdict) == (3, 8, ScanVerdict.DANGEROUS)
 
 
 class Counting(Source):
@@ -193,14 +191,14 @@ def test_of_a_large_checkpoint_only_the_pickle_is_read(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     torch.save({f"w{i}": torch.randn(1 << 20, generator=generator) for i in range(16)}, path)
     source = Counting(BytesSource(path.read_bytes()))
-    assert scan_source(source, "x").verdict is Verdict.DATA_ONLY
+    assert scan_source(source, "x").verdict is ScanVerdict.DATA_ONLY
     assert source.count < MIB < source.size / 16
 
 
 def test_a_broken_pickle_without_a_magic_is_known_by_its_name() -> None:
     cut = b"(dp0\nS'a'\np1\nI1\n"
     report = scan_source(BytesSource(cut), "x.pkl")
-    assert (report.verdict, [f.rule for f in report.findings]) == (Verdict.MALFORMED, ["pickle/not-one"])
+    assert (report.verdict, [f.rule for f in report.findings]) == (ScanVerdict.MALFORMED, ["pickle/not-one"])
     assert scan_source(BytesSource(cut), "notes.txt").findings == ()
 
 
@@ -211,7 +209,7 @@ def test_numbers_are_not_taken_for_pickles() -> None:
     for _ in range(40):
         parts = [(f"x/data/{i}", rng.choice(starts) * (i % 2) + rng.randbytes(64)) for i in range(100)]
         report = scan_source(BytesSource(v.plain_zip(("x/data.pkl", v.GOOD), *parts)), "x")
-        assert (report.verdict, report.findings, report.complete) == (Verdict.DATA_ONLY, (), True)
+        assert (report.verdict, report.findings, report.complete) == (ScanVerdict.DATA_ONLY, (), True)
 
 
 def test_many_calls_of_one_name_are_one_finding() -> None:
@@ -248,7 +246,7 @@ def test_a_payload_is_seen_wherever_a_pickle_has_it(data: st.DataObject) -> None
     after = b"".join(data.draw(st.lists(st.sampled_from(quiet), max_size=20)))
     broken = data.draw(st.sampled_from([b".", b"", b"\xff", b"t", b"."]))
     report = scan_source(BytesSource(b"\x80\x02" + before + v.SYSTEM + after + broken), "x")
-    assert report.verdict is Verdict.DANGEROUS
+    assert report.verdict is ScanVerdict.DANGEROUS
     assert report.findings[0].name == "os.system"
 
 
@@ -264,14 +262,14 @@ def test_nothing_of_a_file_reaches_the_report_unescaped() -> None:
 
 
 def test_shown() -> None:
-    assert shown("a\x1b\u202e\U000e0001b") == "a\\x1b\\u202e\\U000e0001b"
-    assert shown("x" * 10, 3) == "xxx..."
-    assert str(Place("f").inside("a/b").inside("c")) == "f!a/b!c"
-    assert Place("d/f", ("a/b",)).name == "b"
+    assert escape("a\x1b\u202e\U000e0001b") == "a\\x1b\\u202e\\U000e0001b"
+    assert escape("x" * 10, 3) == "xxx..."
+    assert str(MemberPath("f").inside("a/b").inside("c")) == "f!a/b!c"
+    assert MemberPath("d/f", ("a/b",)).name == "b"
 
 
 def test_no_verdict_or_rule_says_safe() -> None:
-    words = " ".join((*(v.value for v in Verdict), *(r.text for r in RULES.values())))
+    words = " ".join((*(v.value for v in ScanVerdict), *(r.text for r in RULES.values())))
     assert "safe" not in words.lower()
 
 

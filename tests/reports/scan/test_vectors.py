@@ -7,10 +7,10 @@ from tests.reports.scan.vectors import PICKLES, ZIPS, Case
 
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan import engine
-from weighbridge.reports.scan.archive import zip_scanner as zip_look
+from weighbridge.reports.scan.archive import zip_scanner
 from weighbridge.reports.scan.engine import scan_source
-from weighbridge.reports.scan.model import FileReport, Verdict, worst
-from weighbridge.reports.scan.pickle import policy as judge
+from weighbridge.reports.scan.model import FileReport, ScanVerdict, worst
+from weighbridge.reports.scan.pickle import policy
 from weighbridge.reports.scan.pickle import scanner as pickles
 
 CASES = [*PICKLES, *ZIPS]
@@ -21,7 +21,7 @@ def scan(data: bytes) -> FileReport:
 
 
 def rules(report: FileReport) -> frozenset[str]:
-    return frozenset(f.rule for f in report.findings if f.verdict is not Verdict.DATA_ONLY)
+    return frozenset(f.rule for f in report.findings if f.verdict is not ScanVerdict.DATA_ONLY)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
@@ -30,7 +30,7 @@ def test_verdict_and_rules(case: Case) -> None:
     assert (report.verdict, rules(report)) == (case.verdict, case.rules)
 
 
-RULES = {**judge.RULES, **pickles.RULES, **zip_look.RULES, **engine.RULES}
+RULES = {**policy.RULES, **pickles.RULES, **zip_scanner.RULES, **engine.RULES}
 
 
 # Told by a file's name, by a budget: `test_scan`.
@@ -38,11 +38,13 @@ ELSEWHERE = {"pickle/not-one", *engine.RULES}
 
 
 @pytest.mark.mutation
-@pytest.mark.parametrize("rule", [r for r in RULES if RULES[r].verdict is not Verdict.DATA_ONLY and r not in ELSEWHERE])
+@pytest.mark.parametrize(
+    "rule", [r for r in RULES if RULES[r].verdict is not ScanVerdict.DATA_ONLY and r not in ELSEWHERE]
+)
 def test_without_a_rule_some_file_would_pass_for_milder(rule: str) -> None:
     milder = []
     for case in CASES:
         if rule in case.rules:
             left = [f.verdict for f in scan(case.data).findings if f.rule != rule]
-            milder.append(worst((Verdict.DATA_ONLY, *left)).rank < case.verdict.rank)
+            milder.append(worst((ScanVerdict.DATA_ONLY, *left)).rank < case.verdict.rank)
     assert any(milder)

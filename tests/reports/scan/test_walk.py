@@ -12,7 +12,7 @@ from tests.reports.scan import vectors as v
 import weighbridge
 from weighbridge.cli.main import main
 from weighbridge.reports.scan import walk
-from weighbridge.reports.scan.model import FileReport, ScanReport, Verdict
+from weighbridge.reports.scan.model import FileReport, ScanReport, ScanVerdict
 
 RULE = "scan/link-outside"
 
@@ -64,11 +64,11 @@ def test_links_outward_are_told_and_not_followed(case: str, root: Path, monkeypa
     report = weighbridge.scan(root)
     found = by_name(report, root)
     link = found.pop(os.path.join(*name.split("/")))
-    assert [(f.rule, f.verdict) for f in link.findings] == [(RULE, Verdict.MALFORMED)]
-    assert (link.verdict, link.complete, link.nbytes, link.kind) == (Verdict.MALFORMED, False, 0, "link")
+    assert [(f.rule, f.verdict) for f in link.findings] == [(RULE, ScanVerdict.MALFORMED)]
+    assert (link.verdict, link.complete, link.nbytes, link.kind) == (ScanVerdict.MALFORMED, False, 0, "link")
     assert target in link.findings[0].message
-    assert [(n, f.verdict) for n, f in found.items()] == [(os.path.join("a", "good.pkl"), Verdict.DATA_ONLY)]
-    assert (report.verdict, report.complete, report.unreadable) == (Verdict.MALFORMED, False, 0)
+    assert [(n, f.verdict) for n, f in found.items()] == [(os.path.join("a", "good.pkl"), ScanVerdict.DATA_ONLY)]
+    assert (report.verdict, report.complete, report.unreadable) == (ScanVerdict.MALFORMED, False, 0)
     assert {os.path.basename(p) for p in opened if p.startswith(str(root.parent))} <= {"good.pkl"}
 
 
@@ -77,7 +77,7 @@ def test_links_inside_are_no_finding(case: str, root: Path) -> None:
     name, target = INWARD[case]
     (root / name).symlink_to(target)
     report = weighbridge.scan(root)
-    assert (report.verdict, report.complete) == (Verdict.DATA_ONLY, True)
+    assert (report.verdict, report.complete) == (ScanVerdict.DATA_ONLY, True)
     assert report.scanned == (2 if name == "link.pkl" else 1)
 
 
@@ -99,7 +99,7 @@ def test_what_the_caller_names_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "to-folder").symlink_to(root)
     (tmp_path / "to-file").symlink_to(root / "a" / "good.pkl")
     report = weighbridge.scan(tmp_path / "to-folder", tmp_path / "to-file")
-    assert (report.verdict, report.scanned, report.complete) == (Verdict.DATA_ONLY, 2, True)
+    assert (report.verdict, report.scanned, report.complete) == (ScanVerdict.DATA_ONLY, 2, True)
 
 
 def test_a_snapshot_of_the_hub_s_cache_is_whole(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_snapshot_of_the_hub_s_cache_is_whole(tmp_path: Path) -> None:
     (snapshot / "model.pkl").symlink_to("../../blobs/ab12")
     (snapshot / "unet" / "model.pkl").symlink_to("../../../blobs/cd34")
     report = weighbridge.scan(snapshot)
-    assert [f.verdict for f in report.files] == [Verdict.DANGEROUS, Verdict.DATA_ONLY]
+    assert [f.verdict for f in report.files] == [ScanVerdict.DANGEROUS, ScanVerdict.DATA_ONLY]
     assert not [f for f in report.files if RULE in {x.rule for x in f.findings}]
     (snapshot / "token").symlink_to("../../../token")
     assert RULE in {x.rule for f in weighbridge.scan(snapshot).files for x in f.findings}
@@ -131,7 +131,7 @@ def test_the_command_tells_of_it(root: Path, capsys: pytest.CaptureFixture[str])
 # ---- faults -----------------------------------------------------------------------------------------------------
 
 
-def told(root: Path) -> tuple[Verdict, bool, int]:
+def told(root: Path) -> tuple[ScanVerdict, bool, int]:
     report = weighbridge.scan(root)
     return report.verdict, report.complete, report.scanned
 

@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from weighbridge.reports.scan.model import Verdict
+from weighbridge.reports.scan.model import ScanVerdict
 
-_D, _M, _U, _OK = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE, Verdict.DATA_ONLY
+_D, _M, _U, _OK = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY
 
 
 class Case(NamedTuple):
@@ -24,11 +24,11 @@ class Case(NamedTuple):
 
     id: str
     data: bytes
-    verdict: Verdict
+    verdict: ScanVerdict
     rules: frozenset[str]
 
 
-def case(id: str, data: bytes, verdict: Verdict, *rules: str) -> Case:
+def case(id: str, data: bytes, verdict: ScanVerdict, *rules: str) -> Case:
     return Case(id, data, verdict, frozenset(rules))
 
 

@@ -9,7 +9,7 @@ import click
 from weighbridge.cli.options import examples, json_option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.explain import Pickle
+    from weighbridge.reports.explain import ExplainedPickle
 
 
 @click.command(
@@ -35,7 +35,7 @@ def command(file: str, member: str | None, only_calls: bool, limit: int, everyth
         _show(pickle, only_calls)
 
 
-def _show(pickle: Pickle, only_calls: bool) -> None:
+def _show(pickle: ExplainedPickle, only_calls: bool) -> None:
     from weighbridge.cli.render import clean, counted, echo, styled
 
     place = f"from byte {pickle.start:,}" if pickle.start >= 0 else "deflated"

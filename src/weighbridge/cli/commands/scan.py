@@ -10,14 +10,14 @@ import click
 from weighbridge.cli.options import examples, json_option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.scan.model import FileReport, Finding, ScanReport, Verdict
+    from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanReport, ScanVerdict
 
 _SHOWN: Final = 10  # findings of one file, unless --verbose
 _FAIL_ON: Final = {
     "dangerous": "dangerous",
     "malformed": "malformed",
     "unknown-code": "unknown-code",
-    "incomplete": "not-looked-into",
+    "incomplete": "not-scanned",
     "never": None,
 }
 # Verdict -> how people are told, and the style.
@@ -26,7 +26,7 @@ _WORDS: Final = {
     "unknown-code": ("unknown code", "warning"),
     "malformed": ("malformed, ambiguous or over a limit", "error"),
     "dangerous": ("dangerous", "error"),
-    "not-looked-into": ("not looked into", "warning"),
+    "not-scanned": ("not looked into", "warning"),
 }
 
 
@@ -56,7 +56,7 @@ def command(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bo
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.reports.scan.engine import failed, fold, reports
-    from weighbridge.reports.scan.model import Verdict
+    from weighbridge.reports.scan.model import ScanVerdict
 
     quiet = as_json or sarif == "-"
     with Progress() as progress:
@@ -69,7 +69,7 @@ def command(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bo
     if sarif:
         _write_sarif(report, sarif)
     least = _FAIL_ON[fail_on]
-    return 1 if failed(report, Verdict(least) if least else None) else 2 if report.unreadable else 0
+    return 1 if failed(report, ScanVerdict(least) if least else None) else 2 if report.unreadable else 0
 
 
 def _write_sarif(report: ScanReport, target: str) -> None:
@@ -101,7 +101,7 @@ def _shown(every: Iterable[FileReport], named: tuple[str, ...], before: object) 
         yield report
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: ScanVerdict) -> str:
     from weighbridge.cli.render import styled
 
     words, style = _WORDS[verdict.value]
@@ -118,19 +118,19 @@ def _show(report: FileReport) -> None:
     rest = len(report.findings) - len(findings) + report.more
     if rest:
         echo(f"  ... {counted(rest, 'more finding')}" + ("" if SCREEN.verbose else " (--verbose, --json)"), "dim")
-    missed = report.not_looked_into if SCREEN.verbose else report.not_looked_into[:_SHOWN]
+    missed = report.skipped if SCREEN.verbose else report.skipped[:_SHOWN]
     for part in missed:
         inside = f"{'!'.join(part.members)}: " if part.members else ""
         echo(f"  {styled('not looked into', 'warning')}: {clean(f'{inside}{part.what}: {part.why}')}")
-    if len(report.not_looked_into) > len(missed):
-        echo(f"  ... {counted(len(report.not_looked_into) - len(missed), 'more part')} not looked into", "dim")
+    if len(report.skipped) > len(missed):
+        echo(f"  ... {counted(len(report.skipped) - len(missed), 'more part')} not looked into", "dim")
 
 
 def _so_far(report: FileReport) -> str:
-    return "" if report.complete or report.verdict.value == "not-looked-into" else ", as far as it was looked into"
+    return "" if report.complete or report.verdict.value == "not-scanned" else ", as far as it was looked into"
 
 
-def _show_finding(f: Finding) -> None:
+def _show_finding(f: ScanFinding) -> None:
     from weighbridge.cli.render import clean, echo, styled
 
     style = {"data-only": "info", "unknown-code": "warning"}.get(f.verdict.value, "error")

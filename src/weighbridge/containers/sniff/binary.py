@@ -4,128 +4,46 @@ Core ML, SentencePiece). Both walk the first bytes only and run nothing.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.limits import SNIFF_FIELDS, SNIFF_OPCODES
-from weighbridge.containers.sniff.probe import Hit, Probe
+from weighbridge.containers.sniff.probe import Confidence, Hit, Probe
+from weighbridge.unpickle.legacy import MAGIC as TORCH_MAGIC
+from weighbridge.unpickle.recognise import Prefix, prefix
 
 # ---- pickle ----
 
-# Argument of each opcode: a number = that many bytes, "n" = one line, "nn" = two lines, "1" "4" "8" = that many bytes
-# of length and so much data (pickle protocol 5, CPython Lib/pickletools.py).
-_ARGUMENT: Final[dict[int, int | str]] = {
-    **dict.fromkeys(b"(.012]})etablsduoNQR\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94\x97\x98", 0),
-    **dict.fromkeys(b"Khq\x80\x82", 1), **dict.fromkeys(b"M\x83", 2), **dict.fromkeys(b"Jjr\x84", 4),
-    **dict.fromkeys(b"G\x95", 8),
-    **dict.fromkeys(b"IFSLVPgp", "n"), **dict.fromkeys(b"ci", "nn"),
-    **dict.fromkeys(b"UC\x8a\x8c", "1"), **dict.fromkeys(b"TXB\x8b", "4"), **dict.fromkeys(b"\x8d\x8e\x96", "8"),
-}  # fmt: skip
-_LENGTHS: Final = {"1": "<B", "4": "<I", "8": "<Q"}
-#: torch.serialization.MAGIC_NUMBER, little-endian as LONG1 stores it
-_TORCH_MAGIC: Final = bytes.fromhex("6cfc9c46f9206aa85019")
-
-
-class _Op(NamedTuple):
-    code: int
-    argument: bytes
-    end: int
-
-
-def _ops(data: bytes) -> Iterator[_Op | None]:
-    """Opcodes with their arguments; None at the first byte that is none. Ends silently where the data is cut."""
-    at = 0
-    for _ in range(SNIFF_OPCODES):
-        if at >= len(data):
-            return
-        code, form = data[at], _ARGUMENT.get(data[at])
-        end = None if form is None else _argument_end(data, at + 1, form)
-        if form is None:
-            yield None
-            return
-        if end is None or end > len(data):
-            return
-        yield _Op(code, data[at + 1 : end], end)
-        if code == 0x2E:  # STOP
-            return
-        at = end
-
-
-def _argument_end(data: bytes, at: int, form: int | str) -> int | None:
-    """Where an argument ends; None where the data is cut before its length."""
-    if isinstance(form, int):
-        return at + form
-    if form[0] == "n":
-        for _ in form:
-            at = data.find(b"\n", at) + 1
-            if at == 0:
-                return None
-        return at
-    code = _LENGTHS[form]
-    width = struct.calcsize(code)
-    if at + width > len(data):
-        return None
-    return at + width + int(struct.unpack_from(code, data, at)[0])
-
 
 def pickled(probe: Probe) -> Hit | None:
-    """A pickle of any protocol. 2 and later say so in their first byte; 0 and 1 have no magic, so the walk must reach
-    STOP with something on the stack."""
-    ops = list(_ops(probe.head))
-    if not ops or ops[-1] is None:
+    """A pickle of any protocol. Since protocol 2 the first byte says so; 0 and 1 have no magic, so the opcodes must
+    reach STOP with a value."""
+    found = prefix(probe.head, SNIFF_OPCODES)
+    if not found.opcodes or (found.broken and not (found.declared and found.names)):
         return None
-    walked = [op for op in ops if op is not None]
-    said = walked[0].argument[0] if walked[0].code == 0x80 else None
-    stopped = walked[-1].code == 0x2E
-    if said is None and not (stopped and _plausible(walked, probe)):
+    if found.declared is None and not (found.stopped and _plausible(found, probe)):
         return None
-    if said is not None and (said > 5 or (len(walked) < 2 and probe.size > 2)):
+    if found.declared is not None and len(found.opcodes) < 2 < probe.size:
         return None
-    return _pickle_hit(walked, said, stopped, probe)
+    return _pickle_hit(found, probe)
 
 
-def _plausible(walked: list[_Op], probe: Probe) -> bool:
+def _plausible(found: Prefix, probe: Probe) -> bool:
     """A protocol 0/1 pickle: a value then STOP, at the end of the file or with another pickle (or tensors) behind."""
-    values = [op for op in walked if op.code in b"(]})KMJIFLSVUTXcGN\x8a\x8c"]
-    rest = probe.at(walked[-1].end, 1)
-    longest = walked[-1].end >= 4 and values and walked[0].code not in b".01]0" + b"eabsu"
-    return bool(longest) and (not rest or rest in b"(]}cIL\x80K" or len(walked) > 8)
+    rest = probe.at(found.end, 1)
+    return found.end >= 4 and (not rest or rest in b"(]}cIL\x80K" or len(found.opcodes) > 8)
 
 
-def _pickle_hit(walked: list[_Op], said: int | None, stopped: bool, probe: Probe) -> Hit:
-    number = next((op.argument[1:] for op in walked if op.code == 0x8A), b"")
-    text = next((op.argument for op in walked if op.code in b"IL"), b"")
-    protocol = said if said is not None else int(any(op.code in b"KMJUTXhq]})" for op in walked))
-    if number == _TORCH_MAGIC or text.rstrip(b"L\n") == str(int.from_bytes(_TORCH_MAGIC, "little")).encode():
-        return Hit(
-            "torch-legacy",
-            evidence=("pickle of torch's magic number 0x1950a86a20f9469cfc6c",),
-            detail={"protocol": protocol},
-        )
-    called = _globals(walked)
-    evidence = (f"pickle opcodes, protocol {protocol}",) + ((f"names {', '.join(called[:3])}",) if called else ())
-    damage = (
-        ()
-        if stopped or probe.size > len(probe.head) or len(walked) >= SNIFF_OPCODES
-        else ("truncated: no STOP opcode",)
-    )
-    detail = {"protocol": protocol, "globals": called}
-    return Hit("pickle", f"protocol-{protocol}", evidence, "certain" if said is not None else "likely", detail, damage)
-
-
-def _globals(walked: list[_Op]) -> list[str]:
-    """Names that the pickle would import, as far as seen: GLOBAL and the two strings before STACK_GLOBAL."""
-    out: dict[str, None] = {}
-    strings: list[str] = []
-    for op in walked:
-        if op.code in b"ci":
-            out[op.argument.decode("utf-8", "replace").strip().replace("\n", ".")] = None
-        elif op.code in b"\x8cXV":
-            strings.append(op.argument[{0x8C: 1, 0x58: 4}.get(op.code, 0) :].decode("utf-8", "replace").strip())
-        elif op.code == 0x93 and len(strings) > 1:
-            out[".".join(strings[-2:])] = None
-    return list(out)[:16]
+def _pickle_hit(found: Prefix, probe: Probe) -> Hit:
+    detail: dict[str, Any] = {"protocol": found.protocol}
+    if type(found.value) is int and found.value == TORCH_MAGIC:
+        return Hit("torch-legacy", evidence=(f"pickle of torch's magic number {TORCH_MAGIC:#x}",), detail=detail)
+    names = (f"names {', '.join(found.names[:3])}",) if found.names else ()
+    evidence = (f"pickle opcodes, protocol {found.protocol}", *names)
+    whole = found.stopped or probe.size > len(probe.head) or len(found.opcodes) >= SNIFF_OPCODES
+    damage = () if whole else ("truncated: no STOP opcode",)
+    confidence: Confidence = "likely" if found.declared is None else "certain"
+    detail["globals"] = list(found.names)
+    return Hit("pickle", f"protocol-{found.protocol}", evidence, confidence, detail, damage)
 
 
 # ---- protobuf ----

@@ -15,7 +15,7 @@ _BEFORE_OBJECT: Final = 3  # pickles of a legacy file: magic number, protocol, s
 
 
 def read_tree(source: Source, format: str) -> Any:
-    """The value that the file holds; its tensors are `Leaf`s by the names of the file's index."""
+    """The value that the file holds; its tensors are `TensorLeaf`s by the names of the file's index."""
     if format == "torch-zip":
         return _of_zip(source)
     if format == "torch-legacy":

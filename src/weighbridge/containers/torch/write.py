@@ -22,7 +22,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.base import Layout, Slot
-from weighbridge.unpickle.write import Call, Name, Outside, dumps
+from weighbridge.unpickle.write import Call, Name, PersistentId, dumps
 
 ALIGN: Final = 64
 _ROOT: Final = "archive"
@@ -110,7 +110,7 @@ def tensor(view: View, key: str, storage: Spec) -> Call:
     own = CLASS_OF.get(dtype)
     kind = Name("torch.storage", "UntypedStorage") if own is None else Name("torch", own)
     numel = storage.nbytes if own is None else storage.elements
-    place = Outside(("storage", kind, key, "cpu", numel))
+    place = PersistentId(("storage", kind, key, "cpu", numel))
     hooks = ordered_dict()
     call = "_rebuild_tensor_v2" if own else "_rebuild_tensor_v3"
     named = () if own else (Name("torch", dtype.torch),)

@@ -23,7 +23,7 @@ from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import is_training
-from weighbridge.unpickle.tree import Gap, Leaf
+from weighbridge.unpickle.tree import Gap, TensorLeaf
 
 
 class Part(StrEnum):
@@ -133,7 +133,7 @@ def judge(index: Index) -> Classification:
     if whole is not None:  # optimizer.pt
         return Classification({e.name: whole for e in index}, "")
     names = {str(key): _names(str(key), inside, index) for key, inside in parts.items()}
-    nested = any(names[str(key)] and not isinstance(inside, Leaf) for key, inside in parts.items())
+    nested = any(names[str(key)] and not isinstance(inside, TensorLeaf) for key, inside in parts.items())
     verdicts: dict[str, Verdict] = {}
     for key, inside in parts.items():
         verdicts |= _of_part(str(key), inside, names[str(key)], nested)
@@ -155,13 +155,13 @@ def _of_part(key: str, inside: Any, names: Iterable[str], nested: bool) -> dict[
     name and no more."""
     by_key = KEYS.get(key.lower()) if nested else None
     found = _by_shape(key, inside) if by_key is None else Verdict(by_key, key, f"the key {key!r}")
-    alone = isinstance(inside, Leaf)
+    alone = isinstance(inside, TensorLeaf)
     return {name: found or _by_name(name, flat=alone, inside=key) for name in names}
 
 
 def leaves(value: Any) -> Iterator[str]:
     """The names of the tensors in a nested value."""
-    if isinstance(value, Leaf):
+    if isinstance(value, TensorLeaf):
         yield value.name
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:

@@ -24,7 +24,7 @@ from weighbridge.conversion.plan.writers import planned
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.training_state import FILE, State, encode, file_of, is_checkpoint, read_state
 from weighbridge.tensors.nodes import Node, Stored
-from weighbridge.unpickle.tree import Gap, Leaf
+from weighbridge.unpickle.tree import Gap, TensorLeaf
 
 #: The target's name on the command line.
 NAME = "checkpoint"
@@ -90,7 +90,7 @@ class _Reader:
 
     def names(self, value: Any, file: str, front: str) -> None:
         """Give storages their places: the file of the part in which they come first."""
-        if isinstance(value, Leaf):
+        if isinstance(value, TensorLeaf):
             if value.name in self.nodes:
                 self.storage[value.name] = f"{file}/{value.name.removeprefix(front)}"
         elif isinstance(value, dict | list | tuple):
@@ -100,7 +100,7 @@ class _Reader:
     def kept(self, value: Any, path: str) -> Any:
         """The value with `Ref`s for tensors, without what is no data."""
         match value:
-            case Leaf():
+            case TensorLeaf():
                 return self.ref(value.name)
             case dict():
                 parts = {k: v for k, v in value.items() if not self.lost(v)}
@@ -112,7 +112,7 @@ class _Reader:
     def lost(self, value: Any) -> bool:
         """Whether a value is no data; where it is not, that is told."""
         words = f"no data: {value.words}" if isinstance(value, Gap) else "it can't be read"
-        gone = isinstance(value, Gap) or (isinstance(value, Leaf) and value.name not in self.views)
+        gone = isinstance(value, Gap) or (isinstance(value, TensorLeaf) and value.name not in self.views)
         if gone:
             self.losses.append(Loss(f"left out, {words}", value.name))
         return gone

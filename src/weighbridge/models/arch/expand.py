@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, product
@@ -87,15 +87,26 @@ class CompiledTemplate:
     part: str = ""  # "others" or "mtp": the only layers that it is for
     unnamed: int = 0  # how many of the first indices the name hasn't, being of one layer alone
 
+    @cached_property
+    def single(self) -> bool:
+        """Whether a physical tensor holds one logical tensor, in its own layout."""
+        return not self.stacked and len(self.parts) == 1 and not self.layouts and not self.interleave
+
+    @cached_property
+    def index_of(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+        """From (lead, rest, stacked) to the index of an instance."""
+        if self.order == tuple(range(len(self.order))):
+            return lambda at: at
+        return lambda at: tuple([at[n] for n in self.order])
+
     def cells(self, named: tuple[int, ...]) -> tuple[RoleSlice, ...]:
         """What one physical tensor holds, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
             role, shape = self.parts[0]
-            return (RoleSlice((role, tuple([named[n] for n in self.order])), 0, shape),)
+            return (RoleSlice((role, self.index_of(named)), 0, shape),)
         cells, start = [], 0
         for values in product(*map(range, self.stacked)):
-            at = named + values
-            index = tuple([at[n] for n in self.order])
+            index = self.index_of(named + values)
             for role, shape in self.parts:
                 cells.append(RoleSlice((role, index), start, shape))
                 start += height(shape)
@@ -122,8 +133,9 @@ class TensorSlot:
 
     @property
     def need(self) -> str | None:
-        optional = self.named and self.named[0] in self._plan.optional
-        return " of ".join(filter(None, (self._plan.need, _OPTIONAL))) if optional else self._plan.need
+        plan = self._plan
+        optional = plan.optional and self.named and self.named[0] in plan.optional
+        return " of ".join(filter(None, (plan.need, _OPTIONAL))) if optional else plan.need
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -226,7 +238,7 @@ def expand(
 
 def started_groups(places: Iterable[TensorSlot]) -> frozenset[str]:
     """What of these must be there whole: their groups, and the optional layers if one of them is in those."""
-    needs = {place.need for place in places if place.need is not None}
+    needs = {need for place in places if (need := place.need) is not None}
     return frozenset(needs | {_OPTIONAL for need in needs if need.endswith(_OPTIONAL)})
 
 

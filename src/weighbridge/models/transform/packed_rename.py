@@ -32,7 +32,7 @@ def parts(model: Checkpoint, named: Mapping[str, Node], renamed: Iterable[Rename
     from weighbridge.packings import groups
     from weighbridge.tensors.nodes import QuantizedTensor
 
-    stored = groups(model.stored, model.told)
+    stored = groups(model.stored, model.packing_hints)
     found = {group.name: group for group in stored.values()}
     old = {r.new: r.old for r in renamed}
     out: dict[str, Node] = {}

@@ -19,33 +19,37 @@ from weighbridge.containers.sharded import shard_name
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import (
     Budget,
-    Finding,
+    MemberPath,
     Piece,
-    Place,
-    Rule,
+    ScanFinding,
+    ScanRule,
+    ScanVerdict,
     Skipped,
     Use,
-    Verdict,
-    found,
-    shown,
+    escape,
+    finding,
 )
 from weighbridge.reports.scan.pickle.denylist import consequence
 from weighbridge.reports.scan.template import scanner as templates
 
-_D, _M, _U = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE
+_D, _M, _U = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "config/own-code": Rule(_U, "config that names Python code in its own folder (`auto_map`, custom pipelines)"),
-        "config/remote-code": Rule(_D, "config that names Python code in another repository"),
-        "config/trust": Rule(_U, "config that tells the loader to trust code of the repository"),
-        "config/target": Rule(_U, "config that names a class or function to be called (`_target_`)"),
-        "config/dangerous-target": Rule(_D, "config that names a function to be called that is known to do harm"),
-        "config/lambda": Rule(_D, "Keras layer that holds Python code (Lambda)"),
-        "config/foreign-class": Rule(_U, "Keras config that names a class of a module that is none of Keras'"),
-        "config/repeated-key": Rule(_M, "key that matters here and stands there twice: readers take different ones"),
-        "config/unreadable": Rule(_M, "config that Python's JSON reader would not take"),
-        "index/outside": Rule(_D, "shard whose name leads out of the folder"),
+        "config/own-code": ScanRule(
+            _U, "config that names Python code in its own folder (`auto_map`, custom pipelines)"
+        ),
+        "config/remote-code": ScanRule(_D, "config that names Python code in another repository"),
+        "config/trust": ScanRule(_U, "config that tells the loader to trust code of the repository"),
+        "config/target": ScanRule(_U, "config that names a class or function to be called (`_target_`)"),
+        "config/dangerous-target": ScanRule(_D, "config that names a function to be called that is known to do harm"),
+        "config/lambda": ScanRule(_D, "Keras layer that holds Python code (Lambda)"),
+        "config/foreign-class": ScanRule(_U, "Keras config that names a class of a module that is none of Keras'"),
+        "config/repeated-key": ScanRule(
+            _M, "key that matters here and stands there twice: readers take different ones"
+        ),
+        "config/unreadable": ScanRule(_M, "config that Python's JSON reader would not take"),
+        "index/outside": ScanRule(_D, "shard whose name leads out of the folder"),
     }
 )
 _TRUSTED: Final = "With trust_remote_code=True this code is imported and runs, with all that the user may do."
@@ -75,7 +79,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     return made
 
 
-def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A JSON file."""
     if source.size > CONFIG_JSON:
         yield Skipped(place.path, place.members, "JSON", f"it is longer than {CONFIG_JSON} bytes")
@@ -85,19 +89,19 @@ def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
         value = json.loads(source.read(0, source.size).decode("utf-8-sig"), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         if place.name.lower() in _LOADED:
-            yield found(RULES, "config/unreadable", source, place, f"it can't be read as JSON: {error}")
+            yield finding(RULES, "config/unreadable", source, place, f"it can't be read as JSON: {error}")
         return
-    walk = _Walk(source, place)
+    walk = _ConfigWalk(source, place)
     yield from walk.all(value)
 
 
-class _Walk:
+class _ConfigWalk:
     """All objects of one file, each key that matters with its check."""
 
-    def __init__(self, source: Source, place: Place) -> None:
+    def __init__(self, source: Source, place: MemberPath) -> None:
         self.source, self.place = source, place
 
-    def all(self, value: Any) -> Iterator[Finding]:
+    def all(self, value: Any) -> Iterator[ScanFinding]:
         stack, count = [value], 0
         while stack and count < _NODES:
             node, count = stack.pop(), count + 1
@@ -109,23 +113,23 @@ class _Walk:
         if stack:
             raise UnsupportedError(f"{self.source.name}: more than {_NODES} values in one JSON file")
 
-    def object(self, node: _Object) -> Iterator[Finding]:
+    def object(self, node: _Object) -> Iterator[ScanFinding]:
         for key in node.keys() & _KEYS.keys():
             yield from _KEYS[key](self, node[key], node)
         for key in sorted(node.repeated & _KEYS.keys()):
             yield self.say("config/repeated-key", f"the key {key!r} stands there twice")
 
-    def say(self, rule: str, words: str, name: str | None = None, consequence: str = "") -> Finding:
+    def say(self, rule: str, words: str, name: str | None = None, consequence: str = "") -> ScanFinding:
         use = Use.IMPORTED if name else None
-        return found(RULES, rule, self.source, self.place, words, name=name, use=use, consequence=consequence)
+        return finding(RULES, rule, self.source, self.place, words, name=name, use=use, consequence=consequence)
 
     # ---- code
 
-    def auto_map(self, value: Any, _: _Object) -> Iterator[Finding]:
+    def auto_map(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         for name in _texts(value):
             yield self.code(name)
 
-    def code(self, name: str) -> Finding:
+    def code(self, name: str) -> ScanFinding:
         """`file.Class`, or `owner/repository--file.Class`."""
         repository, dashes, own = name.rpartition("--")
         if dashes:
@@ -142,20 +146,20 @@ class _Walk:
         there = os.path.lexists(Path(self.place.path).parent / f"{module}.py")
         return f" ({module}.py is there)" if there else f" ({module}.py is not in the folder)"
 
-    def pipelines(self, value: Any, _: _Object) -> Iterator[Finding]:
+    def pipelines(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         for name, pipeline in value.items() if isinstance(value, dict) else ():
             code = pipeline.get("impl") if isinstance(pipeline, dict) else None
             yield self.code(code) if isinstance(code, str) else self.say("config/own-code", f"pipeline {name!r}")
 
-    def trust(self, value: Any, _: _Object) -> Iterator[Finding]:
+    def trust(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         if value is True:
             yield self.say("config/trust", "`trust_remote_code` is set")
 
-    def target(self, value: Any, _: _Object) -> Iterator[Finding]:
+    def target(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         if isinstance(value, str):
             yield from target(value, self.source, self.place)
 
-    def class_name(self, value: Any, node: _Object) -> Iterator[Finding]:
+    def class_name(self, value: Any, node: _Object) -> Iterator[ScanFinding]:
         """Keras: a Lambda layer, or a class of a module that is none of its own (CVE-2025-1550)."""
         if value == "Lambda":
             words = "a Keras Lambda layer, whose code is Python bytecode"
@@ -167,18 +171,18 @@ class _Walk:
         yield self.say("config/dangerous-target" if harm else "config/foreign-class", f"{module}.{value} is imported",
                        f"{module}.{value}", harm or "Keras imports the module, which runs its code.")  # fmt: skip
 
-    def template(self, value: Any, _: _Object) -> Iterator[Finding]:
+    def template(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         several = value if isinstance(value, list) else [value]
         for number, one in enumerate(several):
             text = one.get("template") if isinstance(one, dict) else one
             name = f"template {one.get('name')!r}" if isinstance(one, dict) else "the chat template"
             if isinstance(text, str):
                 what = name if len(several) == 1 or isinstance(one, dict) else f"template {number}"
-                yield from templates.check(text, self.source, self.place, shown(what))
+                yield from templates.check(text, self.source, self.place, escape(what))
 
     # ---- files
 
-    def weight_map(self, value: Any, _: _Object) -> Iterator[Finding]:
+    def weight_map(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         if not isinstance(value, dict):
             return
         for name in dict.fromkeys(v if isinstance(v, str) else repr(v)[:100] for v in value.values()):
@@ -189,15 +193,15 @@ class _Walk:
                 yield self.say("index/outside", words, consequence="Loaders read a file elsewhere, or fetch it.")
 
 
-def target(name: str, source: Source, place: Place) -> Iterator[Finding]:
+def target(name: str, source: Source, place: MemberPath) -> Iterator[ScanFinding]:
     """What `_target_: name` would call."""
     module, _, last = name.strip().rpartition(".")
     harm = consequence(module, last)
     if harm:
-        yield found(RULES, "config/dangerous-target", source, place, f"`_target_` names {name}", name=name,
+        yield finding(RULES, "config/dangerous-target", source, place, f"`_target_` names {name}", name=name,
                     use=Use.CALLED, consequence=harm)  # fmt: skip
     elif not name.strip().startswith(_KNOWN_TARGETS):
-        yield found(RULES, "config/target", source, place, f"`_target_` names {name}", name=name, use=Use.CALLED,
+        yield finding(RULES, "config/target", source, place, f"`_target_` names {name}", name=name, use=Use.CALLED,
                     consequence="Hydra and NeMo import and call it when the model is made.")  # fmt: skip
 
 
@@ -216,16 +220,16 @@ def _texts(value: Any) -> Iterator[str]:
             stack += node.values() if isinstance(node, dict) else node
 
 
-_Check = Callable[[_Walk, Any, _Object], Iterator[Finding]]
+_Check = Callable[[_ConfigWalk, Any, _Object], Iterator[ScanFinding]]
 _KEYS: Final[Mapping[str, _Check]] = MappingProxyType(
     {
-        "auto_map": _Walk.auto_map,
-        "custom_pipelines": _Walk.pipelines,
-        "trust_remote_code": _Walk.trust,
-        "_target_": _Walk.target,
-        "class_name": _Walk.class_name,
-        "chat_template": _Walk.template,
-        "chat_templates": _Walk.template,
-        "weight_map": _Walk.weight_map,
+        "auto_map": _ConfigWalk.auto_map,
+        "custom_pipelines": _ConfigWalk.pipelines,
+        "trust_remote_code": _ConfigWalk.trust,
+        "_target_": _ConfigWalk.target,
+        "class_name": _ConfigWalk.class_name,
+        "chat_template": _ConfigWalk.template,
+        "chat_templates": _ConfigWalk.template,
+        "weight_map": _ConfigWalk.weight_map,
     }
 )

@@ -11,7 +11,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.decompress import BROKEN, CODECS, codec_of
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Place
+from weighbridge.reports.scan.model import MemberPath
 
 #: The bytes of a torch storage, where nothing in them says that they are more.
 STORAGE: Final = "storage"
@@ -30,7 +30,7 @@ _TRIED: Final = 4096
 PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
-def kind_of(source: Source, place: Place) -> str:
+def kind_of(source: Source, place: MemberPath) -> str:
     """A word of `sniff.TITLES`, a codec of `io/decompress.py`, or STORAGE."""
     head = source.head(_HEAD)
     storage = place.members and _STORED.match(place.members[-1])

@@ -27,38 +27,38 @@ from weighbridge.reports.scan.detect import STORAGE, kind_of
 from weighbridge.reports.scan.model import (
     Budget,
     FileReport,
-    Finding,
-    Look,
+    MemberPath,
     Nested,
     OverLimit,
-    Place,
-    Rule,
+    ScanFinding,
+    Scanner,
     ScanReport,
+    ScanRule,
+    ScanVerdict,
     Skipped,
-    Verdict,
-    found,
-    shown,
+    escape,
+    finding,
     worst,
 )
-from weighbridge.reports.scan.registry import EVERY, LOOKS, OTHERWISE
+from weighbridge.reports.scan.registry import EVERY, OTHERWISE, SCANNERS
 
 Progress = Callable[[int, int, str], None]
 
 #: Rules of the engine itself.
 RULES: Final = MappingProxyType(
     {
-        "scan/broken": Rule(Verdict.MALFORMED, "what it is by its first bytes it is not as a whole"),
-        "scan/limit": Rule(Verdict.MALFORMED, "looking into all of it would take more than a scan allows"),
+        "scan/broken": ScanRule(ScanVerdict.MALFORMED, "what it is by its first bytes it is not as a whole"),
+        "scan/limit": ScanRule(ScanVerdict.MALFORMED, "looking into all of it would take more than a scan allows"),
     }
 )
 
 
-def _looks(kind: str, place: Place) -> tuple[bool, list[Look]]:
+def _scanners(kind: str, place: MemberPath) -> tuple[bool, list[Scanner]]:
     """Whether some row is for such a file, by kind or by name; and all looks that are at it."""
     rows = _of_kind(kind)
     name = place.name.lower()
     if _named().match(name):
-        more = [r.look for r in LOOKS if kind not in r.kinds and any(fnmatchcase(name, n) for n in r.names)]
+        more = [r.scanner for r in SCANNERS if kind not in r.kinds and any(fnmatchcase(name, n) for n in r.names)]
     else:
         more = []
     every = EVERY if kind != STORAGE else ()
@@ -66,14 +66,14 @@ def _looks(kind: str, place: Place) -> tuple[bool, list[Look]]:
 
 
 @cache
-def _of_kind(kind: str) -> list[Look]:
-    return [r.look for r in LOOKS if kind in r.kinds]
+def _of_kind(kind: str) -> list[Scanner]:
+    return [r.scanner for r in SCANNERS if kind in r.kinds]
 
 
 @cache
 def _named() -> re.Pattern[str]:
     """Every name that some row has; few files have one."""
-    return re.compile("|".join(translate(n) for r in LOOKS for n in r.names) or r"(?!)")
+    return re.compile("|".join(translate(n) for r in SCANNERS for n in r.names) or r"(?!)")
 
 
 @dataclass
@@ -81,44 +81,44 @@ class _Scan:
     """One file at work."""
 
     budget: Budget = field(default_factory=Budget)
-    findings: list[Finding] = field(default_factory=list)
-    passed_over: list[Skipped] = field(default_factory=list)
+    findings: list[ScanFinding] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
     more: int = 0
     leaves: int = 0  # parts that were looked into and hold no others
 
     def into(self, part: Nested) -> str:
         """Let every look that fits at a part, and at what is nested in it. Its kind."""
         kind, place = part.kind or kind_of(part.source, part.place), part.place
-        known, looks = _looks(kind, place)
-        inner = len(self.passed_over)
+        known, scanners = _scanners(kind, place)
+        inner = len(self.skipped)
         parts = 0
-        for look in looks:
+        for scanner in scanners:
             try:
-                parts += self._take(look(part.source, place, self.budget))
+                parts += self._take(scanner(part.source, place, self.budget))
             except OverLimit as error:
                 self._over(place, error)
             except FormatError as error:
                 at = error.offset if error.offset is not None and error.offset < part.source.size else None
-                self.add(found(RULES, "scan/broken", part.source, place, error.reason, at=at))
+                self.add(finding(RULES, "scan/broken", part.source, place, error.reason, at=at))
             except UnsupportedError as error:
                 self.skip(place, kind, error.message)
             except OSError as error:
                 self.skip(place, kind, error.strerror or str(error))
         if not known and not parts:
             self.skip(place, kind, "no look of ours knows this kind of file")
-        elif not parts and len(self.passed_over) == inner:
+        elif not parts and len(self.skipped) == inner:
             self.leaves += 1
         return kind
 
-    def _take(self, pieces: Iterator[Finding | Skipped | Nested]) -> int:
+    def _take(self, pieces: Iterator[ScanFinding | Skipped | Nested]) -> int:
         """How many of the pieces are parts."""
         parts = 0
         for piece in pieces:
             match piece:
-                case Finding():
+                case ScanFinding():
                     self.add(piece)
                 case Skipped():
-                    self.passed_over.append(piece)
+                    self.skipped.append(piece)
                 case Nested():
                     parts += 1
                     self.budget.enter()
@@ -126,7 +126,7 @@ class _Scan:
                     self.budget.leave()
         return parts
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: ScanFinding) -> None:
         if self.budget.findings > 0:
             self.budget.findings -= 1
             self.findings.append(finding)
@@ -134,40 +134,40 @@ class _Scan:
             self.more += 1
             self._keep_worst(finding)
 
-    def _keep_worst(self, finding: Finding) -> None:
+    def _keep_worst(self, finding: ScanFinding) -> None:
         """The list is full: one that is worse than the mildest takes its place, so that the verdict stays right."""
         mildest = min(range(len(self.findings)), key=lambda i: self.findings[i].verdict.rank)
         if finding.verdict.rank > self.findings[mildest].verdict.rank:
             self.findings[mildest] = finding
 
-    def skip(self, place: Place, what: str, why: str) -> None:
-        self.passed_over.append(Skipped(place.path, place.members, what, why))
+    def skip(self, place: MemberPath, what: str, why: str) -> None:
+        self.skipped.append(Skipped(place.path, place.members, what, why))
 
-    def _over(self, place: Place, error: OverLimit) -> None:
-        self.add(Finding("scan/limit", RULES["scan/limit"].verdict, error.message, place.path, place.members))
+    def _over(self, place: MemberPath, error: OverLimit) -> None:
+        self.add(ScanFinding("scan/limit", RULES["scan/limit"].verdict, error.message, place.path, place.members))
         self.skip(place, "the rest", error.message)
 
 
 def scan_source(source: Source, path: str) -> FileReport:
     """The report on one source."""
     work = _Scan()
-    kind = work.into(Nested(source, Place(path)))
-    least = Verdict.DATA_ONLY if work.leaves else Verdict.NOT_LOOKED_INTO
+    kind = work.into(Nested(source, MemberPath(path)))
+    least = ScanVerdict.DATA_ONLY if work.leaves else ScanVerdict.NOT_SCANNED
     ordered = tuple(sorted(work.findings, key=_order))
     return FileReport(
-        path, kind, source.size, worst((least, *(f.verdict for f in ordered))), not work.passed_over, ordered,
-        tuple(work.passed_over), work.more,
+        path, kind, source.size, worst((least, *(f.verdict for f in ordered))), not work.skipped, ordered,
+        tuple(work.skipped), work.more,
     )  # fmt: skip
 
 
-def _order(f: Finding) -> tuple[int, tuple[str, ...], int, str, str]:
+def _order(f: ScanFinding) -> tuple[int, tuple[str, ...], int, str, str]:
     return -f.verdict.rank, f.members, -1 if f.offset is None else f.offset, f.rule, f.message
 
 
 _PREAD: Final = hasattr(os, "pread")
 
 
-class _Held(Source):
+class _InMemory(Source):
     """A small file, read once: archives have many places to look at, and what was looked at is what it was."""
 
     def __init__(self, file: FileSource) -> None:
@@ -194,7 +194,7 @@ def scan_file(path: str) -> FileReport:
     """The report on one file. One that can't be opened has a report that says why."""
     try:
         with FileSource(path) as source:
-            return scan_source(source if source.size > SCAN_HELD else _Held(source), path)
+            return scan_source(source if source.size > SCAN_HELD else _InMemory(source), path)
     except FormatError as error:  # it shrinks while it is read
         return _closed(path, "unreadable", error.reason)
     except OSError as error:
@@ -205,7 +205,7 @@ def scan_file(path: str) -> FileReport:
 
 def _closed(path: str, kind: str, why: str) -> FileReport:
     missed = Skipped(path, (), kind, why)
-    return FileReport(path, kind, 0, Verdict.NOT_LOOKED_INTO, False, (), (missed,))
+    return FileReport(path, kind, 0, ScanVerdict.NOT_SCANNED, False, (), (missed,))
 
 
 # ---- paths ----
@@ -223,13 +223,13 @@ def _passed(path: str, why: str, rule: str | None) -> FileReport:
     """The report on what is not entered or followed; where a rule says so it is a finding, too."""
     if rule is None:
         return _closed(path, "folder", why)
-    finding = Finding(rule, walk.RULES[rule].verdict, shown(why), path, consequence=walk.CONSEQUENCE)
-    return replace(_closed(path, "link", shown(why)), verdict=finding.verdict, findings=(finding,))
+    finding = ScanFinding(rule, walk.RULES[rule].verdict, escape(why), path, consequence=walk.CONSEQUENCE)
+    return replace(_closed(path, "link", escape(why)), verdict=finding.verdict, findings=(finding,))
 
 
 def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
     """Reports as one. Of very many files only those that found something are kept."""
-    counts = dict.fromkeys((v.value for v in Verdict), 0)
+    counts = dict.fromkeys((v.value for v in ScanVerdict), 0)
     kept: list[FileReport] = []
     complete, unreadable, nbytes = True, 0, 0
     for report in every:
@@ -239,7 +239,7 @@ def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
         nbytes += report.nbytes
         if len(kept) < SCAN_FILES or (len(kept) < 2 * SCAN_FILES and report.findings):
             kept.append(report)
-    overall = worst(tuple(Verdict(v) for v, n in counts.items() if n))
+    overall = worst(tuple(ScanVerdict(v) for v, n in counts.items() if n))
     return ScanReport(paths, overall, complete, counts, tuple(kept), sum(counts.values()), unreadable, nbytes)
 
 
@@ -249,10 +249,10 @@ def scan(*paths: str | os.PathLike[str], progress: Progress | None = None) -> Sc
     return fold(named, reports(named, progress))
 
 
-def failed(report: ScanReport, fail_on: Verdict | None) -> bool:
+def failed(report: ScanReport, fail_on: ScanVerdict | None) -> bool:
     """Whether any file's verdict is at least as bad as `fail_on`; NOT_LOOKED_INTO: or anything was passed over."""
     if fail_on is None:
         return False
-    if fail_on is Verdict.NOT_LOOKED_INTO:
-        return not report.complete or report.verdict.rank > Verdict.DATA_ONLY.rank
+    if fail_on is ScanVerdict.NOT_SCANNED:
+        return not report.complete or report.verdict.rank > ScanVerdict.DATA_ONLY.rank
     return report.verdict.rank >= fail_on.rank

@@ -1,11 +1,12 @@
-"""What a scan says: findings, each with its place and what follows from it; what was not looked into; verdicts.
+"""The vocabulary of a scan: findings, skipped parts and verdicts.
 
-A look is a function over one kind of file. It yields pieces, and never raises for what a file holds beyond the errors
-of `base/errors.py`, which the engine turns into pieces itself:
+A scanner is a function over one kind of file. It yields pieces and raises only the errors of `base/errors.py`, which
+the engine turns into pieces:
 
-    look(source, place, budget) -> Iterator[Finding | NotLookedInto | Nested]
+    scan(source, place, budget) -> Iterator[ScanFinding | Skipped | Nested]
 
-Two questions stay apart: how bad is what was seen (`Verdict`, the worst finding's), was all of it seen (`complete`).
+Two questions stay apart: how bad is what was seen (`ScanVerdict`, the worst finding's), and was all of it seen
+(`complete`).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from weighbridge.io.source import Source
 SCHEMA: Final = "weighbridge/scan/1"
 
 
-class Verdict(StrEnum):
+class ScanVerdict(StrEnum):
     """From the mildest to the worst; the worst finding of a file is the file's, the worst file is the folder's.
 
     NOT_LOOKED_INTO: nothing was, so nothing is known. DATA_ONLY: all that was seen is data. UNKNOWN_CODE: it names or
     runs code that is not known to be harmless. MALFORMED: broken, or readers would take it differently, or over a
     limit. DANGEROUS: it would do harm, or could do anything."""
 
-    NOT_LOOKED_INTO = "not-looked-into"
+    NOT_SCANNED = "not-scanned"
     DATA_ONLY = "data-only"
     UNKNOWN_CODE = "unknown-code"
     MALFORMED = "malformed"
@@ -46,14 +47,14 @@ class Verdict(StrEnum):
         return _RANKS[self]
 
 
-_RANKS: Final[Mapping[Verdict, int]] = {verdict: rank for rank, verdict in enumerate(Verdict)}
+_RANKS: Final[Mapping[ScanVerdict, int]] = {verdict: rank for rank, verdict in enumerate(ScanVerdict)}
 
 
-class Rule(NamedTuple):
+class ScanRule(NamedTuple):
     """A row of a look's table of rules: the verdict that it leads to (DATA_ONLY: a note), and what is so, in general.
     A finding's id is the kind and the row's name: `pickle/dangerous-call`."""
 
-    verdict: Verdict
+    verdict: ScanVerdict
     text: str
 
 
@@ -69,14 +70,14 @@ class Use(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemberPath:
     """A file, or a member of it (of a member of it ...)."""
 
     path: str
     members: tuple[str, ...] = ()
 
-    def inside(self, name: str) -> Place:
-        return Place(self.path, (*self.members, name))
+    def inside(self, name: str) -> MemberPath:
+        return MemberPath(self.path, (*self.members, name))
 
     @property
     def name(self) -> str:
@@ -88,13 +89,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScanFinding:
     """One thing that was found. `members`: the way into nested archives, outermost first. `offset` is in the innermost
     member, `file_offset` in the file (None where its bytes are compressed). `name` is a global as written, escaped;
     `arguments` are previews. `consequence`: what follows for who loads the file, in plain words."""
 
     rule: str
-    verdict: Verdict
+    verdict: ScanVerdict
     message: str
     path: str
     members: tuple[str, ...] = ()
@@ -123,11 +124,11 @@ class Nested:
     bytes tell (an npy's objects are a pickle)."""
 
     source: Source = field(repr=False)
-    place: Place
+    place: MemberPath
     kind: str | None = None
 
 
-Piece = Finding | Skipped | Nested
+Piece = ScanFinding | Skipped | Nested
 
 
 class OverLimit(UnsupportedError):
@@ -160,15 +161,15 @@ class Budget:
         self.depth -= 1
 
 
-Look = Callable[[Source, Place, Budget], Iterator[Piece]]
+Scanner = Callable[[Source, MemberPath, Budget], Iterator[Piece]]
 
 
-class Row(NamedTuple):
+class Registration(NamedTuple):
     """A row of the dispatch table (`looks.LOOKS`): `look` is at files whose `kind` (a word of `sniff.TITLES`) is among
     `kinds`, or whose lower-case name fits one of `names` (as in `fnmatch`). Every row that fits looks; a file that no
     row fits is reported as not looked into."""
 
-    look: Look
+    scanner: Scanner
     kinds: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
 
@@ -181,10 +182,10 @@ class FileReport:
     path: str
     kind: str
     nbytes: int
-    verdict: Verdict
+    verdict: ScanVerdict
     complete: bool
-    findings: tuple[Finding, ...] = ()
-    not_looked_into: tuple[Skipped, ...] = ()
+    findings: tuple[ScanFinding, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     more: int = 0
 
 
@@ -194,7 +195,7 @@ class ScanReport:
     `unreadable`: files that could not be opened (they are among those not looked into)."""
 
     paths: tuple[str, ...]
-    verdict: Verdict
+    verdict: ScanVerdict
     complete: bool
     counts: Mapping[str, int]
     files: tuple[FileReport, ...]
@@ -204,12 +205,12 @@ class ScanReport:
     schema: str = SCHEMA
 
 
-def worst(verdicts: Iterator[Verdict] | tuple[Verdict, ...]) -> Verdict:
+def worst(verdicts: Iterator[ScanVerdict] | tuple[ScanVerdict, ...]) -> ScanVerdict:
     """The worst of them; NOT_LOOKED_INTO of none."""
-    return max(verdicts, key=_RANKS.__getitem__, default=Verdict.NOT_LOOKED_INTO)
+    return max(verdicts, key=_RANKS.__getitem__, default=ScanVerdict.NOT_SCANNED)
 
 
-def shown(text: str, limit: int = SCAN_SHOWN) -> str:
+def escape(text: str, limit: int = SCAN_SHOWN) -> str:
     """`text` from a file, as it may stand in a report: what does not print is escaped, and its length bounded."""
     cut = text[:limit]
     clear = cut if cut.isprintable() else "".join(c if c.isprintable() else _escaped(ord(c)) for c in cut)
@@ -220,16 +221,16 @@ def _escaped(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def found(
-    rules: Mapping[str, Rule], rule: str, source: Source, place: Place, message: str, *, at: int | None = None,
+def finding(
+    rules: Mapping[str, ScanRule], rule: str, source: Source, place: MemberPath, message: str, *, at: int | None = None,
     opcode: str | None = None, name: str | None = None, use: Use | None = None, arguments: tuple[str, ...] = (),
-    consequence: str = "", verdict: Verdict | None = None,
-) -> Finding:  # fmt: skip
+    consequence: str = "", verdict: ScanVerdict | None = None,
+) -> ScanFinding:  # fmt: skip
     """A finding of the rule with the id `rule` of `rules`; `at`: its offset in `source`. The verdict is the rule's,
     unless a table says a worse one."""
     where = source.location(at) if at is not None and 0 <= at < source.size else None
-    return Finding(
-        rule, verdict or rules[rule].verdict, shown(message, 4 * SCAN_SHOWN), place.path,
-        tuple(shown(m) for m in place.members), at, where[1] if where else None, opcode,
-        None if name is None else shown(name), use, tuple(shown(a) for a in arguments), consequence,
+    return ScanFinding(
+        rule, verdict or rules[rule].verdict, escape(message, 4 * SCAN_SHOWN), place.path,
+        tuple(escape(m) for m in place.members), at, where[1] if where else None, opcode,
+        None if name is None else escape(name), use, tuple(escape(a) for a in arguments), consequence,
     )  # fmt: skip

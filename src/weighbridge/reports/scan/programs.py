@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 from weighbridge.containers.sniff import archive as sniff_archive
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Budget, Piece, Place, Rule, Verdict, found, shown
+from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanRule, ScanVerdict, escape, finding
 
-_U = Verdict.UNKNOWN_CODE
+_U = ScanVerdict.UNKNOWN_CODE
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "torchscript/code": Rule(_U, "TorchScript program: its code runs when it is loaded or called"),
-        "torchserve/handler": Rule(_U, "TorchServe archive with Python code, which the server runs"),
-        "package/code": Rule(_U, "torch.package with Python sources, which its importer runs"),
-        "package/extern": Rule(_U, "torch.package that takes modules from the system that loads it"),
-        "export/library": Rule(_U, "exported program with compiled code, which is loaded as a library"),
+        "torchscript/code": ScanRule(_U, "TorchScript program: its code runs when it is loaded or called"),
+        "torchserve/handler": ScanRule(_U, "TorchServe archive with Python code, which the server runs"),
+        "package/code": ScanRule(_U, "torch.package with Python sources, which its importer runs"),
+        "package/extern": ScanRule(_U, "torch.package that takes modules from the system that loads it"),
+        "export/library": ScanRule(_U, "exported program with compiled code, which is loaded as a library"),
     }
 )
 
@@ -52,7 +52,7 @@ _SIGNS: Final = (
 _SHOWN: Final = 5
 
 
-def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A zip of torch's: what kind of program its members' names say that it is."""
     directory = sniff_archive.directory(Probe(source))
     names = [m.name for m in directory.members] if directory else []
@@ -60,7 +60,7 @@ def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     for sign in _SIGNS:
         code = [name for name in names if sign.code.search(name)]
         if code and any(sign.mark.search(name) for name in names):
-            few = ", ".join(shown(name) for name in code[:_SHOWN])
+            few = ", ".join(escape(name) for name in code[:_SHOWN])
             more = f" and {len(code) - _SHOWN} more" if len(code) > _SHOWN else ""
             words = f"{len(code)} {sign.words}: {few}{more}"
-            yield found(RULES, sign.rule, source, place, words, consequence=RULES[sign.rule].text)
+            yield finding(RULES, sign.rule, source, place, words, consequence=RULES[sign.rule].text)

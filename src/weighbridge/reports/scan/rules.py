@@ -6,22 +6,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from weighbridge.reports.scan import configs, engine, headers, programs, texts, walk
-from weighbridge.reports.scan import unsupported as unlooked
-from weighbridge.reports.scan.archive import polyglots
-from weighbridge.reports.scan.archive import streams as archives
-from weighbridge.reports.scan.archive import zip_scanner as zip_look
-from weighbridge.reports.scan.model import Rule
-from weighbridge.reports.scan.pickle import arrays
-from weighbridge.reports.scan.pickle import policy as judge
+from weighbridge.reports.scan import configs, engine, headers, programs, texts, unsupported, walk
+from weighbridge.reports.scan.archive import polyglots, streams, zip_scanner
+from weighbridge.reports.scan.model import ScanRule
+from weighbridge.reports.scan.pickle import arrays, policy
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.template import scanner as templates
 
 _LOOKS: Final = (
-    judge,
+    policy,
     pickles,
-    zip_look,
-    archives,
+    zip_scanner,
+    streams,
     arrays,
     polyglots,
     headers,
@@ -29,11 +25,11 @@ _LOOKS: Final = (
     templates,
     texts,
     programs,
-    unlooked,
+    unsupported,
     walk,
     engine,
 )
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {name: rule for look in _LOOKS for name, rule in look.RULES.items()}
 )

@@ -12,15 +12,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from weighbridge import __version__
-from weighbridge.reports.scan.model import FileReport, Finding, ScanReport, Skipped, Verdict
+from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanReport, ScanVerdict, Skipped
 from weighbridge.reports.scan.rules import RULES
 
 _SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS: Final = {
-    Verdict.DANGEROUS: "error",
-    Verdict.MALFORMED: "error",
-    Verdict.UNKNOWN_CODE: "warning",
-    Verdict.DATA_ONLY: "note",
+    ScanVerdict.DANGEROUS: "error",
+    ScanVerdict.MALFORMED: "error",
+    ScanVerdict.UNKNOWN_CODE: "warning",
+    ScanVerdict.DATA_ONLY: "note",
 }
 
 
@@ -64,7 +64,7 @@ def _artifact(file: FileReport) -> dict[str, Any]:
     return {"location": {"uri": _uri(file.path)}, "length": file.nbytes, "properties": properties}
 
 
-def _result(f: Finding, ids: list[str], file: int) -> dict[str, Any]:
+def _result(f: ScanFinding, ids: list[str], file: int) -> dict[str, Any]:
     text = f.message + (f": {f.consequence}" if f.consequence else "")
     seen = {"opcode": f.opcode, "name": f.name, "use": f.use and f.use.value, "arguments": list(f.arguments),
             "offset": f.offset, "verdict": f.verdict.value}  # fmt: skip
@@ -78,7 +78,7 @@ def _result(f: Finding, ids: list[str], file: int) -> dict[str, Any]:
     }
 
 
-def _location(f: Finding, file: int) -> dict[str, Any]:
+def _location(f: ScanFinding, file: int) -> dict[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(f.path), "index": file}}
     if f.file_offset is not None:
         physical["region"] = {"byteOffset": f.file_offset, "byteLength": 0}
@@ -90,7 +90,7 @@ def _location(f: Finding, file: int) -> dict[str, Any]:
 
 def _notifications(files: Iterable[FileReport]) -> Iterator[dict[str, Any]]:
     for number, file in enumerate(files):
-        for missed in file.not_looked_into:
+        for missed in file.skipped:
             yield _notification(missed, number)
 
 

@@ -10,15 +10,15 @@ from typing import Final
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.io.source import Source
 from weighbridge.reports.scan import configs
-from weighbridge.reports.scan.model import Budget, Piece, Place, Rule, Skipped, Verdict, found
+from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanRule, ScanVerdict, Skipped, finding
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "yaml/python-tag": Rule(Verdict.DANGEROUS, "YAML tag that makes a Python object or calls a function"),
-        "yaml/tag-alias": Rule(Verdict.MALFORMED, "YAML that gives tags other names"),
-        "source/script": Rule(Verdict.DATA_ONLY, "source code; nothing that loads weights runs it by itself"),
-        "torchscript/source": Rule(Verdict.UNKNOWN_CODE, "code of a TorchScript program"),
-        "torchscript/files": Rule(Verdict.DANGEROUS, "TorchScript code that reads or writes files"),
+        "yaml/python-tag": ScanRule(ScanVerdict.DANGEROUS, "YAML tag that makes a Python object or calls a function"),
+        "yaml/tag-alias": ScanRule(ScanVerdict.MALFORMED, "YAML that gives tags other names"),
+        "source/script": ScanRule(ScanVerdict.DATA_ONLY, "source code; nothing that loads weights runs it by itself"),
+        "torchscript/source": ScanRule(ScanVerdict.UNKNOWN_CODE, "code of a TorchScript program"),
+        "torchscript/files": ScanRule(ScanVerdict.DANGEROUS, "TorchScript code that reads or writes files"),
     }
 )
 _TAG: Final = re.compile(r"!!python/[\w/:.]+|!<?tag:yaml\.org,2002:python/[^\s>]+|!<?tag:yaml\.org,2002:%70[^\s>]*")
@@ -33,7 +33,7 @@ _FILES: Final = re.compile(
 )
 
 
-def yaml(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def yaml(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A YAML file, by its text alone: no parser makes anything of it."""
     text = _text(source, place, budget)
     if isinstance(text, Skipped):
@@ -41,9 +41,9 @@ def yaml(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
         return
     text = _ESCAPE.sub(lambda m: _letter(m), text)
     for tag in dict.fromkeys(m[0] for m in _TAG.finditer(text)):
-        yield found(RULES, "yaml/python-tag", source, place, f"the tag {tag}", name=tag, consequence=_LOADS)
+        yield finding(RULES, "yaml/python-tag", source, place, f"the tag {tag}", name=tag, consequence=_LOADS)
     if _ALIAS.search(text):
-        yield found(RULES, "yaml/tag-alias", source, place, "a %TAG line gives tags other names", consequence=_LOADS)
+        yield finding(RULES, "yaml/tag-alias", source, place, "a %TAG line gives tags other names", consequence=_LOADS)
     for name in dict.fromkeys(m[1] for m in _TARGET.finditer(text)):
         yield from configs.target(name, source, place)
 
@@ -53,26 +53,26 @@ def _letter(match: re.Match[str]) -> str:
     return chr(code) if code < 0x110000 else "\ufffd"
 
 
-def script(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def script(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """Source code: of a TorchScript program what it does to files, of others that it is there."""
     parts = place.members[-1].replace("\\", "/").split("/") if place.members else []
     if "code" not in parts or not place.name.endswith(".py"):
-        yield found(RULES, "source/script", source, place, "source code", at=0)
+        yield finding(RULES, "source/script", source, place, "source code", at=0)
         return
     text = _text(source, place, budget)
     if isinstance(text, Skipped):
         yield text
         return
     words = "the code of a class of the program"
-    yield found(
+    yield finding(
         RULES, "torchscript/source", source, place, words, consequence="It runs when the model is loaded or called."
     )
     for name in dict.fromkeys(m[0] for m in _FILES.finditer(text)):
-        yield found(RULES, "torchscript/files", source, place, f"it calls {name}", name=name,
+        yield finding(RULES, "torchscript/files", source, place, f"it calls {name}", name=name,
                     consequence="The program reads or writes a file of its choice.")  # fmt: skip
 
 
-def _text(source: Source, place: Place, budget: Budget) -> str | Skipped:
+def _text(source: Source, place: MemberPath, budget: Budget) -> str | Skipped:
     if source.size > CONFIG_JSON:
         return Skipped(place.path, place.members, "text", f"it is longer than {CONFIG_JSON} bytes")
     budget.spend(source.size)

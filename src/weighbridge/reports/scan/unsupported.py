@@ -9,12 +9,12 @@ from typing import Final
 
 from weighbridge.base.limits import SNIFF_WHOLE
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Budget, Look, Piece, Place, Rule, Skipped, Verdict, found
+from weighbridge.reports.scan.model import Budget, MemberPath, Piece, Scanner, ScanRule, ScanVerdict, Skipped, finding
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "file/program": Rule(Verdict.UNKNOWN_CODE, "program or library of the machine's own code"),
-        "keras/lambda": Rule(Verdict.DANGEROUS, "Keras model with a Lambda layer, which holds Python code"),
+        "file/program": ScanRule(ScanVerdict.UNKNOWN_CODE, "program or library of the machine's own code"),
+        "keras/lambda": ScanRule(ScanVerdict.DANGEROUS, "Keras model with a Lambda layer, which holds Python code"),
     }
 )
 _PACKED: Final = "this kind of archive is not unpacked: unpack it and scan the folder"
@@ -36,16 +36,16 @@ _LAMBDA: Final = (b'"class_name": "Lambda"', b'"class_name":"Lambda"')
 _RUNS: Final = "Keras runs it when the model is called; older versions also where safe_mode is asked for."
 
 
-def of(kind: str) -> Look:
+def of(kind: str) -> Scanner:
     """The look at files of a kind in `WHY`."""
-    return partial(look, kind)
+    return partial(scan, kind)
 
 
-def look(kind: str, source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def scan(kind: str, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """Says that a file is not looked into. Of Keras' HDF5 the model's description lies in it as plain text."""
     yield Skipped(place.path, place.members, kind, WHY[kind])
     if kind == "executable":
-        yield found(RULES, "file/program", source, place, "a program or library", consequence="Whoever starts it or "
+        yield finding(RULES, "file/program", source, place, "a program or library", consequence="Whoever starts it or "
                     "loads it as a library runs it.")  # fmt: skip
     if kind == "hdf5":
         size = min(source.size, SNIFF_WHOLE)
@@ -53,4 +53,4 @@ def look(kind: str, source: Source, place: Place, budget: Budget) -> Iterator[Pi
         data = source.read(0, size)
         at = max(data.find(sign) for sign in _LAMBDA)
         if at >= 0:
-            yield found(RULES, "keras/lambda", source, place, "a Lambda layer", at=at, consequence=_RUNS)
+            yield finding(RULES, "keras/lambda", source, place, "a Lambda layer", at=at, consequence=_RUNS)

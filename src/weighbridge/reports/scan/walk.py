@@ -9,10 +9,14 @@ from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from weighbridge.reports.scan.model import Rule, Verdict
+from weighbridge.reports.scan.model import ScanRule, ScanVerdict
 
 RULES: Final = MappingProxyType(
-    {"scan/link-outside": Rule(Verdict.MALFORMED, "link that leads out of the folder, to files that are not its own")}
+    {
+        "scan/link-outside": ScanRule(
+            ScanVerdict.MALFORMED, "link that leads out of the folder, to files that are not its own"
+        )
+    }
 )
 OUTSIDE: Final = "scan/link-outside"
 CONSEQUENCE: Final = "Whoever loads, copies or packs the folder takes a file from elsewhere on the system with it."

@@ -14,7 +14,7 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Entry, Index, Severity
-from weighbridge.models.checkpoint import node_of
+from weighbridge.models.stored_tensors import StoredTensors, node_builder
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
 from weighbridge.reports.verify.repo import Repo
@@ -47,7 +47,7 @@ def _unpack(index: Index, config: Mapping[str, Any]) -> Unpacked | None:
         return None
     from weighbridge.packings import METADATA, unpack
 
-    stored = {e.name: node_of(index, e) for e in index}
+    stored = StoredTensors(index)
     troubles: list[WeighbridgeError] = []
     told = {**config, METADATA: index.metadata}
     return Unpacked(stored, unpack(stored, told, lambda _, error: troubles.append(error)), troubles)
@@ -286,7 +286,7 @@ def evaluated(repo: Repo) -> Iterator[Found]:
 def _text(index: Index, entry: Entry) -> bytes:
     if entry.nbytes > MIB:
         return b"(text of that length is no number type)"
-    return node_of(index, entry).read_all().tobytes().rstrip(b"\0")
+    return node_builder(index)(entry).read_all().tobytes().rstrip(b"\0")
 
 
 # ---- numbers (with --values) ----

@@ -12,14 +12,14 @@ from weighbridge.containers.sniff import archive as sniff_archive
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.detect import ZIPS, kind_of
-from weighbridge.reports.scan.model import Budget, Nested, Piece, Place, Rule, Verdict, found, shown
+from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, escape, finding
 
-_M = Verdict.MALFORMED
+_M = ScanVerdict.MALFORMED
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "file/odd-name": Rule(_M, "name with control characters, which a terminal obeys or shows as another name"),
-        "file/appended-zip": Rule(_M, "zip archive behind another file: some readers see the one, some the other"),
+        "file/odd-name": ScanRule(_M, "name with control characters, which a terminal obeys or shows as another name"),
+        "file/appended-zip": ScanRule(_M, "zip archive behind another file: some readers see the one, some the other"),
     }
 )
 #: How a zip begins, and what honestly has one behind it: a program that unpacks itself, a llamafile.
@@ -34,17 +34,17 @@ def odd_letters(text: str) -> str:
     return next((c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")), "")
 
 
-def name(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def name(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """The name of a file or member."""
     text = place.members[-1] if place.members else place.name
     odd = "" if text.isprintable() else odd_letters(text)
     if odd:
         what = unicodedata.name(odd, "a control character").lower()
-        words = f"the name {shown(text)} has {what} (U+{ord(odd):04X}) in it"
-        yield found(RULES, "file/odd-name", source, place, words)
+        words = f"the name {escape(text)} has {what} (U+{ord(odd):04X}) in it"
+        yield finding(RULES, "file/odd-name", source, place, words)
 
 
-def appended(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A zip at the end of what begins as something else."""
     head = source.head(2)
     if head == _ZIP or head in _PROGRAMS or source.sequential or place.members[-1:] == (_INSIDE,):
@@ -60,5 +60,5 @@ def appended(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     starts = [m.offset for m in directory.members if sniff_archive.payload(probe, m) is not None] if directory else []
     if starts:
         words = f"a zip archive with {len(starts)} members begins at byte {min(starts)}"
-        yield found(RULES, "file/appended-zip", source, place, words, at=min(starts))
+        yield finding(RULES, "file/appended-zip", source, place, words, at=min(starts))
         yield Nested(source, place.inside(_INSIDE), "zip")

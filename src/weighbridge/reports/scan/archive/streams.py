@@ -13,32 +13,38 @@ from weighbridge.io.decompress import UnpackSource, codec_of
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import (
     Budget,
-    Finding,
+    MemberPath,
     Nested,
     Piece,
-    Place,
-    Rule,
+    ScanFinding,
+    ScanRule,
+    ScanVerdict,
     Skipped,
-    Verdict,
-    found,
-    shown,
+    escape,
+    finding,
 )
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "stream/damaged": Rule(Verdict.MALFORMED, "compressed stream that breaks off or is damaged"),
-        "stream/trailing-bytes": Rule(Verdict.MALFORMED, "bytes behind a compressed stream, which readers pass over"),
-        "tar/outside": Rule(Verdict.DANGEROUS, "member or link that leads out of the folder it is unpacked to"),
-        "tar/special-member": Rule(Verdict.MALFORMED, "member that is neither a file nor a folder nor a link"),
-        "tar/repeated-name": Rule(Verdict.MALFORMED, "two members of one name: readers take the first or the last"),
-        "tar/trailing-bytes": Rule(Verdict.MALFORMED, "bytes behind the end of a tar, which some readers go on with"),
+        "stream/damaged": ScanRule(ScanVerdict.MALFORMED, "compressed stream that breaks off or is damaged"),
+        "stream/trailing-bytes": ScanRule(
+            ScanVerdict.MALFORMED, "bytes behind a compressed stream, which readers pass over"
+        ),
+        "tar/outside": ScanRule(ScanVerdict.DANGEROUS, "member or link that leads out of the folder it is unpacked to"),
+        "tar/special-member": ScanRule(ScanVerdict.MALFORMED, "member that is neither a file nor a folder nor a link"),
+        "tar/repeated-name": ScanRule(
+            ScanVerdict.MALFORMED, "two members of one name: readers take the first or the last"
+        ),
+        "tar/trailing-bytes": ScanRule(
+            ScanVerdict.MALFORMED, "bytes behind the end of a tar, which some readers go on with"
+        ),
     }
 )
 _OUTSIDE: Final = "Unpacking it writes or reads a file elsewhere on the system."
 _RUN_BEFORE: Final = "A loader takes what comes before the damage; what was found in that counts."
 
 
-def stream(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def stream(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A file that is one compressed stream."""
     codec = codec_of(source.head(16))
     if codec is None:
@@ -49,18 +55,18 @@ def stream(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     yield Nested(inner, place.inside(f"({codec})"))
     if inner.trouble:
         words = f"the {codec} stream is damaged after {inner.size} unpacked bytes: {inner.trouble}"
-        yield found(RULES, "stream/damaged", source, place, words, consequence=_RUN_BEFORE)
+        yield finding(RULES, "stream/damaged", source, place, words, consequence=_RUN_BEFORE)
     rest = source.read(inner.trailing, min(source.size - inner.trailing, MIB))
     if rest.strip(b"\0") or len(rest) == MIB:
         words = f"{source.size - inner.trailing} bytes follow the {codec} stream"
-        yield found(RULES, "stream/trailing-bytes", source, place, words, at=inner.trailing)
+        yield finding(RULES, "stream/trailing-bytes", source, place, words, at=inner.trailing)
         yield Nested(source.window(inner.trailing, source.size - inner.trailing), place.inside("(trailing bytes)"))
 
 
 # ---- tar ------------------------------------------------------------------------------------------------------
 
 
-def tar(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def tar(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A tar archive: every file in it, and names that lead elsewhere."""
     if not tars.begins(source):
         return
@@ -73,27 +79,29 @@ def tar(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     at = _nonzero(source, end, budget)
     if at is not None:
         words = f"bytes that are not zero follow the archive's end at byte {end}"
-        yield found(RULES, "tar/trailing-bytes", source, place, words, at=at)
+        yield finding(RULES, "tar/trailing-bytes", source, place, words, at=at)
         yield Nested(source.window(at, source.size - at), place.inside("(trailing bytes)"))
 
 
-def _member(source: Source, place: Place, m: tars.Member, seen: set[str]) -> Iterator[Finding | Skipped | Nested]:
+def _member(
+    source: Source, place: MemberPath, m: tars.Member, seen: set[str]
+) -> Iterator[ScanFinding | Skipped | Nested]:
     name = m.name.removeprefix("./")
     if leads_out(m.name) or (m.link and leads_out(_target(m))):
         words = f"{m.kind} {m.name!r}" + (f" leads to {m.link!r}" if m.link else " leads out of its folder")
-        yield found(RULES, "tar/outside", source, place, words, at=m.at, consequence=_OUTSIDE)
+        yield finding(RULES, "tar/outside", source, place, words, at=m.at, consequence=_OUTSIDE)
     if name in seen and m.kind != "folder":
         words = f"a second member is called {m.name!r}"
-        yield found(RULES, "tar/repeated-name", source, place, words, at=m.at)
+        yield finding(RULES, "tar/repeated-name", source, place, words, at=m.at)
     seen.add(name)
     if m.kind == "file":
         if m.size:
-            yield Nested(source.window(m.start, m.size, f"{source.name}::{shown(m.name)}"), place.inside(m.name))
+            yield Nested(source.window(m.start, m.size, f"{source.name}::{escape(m.name)}"), place.inside(m.name))
     elif m.kind == "sparse file":
-        yield Skipped(place.path, (*place.members, shown(m.name)), "sparse file", "its map of holes is not read")
+        yield Skipped(place.path, (*place.members, escape(m.name)), "sparse file", "its map of holes is not read")
     elif m.kind != "folder" and not m.link:
         words = f"{m.name!r} is a {m.kind}"
-        yield found(RULES, "tar/special-member", source, place, words, at=m.at)
+        yield finding(RULES, "tar/special-member", source, place, words, at=m.at)
 
 
 def _target(m: tars.Member) -> str:

@@ -17,8 +17,8 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import DIMS
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.archive import streams as archives
-from weighbridge.reports.scan.model import Budget, Nested, Piece, Place
+from weighbridge.reports.scan.archive import streams
+from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.unpickle import torch_types
 from weighbridge.unpickle.machine import Machine
@@ -28,7 +28,7 @@ from weighbridge.unpickle.values import Global
 class _Parts:
     """The pickles of one member, in order, with the numbers between them stepped over."""
 
-    def __init__(self, source: Source, place: Place, budget: Budget) -> None:
+    def __init__(self, source: Source, place: MemberPath, budget: Budget) -> None:
         self.source, self.place, self.budget = source, place, budget
         self.at = 0
 
@@ -87,12 +87,12 @@ _MEMBERS: Final[Mapping[str, Callable[[_Parts], Iterator[Nested]]]] = MappingPro
 )
 
 
-def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A tar of torch: its members by what they are, any others as any tar's."""
-    for piece in archives.tar(source, place, budget):
+    for piece in streams.tar(source, place, budget):
         name = piece.place.name if isinstance(piece, Nested) else ""
         if isinstance(piece, Nested) and name == "pickle":
-            yield from pickles.look(piece.source, piece.place, budget, ids=True)
+            yield from pickles.scan(piece.source, piece.place, budget, ids=True)
         elif isinstance(piece, Nested) and name in _MEMBERS:
             parts = _Parts(piece.source, piece.place, budget)
             yield from _MEMBERS[name](parts)

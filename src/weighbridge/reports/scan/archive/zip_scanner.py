@@ -19,43 +19,43 @@ from weighbridge.base.limits import SNIFF_HEAD
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive.zip import STORED
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.archive import zip_ambiguity as zip_views
+from weighbridge.reports.scan.archive import zip_ambiguity
 from weighbridge.reports.scan.model import (
     Budget,
-    Finding,
+    MemberPath,
     Nested,
     Piece,
-    Place,
-    Rule,
+    ScanFinding,
+    ScanRule,
+    ScanVerdict,
     Skipped,
-    Verdict,
-    found,
-    shown,
+    escape,
+    finding,
 )
 
-_M, _NOTE = Verdict.MALFORMED, Verdict.DATA_ONLY
+_M, _NOTE = ScanVerdict.MALFORMED, ScanVerdict.DATA_ONLY
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "zip/duplicate": Rule(_M, "two members have one name: readers take different ones"),
-        "zip/case": Rule(_M, "two members' names differ in case only: torch takes them for one, others do not"),
-        "zip/local-header": Rule(_M, "a local header contradicts the directory on a name, a method, a size or a sum"),
-        "zip/hidden-member": Rule(_M, "a member that the directory does not list: readers from the front see it"),
-        "zip/overlap": Rule(_M, "two members share bytes"),
-        "zip/prefix": Rule(_M, "bytes stand in front of the archive: others may take it for another kind of file"),
-        "zip/several-ends": Rule(_M, "more than one end record: readers find different directories"),
-        "zip/no-end": Rule(_M, "the directory at the end is missing"),
-        "zip/directory": Rule(_M, "the directory is damaged, or is not where the end record says"),
-        "zip/count": Rule(_M, "the end record counts more or fewer members than there are"),
-        "zip/zip64": Rule(_M, "the zip64 records are damaged, or contradict the plain ones"),
-        "zip/name": Rule(_M, "a name that leads out of the folder, or that readers cut or change (.., \\, NUL)"),
-        "zip/encrypted": Rule(_M, "a member is marked as encrypted or as a patch; some readers read it all the same"),
-        "zip/method": Rule(_M, "a compression that some readers have and others lack"),
-        "zip/folder": Rule(_M, "a folder that holds bytes: readers take or skip them"),
-        "zip/outside": Rule(_M, "a member lies outside the archive"),
-        "zip/several-checkpoints": Rule(_M, "more than one data.pkl, in several folders: readers take different ones"),
-        "zip/volumes": Rule(_M, "a part of an archive of several volumes"),
-        "zip/gap": Rule(_NOTE, "bytes between members that belong to none"),
+        "zip/duplicate": ScanRule(_M, "two members have one name: readers take different ones"),
+        "zip/case": ScanRule(_M, "two members' names differ in case only: torch takes them for one, others do not"),
+        "zip/local-header": ScanRule(_M, "a local header contradicts the directory (name, method, size or checksum)"),
+        "zip/hidden-member": ScanRule(_M, "a member that the directory does not list: readers from the front see it"),
+        "zip/overlap": ScanRule(_M, "two members share bytes"),
+        "zip/prefix": ScanRule(_M, "bytes before the archive: other programs may take it for another kind of file"),
+        "zip/several-ends": ScanRule(_M, "more than one end record: readers find different directories"),
+        "zip/no-end": ScanRule(_M, "the directory at the end is missing"),
+        "zip/directory": ScanRule(_M, "the directory is damaged, or is not where the end record says"),
+        "zip/count": ScanRule(_M, "the end record counts more or fewer members than there are"),
+        "zip/zip64": ScanRule(_M, "the zip64 records are damaged, or contradict the plain ones"),
+        "zip/name": ScanRule(_M, "a name that leads out of the folder, or that readers cut or change (.., \\, NUL)"),
+        "zip/encrypted": ScanRule(_M, "a member is marked encrypted or as a patch; some readers read it all the same"),
+        "zip/method": ScanRule(_M, "a compression that some readers have and others lack"),
+        "zip/folder": ScanRule(_M, "a folder that holds bytes: readers take or skip them"),
+        "zip/outside": ScanRule(_M, "a member lies outside the archive"),
+        "zip/several-checkpoints": ScanRule(_M, "several data.pkl in different folders: readers take different ones"),
+        "zip/volumes": ScanRule(_M, "a part of an archive of several volumes"),
+        "zip/gap": ScanRule(_NOTE, "bytes between members that belong to none"),
     }
 )  # fmt: skip
 
@@ -81,10 +81,10 @@ _ZIPPED: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _FOLDER_BIT: Final = 0x10
 
 
-def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """What is wrong with an archive, and its members. Nothing where the bytes are no zip (a NeMo archive may be a
     tar)."""
-    if not source.head(4).startswith(_ZIPPED) and not zip_views.ends(source):
+    if not source.head(4).startswith(_ZIPPED) and not zip_ambiguity.ends(source):
         return
     try:
         archive = zips.read(source)
@@ -105,9 +105,9 @@ def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
 # ---- what the strict reader lets pass ----
 
 
-def _said(source: Source, place: Place, faults: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+def _said(source: Source, place: MemberPath, faults: Iterable[tuple[str, str]]) -> Iterator[ScanFinding]:
     for rule, words in faults:
-        yield found(RULES, rule, source, place, words)
+        yield finding(RULES, rule, source, place, words)
 
 
 def _name_faults(names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -116,9 +116,9 @@ def _name_faults(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         other = folded.setdefault(name.casefold(), name)
         if other != name:
-            yield "zip/case", f"{shown(other)} and {shown(name)}"
+            yield "zip/case", f"{escape(other)} and {escape(name)}"
         if _leads_out(name):
-            yield "zip/name", f"a member is called {shown(name)}"
+            yield "zip/name", f"a member is called {escape(name)}"
         if name.lower().endswith("/data.pkl") or name.lower() == "data.pkl":
             checkpoints.add(name.casefold())
     if len(checkpoints) > 1:
@@ -130,15 +130,15 @@ def _leads_out(name: str) -> bool:
     return ".." in parts or "." in parts or name.startswith("/") or "\\" in name or "\0" in name or ":" in name[:3]
 
 
-def _ends(source: Source, place: Place, tail: int) -> Iterator[Finding]:
+def _ends(source: Source, place: MemberPath, tail: int) -> Iterator[ScanFinding]:
     """An end record in the comment of the last one."""
-    real = [end for end in zip_views.ends(source) if end >= tail]
+    real = [end for end in zip_ambiguity.ends(source) if end >= tail]
     if len(real) > 1:
         words = f"end records at bytes {', '.join(str(e) for e in sorted(real))}"
-        yield found(RULES, "zip/several-ends", source, place, words, at=real[0])
+        yield finding(RULES, "zip/several-ends", source, place, words, at=real[0])
 
 
-def _folders(source: Source, place: Place, archive: zips.Archive) -> Iterator[Finding]:
+def _folders(source: Source, place: MemberPath, archive: zips.Archive) -> Iterator[ScanFinding]:
     if not archive.entries:
         return
     sizes = {m.name: m.size for m in archive.members}
@@ -147,27 +147,27 @@ def _folders(source: Source, place: Place, archive: zips.Archive) -> Iterator[Fi
     for start, _, name in archive.entries:
         marked = raw[start - first + 38] & _FOLDER_BIT or name.endswith("/")
         if marked and sizes.get(name):
-            yield found(RULES, "zip/folder", source, place, f"{shown(name)} holds {sizes[name]} bytes", at=start)
+            yield finding(RULES, "zip/folder", source, place, f"{escape(name)} holds {sizes[name]} bytes", at=start)
 
 
-def _gaps(source: Source, place: Place, budget: Budget, archive: zips.Archive) -> Iterator[Piece]:
+def _gaps(source: Source, place: MemberPath, budget: Budget, archive: zips.Archive) -> Iterator[Piece]:
     """Bytes between members: a member that the directory does not list may hide there."""
     at = 0
     first = archive.entries[0][0] if archive.entries else archive.tail
     for begin, end in (*((m.at, m.end) for m in archive.members), (first, first)):
         if begin > at:
-            hidden = [seen for place_ in zip_views.headers(source, at, begin)
-                      for seen in _first(zip_views.walked(source, place_, place_ + 1, {}))]  # fmt: skip
-            rule, words = ("zip/hidden-member", f"{shown(hidden[0].name)} is not in the directory") if hidden else (
+            hidden = [seen for place_ in zip_ambiguity.headers(source, at, begin)
+                      for seen in _first(zip_ambiguity.walked(source, place_, place_ + 1, {}))]  # fmt: skip
+            rule, words = ("zip/hidden-member", f"{escape(hidden[0].name)} is not in the directory") if hidden else (
                 "zip/gap", f"{begin - at} bytes belong to no member")  # fmt: skip
-            yield found(RULES, rule, source, place, words, at=at)
+            yield finding(RULES, rule, source, place, words, at=at)
             for seen in hidden:
                 size = seen.packed or begin - seen.start
                 yield from _part(source, place, budget, seen._replace(packed=min(size, max(begin - seen.start, 0))))
         at = end
 
 
-def _first(seen: Iterator[zip_views.Seen]) -> list[zip_views.Seen]:
+def _first(seen: Iterator[zip_ambiguity.Seen]) -> list[zip_ambiguity.Seen]:
     one = next(seen, None)
     return [one] if one else []
 
@@ -175,36 +175,38 @@ def _first(seen: Iterator[zip_views.Seen]) -> list[zip_views.Seen]:
 # ---- where the strict reader refuses ----
 
 
-def _disputed(source: Source, place: Place, budget: Budget, error: FormatError | UnsupportedError) -> Iterator[Piece]:
+def _disputed(
+    source: Source, place: MemberPath, budget: Budget, error: FormatError | UnsupportedError
+) -> Iterator[Piece]:
     reason = error.reason if isinstance(error, FormatError) else error.message
     rule = next((rule for words, rule in _REASONS if words in reason), "zip/directory")
     at = error.offset if isinstance(error, FormatError) else None
     about = f": {error.field}" if isinstance(error, FormatError) and error.field else ""
-    told = found(RULES, rule, source, place, reason + about, at=at,
+    told = finding(RULES, rule, source, place, reason + about, at=at,
                  consequence="programs see different members in this file")  # fmt: skip
-    members = list(zip_views.listed(source))
+    members = list(zip_ambiguity.listed(source))
     known = {m.at: m for m in members}
     begin = min(known, default=0)
-    walked = [m for at in {0, begin} for m in zip_views.walked(source, at, source.size, known)]
+    walked = [m for at in {0, begin} for m in zip_ambiguity.walked(source, at, source.size, known)]
     findings = [told, *_said(source, place, _name_faults(dict.fromkeys(m.name for m in members)))]
     if begin and not any(m.at == 0 for m in walked):
-        findings.append(found(RULES, "zip/prefix", source, place, f"{begin} bytes stand in front", at=0))
+        findings.append(finding(RULES, "zip/prefix", source, place, f"{begin} bytes stand in front", at=0))
     hidden = [m for m in walked if m.at not in known]
-    findings += [found(RULES, "zip/hidden-member", source, place, f"{shown(m.name)} is not in the directory", at=m.at)
+    findings += [finding(RULES, "zip/hidden-member", source, place, f"{escape(m.name)} is not listed", at=m.at)
                  for m in hidden if members]  # fmt: skip
     names = Counter(m.name for m in dict.fromkeys(members))
-    findings += [found(RULES, "zip/duplicate", source, place, f"{count} members are called {shown(name)}")
+    findings += [finding(RULES, "zip/duplicate", source, place, f"{count} members named {escape(name)}")
                  for name, count in names.items() if count > 1]  # fmt: skip
     yield from {(f.rule, f.message): f for f in findings}.values()
     for m in dict.fromkeys((*members, *walked)):
         yield from _part(source, place, budget, m)
 
 
-def _part(source: Source, place: Place, budget: Budget, m: zip_views.Seen) -> Iterator[Piece]:
+def _part(source: Source, place: MemberPath, budget: Budget, m: zip_ambiguity.Seen) -> Iterator[Piece]:
     budget.spend(0 if m.method == STORED else m.packed, 1)
-    inner = zip_views.contents(source, m)
+    inner = zip_ambiguity.contents(source, m)
     if inner is None:
-        yield Skipped(place.path, (*place.members, shown(m.name)), "member", f"compressed by method {m.method}")
+        yield Skipped(place.path, (*place.members, escape(m.name)), "member", f"compressed by method {m.method}")
         return
     budget.spend(0 if m.method == STORED else inner.size)
     yield Nested(inner, place.inside(m.name))

@@ -13,19 +13,23 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.numpy import npy
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Budget, Nested, Piece, Place, Rule, Use, Verdict, found
-from weighbridge.reports.scan.pickle import denylist as dangers
+from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, Use, finding
+from weighbridge.reports.scan.pickle import denylist
 from weighbridge.reports.scan.pickle.shapes import class_of
 from weighbridge.unpickle import joblib
 from weighbridge.unpickle.machine import Machine
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
-    {"pickle/array-opcodes": Rule(Verdict.DANGEROUS, "numbers of a joblib array that other unpicklers run as opcodes")}
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
+    {
+        "pickle/array-opcodes": ScanRule(
+            ScanVerdict.DANGEROUS, "numbers of a joblib array that other unpicklers run as opcodes"
+        )
+    }
 )
 _LOOKED: Final = 16 * MIB  # of a pickle, for the wrapper's name: it stands in front of the first array
 
 
-def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """An .npy file, or a member of an .npz."""
     budget.spend(members=1)
     start = npy.objects_at(source)
@@ -34,7 +38,7 @@ def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
         yield Nested(source.window(start, size, f"{source.name} (objects)"), place.inside("(objects)"), "pickle")
 
 
-def opcodes(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def opcodes(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """Calls that an unpickler other than joblib's finds in the numbers of a pickle's arrays."""
     size = min(source.size, _LOOKED)
     budget.spend(size)
@@ -46,10 +50,10 @@ def opcodes(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
     behind = False
     for event in machine.events:
         name = class_of(event.what.callee) if event.kind == "call" else None
-        harm = dangers.consequence(*name.path) if behind and name is not None else None
+        harm = denylist.consequence(*name.path) if behind and name is not None else None
         if harm:
             words = f"read as opcodes, an array's numbers call {name}"
-            yield found(RULES, "pickle/array-opcodes", source, place, words, at=event.at, opcode=event.op,
+            yield finding(RULES, "pickle/array-opcodes", source, place, words, at=event.at, opcode=event.op,
                         name=str(name), use=Use.CALLED, consequence=harm)  # fmt: skip
             return
         behind |= event.kind == "build" and getattr(class_of(event.what.callee), "path", None) == joblib.WRAPPER

@@ -14,15 +14,15 @@ from typing import Final, NamedTuple
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import MIB
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan.model import Place, Verdict
-from weighbridge.reports.scan.pickle.policy import Judge
+from weighbridge.reports.scan.model import MemberPath, ScanVerdict
+from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.unpickle.machine import Machine
 
 _TRIED: Final = 64  # hits that are looked into
 _LONGEST: Final = MIB
 
 
-class Form(NamedTuple):
+class EmbeddingForm(NamedTuple):
     """`sign`: how a value of this form begins that is a pickle of protocol 2 or later; of text all of it."""
 
     what: str
@@ -42,9 +42,9 @@ def _hex(text: bytes) -> bytes:
 # A pickle's first two bytes, behind an opcode of a byte string and its length.
 _RAW: Final = rb"\x80[\x02-\x05](?:(?<=[CU]...)|(?<=[BT]......)|(?<=[\x8e\x96]..........))"
 FORMS: Final = (
-    Form("bytes", re.compile(_RAW, re.DOTALL), bytes),
-    Form("base64", re.compile(rb"gA[I-X][A-Za-z0-9+/]{14,}={0,2}"), _base64),
-    Form("hexadecimal", re.compile(rb"800[2-5](?:[0-9a-fA-F]{2}){8,}"), _hex),
+    EmbeddingForm("bytes", re.compile(_RAW, re.DOTALL), bytes),
+    EmbeddingForm("base64", re.compile(rb"gA[I-X][A-Za-z0-9+/]{14,}={0,2}"), _base64),
+    EmbeddingForm("hexadecimal", re.compile(rb"800[2-5](?:[0-9a-fA-F]{2}){8,}"), _hex),
 )
 
 
@@ -56,7 +56,7 @@ class EmbeddedPickle(NamedTuple):
     name: str
 
 
-def carried(data: bytes) -> Iterator[EmbeddedPickle]:
+def embedded_pickles(data: bytes) -> Iterator[EmbeddedPickle]:
     """The pickles in `data` that name what is not known to be harmless."""
     tried = 0
     for form in FORMS:
@@ -74,9 +74,9 @@ def carried(data: bytes) -> Iterator[EmbeddedPickle]:
 def _named(data: bytes) -> str | None:
     """The worst name that a pickle is judged for; None of data."""
     source = BytesSource(data)
-    judge, machine = Judge(source, Place("")), Machine(source, budget=16 * MIB)
+    policy, machine = PicklePolicy(source, MemberPath("")), Machine(source, budget=16 * MIB)
     with contextlib.suppress(WeighbridgeError):  # what it did before counts
         machine.run()
-    judge.judge(machine)
-    found = [f for f in judge.findings() if f.name and f.verdict.rank >= Verdict.UNKNOWN_CODE.rank]
+    policy.check(machine)
+    found = [f for f in policy.findings() if f.name and f.verdict.rank >= ScanVerdict.UNKNOWN_CODE.rank]
     return max(found, key=lambda f: f.verdict.rank).name if found else None

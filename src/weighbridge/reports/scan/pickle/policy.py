@@ -11,34 +11,34 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Finding, Place, Rule, Use, Verdict, found, shown
-from weighbridge.reports.scan.pickle import denylist as dangers
+from weighbridge.reports.scan.model import MemberPath, ScanFinding, ScanRule, ScanVerdict, Use, escape, finding
+from weighbridge.reports.scan.pickle import denylist
 from weighbridge.reports.scan.pickle.allowlist import CALLS, REBUILDS, VALUES
 from weighbridge.reports.scan.pickle.shapes import LOADED, WORDS, class_of, fits, numpy_state
 from weighbridge.unpickle.machine import Event, Machine
-from weighbridge.unpickle.values import Global, Object, Outside, Persistent, preview
+from weighbridge.unpickle.values import External, Global, Object, Persistent, preview
 
-_D, _M, _U, _NOTE = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE, Verdict.DATA_ONLY
+_D, _M, _U, _NOTE = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY
 
 #: Rules on what a pickle does. (Those on how it is written are in `pickles.py`.)
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "pickle/dangerous-import": Rule(_D, "a name that is known to do harm is imported"),
-        "pickle/dangerous-call": Rule(_D, "a name that is known to do harm is called"),
-        "pickle/unknown-import": Rule(_U, "a name that is not in the table of what is allowed is imported"),
-        "pickle/unknown-call": Rule(_U, "a name that is not in the table of what is allowed is called"),
-        "pickle/dotted-name": Rule(_D, "a name with dots walks from a module to anything that it can reach"),
-        "pickle/odd-name": Rule(_M, "a module or name that is none: empty, with spaces or control characters"),
-        "pickle/computed-call": Rule(_D, "what is called was itself computed by a call"),
-        "pickle/value-called": Rule(_U, "a name that stands for a value is called"),
-        "pickle/odd-arguments": Rule(_M, "an allowed call has arguments that no writer gives it"),
-        "pickle/odd-state": Rule(_M, "the result of an allowed call is given a state that no writer gives it"),
-        "pickle/filled": Rule(_D, "items are put into something that has none, such as a tensor (CVE-2026-24747)"),
-        "pickle/patched": Rule(_D, "a class, function or module is changed in place"),
-        "pickle/odd": Rule(_M, "something is done to a plain value that has no such thing"),
-        "pickle/persistent-id": Rule(_U, "a persistent id that is none of torch's storages"),
-        "pickle/extension": Rule(_D, "a code of the extension registry, which only the loading program knows"),
-        "pickle/buffer": Rule(_M, "a buffer that is not in the file"),
+        "pickle/dangerous-import": ScanRule(_D, "a name that is known to do harm is imported"),
+        "pickle/dangerous-call": ScanRule(_D, "a name that is known to do harm is called"),
+        "pickle/unknown-import": ScanRule(_U, "a name that is not in the table of what is allowed is imported"),
+        "pickle/unknown-call": ScanRule(_U, "a name that is not in the table of what is allowed is called"),
+        "pickle/dotted-name": ScanRule(_D, "a name with dots walks from a module to anything that it can reach"),
+        "pickle/odd-name": ScanRule(_M, "a module or name that is none: empty, with spaces or control characters"),
+        "pickle/computed-call": ScanRule(_D, "what is called was itself computed by a call"),
+        "pickle/value-called": ScanRule(_U, "a name that stands for a value is called"),
+        "pickle/odd-arguments": ScanRule(_M, "an allowed call has arguments that no writer gives it"),
+        "pickle/odd-state": ScanRule(_M, "the result of an allowed call is given a state that no writer gives it"),
+        "pickle/filled": ScanRule(_D, "items are put into something that has none, such as a tensor (CVE-2026-24747)"),
+        "pickle/patched": ScanRule(_D, "a class, function or module is changed in place"),
+        "pickle/odd": ScanRule(_M, "something is done to a plain value that has no such thing"),
+        "pickle/persistent-id": ScanRule(_U, "a persistent id that is none of torch's storages"),
+        "pickle/extension": ScanRule(_D, "a code of the extension registry, which only the loading program knows"),
+        "pickle/buffer": ScanRule(_M, "a buffer that is not in the file"),
     }
 )  # fmt: skip
 
@@ -50,27 +50,27 @@ _OLDER: Final = "torch before 2.10 writes past the end of its memory here; other
 
 
 @dataclass(slots=True)
-class _Group:
+class _FindingGroup:
     """Findings of one rule on one name."""
 
-    finding: Finding
+    finding: ScanFinding
     words: str
     times: int = 1
 
 
 @dataclass
-class Judge:
+class PicklePolicy:
     """The findings on the events of one pickle of `source`. `ids`: persistent ids that are none of torch's storages are
     fine (the members of a tar checkpoint have keys)."""
 
     source: Source
-    place: Place
+    place: MemberPath
     ids: bool = False
-    groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
+    groups: dict[tuple[str, str], _FindingGroup] = field(default_factory=dict)
     loaded: list[tuple[int, Any]] = field(default_factory=list)  # bytes that `_load_from_bytes` would read
     calls: int = 0
 
-    def judge(self, machine: Machine) -> None:
+    def check(self, machine: Machine) -> None:
         called = {id(class_of(e.what.callee)) for e in machine.events if e.kind == "call"}
         for event in machine.events:
             if event.kind != "import":
@@ -78,10 +78,10 @@ class Judge:
             elif id(event.what) not in called:
                 self.imported(event)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[ScanFinding]:
         for group in self.groups.values():
             times = f", {group.times} times" if group.times > 1 else ""
-            yield found(
+            yield finding(
                 RULES, group.finding.rule, self.source, self.place, group.words + times, at=group.finding.offset,
                 opcode=group.finding.opcode, name=group.finding.name, use=group.finding.use,
                 arguments=group.finding.arguments, consequence=group.finding.consequence,
@@ -89,17 +89,17 @@ class Judge:
             )  # fmt: skip
 
     def add(self, rule: str, event: Event, words: str, name: str = "", use: Use | None = None, args: Any = (),
-            consequence: str = "", verdict: Verdict | None = None) -> None:  # fmt: skip
+            consequence: str = "", verdict: ScanVerdict | None = None) -> None:  # fmt: skip
         group = self.groups.get((rule, name or words))
         if group is not None:
             group.times += 1
             return
-        previews = tuple(shown(preview(a)) for a in args[:4]) if isinstance(args, tuple) else ("...",)
-        finding = Finding(
+        previews = tuple(escape(preview(a)) for a in args[:4]) if isinstance(args, tuple) else ("...",)
+        finding = ScanFinding(
             rule, verdict or RULES[rule].verdict, "", self.place.path, offset=event.at, opcode=event.op,
             name=name or None, use=use, arguments=previews, consequence=consequence,
         )  # fmt: skip
-        self.groups[rule, name or words] = _Group(finding, words)
+        self.groups[rule, name or words] = _FindingGroup(finding, words)
 
     # ---- names
 
@@ -110,7 +110,7 @@ class Judge:
 
     def name(self, event: Event, what: Global, use: Use, args: Any, done: str) -> None:
         """A finding on a name that is not allowed."""
-        name, consequence = str(what), dangers.consequence(*what.path)
+        name, consequence = str(what), denylist.consequence(*what.path)
         if not _PLAIN_WORD.match(what.module) or not _PLAIN_WORD.match(what.name):
             harm = consequence or "readers may take it for different names"
             self.add("pickle/odd-name", event, f"a name that is none is {done}: {name}", name, use, args, harm,
@@ -174,7 +174,7 @@ class Judge:
         if isinstance(what, Global):
             self.add("pickle/patched", event, f"{what} is changed by {event.op}", str(what), Use.CHANGED,
                      consequence="code that uses it later does something else")  # fmt: skip
-        elif isinstance(what, Persistent | Outside):
+        elif isinstance(what, Persistent | External):
             self.add("pickle/filled", event, f"{event.op} on {preview(what)}", use=Use.CHANGED, consequence=_OLDER)
         else:
             self.add("pickle/odd", event, f"{event.op} on {preview(what)}, which has no such thing")
@@ -189,7 +189,7 @@ class Judge:
 
     def extension(self, event: Event) -> None:
         words = f"extension {event.what.code} is used"
-        self.add("pickle/extension", event, words, use=Use.EXTENSION, consequence=dangers.ANY)
+        self.add("pickle/extension", event, words, use=Use.EXTENSION, consequence=denylist.ANY)
 
     def buffer(self, event: Event) -> None:
         self.add("pickle/buffer", event, "a buffer from outside the file is used")
@@ -197,12 +197,12 @@ class Judge:
 
 _JUDGES: Final = MappingProxyType(
     {
-        "call": Judge.called,
-        "build": lambda judge, event: None,  # judged with the call that made it
-        "odd": Judge.odd,
-        "persistent": Judge.persistent,
-        "extension": Judge.extension,
-        "buffer": Judge.buffer,
+        "call": PicklePolicy.called,
+        "build": lambda policy, event: None,  # judged with the call that made it
+        "odd": PicklePolicy.odd,
+        "persistent": PicklePolicy.persistent,
+        "extension": PicklePolicy.extension,
+        "buffer": PicklePolicy.buffer,
     }
 )
 _FROM_TYPE: Final = frozenset({"_rebuild_from_type_v2", "_rebuild_from_type"})

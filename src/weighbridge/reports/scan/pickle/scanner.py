@@ -19,46 +19,46 @@ from weighbridge.io.source import BytesSource, FileSource, Source
 from weighbridge.reports.scan.detect import PICKLES
 from weighbridge.reports.scan.model import (
     Budget,
-    Finding,
+    MemberPath,
     Nested,
     OverLimit,
     Piece,
-    Place,
-    Rule,
+    ScanFinding,
+    ScanRule,
+    ScanVerdict,
     Skipped,
     Use,
-    Verdict,
-    found,
+    finding,
 )
-from weighbridge.reports.scan.pickle import denylist as dangers
-from weighbridge.reports.scan.pickle.embedded import carried
-from weighbridge.reports.scan.pickle.policy import Judge
+from weighbridge.reports.scan.pickle import denylist
+from weighbridge.reports.scan.pickle.embedded import embedded_pickles
+from weighbridge.reports.scan.pickle.policy import PicklePolicy
 from weighbridge.reports.scan.pickle.shapes import callee_of, class_of, storage_id
-from weighbridge.unpickle.joblib import Machine
+from weighbridge.unpickle.joblib import JoblibMachine
 from weighbridge.unpickle.machine import Event
 from weighbridge.unpickle.opcodes import TABLE
 from weighbridge.unpickle.values import Blob
 
-_D, _M, _U, _NOTE = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE, Verdict.DATA_ONLY
+_D, _M, _U, _NOTE = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY
 
-#: Rules on how a pickle is written. (Those on what it does are in `judge.py`.)
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+#: Rules on how a pickle is written. (Those on what it does are in `policy.py`.)
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "pickle/truncated": Rule(_M, "the pickle ends inside a value, or without STOP"),
-        "pickle/frame": Rule(_M, "an opcode crosses its frame's end, or frames nest: readers run different opcodes"),
-        "pickle/number": Rule(_M, "a number that readers take differently: hexadecimal, with a NUL, without end"),
-        "pickle/text": Rule(_M, "text that is not in its encoding, or not in quotes"),
-        "pickle/protocol": Rule(_M, "a protocol that is not known, or said in the middle"),
-        "pickle/opcode": Rule(_M, "a byte that is no opcode"),
-        "pickle/broken": Rule(_M, "a step that no unpickler can do"),
-        "pickle/limit": Rule(_M, "the pickle takes more memory or time than a scan allows"),
-        "pickle/hidden-name": Rule(_D, "the bytes behind the break name something that is known to do harm"),
-        "pickle/another-pickle": Rule(_M, "another pickle follows: some programs run it, others never see it"),
-        "pickle/trailing-bytes": Rule(_M, "bytes follow the end, which programs take differently"),
-        "pickle/legacy": Rule(_M, "a file of torch before 1.6 whose parts do not fit together"),
-        "pickle/not-one": Rule(_M, "by its name a pickle, but what an unpickler would make of it breaks"),
-        "pickle/carried": Rule(_U, "a value in it is a pickle of its own, which names what is not allowed"),
-        "pickle/leftover": Rule(_NOTE, "values are made and not used"),
+        "pickle/truncated": ScanRule(_M, "the pickle ends inside a value, or without STOP"),
+        "pickle/frame": ScanRule(_M, "an opcode crosses its frame's end, or frames nest: readers differ"),
+        "pickle/number": ScanRule(_M, "a number that readers take differently: hexadecimal, with a NUL, without end"),
+        "pickle/text": ScanRule(_M, "text that is not in its encoding, or not in quotes"),
+        "pickle/protocol": ScanRule(_M, "a protocol that is not known, or said in the middle"),
+        "pickle/opcode": ScanRule(_M, "a byte that is no opcode"),
+        "pickle/broken": ScanRule(_M, "a step that no unpickler can do"),
+        "pickle/limit": ScanRule(_M, "the pickle takes more memory or time than a scan allows"),
+        "pickle/hidden-name": ScanRule(_D, "the bytes behind the break name something that is known to do harm"),
+        "pickle/another-pickle": ScanRule(_M, "another pickle follows: some programs run it, others never see it"),
+        "pickle/trailing-bytes": ScanRule(_M, "bytes follow the end, which programs take differently"),
+        "pickle/legacy": ScanRule(_M, "a file of torch before 1.6 whose parts do not fit together"),
+        "pickle/not-one": ScanRule(_M, "by its name a pickle, but what an unpickler would make of it breaks"),
+        "pickle/carried": ScanRule(_U, "a value in it is a pickle of its own, which names what is not allowed"),
+        "pickle/leftover": ScanRule(_NOTE, "values are made and not used"),
     }
 )  # fmt: skip
 
@@ -110,19 +110,19 @@ class _Metered(Source):
         return self.parent.location(offset)
 
 
-def look(source: Source, place: Place, budget: Budget, *, ids: bool = False) -> Iterator[Piece]:
+def scan(source: Source, place: MemberPath, budget: Budget, *, ids: bool = False) -> Iterator[Piece]:
     """What the pickles of `source` would do. `ids`: persistent ids that are numbers or text are fine."""
     yield from _Reading(source, place, budget, ids).run()
 
 
-def probe(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def probe(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """Bytes that nothing calls a pickle, and that an unpickler might run all the same: protocols 0 and 1 have no magic.
     They are one where they end as one, where a name is called, or where one that does harm is imported."""
     head = source.head(1)
     if not head or head not in _OPCODES:
         return
     most = _PROBED if place.members else _PROBED_FILE
-    machine = Machine(_Metered(source, Budget(min(most, budget.nbytes))))
+    machine = JoblibMachine(_Metered(source, Budget(min(most, budget.nbytes))))
     whole = False
     try:
         machine.run()
@@ -132,7 +132,9 @@ def probe(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
             yield Skipped(place.path, place.members, "opcodes", f"as a pickle it is longer than {most} bytes")
     except WeighbridgeError as error:  # no pickle, or one that breaks: what it did before counts
         if place.name.lower().endswith(_NAMED) and not _plausible(machine.events):
-            yield found(RULES, "pickle/not-one", source, place, f"by its name a pickle: {error.message}", at=machine.at)
+            yield finding(
+                RULES, "pickle/not-one", source, place, f"by its name a pickle: {error.message}", at=machine.at
+            )
         whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
     if whole or _plausible(machine.events):
         yield Nested(source, place, "pickle")
@@ -143,7 +145,7 @@ def _harmful(data: bytes) -> Iterator[tuple[int, str, str]]:
     seen: set[str] = set()
     for match in (*_GLOBALS.finditer(data), *_STACKED.finditer(data)):
         module, name = match[1].decode("ascii", "replace"), match[2].decode("ascii", "replace")
-        harm, full = dangers.consequence(module, name), f"{module}.{name}"
+        harm, full = denylist.consequence(module, name), f"{module}.{name}"
         if harm and full not in seen and len(seen) < _NAMES:
             seen.add(full)
             yield match.start(), full, harm
@@ -154,7 +156,7 @@ def _plausible(events: Iterable[Event]) -> bool:
         name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
         if name is None or not (_WORD.match(name.module) and _WORD.match(name.name)):
             continue
-        if event.kind == "call" or dangers.consequence(*name.path):
+        if event.kind == "call" or denylist.consequence(*name.path):
             return True
     return False
 
@@ -162,10 +164,10 @@ def _plausible(events: Iterable[Event]) -> bool:
 class _Reading:
     """The pickles of one source, one behind the other."""
 
-    def __init__(self, source: Source, place: Place, budget: Budget, ids: bool) -> None:
+    def __init__(self, source: Source, place: MemberPath, budget: Budget, ids: bool) -> None:
         self.source, self.place, self.budget = source, place, budget
         self.metered = _Metered(source, budget)
-        self.judge = Judge(source, place, ids)
+        self.policy = PicklePolicy(source, place, ids)
         self.pieces: list[Piece] = []
         self.head = b""
 
@@ -176,9 +178,9 @@ class _Reading:
             end = None if first is None else self._legacy(first.end) if first.is_magic else first.end
         if end is not None and end < self.source.size:
             self._behind(end)
-        yield from self.judge.findings()
+        yield from self.policy.findings()
         yield from self.pieces
-        for at, value in self.judge.loaded:
+        for at, value in self.policy.loaded:
             yield from self._loaded(at, value)
         yield from self._carried()
 
@@ -190,32 +192,32 @@ class _Reading:
     def _pickle(self, at: int) -> _Done | None:
         """One pickle, judged; None where it broke."""
         self.budget.spend(members=1)
-        machine = Machine(self.metered, at)
+        machine = JoblibMachine(self.metered, at)
         try:
             value = machine.run()
         except FormatError as error:
             self._broken(machine, error)
             return None
         except OverLimit:
-            self.judge.judge(machine)
+            self.policy.check(machine)
             raise
         except UnsupportedError as error:
             rule = "pickle/protocol" if "protocol" in error.message else "pickle/limit"
-            self.judge.judge(machine)
+            self.policy.check(machine)
             self._say(rule, error.message, machine.at)
             return None
-        self.judge.judge(machine)
+        self.policy.check(machine)
         if machine.leftover:
             self._say("pickle/leftover", f"{machine.leftover} values are made and not used", machine.end - 1)
         return _Done(machine, value)
 
     def _say(self, rule: str, words: str, at: int, **more: Any) -> None:
-        self.pieces.append(found(RULES, rule, self.source, self.place, words, at=at, **more))
+        self.pieces.append(finding(RULES, rule, self.source, self.place, words, at=at, **more))
 
     # ---- broken ones
 
-    def _broken(self, machine: Machine, error: FormatError) -> None:
-        self.judge.judge(machine)
+    def _broken(self, machine: JoblibMachine, error: FormatError) -> None:
+        self.policy.check(machine)
         rule = next((rule for words, rule in _REASONS if words in error.reason), "pickle/broken")
         told = f" ({error.found!r})" if isinstance(error.found, str | bytes) else ""
         words = f"{error.field or 'the pickle'}: {error.reason}{told}"
@@ -223,14 +225,14 @@ class _Reading:
                   consequence="an unpickler stops here, or goes on as we would not")  # fmt: skip
         self.pieces += self._hidden(machine.at)
 
-    def _hidden(self, at: int) -> Iterator[Finding]:
+    def _hidden(self, at: int) -> Iterator[ScanFinding]:
         """Names that do harm in the bytes from `at` on: another reader might get to them."""
         length = min(self.source.size - at, _HIDDEN, self.budget.nbytes)
         if length <= 0:
             return
         self.budget.spend(length)
         for place, name, harm in _harmful(self.source.read(at, length)):
-            yield found(RULES, "pickle/hidden-name", self.source, self.place, f"behind the break stands {name}",
+            yield finding(RULES, "pickle/hidden-name", self.source, self.place, f"behind the break stands {name}",
                         at=at + place, name=name, use=Use.IMPORTED, consequence=harm)  # fmt: skip
 
     # ---- what follows
@@ -242,10 +244,10 @@ class _Reading:
             if self.source.read(at, 1) not in _OPCODES:
                 break
             before = len(self.pieces)
-            calls = len(self.judge.groups)
+            calls = len(self.policy.groups)
             done = self._pickle(at)
             if done is None:
-                if len(self.judge.groups) == calls and not any(_worst(p) for p in self.pieces[before:]):
+                if len(self.policy.groups) == calls and not any(_worst(p) for p in self.pieces[before:]):
                     del self.pieces[before:]  # no pickle: only bytes
                 break
             at, count = done.end, count + 1
@@ -273,7 +275,7 @@ class _Reading:
             self._say("pickle/legacy", error.reason, done[3].end)
             return None
 
-    def _storages(self, machine: Machine, last: _Done) -> int:
+    def _storages(self, machine: JoblibMachine, last: _Done) -> int:
         widths: dict[str, int] = {}
         for event in machine.events:
             named = storage_id(event.what) if event.kind == "persistent" else None
@@ -293,14 +295,14 @@ class _Reading:
 
     # ---- files in bytes
 
-    def _carried(self) -> Iterator[Finding]:
+    def _carried(self) -> Iterator[ScanFinding]:
         data, length = self.head, min(self.source.size, _CARRIED, self.budget.nbytes)
         if length > len(data):
             self.budget.spend(length)
             data = self.source.read(0, length)
-        for one in carried(data):
+        for one in embedded_pickles(data):
             words = f"{one.what} in it is a pickle of its own, which names {one.name}"
-            yield found(RULES, "pickle/carried", self.source, self.place, words, at=one.at, name=one.name,
+            yield finding(RULES, "pickle/carried", self.source, self.place, words, at=one.at, name=one.name,
                         consequence="loading does not run it; whoever unpickles that value does")  # fmt: skip
 
     def _loaded(self, at: int, value: Any) -> Iterator[Piece]:
@@ -325,13 +327,13 @@ class _Reading:
 
 
 def _worst(piece: Piece) -> bool:
-    return isinstance(piece, Finding) and piece.verdict is Verdict.DANGEROUS
+    return isinstance(piece, ScanFinding) and piece.verdict is ScanVerdict.DANGEROUS
 
 
 class _Done:
     """A pickle that was read to its end."""
 
-    def __init__(self, machine: Machine, value: Any) -> None:
+    def __init__(self, machine: JoblibMachine, value: Any) -> None:
         self.start, self.end, self.value = machine.start, machine.end, value
         self.machine = machine
         self.is_magic = type(value) is int and value == _MAGIC

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JINJA_DEPTH
-from weighbridge.reports.scan.template.tokens import Token, wrong
+from weighbridge.reports.scan.template.tokens import JinjaToken, wrong
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Expr:
     """Part of an expression. `kind` and what `value` is of it:
 
     name, const       the name, the value          attr     `x.value` (parts: x)
@@ -26,11 +26,11 @@ class Node:
     kind: str
     at: int
     value: Any = None
-    parts: tuple[Node | None, ...] = ()
+    parts: tuple[Expr | None, ...] = ()
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[Expr]:
         """This node and all below it."""
-        stack: list[Node] = [self]
+        stack: list[Expr] = [self]
         while stack:
             node = stack.pop()
             yield node
@@ -48,11 +48,11 @@ _TEST_STOPS: Final = frozenset({"else", "or", "and"})
 class Parser:
     """The expressions of one block's tokens, by jinja2's grammar (jinja2.parser)."""
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[JinjaToken]) -> None:
         self.tokens, self.place, self.depth = tokens, 0, 0
 
     @property
-    def now(self) -> Token:
+    def now(self) -> JinjaToken:
         return self.tokens[self.place]
 
     def is_op(self, *ops: str) -> bool:
@@ -61,7 +61,7 @@ class Parser:
     def is_name(self, *names: str) -> bool:
         return self.now.kind == "name" and self.now.value in names
 
-    def next(self) -> Token:
+    def next(self) -> JinjaToken:
         token = self.now
         if token.kind != "end":
             self.place += 1
@@ -93,7 +93,7 @@ class Parser:
 
     # Each level of precedence reads the one below it.
 
-    def expression(self, conditional: bool = True) -> Node:
+    def expression(self, conditional: bool = True) -> Expr:
         self.depth += 1
         if self.depth > JINJA_DEPTH:
             raise self.wrong("an expression is nested too deeply")
@@ -102,32 +102,32 @@ class Parser:
             at = self.next().at
             test = self._either()
             other = self.expression() if self.skip_name("else") else None
-            node = Node("op", at, "if", (test, node, other))
+            node = Expr("op", at, "if", (test, node, other))
         self.depth -= 1
         return node
 
-    def _either(self) -> Node:
+    def _either(self) -> Expr:
         return self._joined(("or",), lambda: self._joined(("and",), self._not))
 
-    def _joined(self, words: tuple[str, ...], below: Callable[[], Node]) -> Node:
+    def _joined(self, words: tuple[str, ...], below: Callable[[], Expr]) -> Expr:
         node = below()
         while self.is_name(*words):
             token = self.next()
-            node = Node("op", token.at, token.value, (node, below()))
+            node = Expr("op", token.at, token.value, (node, below()))
         return node
 
-    def _not(self) -> Node:
+    def _not(self) -> Expr:
         if not self.is_name("not"):
             return self._compare()
         at = self.next().at
         self.depth += 1
         if self.depth > JINJA_DEPTH:
             raise self.wrong("an expression is nested too deeply")
-        node = Node("op", at, "not", (self._not(),))
+        node = Expr("op", at, "not", (self._not(),))
         self.depth -= 1
         return node
 
-    def _compare(self) -> Node:
+    def _compare(self) -> Expr:
         node = self._sum()
         while True:
             at, word = self.now.at, self.now.value
@@ -137,48 +137,48 @@ class Parser:
                 self.place, word = self.place + 2, "not in"
             else:
                 return node
-            node = Node("op", at, word, (node, self._sum()))
+            node = Expr("op", at, word, (node, self._sum()))
 
-    def _sum(self) -> Node:
+    def _sum(self) -> Expr:
         return self._binary(("+", "-"), self._concat)
 
-    def _concat(self) -> Node:
+    def _concat(self) -> Expr:
         return self._binary(("~",), self._product)
 
-    def _product(self) -> Node:
+    def _product(self) -> Expr:
         return self._binary(("*", "/", "//", "%"), lambda: self._binary(("**",), self._unary))
 
-    def _binary(self, ops: tuple[str, ...], below: Callable[[], Node]) -> Node:
+    def _binary(self, ops: tuple[str, ...], below: Callable[[], Expr]) -> Expr:
         node = below()
         while self.is_op(*ops):
             token = self.next()
-            node = Node("op", token.at, token.value, (node, below()))
+            node = Expr("op", token.at, token.value, (node, below()))
         return node
 
-    def _unary(self, filtered: bool = True) -> Node:
+    def _unary(self, filtered: bool = True) -> Expr:
         if self.is_op("-", "+"):
             token = self.next()
             self.depth += 1
             if self.depth > JINJA_DEPTH:
                 raise self.wrong("an expression is nested too deeply")
-            node = Node("op", token.at, token.value, (self._unary(filtered=False),))
+            node = Expr("op", token.at, token.value, (self._unary(filtered=False),))
             self.depth -= 1
         else:
             node = self._primary()
         node = self._postfix(node)
         return self._filtered(node) if filtered else node
 
-    def _primary(self) -> Node:
+    def _primary(self) -> Expr:
         token = self.next()
         if token.kind == "name":
-            return Node("const", token.at, _WORDS[token.value]) if token.value in _WORDS else Node(*_name(token))
+            return Expr("const", token.at, _WORDS[token.value]) if token.value in _WORDS else Expr(*_name(token))
         if token.kind == "string":
             text = [token.value]
             while self.now.kind == "string":  # neighbours are joined
                 text.append(self.next().value)
-            return Node("const", token.at, "".join(text))
+            return Expr("const", token.at, "".join(text))
         if token.kind in ("integer", "float"):
-            return Node("const", token.at, token.value)
+            return Expr("const", token.at, token.value)
         if token.kind == "op" and token.value == "(":
             node = self.several(closing=True)
             self.need(")")
@@ -187,7 +187,7 @@ class Parser:
             return self._list(token.at) if token.value == "[" else self._dict(token.at)
         raise wrong("an expression is missing", token.at)
 
-    def several(self, closing: bool = False, conditional: bool = True) -> Node:
+    def several(self, closing: bool = False, conditional: bool = True) -> Expr:
         """One expression, or several with commas. `closing`: in parentheses, where nothing is the empty tuple."""
         at, items, comma = self.now.at, [], False
         while not (self.now.kind == "end" or self.is_op(")") or self.is_name("in")):
@@ -199,10 +199,10 @@ class Parser:
             return items[0]
         if not items and not closing:
             raise self.wrong("an expression is missing")
-        return Node("tuple", at, None, tuple(items))
+        return Expr("tuple", at, None, tuple(items))
 
-    def _list(self, at: int) -> Node:
-        items: list[Node] = []
+    def _list(self, at: int) -> Expr:
+        items: list[Expr] = []
         while not self.is_op("]"):
             if items:
                 self.need(",")
@@ -210,10 +210,10 @@ class Parser:
                 break
             items.append(self.expression())
         self.need("]")
-        return Node("list", at, None, tuple(items))
+        return Expr("list", at, None, tuple(items))
 
-    def _dict(self, at: int) -> Node:
-        items: list[Node] = []
+    def _dict(self, at: int) -> Expr:
+        items: list[Expr] = []
         while not self.is_op("}"):
             if items:
                 self.need(",")
@@ -223,48 +223,48 @@ class Parser:
             self.need(":")
             items.append(self.expression())
         self.need("}")
-        return Node("dict", at, None, tuple(items))
+        return Expr("dict", at, None, tuple(items))
 
-    def _postfix(self, node: Node) -> Node:
+    def _postfix(self, node: Expr) -> Expr:
         while True:
             if self.is_op(".", "["):
                 node = self._subscript(node)
             elif self.is_op("("):
-                node = Node("call", self.now.at, None, (node, *self._arguments()))
+                node = Expr("call", self.now.at, None, (node, *self._arguments()))
             else:
                 return node
 
-    def _filtered(self, node: Node) -> Node:
+    def _filtered(self, node: Expr) -> Expr:
         while True:
             if self.is_op("|"):
                 node = self._filter(node)
             elif self.is_name("is"):
                 node = self._test(node)
             elif self.is_op("("):
-                node = Node("call", self.now.at, None, (node, *self._arguments()))
+                node = Expr("call", self.now.at, None, (node, *self._arguments()))
             else:
                 return node
 
-    def _subscript(self, node: Node) -> Node:
+    def _subscript(self, node: Expr) -> Expr:
         token = self.next()
         if token.value == ".":
             inner = self.next()
             if inner.kind == "name":
-                return Node("attr", inner.at, inner.value, (node,))
+                return Expr("attr", inner.at, inner.value, (node,))
             if inner.kind != "integer":
                 raise wrong("a name is missing", inner.at)
-            return Node("item", inner.at, None, (node, Node("const", inner.at, inner.value)))
+            return Expr("item", inner.at, None, (node, Expr("const", inner.at, inner.value)))
         parts = [self._subscribed()]
         while not self.is_op("]"):
             self.need(",")
             parts.append(self._subscribed())
         self.need("]")
-        part = parts[0] if len(parts) == 1 else Node("tuple", token.at, None, tuple(parts))
-        return Node("item", token.at, None, (node, part))
+        part = parts[0] if len(parts) == 1 else Expr("tuple", token.at, None, tuple(parts))
+        return Expr("item", token.at, None, (node, part))
 
-    def _subscribed(self) -> Node:
+    def _subscribed(self) -> Expr:
         at = self.now.at
-        parts: list[Node | None] = [None]
+        parts: list[Expr | None] = [None]
         if self.is_op(":"):
             self.next()
         else:
@@ -281,11 +281,11 @@ class Parser:
                 parts.append(self.expression())
             if not self.skip(":"):
                 break
-        return Node("slice", at, None, tuple(parts))
+        return Expr("slice", at, None, tuple(parts))
 
-    def _arguments(self) -> tuple[Node, ...]:
+    def _arguments(self) -> tuple[Expr, ...]:
         self.need("(")
-        out: list[Node] = []
+        out: list[Expr] = []
         while not self.is_op(")"):
             if out:
                 self.need(",")
@@ -294,11 +294,11 @@ class Parser:
             at = self.now.at
             if self.is_op("*", "**"):
                 stars = self.next().value
-                out.append(Node("keyword", at, stars, (self.expression(),)))
+                out.append(Expr("keyword", at, stars, (self.expression(),)))
             elif self.now.kind == "name" and self.tokens[self.place + 1][:2] == ("op", "="):
                 word = self.name()
                 self.next()
-                out.append(Node("keyword", at, word, (self.expression(),)))
+                out.append(Expr("keyword", at, word, (self.expression(),)))
             else:
                 out.append(self.expression())
         self.need(")")
@@ -310,33 +310,33 @@ class Parser:
             name += f".{self.name()}"
         return name
 
-    def _filter(self, node: Node | None) -> Node:
+    def _filter(self, node: Expr | None) -> Expr:
         at = self.next().at
         name = self.dotted()
-        return Node("filter", at, name, (node, *(self._arguments() if self.is_op("(") else ())))
+        return Expr("filter", at, name, (node, *(self._arguments() if self.is_op("(") else ())))
 
-    def filters(self) -> Node:
+    def filters(self) -> Expr:
         """The filters of a `{% filter %}` or of a `{% set %}` with a body."""
         at = self.now.at
         name = self.dotted()
-        node = Node("filter", at, name, (None, *(self._arguments() if self.is_op("(") else ())))
+        node = Expr("filter", at, name, (None, *(self._arguments() if self.is_op("(") else ())))
         while self.is_op("|"):
             node = self._filter(node)
         return node
 
-    def _test(self, node: Node) -> Node:
+    def _test(self, node: Expr) -> Expr:
         at = self.next().at
         negated = self.skip_name("not")
         name = self.dotted()
-        arguments: tuple[Node, ...] = ()
+        arguments: tuple[Expr, ...] = ()
         if self.is_op("("):
             arguments = self._arguments()
         elif self._argument_follows():
             if self.is_name("is"):
                 raise self.wrong("a test follows a test")
             arguments = (self._postfix(self._primary()),)
-        test = Node("test", at, name, (node, *arguments))
-        return Node("op", at, "not", (test,)) if negated else test
+        test = Expr("test", at, name, (node, *arguments))
+        return Expr("op", at, "not", (test,)) if negated else test
 
     def _argument_follows(self) -> bool:
         if self.now.kind == "name":
@@ -344,5 +344,5 @@ class Parser:
         return self.now.kind in ("string", "integer", "float") or self.is_op("(", "[", "{")
 
 
-def _name(token: Token) -> tuple[str, int, str]:
+def _name(token: JinjaToken) -> tuple[str, int, str]:
     return "name", token.at, token.value

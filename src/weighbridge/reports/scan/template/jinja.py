@@ -16,12 +16,12 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JINJA_SIZE
-from weighbridge.reports.scan.template.expressions import Node, Parser
-from weighbridge.reports.scan.template.tokens import Token, blocks, wrong
+from weighbridge.reports.scan.template.expressions import Expr, Parser
+from weighbridge.reports.scan.template.tokens import JinjaToken, blocks, wrong
 
-__all__ = ["LOADING", "Node", "Statement", "Template", "read"]
+__all__ = ["LOADING", "Expr", "JinjaTemplate", "Statement", "read"]
 
-_Read = tuple[tuple[Node, ...], tuple[str, ...]]  # expressions, names that are set
+_Read = tuple[tuple[Expr, ...], tuple[str, ...]]  # expressions, names that are set
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Statement:
 
     word: str
     at: int
-    parts: tuple[Node, ...] = ()
+    parts: tuple[Expr, ...] = ()
     targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class JinjaTemplate:
     statements: tuple[Statement, ...] = field(default=())
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[Expr]:
         for statement in self.statements:
             for part in statement.parts:
                 yield from part.walk()
@@ -92,7 +92,7 @@ def _macro(p: Parser) -> _Read:
 
 
 def _signature(p: Parser) -> _Read:
-    parts: list[Node] = []
+    parts: list[Expr] = []
     targets: list[str] = []
     p.need("(")
     while not p.is_op(")"):
@@ -111,7 +111,7 @@ def _call(p: Parser) -> _Read:
 
 
 def _with(p: Parser) -> _Read:
-    parts: list[Node] = []
+    parts: list[Expr] = []
     targets: tuple[str, ...] = ()
     while p.now.kind != "end":
         if parts:
@@ -164,14 +164,14 @@ _STATEMENTS: Final[Mapping[str, Callable[[Parser], _Read]]] = MappingProxyType(
 )  # fmt: skip
 
 
-def read(text: str) -> Template:
+def read(text: str) -> JinjaTemplate:
     """The statements of a template. FormatError where it is none."""
     if len(text) > JINJA_SIZE:
         raise FormatError("the template is too long", expected=f"<= {JINJA_SIZE} characters", found=len(text))
-    return Template(tuple(_statement(opening, tokens) for opening, tokens in blocks(text)))
+    return JinjaTemplate(tuple(_statement(opening, tokens) for opening, tokens in blocks(text)))
 
 
-def _statement(opening: str, tokens: list[Token]) -> Statement:
+def _statement(opening: str, tokens: list[JinjaToken]) -> Statement:
     p = Parser(tokens)
     at = p.now.at
     if opening == "{{":

@@ -15,22 +15,24 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import JINJA_SIZE
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.model import Budget, Finding, Piece, Place, Rule, Verdict, found
+from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanFinding, ScanRule, ScanVerdict, finding
 from weighbridge.reports.scan.template import jinja
-from weighbridge.reports.scan.template.jinja import Node
+from weighbridge.reports.scan.template.jinja import Expr
 
-_D, _M, _U = Verdict.DANGEROUS, Verdict.MALFORMED, Verdict.UNKNOWN_CODE
+_D, _M, _U = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "template/underscored": Rule(_D, "attribute or item with a leading underscore: the way to Python's insides"),
-        "template/attr": Rule(_D, "the filter `attr`, which gets around the sandbox's look at attributes"),
-        "template/loading": Rule(_D, "statement that loads another template or file"),
-        "template/built-name": Rule(_U, "attribute or item whose name is put together from pieces"),
-        "template/underscored-text": Rule(_U, "text like `__class__` outside an attribute"),
-        "template/foreign-global": Rule(_U, "name that only a web framework or jinja2's own globals provide"),
-        "template/bomb": Rule(_M, "number, power, format or loop that keeps a renderer busy or fills its memory"),
-        "template/unreadable": Rule(_M, "template that jinja2 would not compile, or that is too deep to be read"),
+        "template/underscored": ScanRule(
+            _D, "attribute or item with a leading underscore: the way to Python's insides"
+        ),
+        "template/attr": ScanRule(_D, "the filter `attr`, which gets around the sandbox's look at attributes"),
+        "template/loading": ScanRule(_D, "statement that loads another template or file"),
+        "template/built-name": ScanRule(_U, "attribute or item whose name is put together from pieces"),
+        "template/underscored-text": ScanRule(_U, "text like `__class__` outside an attribute"),
+        "template/foreign-global": ScanRule(_U, "name that only a web framework or jinja2's own globals provide"),
+        "template/bomb": ScanRule(_M, "number, power, format or loop that keeps a renderer busy or fills its memory"),
+        "template/unreadable": ScanRule(_M, "template that jinja2 would not compile, or that is too deep to be read"),
     }
 )
 _RENDERED: Final = "A program that renders templates without a sandbox runs what this leads to."
@@ -55,33 +57,33 @@ _WIDE: Final = re.compile(r"%[-+ #0]*\d{6,}|[:<>^=]\d{6,}")
 _FOLDED: Final = 4096  # characters of a constant that is put together
 
 
-def look(source: Source, place: Place, budget: Budget) -> Iterator[Piece]:
+def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A file that is a template."""
     size = min(source.size, JINJA_SIZE + 1)
     budget.spend(size)
     yield from check(source.read(0, size).decode("utf-8", "replace"), source, place, "the template")
 
 
-def check(text: str, source: Source, place: Place, what: str) -> Iterator[Finding]:
+def check(text: str, source: Source, place: MemberPath, what: str) -> Iterator[ScanFinding]:
     """Findings on the template `text`, which is called `what`."""
     try:
         template = jinja.read(text)
     except FormatError as error:
         words = f"{what}: {error.reason}" + (f" at character {error.offset}" if error.offset is not None else "")
-        yield found(RULES, "template/unreadable", source, place, words)
+        yield finding(RULES, "template/unreadable", source, place, words)
         return
     told: set[tuple[str, str]] = set()
     for rule, words, at in _faults(template):
         if (rule, words) not in told:
             told.add((rule, words))
             line = text.count("\n", 0, at) + 1
-            yield found(RULES, rule, source, place, f"{what}, line {line}: {words}", consequence=_RENDERED)
+            yield finding(RULES, rule, source, place, f"{what}, line {line}: {words}", consequence=_RENDERED)
 
 
 _Fault = tuple[str, str, int]
 
 
-def _faults(template: jinja.Template) -> Iterator[_Fault]:
+def _faults(template: jinja.JinjaTemplate) -> Iterator[_Fault]:
     built = _built_names(template)
     own = {name.partition(".")[0] for s in template.statements for name in s.targets}
     for statement in template.statements:
@@ -93,7 +95,7 @@ def _faults(template: jinja.Template) -> Iterator[_Fault]:
     yield from _loops(template)
 
 
-def _at(node: Node, built: set[str], own: set[str]) -> Iterator[_Fault]:
+def _at(node: Expr, built: set[str], own: set[str]) -> Iterator[_Fault]:
     match node.kind:
         case "attr" if _inner(node.value):
             yield "template/underscored", f"attribute {node.value!r}", node.at
@@ -113,7 +115,7 @@ def _inner(name: object) -> bool:
     return isinstance(name, str) and (name.startswith("_") or name in _INSIDES)
 
 
-def _item(part: Node | None, at: int, built: set[str]) -> Iterator[_Fault]:
+def _item(part: Expr | None, at: int, built: set[str]) -> Iterator[_Fault]:
     """`x[part]`, which for a text is the attribute of that name."""
     if part is None:
         return
@@ -125,7 +127,7 @@ def _item(part: Node | None, at: int, built: set[str]) -> Iterator[_Fault]:
         yield "template/built-name", "an item's name is put together", at
 
 
-def _filter(node: Node, built: set[str]) -> Iterator[_Fault]:
+def _filter(node: Expr, built: set[str]) -> Iterator[_Fault]:
     name, arguments = node.value, node.parts[1:]
     if name == "attr":
         yield "template/attr", "the filter `attr`", node.at
@@ -141,7 +143,7 @@ def _filter(node: Node, built: set[str]) -> Iterator[_Fault]:
                 yield "template/built-name", f"an attribute's name for `{name}` is put together", node.at
 
 
-def _called(node: Node) -> Iterator[_Fault]:
+def _called(node: Expr) -> Iterator[_Fault]:
     callee, arguments = node.parts[0], node.parts[1:]
     if callee is None or callee.kind != "name" or callee.value != "range":
         return
@@ -150,7 +152,7 @@ def _called(node: Node) -> Iterator[_Fault]:
         yield "template/bomb", f"a loop over {max(counts, key=abs)} numbers", node.at
 
 
-def _constant(node: Node) -> Iterator[_Fault]:
+def _constant(node: Expr) -> Iterator[_Fault]:
     """A constant, written or put together."""
     if node.kind == "op" and node.value in ("*", "**"):
         yield from _product(node)
@@ -165,7 +167,7 @@ def _constant(node: Node) -> Iterator[_Fault]:
         yield "template/bomb", "a number beyond all lengths and counts", node.at
 
 
-def _product(node: Node) -> Iterator[_Fault]:
+def _product(node: Expr) -> Iterator[_Fault]:
     sides = [fold(part) for part in node.parts if part is not None]
     if node.value == "**" and not all(isinstance(s, int) and abs(s) < 100 for s in sides):
         yield "template/bomb", "a power", node.at
@@ -173,7 +175,7 @@ def _product(node: Node) -> Iterator[_Fault]:
         yield "template/bomb", "something is multiplied by a very large number", node.at
 
 
-def _loops(template: jinja.Template) -> Iterator[_Fault]:
+def _loops(template: jinja.JinjaTemplate) -> Iterator[_Fault]:
     """Loops over constant ranges inside each other: their counts multiply."""
     counts: list[int] = []
     for statement in template.statements:
@@ -188,7 +190,7 @@ def _loops(template: jinja.Template) -> Iterator[_Fault]:
                 yield "template/bomb", f"loops that run {total} times", statement.at
 
 
-def _count(over: Node) -> int:
+def _count(over: Expr) -> int:
     callee = over.parts[0] if over.kind == "call" else None
     if callee is None or callee.kind != "name" or callee.value != "range":
         return 1
@@ -201,7 +203,7 @@ def _count(over: Node) -> int:
 # ---- names that are put together ------------------------------------------------------------------------------
 
 
-def fold(node: Node) -> Any:
+def fold(node: Expr) -> Any:
     """The value of an expression of constants; None where it isn't one, or is a long one."""
     if node.kind == "const":
         return node.value
@@ -247,7 +249,7 @@ def _filtered(name: str, values: list[Any]) -> Any:
     return plain.get(name)
 
 
-def _backwards(part: Node | None) -> bool:
+def _backwards(part: Expr | None) -> bool:
     """`[::-1]`."""
     if part is None or part.kind != "slice" or len(part.parts) != 3 or part.parts[:2] != (None, None):
         return False
@@ -255,7 +257,7 @@ def _backwards(part: Node | None) -> bool:
     return step is not None and step.kind == "op" and step.value == "-"
 
 
-def _is_built(node: Node, built: set[str]) -> bool:
+def _is_built(node: Expr, built: set[str]) -> bool:
     """Whether an expression makes text of pieces, or is a name that was set to such."""
     return any(
         (n.kind == "op" and (n.value == "~" or (n.value in ("+", "%", "*") and _has_text(n))))
@@ -266,11 +268,11 @@ def _is_built(node: Node, built: set[str]) -> bool:
     )
 
 
-def _has_text(node: Node) -> bool:
+def _has_text(node: Expr) -> bool:
     return any(n.kind == "const" and isinstance(n.value, str) for n in node.walk())
 
 
-def _built_names(template: jinja.Template) -> set[str]:
+def _built_names(template: jinja.JinjaTemplate) -> set[str]:
     """Names that `set` gives text that is put together from pieces of which one has an underscore."""
     built: set[str] = set()
     for statement in template.statements:
@@ -282,12 +284,12 @@ def _built_names(template: jinja.Template) -> set[str]:
     return built
 
 
-def _mentions_underscore(node: Node) -> bool:
+def _mentions_underscore(node: Expr) -> bool:
     return any(
         n.kind == "const" and isinstance(n.value, str) and (n.value[:1] == "_" or "__" in n.value or "%" in n.value)
         for n in node.walk()
     )
 
 
-def _uses(node: Node, names: set[str]) -> bool:
+def _uses(node: Expr, names: set[str]) -> bool:
     return any(n.kind == "name" and n.value in names for n in node.walk())

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.errors import FormatError
 
 
-class Token(NamedTuple):
+class JinjaToken(NamedTuple):
     """`kind`: name, string, integer, float, op, or end (of a block)."""
 
     kind: str
@@ -34,7 +34,7 @@ _PAIRS: Final = MappingProxyType({")": "(", "]": "[", "}": "{"})
 _DIGITS: Final = 4300
 
 
-def blocks(text: str) -> Iterator[tuple[str, list[Token]]]:
+def blocks(text: str) -> Iterator[tuple[str, list[JinjaToken]]]:
     """The `{{ }}` and `{% %}` of a template: how each opens, and its tokens."""
     at = 0
     while (opening := _OPEN.search(text, at)) is not None:
@@ -57,14 +57,14 @@ def _behind(end: re.Pattern[str], text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _tokens(text: str, at: int, opening: str) -> tuple[list[Token], int]:
+def _tokens(text: str, at: int, opening: str) -> tuple[list[JinjaToken], int]:
     """The tokens up to the end of a block, and where it is."""
-    tokens: list[Token] = []
+    tokens: list[JinjaToken] = []
     open_: list[str] = []
     while at < len(text):
         close = _CLOSE[opening].match(text, at)
         if close is not None and not open_:
-            return [*tokens, Token("end", None, at)], close.end()
+            return [*tokens, JinjaToken("end", None, at)], close.end()
         space = _SPACE.match(text, at)
         if space is not None:
             at = space.end()
@@ -78,11 +78,11 @@ def _tokens(text: str, at: int, opening: str) -> tuple[list[Token], int]:
     raise wrong("a block has no end", at)
 
 
-def _token(text: str, at: int) -> tuple[Token, int]:
+def _token(text: str, at: int) -> tuple[JinjaToken, int]:
     for kind, pattern, make in _KINDS:
         match = pattern.match(text, at)
         if match is not None:
-            return Token(kind, make(match), at), match.end()
+            return JinjaToken(kind, make(match), at), match.end()
     raise wrong(f"unexpected {text[at : at + 1]!r}", at)
 
 

@@ -18,10 +18,9 @@ from tests.reports.scan.other_vectors import VECTORS, Vector
 from weighbridge.containers import BUILT_IN
 from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import BytesSource
-from weighbridge.reports.scan import engine, rules
+from weighbridge.reports.scan import engine, rules, unsupported
 from weighbridge.reports.scan import registry as looks
-from weighbridge.reports.scan import unsupported as unlooked
-from weighbridge.reports.scan.model import Budget, FileReport, Nested, Place, Verdict, worst
+from weighbridge.reports.scan.model import Budget, FileReport, MemberPath, Nested, ScanVerdict, worst
 from weighbridge.reports.scan.template import scanner as templates
 
 IDS = [f"{v.name}-{v.rule}-{n}" for n, v in enumerate(VECTORS)]
@@ -44,11 +43,13 @@ def test_each_technique_has_its_verdict_and_rule(v: Vector, tmp_path: Path) -> N
 
 
 OWN = sorted({v.rule for v in VECTORS if not v.rule.startswith("pickle/dangerous")})
-MODULES = ("archives", "arrays", "configs", "headers", "polyglots", "programs", "templates", "texts", "unlooked")
+MODULES = ("streams", "arrays", "configs", "headers", "polyglots", "programs", "templates", "texts", "unsupported")
 
 
 def test_every_rule_has_a_technique() -> None:
-    own = {r for name in MODULES for r, row in vars(rules)[name].RULES.items() if row.verdict is not Verdict.DATA_ONLY}
+    own = {
+        r for name in MODULES for r, row in vars(rules)[name].RULES.items() if row.verdict is not ScanVerdict.DATA_ONLY
+    }
     assert own <= set(OWN)
 
 
@@ -60,7 +61,7 @@ def test_without_a_rule_some_file_would_pass_for_milder(rule: str, tmp_path: Pat
         folder = tmp_path / str(number)
         folder.mkdir()
         left = [f.verdict for f in scan_vector(folder, v).findings if f.rule != rule]
-        milder.append(worst((Verdict.DATA_ONLY, *left)).rank < Verdict(v.verdict).rank)
+        milder.append(worst((ScanVerdict.DATA_ONLY, *left)).rank < ScanVerdict(v.verdict).rank)
     assert any(milder)
 
 
@@ -134,7 +135,7 @@ def test_honest_templates_are_silent(text: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_is_looked_into_or_named_with_the_reason() -> None:
-    told = {kind for row in looks.LOOKS for kind in row.kinds}
+    told = {kind for row in looks.SCANNERS for kind in row.kinds}
     through = {"nemo"}  # `kinds.kind_of` says which archive it is
     assert set(BUILT_IN) - told - through == {"unknown"}
     assert told <= {*BUILT_IN, *CODECS, "storage"}
@@ -148,8 +149,8 @@ def test_what_is_not_looked_into_is_named(kind: str, tmp_path: Path) -> None:
              "onnx": b"\x08\x08\x12\x07pytorch\x3a\x0a\x0a\x01x\x12\x01y\x22\x02Op"}  # fmt: skip
     report = scanned(tmp_path, "x.bin", heads[kind] + bytes(80 if kind != "onnx" else 0))
     assert report.kind == kind
-    assert (report.verdict, report.complete) == ("not-looked-into", False)
-    assert [n.why for n in report.not_looked_into] == [unlooked.WHY[kind]]
+    assert (report.verdict, report.complete) == ("not-scanned", False)
+    assert [n.why for n in report.skipped] == [unsupported.WHY[kind]]
 
 
 def test_all_that_the_sandbox_guards_is_known() -> None:
@@ -205,10 +206,10 @@ def test_a_finding_names_the_way_into_the_archives(tmp_path: Path) -> None:
 def test_a_bomb_is_told_and_takes_little() -> None:
     work, bomb = engine._Scan(Budget(8 << 20)), gzip.compress(bytes(64 << 20), mtime=0)
     tracemalloc.start()
-    work.into(Nested(BytesSource(bomb), Place("x.gz")))
+    work.into(Nested(BytesSource(bomb), MemberPath("x.gz")))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert ([f.rule for f in work.findings], bool(work.passed_over), peak < 16 << 20) == (["scan/limit"], True, True)
+    assert ([f.rule for f in work.findings], bool(work.skipped), peak < 16 << 20) == (["scan/limit"], True, True)
 
 
 def test_code_that_a_config_names_is_looked_for_beside_it(tmp_path: Path) -> None:
