@@ -225,7 +225,7 @@ def rules() -> Iterator[str]:
 
 
 def family_schema() -> Iterator[str]:
-    from weighbridge.models.arch import expression, schema
+    from weighbridge.models.arch.tables import expression, schema
 
     yield "# Family tables\n"
     yield NOTE

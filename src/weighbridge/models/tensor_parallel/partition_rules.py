@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.arch.spec import Role
+from weighbridge.models.arch.tables.spec import Role
 
 
 class Unit(StrEnum):
