@@ -201,7 +201,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     inside = keyed.names(family)
     for name in (n for n in named if n not in inside):
-        draft.tensors |= _for_gguf(family.gguf, name, named[name], wanted, options, draft)
+        draft.tensors |= _for_gguf(model, name, named[name], wanted, options, draft)
     lists = {name: probe.numbers(name, node) for name, node in named.items() if name in inside}
     draft.metadata = meta.for_gguf(model, draft.tensors, wanted, options, draft.losses, lists)
     if said := [key for key in family.folded if multiplier(key, sizes.facts) != 1]:
@@ -223,13 +223,15 @@ def _upgraded(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
 
 
 def _for_gguf(
-    graph: str, name: str, node: Node, wanted: DType, options: ConvertOptions, draft: PlanBuilder
+    model: Checkpoint, name: str, node: Node, wanted: DType, options: ConvertOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """The stored tensors of a logical one: itself, and what goes beside it."""
     chosen = recipe.gguf_dtype(name, node.spec, wanted)
     if isinstance(node, QuantizedTensor):
-        keep = chosen is wanted and options.dtype in (None, "auto")
-        found = (keep and _scaled(graph, name, node)) or _moved(name, node, chosen, keep=keep, options=options)
+        # The reference keeps the codes of a dialect that has blocks of its own whatever the type of the other tensors.
+        native = model.family.dialects[model.dialect].holds is not None
+        keep = chosen is wanted and (native or options.dtype in (None, "auto"))
+        found = (keep and _scaled(model.family.gguf, name, node)) or _moved(name, node, chosen, keep=keep, options=options)
         draft.moves.append(found.move)
         if found.tensors:
             return found.tensors
