@@ -226,7 +226,7 @@ def test_what_is_left_out_is_told(name: str, tmp_path: Path) -> None:
     """Where the rest is right: the plan lists it as a loss."""
     files, count, words = LOST[name]
     source = model(tmp_path / "model", files(), count)
-    plan = api.plan(source, tmp_path / "out.gguf", to="gguf", dtype="f32")
+    plan = api.plan_convert(source, tmp_path / "out.gguf", to="gguf", dtype="f32")
     assert any(words in loss.what for loss in plan.losses), [loss.what for loss in plan.losses]
 
 
