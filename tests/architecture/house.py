@@ -51,7 +51,8 @@ def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
     """Every import of a module, in functions too. Those for type checking only count as not at the top."""
 
     def visit(node: ast.AST, top: bool, typing: bool) -> Iterator[Import]:
@@ -66,7 +67,7 @@ def imports(path: Path) -> Iterator[Import]:
                 checking = typing or _is_type_checking(child)
                 yield from visit(child, top and not inside and not checking, checking)
 
-    yield from visit(tree(path), True, False)
+    return tuple(visit(tree(path), True, False))
 
 
 def _imported(node: ast.ImportFrom) -> Iterator[str]:
@@ -84,11 +85,10 @@ def functions(path: Path) -> Iterator[Function]:
             yield Function(f"{short(path)}:{node.lineno}", node.name, node.end_lineno - node.lineno + 1)
 
 
-def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
+@cache
+def calls(path: Path) -> tuple[tuple[ast.Call, str], ...]:
     """Every call with the dotted text of what is called."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            yield node, ast.unparse(node.func)
+    return tuple((node, ast.unparse(node.func)) for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
 
 
 def tracked() -> list[Path]:

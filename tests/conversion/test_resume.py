@@ -300,7 +300,7 @@ def test_another_version_is_refused(sources: Mapping[str, Path], tmp_path: Path,
 
 
 def test_a_value_that_cannot_be_told_is_no_key(sources: Mapping[str, Path], tmp_path: Path) -> None:
-    plan = wb.plan_convert(sources["plain"], tmp_path / "o.npz")
+    plan = wb.plan(sources["plain"], tmp_path / "o.npz")
     with pytest.raises(UsageError, match="resumed"):
         key_of(replace(plan, texts={"x": object()}))  # type: ignore[dict-item]
 

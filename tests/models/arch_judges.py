@@ -146,7 +146,7 @@ def judge_reference(family: Family) -> None:
         assert (factors and array(factors).tobytes().hex()) == want["rope_freqs"], name
         if case.outtype != "f32":
             for tensor, kind, _ in want["tensors"]:
-                forced = family.kind("gguf", sizes, tensor) in FORCED_F32
+                forced = family.rows[family.expansion("gguf", sizes).places[tensor].roles[0]].kind in FORCED_F32
                 assert (kind == "F32") == forced, f"{name}: {tensor} is {kind}"
         _judge_metadata(family, sizes, want)
 

@@ -43,13 +43,13 @@ def test_biases_of_zeros_go_and_others_are_told(tmp_path: Path) -> None:
     gguf = _gguf(tmp_path, "gptj")
     with wb.open(gguf) as model:
         assert all(not np.asarray(model[f"blk.{i}.attn_output.bias"]).any() for i in (0, 1))
-    assert not any("attn_output" in (loss.tensor or "") for loss in wb.plan_convert(gguf, tmp_path / "a").losses)
+    assert not any("attn_output" in (loss.tensor or "") for loss in wb.plan(gguf, tmp_path / "a").losses)
     data = bytearray(gguf.read_bytes())
     with open_checkpoint(gguf) as model:
         at = model.index.by_name["blk.1.attn_output.bias"].offset
     data[at : at + 4] = np.float32(0.5).tobytes()
     (tmp_path / "other.gguf").write_bytes(data)
-    told = [loss for loss in wb.plan_convert(tmp_path / "other.gguf", tmp_path / "c").losses if "no place" in loss.what]
+    told = [loss for loss in wb.plan(tmp_path / "other.gguf", tmp_path / "c").losses if "no place" in loss.what]
     assert [loss.tensor for loss in told] == ["blk.1.attn_output.bias"]
     wb.convert(gguf, tmp_path / "hf", tokenizer=False)
     assert load_file(tmp_path / "hf" / "model.safetensors").keys() == golden()["gptj"]["hf"].keys()

@@ -15,7 +15,6 @@ from tests.models.family_judges import golden
 from tests.models.record_families import values
 
 import weighbridge as wb
-from tests.oracles.ours import report_of
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.kv_tensors import names, of_graph
@@ -149,7 +148,7 @@ def test_layers_that_are_left_keep_their_numbers(apertus: tuple[Path, Path], tmp
 
 
 def test_they_are_tensors_where_a_gguf_s_tensors_are_named_anew(apertus: tuple[Path, Path], tmp_path: Path) -> None:
-    done = report_of(wb.plan_rename(apertus[1], tmp_path / "a.safetensors", to_names="hf"))
+    done = wb.rename(apertus[1], tmp_path / "a.safetensors", names="hf")
     held = load_file(tmp_path / "a.safetensors")
     assert {ACTIVATION.format(i, name) for i in (0, 1) for name in FOUR} <= held.keys()
     assert [r.old for r in done.renamed if "act_fn" in r.new] == [

@@ -131,7 +131,7 @@ def test_an_unknown_class_is_told_its_nearest_family_and_every_difference(acme: 
     assert (found.known, found.ok, found.stated) == (False, False, "AcmeForCausalLM")
     assert found.unmapped == tuple(sorted(ACME)) or set(found.unmapped) <= set(ACME)
     with pytest.raises(UnsupportedError, match="AcmeForCausalLM") as error:
-        api.plan_convert(acme, "x.gguf")
+        api.plan(acme, "x.gguf")
     assert "wb arch check" in (error.value.hint or "")
 
 

@@ -14,12 +14,11 @@ import pytest
 from tests.oracles import tree
 
 import weighbridge as wb
-from tests.oracles.ours import report_of
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.transform import encoder_decoder as sides
-from weighbridge.models.transform import layers, rename
+from weighbridge.models.transform import layers, packed_rename, rename
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers
 from weighbridge.models.transform.layers import (
     GGUF_RULES,
@@ -32,7 +31,6 @@ from weighbridge.models.transform.layers import (
     hf_config,
 )
 from weighbridge.models.transform.rename import WRAPPERS, suggestions
-from weighbridge.packings import storage_axes as axes
 
 COUNT = 8
 KEPT = (1, 2, 4, 5, 6)
@@ -350,7 +348,7 @@ def written(path: Path) -> dict[str, Any]:
 def test_prefixes_and_patterns(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     patterns = [(r"^layers\.(\d)", r"h.\1"), (r"\.w$", ".weight")]
-    report = report_of(wb.plan_rename(model, out, strip_prefix="module.", replace=patterns, add_prefix="m."))
+    report = wb.rename(model, out, strip="module.", replacing=patterns, add="m.")
     before, after = written(model), written(out)
     assert set(after) == {"m.norm", "m.head"} | {f"m.h.{n}.{part}" for n in range(3) for part in ("weight", "v")}
     assert {r.new: r.old for r in report.renamed}["m.h.1.weight"] == ("module.layers.1.w",)
@@ -362,8 +360,8 @@ def test_prefixes_and_patterns(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".pt", ".npz", ".safetensors"])
 def test_renaming_writes_any_container(model: Path, tmp_path: Path, suffix: str) -> None:
     there, back = tmp_path / f"there{suffix}", tmp_path / "back.safetensors"
-    wb.rename(model, there, strip_prefix="module.")
-    wb.rename(there, back, replace=[(r"^(layers|norm)", r"module.\1")])
+    wb.rename(model, there, strip="module.")
+    wb.rename(there, back, replacing=[(r"^(layers|norm)", r"module.\1")])
     assert {n: a.tobytes() for n, a in written(back).items()} == {n: a.tobytes() for n, a in written(model).items()}
 
 
@@ -431,7 +429,7 @@ def test_the_command_suggests_and_tells(model: Path, tmp_path: Path, capsys: pyt
 
 def test_a_part_keeps_its_numbers(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    report = report_of(wb.plan_slice(model, out, layers="1-2"))
+    report = wb.slice(model, out, layers="1-2")
     assert set(written(out)) == {"module.norm", "head", *(f"module.layers.{n}.{p}" for n in (1, 2) for p in "wv")}
     assert report.dropped == ("module.layers.0.v", "module.layers.0.w")
     assert any("--renumber" in note for note in report.notes)
@@ -492,7 +490,7 @@ def test_blocks_of_a_gguf_stay_as_they_are(tmp_path: Path) -> None:
     source = mixture(tmp_path / "model")
     whole, cut = tmp_path / "whole.gguf", tmp_path / "cut.gguf"
     wb.convert(source, whole, dtype="q8_0", tokenizer=False)
-    report = report_of(wb.plan_slice(whole, cut, experts="2,5-7", layers="1", renumber=True))
+    report = wb.slice(whole, cut, experts="2,5-7", layers="1", renumber=True)
     with wb.open(whole) as before, wb.open(cut) as after:
         stack = before["blk.1.ffn_up_exps.weight"].raw()
         each = len(stack) // 8
@@ -527,10 +525,10 @@ def test_a_rename_to_a_dialect_that_is_refused(tmp_path: Path) -> None:
     source = mixture(tmp_path / "model")
     for dialect, words in (("hf", "already"), ("nonsense", "no 'nonsense' names")):
         with pytest.raises(UsageError, match=words):
-            wb.rename(source, tmp_path / "out", to_names=dialect)
+            wb.rename(source, tmp_path / "out", names=dialect)
     wb.convert(source, tmp_path / "m.gguf", dtype="f32", tokenizer=False)
     with pytest.raises(UsageError, match="nothing loads"):
-        wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", to_names="hf")
+        wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", names="hf")
 
 
 # ------------------------------------------------------------------------------------------------ quantized names
@@ -554,7 +552,7 @@ def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path)
     for key in ("quantization", "quantization_config"):
         config[key][stack] = {"group_size": 32, "bits": config[key]["bits"]}
     (there / "config.json").write_text(json.dumps(config))
-    report = report_of(wb.plan_rename(there, back := tmp_path / "hf", to_names="hf"))
+    report = wb.rename(there, back := tmp_path / "hf", names="hf")
     held, parted = written(there / "model.safetensors"), written(back / "model.safetensors")
     for part in ("weight", "scales", *(["biases"] if "q_bits" in how else [])):
         for expert in range(8):
@@ -565,7 +563,7 @@ def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path)
     each = [f"model.layers.1.mlp.experts.{e}.up_proj" for e in range(8)]
     assert [own[name] for name in each] == [config["quantization"][stack]] * 8
     assert stack not in own
-    wb.rename(back, again := tmp_path / "again", to_names="mlx")
+    wb.rename(back, again := tmp_path / "again", names="mlx")
     after = written(again / "model.safetensors")
     assert {n: t.tobytes() for n, t in after.items()} == {n: t.tobytes() for n, t in held.items()}
     assert config_of(again) == config
@@ -586,7 +584,7 @@ def test_parts_keep_their_endings(scheme: str, tmp_path: Path) -> None:
             "re:x.*",
         ]
     (source / "config.json").write_text(json.dumps(config))
-    report = report_of(wb.plan_rename(source, out := tmp_path / "out", replace=[("self_attn", "attention"), (r"\bmlp\b", "ffn")]))
+    report = wb.rename(source, out := tmp_path / "out", replacing=[("self_attn", "attention"), (r"\bmlp\b", "ffn")])
     before, after = raw(source), raw(out)
     assert {n.replace("self_attn", "attention").replace(".mlp.", ".ffn."): t for n, t in before.items()} == after
     for key in lists[:1]:
@@ -601,13 +599,13 @@ def test_fp8_experts_change_their_spelling(tmp_path: Path) -> None:
     wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
     source = mixture(tmp_path / "m", shapes=wide, **wide)
     wb.convert(source, there := tmp_path / "fp8", to="hf", scheme="fp8")
-    wb.rename(there, five := tmp_path / "five", to_names="hf5")
+    wb.rename(there, five := tmp_path / "five", names="hf5")
     held, stacked = raw(there), raw(five)
     front = "model.layers.0.mlp.experts"
     parts = [held[f"{front}.{e}.{p}_proj.weight_scale_inv"][1] for e in range(8) for p in ("gate", "up")]
     assert stacked[f"{front}.gate_up_proj_scale_inv"] == ((8, 2, 1), b"".join(parts))
     assert stacked[f"{front}.gate_up_proj"][0] == (8, 256, 128)
-    wb.rename(five, four := tmp_path / "four", to_names="hf")
+    wb.rename(five, four := tmp_path / "four", names="hf")
     assert raw(four) == held
 
 
@@ -615,17 +613,20 @@ def test_parts_that_no_stack_has_are_refused(tmp_path: Path) -> None:
     wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
     wb.convert(mixture(tmp_path / "m", shapes=wide), source := tmp_path / "gptq", to="hf", scheme="gptq")
     with pytest.raises(UnsupportedError, match="joins or parts tensors in gptq, which aren't stored so"):
-        wb.rename(source, tmp_path / "out", to_names="mlx")
+        wb.rename(source, tmp_path / "out", names="mlx")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("part", ["scales", "biases", "weight"])
 def test_a_part_that_is_another_is_seen(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = dict(axes._MEMBERS["mlx-affine"])
     other = {"scales": "biases", "biases": "scales", "weight": "scales"}[part]
-    wrong = {key: other if member == part else member for key, member in kinds.items()}
-    monkeypatch.setattr(axes, "_MEMBERS", MappingProxyType({**axes._MEMBERS, "mlx-affine": wrong}))
-    with pytest.raises((AssertionError, UnsupportedError)):
+    members = packed_rename._members
+
+    def wrong(*group: Any) -> dict[str, str]:
+        return {key: other if member == part else member for key, member in (members(*group) or {}).items()}
+
+    monkeypatch.setattr(packed_rename, "_members", wrong)
+    with pytest.raises((AssertionError, UnsupportedError, UsageError)):
         test_quantized_stacks_are_parted_and_stacked_again({"q_bits": 4, "q_group_size": 32}, tmp_path)
 
 
@@ -654,14 +655,14 @@ def two(folder: Path, **said: Any) -> Path:
 
 def test_each_side_is_cut_by_its_name(tmp_path: Path) -> None:
     source = two(tmp_path / "m")
-    report = report_of(wb.plan_slice(source, tmp_path / "a", layers="encoder:2,decoder:1,0", renumber=True))
+    report = wb.slice(source, tmp_path / "a", layers="encoder:2,decoder:1,0", renumber=True)
     assert [(c.key, c.before, c.after) for c in report.changed] == [("num_layers", 3, 1)]
     bias = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     held = written(tmp_path / "a" / "model.safetensors")
     assert {f"{side}.{bias}" for side in ("encoder", "decoder")} < held.keys()  # of the stack, not of layer 0
     assert sum(name.startswith("encoder.block.") for name in held) == 9
     assert wb.verify(tmp_path / "a").ok
-    part = report_of(wb.plan_slice(source, tmp_path / "part", layers="decoder:1"))
+    part = wb.slice(source, tmp_path / "part", layers="decoder:1")
     assert any("--renumber" in note for note in part.notes)
     held = written(tmp_path / "part" / "model.safetensors")
     assert {f"decoder.{bias}", "decoder.block.1.layer.0.SelfAttention.q.weight"} < held.keys()
@@ -672,9 +673,9 @@ def test_each_side_is_cut_by_its_name(tmp_path: Path) -> None:
 
 def test_a_count_of_both_sides_is_spelled_out(tmp_path: Path) -> None:
     source = two(tmp_path / "m", num_layers=2, num_decoder_layers=None)
-    changed = wb.plan_slice(source, tmp_path / "a", layers="encoder:0").report.changed
+    changed = wb.slice(source, tmp_path / "a", layers="encoder:0", dry_run=True).changed
     assert [(c.key, c.before, c.after) for c in changed] == [("num_layers", 2, 1), ("num_decoder_layers", None, 2)]
-    changed = wb.plan_slice(source, tmp_path / "b", layers="decoder:0").report.changed
+    changed = wb.slice(source, tmp_path / "b", layers="decoder:0", dry_run=True).changed
     assert [(c.key, c.before, c.after) for c in changed] == [("num_decoder_layers", None, 1)]
 
 
@@ -712,7 +713,7 @@ def test_a_gguf_that_no_graph_runs_is_refused(tmp_path: Path) -> None:
     wb.convert(two(tmp_path / "m"), tmp_path / "m.gguf", dtype="f32", tokenizer=False)
     with pytest.raises(UsageError, match="no decoder of 2 layers beside an encoder of 1"):
         wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:0")
-    report = report_of(wb.plan_slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:2,decoder:1", renumber=True))
+    report = wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:2,decoder:1", renumber=True)
     assert {c.key: c.after for c in report.changed if "count" in c.key} == {
         "t5.block_count": 1, "t5.decoder_block_count": 1
     }  # fmt: skip

@@ -180,7 +180,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "id as text": (lambda: bpe(put("model", "vocab", "zz", value="7")), r"\$\.model\.vocab"),
     "negative id": (lambda: bpe(put("model", "vocab", "zz", value=-1)), r"\$\.model\.vocab"),
     "id of 10^9": (lambda: bpe(put("model", "vocab", "zz", value=10**9)), r"\$\.model\.vocab"),
-    "id twice": (lambda: bpe(put("model", "vocab", "zz", value=5)), "one id"),
+    "id twice": (lambda: bpe(put("model", "vocab", "zz", value=5)), "same id"),
     "empty vocabulary": (lambda: bpe(put("model", "vocab", value={})), "empty"),
     "merge of an unknown token": (lambda: bpe(lambda t: t["model"]["merges"].append(["qq", "zz"])), "found qq"),
     "merge into an unknown token": (lambda: bpe(lambda t: t["model"]["merges"].append(["!", "!!"])), "merge"),
@@ -228,7 +228,7 @@ def test_a_bad_folder_is_a_format_error(files: Callable[[], dict[str, Any]], why
 
 
 UNSUPPORTED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
-    "nothing": (lambda: {}, "no tokenizer file"),
+    "nothing": (lambda: {}, "no supported tokenizer file"),
     "word level": (lambda: {"tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}}}}, "WordLevel"),
     "word model": (
         lambda: {"tokenizer.model": dump(SentencePieceModel(["<unk>", "a"], [0, 0], [2, 1], model_type=3))},
@@ -310,7 +310,7 @@ def test_bad_keys_are_format_errors(keys: dict[str, Any], why: str) -> None:
 
 def test_other_models_are_unsupported() -> None:
     for name in ("rwkv", "plamo2", "plamo3", "hybriddna", "whitespace", "none"):
-        with pytest.raises(UnsupportedError, match=rf"'{name}' \(.+no file of a model folder can say it"):
+        with pytest.raises(UnsupportedError, match=rf"'{name}' \(.+no form in a model folder"):
             from_gguf({**GGUF, "tokenizer.ggml.model": name})
     with pytest.raises(UnsupportedError, match="type 'own'"):
         from_gguf({**GGUF, "tokenizer.ggml.model": "own"})

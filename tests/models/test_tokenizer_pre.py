@@ -305,7 +305,7 @@ def characters(name: str, files: str = "gemma") -> Vocab:
     spm = from_hf(reading(folder_files(files)))
     skip = {i for i, k in enumerate(spm.types) if k != TokenType.NORMAL}
     rows = merges.joined(merges.from_scores(spm.tokens, spm.scores, skip))
-    kind, pre = (VocabKind.GEMMA4, None) if name == "model" else (VocabKind.BPE, name)
+    kind, pre = (VocabKind.CHAR_BPE, None) if name == "model" else (VocabKind.BPE, name)
     special = {"bos": 1, "eos": 2, "unk": 0}
     return replace(
         spm, kind=kind, pre=pre, merges=rows, scores=(), special=special, add_space_prefix=None, add={"bos": True}

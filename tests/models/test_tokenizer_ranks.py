@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,9 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_hf, losses, to_gguf, to_hf
 from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.hf import tables as tables_module
 from weighbridge.models.tokenizer.hf import tekken, tiktoken
+from weighbridge.models.tokenizer.hf.tables import TokenizerTables, tables
 
 Files = dict[str, Any]
 TEXTS = (*NASTY, "a" * 200, "ab " * 60, " " * 70 + "x", "décomposé e\u0301")
@@ -325,10 +328,9 @@ def test_another_models_ranks_need_a_name() -> None:
 
 
 def test_the_name_of_a_file_tells_whose_it_is() -> None:
-    assert {n: m.pre for n, m in tiktoken.MAKERS.items()} == {
-        "tokenizer.model": "llama-bpe", "qwen.tiktoken": "qwen2", "tiktoken.model": "kimi-k2",
-    }  # fmt: skip
-    assert set(tiktoken.FILES) == set(tiktoken.MAKERS)
+    assert [(row.name, row.pre) for row in tables().rank_files] == [
+        ("tiktoken.model", "kimi-k2"), ("qwen.tiktoken", "qwen2"), ("tokenizer.model", "llama-bpe"),
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------ Mistral
@@ -342,7 +344,7 @@ def tekken_with(change: Callable[[Any], object]) -> Files:
 
 def test_a_tekken_of_before_v8_has_its_special_tokens_from_the_program() -> None:
     found = vocab(tekken_with(lambda t: t.pop("special_tokens")))
-    assert tuple(found.tokens[:20]) == tekken.UNLISTED
+    assert found.tokens[:20] == tables().tekken.special
     assert found.special == {"bos": 1, "eos": 2, "unk": 0, "pad": 11}
 
 
@@ -535,29 +537,48 @@ def test_a_hostile_token_takes_no_time() -> None:
 
 # ------------------------------------------------------------------------ mutation
 
-# Rules and the values that a fault gives them; each must show in what the folder becomes.
-FAULTS: dict[str, tuple[Any, str, Any, Callable[[], Files]]] = {
-    "a filler's name": (tekken, "FILLER", "<SPECIAL{}>", lambda: dict(folder_files("tekken"))),
+TABLES = tables()
+LLAMA_RANKS = TABLES.rank_files[-1]
+
+
+def _tekken(**changes: Any) -> TokenizerTables:
+    return msgspec.structs.replace(TABLES, tekken=msgspec.structs.replace(TABLES.tekken, **changes))
+
+
+def _ranks(**changes: Any) -> TokenizerTables:
+    changed = msgspec.structs.replace(LLAMA_RANKS, **changes)
+    return msgspec.structs.replace(TABLES, rank_files=[*TABLES.rank_files[:-1], changed])
+
+
+# Faults of the tables, each of which must show in what the folder becomes.
+FAULTS: dict[str, tuple[TokenizerTables, Callable[[], Files]]] = {
+    "a filler's name": (_tekken(filler="<SPECIAL{}>"), lambda: dict(folder_files("tekken"))),
     "unlisted special tokens": (
-        tekken, "UNLISTED", tekken.UNLISTED[:-1], lambda: tekken_with(lambda t: t.pop("special_tokens")),
+        _tekken(special=TABLES.tekken.special[:-1]), lambda: tekken_with(lambda t: t.pop("special_tokens")),
     ),
-    "a role": (tekken, "ROLES", {**tekken.ROLES, "pad": "[INST]"}, lambda: dict(folder_files("tekken"))),
-    "a template's name": (tekken, "TEMPLATES", {}, lambda: dict(folder_files("tekken"))),
-    "llama's tokens": (tiktoken, "LLAMA_30", tiktoken.LLAMA_31, llama_files),
-    "llama's new tokens": (
-        tiktoken, "LLAMA_31", tiktoken.LLAMA_30, lambda: llama_files(rope_scaling={"rope_type": "llama3"}),
+    "a role": (_tekken(roles={**TABLES.tekken.roles, "pad": "[INST]"}), lambda: dict(folder_files("tekken"))),
+    "a template's name": (_tekken(templates={}), lambda: dict(folder_files("tekken"))),
+    "special tokens": (_ranks(special=LLAMA_RANKS.special_by_rope_type["llama3"]), llama_files),
+    "special tokens by rope type": (
+        _ranks(special_by_rope_type={}), lambda: llama_files(rope_scaling={"rope_type": "llama3"}),
     ),
-    "whose file": (tiktoken, "MAKERS", {"tokenizer.model": tiktoken.MAKERS["tiktoken.model"]}, llama_files),
-    "the byte alphabet": (ranks, "SPELLED", {**ranks.SPELLED, 65: "B", 66: "A"}, llama_files),
+    "the rank file": (_ranks(pre="kimi-k2", listed=True), llama_files),
 }  # fmt: skip
+
+
+def test_a_fault_in_the_byte_alphabet_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = to_gguf(vocab(llama_files()))
+    monkeypatch.setattr(ranks, "SPELLED", {**ranks.SPELLED, 65: "B", 66: "A"})
+    assert to_gguf(vocab(llama_files())) != right
 
 
 @pytest.mark.mutation
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_a_rule_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name, value, files = FAULTS[fault]
+    changed, files = FAULTS[fault]
     right = to_gguf(vocab(files()))
-    monkeypatch.setattr(module, name, value)
+    for module in (tekken, tiktoken, tables_module):
+        monkeypatch.setattr(module, "tables", lambda: changed)
     try:
         assert to_gguf(vocab(files())) != right
     except FormatError:

@@ -125,7 +125,7 @@ def test_a_period_of_layers_is_said_as_mlx_lm_reads_it(full: list[int], tmp_path
 def test_layers_of_no_period_are_refused(full: list[int], tmp_path: Path) -> None:
     told = f"layers {', '.join(map(str, full))}" if full else "none"
     with pytest.raises(UnsupportedError, match=f"full_attention in every n-th layer, this model in {told} of 4"):
-        weighbridge.plan_convert(odd(tmp_path / "hf", full), tmp_path / "mlx", to="mlx")
+        weighbridge.plan(odd(tmp_path / "hf", full), tmp_path / "mlx", to="mlx")
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
@@ -212,7 +212,7 @@ def test_a_quantized_gguf_keeps_its_values(ftype: str, folder_of: Maker, tmp_pat
     """GGUF -> MLX: the floats of MLX's folder are those of the GGUF's blocks, and its logits those of the same
     floats."""
     gguf = ours.to_gguf(folder_of("llama3-v4"), tmp_path / "q.gguf", ftype, pre=CASES["llama3-v4"].pre)
-    plan = weighbridge.plan_convert(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
+    plan = weighbridge.plan(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
     assert {m.kind for m in plan.moves} == {"exact"}
     weighbridge.convert(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
     with weighbridge.open(gguf, names="canonical") as a, weighbridge.open(tmp_path / "mlx", names="canonical") as b:
@@ -226,7 +226,7 @@ def test_an_mlx_folder_again_is_copied(folder_of: Maker, tmp_path: Path) -> None
     weighbridge.convert(once, tmp_path / "twice", to="mlx")
     assert loaded(tmp_path / "twice") == loaded(once)
     with pytest.raises(RefusedError, match="quantized again"):
-        weighbridge.plan_convert(once, tmp_path / "x", to="mlx", q_bits=2)
+        weighbridge.plan(once, tmp_path / "x", to="mlx", q_bits=2)
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_an_mlx_folder_again_is_copied(folder_of: Maker, tmp_path: Path) -> None
 )
 def test_options_that_contradict_each_other(options: dict[str, Any], folder_of: Maker, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        weighbridge.plan_convert(folder_of("llama3-v4"), tmp_path / "x", to="mlx", **options)
+        weighbridge.plan(folder_of("llama3-v4"), tmp_path / "x", to="mlx", **options)

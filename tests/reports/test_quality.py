@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(folder: Path) -> Report:
     weighbridge.quantize(folder / "experts.gguf", folder / "out.gguf", "Q5_0")
-    return weighbridge.compare_quantized(
+    return weighbridge.quality(
         folder / "experts.gguf", folder / "out.gguf", imatrix=folder / "imatrix-experts.gguf", jobs=2
     )
 
@@ -72,7 +72,7 @@ def test_weights_are_those_of_each_expert_s_columns(folder: Path, report: Report
 
 
 def test_the_same_whatever_the_threads(folder: Path, report: Report) -> None:
-    again = weighbridge.compare_quantized(
+    again = weighbridge.quality(
         folder / "experts.gguf", folder / "out.gguf", imatrix=folder / "imatrix-experts.gguf", jobs=1
     )
     assert again == report
@@ -80,7 +80,7 @@ def test_the_same_whatever_the_threads(folder: Path, report: Report) -> None:
 
 def test_another_model_is_named(folder: Path) -> None:
     with pytest.raises(UsageError, match="not the same model"):
-        weighbridge.compare_quantized(folder / "dense.gguf", folder / "out.gguf")
+        weighbridge.quality(folder / "dense.gguf", folder / "out.gguf")
 
 
 @pytest.mark.parametrize("suffix", [".json", ".html", ".svg"])

@@ -19,7 +19,7 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
 from weighbridge.models.tensor_parallel.rank_files import metadata, stem_of
-from weighbridge.packings import groups
+from weighbridge.packings.unpacking import groups
 
 _TRIED: Final = 64  # the largest number of ranks that a hint suggests
 _GGUF: Final = "gguf"
@@ -71,11 +71,11 @@ def _splits(model: Checkpoint, ranks: int) -> dict[str, Split]:
     """How each stored tensor is split. UsageError if a tensor can't be split among `ranks`, with the numbers that
     work for it."""
     family = model.family
-    shapes = {name: node.spec.shape for name, node in model.held.items()}
+    shapes = {name: node.spec.shape for name, node in model.tensors.items()}
     report = family.check(model.dialect, model.sizes, shapes)
     if not report.ok:
         raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
-    splitter = Splitter(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.told))
+    splitter = Splitter(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.packing_hints))
     out: dict[str, Split] = {}
     for name in model.logical:
         if name in report.dropped:

@@ -1,18 +1,17 @@
-"""A checkpoint: a model's tensors, config and metadata wherever they lie, as one thing. Opening reads headers only, and
-loads neither numpy nor a tensor; nodes are built when they are asked for.
+"""A checkpoint: a model's tensors, config and metadata as one object, whatever the format. Opening reads headers only
+and imports no numpy; nodes are built on access.
 
-    stored      the tensors as they are in the files, by their names there
+    stored      the tensors as the files have them, by their stored names
     logical     every group of a packing (MLX's weight, scales, biases) as one tensor
-    held        those, and what a GGUF has in keys that is a tensor elsewhere
-    roles       (role, index) of the family's table -> logical tensor in its canonical layout
+    resolved    the model as its family's table sees it: dialect, roles, names in other dialects
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,17 +20,18 @@ from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON, MIB
-from weighbridge.base.spec import Spec
 from weighbridge.containers import opening
-from weighbridge.containers.base import Entry, Index
+from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
 from weighbridge.models.arch.config import counted
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
+from weighbridge.models.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
-    from weighbridge.models.arch.table import Family, Sizes
+    from weighbridge.models.arch.table import Family, Instance, Sizes
     from weighbridge.models.config.mapping import HfConfig
+    from weighbridge.models.resolved import ResolvedModel
     from weighbridge.tensors.nodes import Node
 
 
@@ -64,7 +64,7 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
 
 
 def _shard(place: Place, weight: Path) -> FileSource:
-    """One of the place's files. FormatError where one of several is missing: the set is what is wrong then."""
+    """One weight file. FormatError where one of several is missing."""
     try:
         return FileSource(weight)
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def _shard(place: Place, weight: Path) -> FileSource:
         number, count = place.weights.index(weight) + 1, len(place.weights)
         raise FormatError(
             f"file {number} of {count} of the set is missing: {weight.name}", path=str(place.path),
-            hint="download it again; wb verify tells everything that is missing",
+            hint="download it again; wb verify lists everything that is missing",
         ) from None  # fmt: skip
 
 
@@ -97,15 +97,14 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
 
 
 def parse(source: Source) -> Index:
-    """The index of a file, by what it is and not by what it is called."""
+    """The index of a file; its content decides the format, not its name."""
     return opening.parse(source)
 
 
 @dataclass(frozen=True)
 class Checkpoint(Closing):
-    """See the module. Close it, or use it as a context manager, to free the files. Of a model that was operated on
-    (`models/transform`), `nodes` are the tensors in the place of the index's, `texts` the files in the place of those
-    beside the weights."""
+    """Close it, or use it as a context manager, to free the files. Of a transformed model (`models/transform`), `nodes`
+    replace the index's tensors, and `texts` replace files of the folder."""
 
     place: Place
     index: Index
@@ -123,14 +122,14 @@ class Checkpoint(Closing):
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """config.json of the folder, with the layers that its tensors alone tell of; for a GGUF the config that its
+        """The folder's config.json, with the layer kinds that only its tensors show; for a GGUF the config that its
         keys stand for; {} where there is none."""
         if self.format == "gguf":
-            return self.restored().config
+            return self.to_hf_config().config
         return counted(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
 
-    def restored(self, torch_dtype: str | None = None) -> HfConfig:
-        """What a GGUF's keys say as config.json and generation_config.json, and what they can't say."""
+    def to_hf_config(self, torch_dtype: str | None = None) -> HfConfig:
+        """A GGUF's keys as config.json and generation_config.json, and what they can't express."""
         from weighbridge.models.config.mapping import gguf_to_config
 
         names = self.index.by_name
@@ -145,23 +144,24 @@ class Checkpoint(Closing):
         return struct.unpack(f"{self.index.byte_order}{entry.nbytes // 4}f", raw)
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object beside the weights; None where there is no such file."""
+        """A JSON object in the model's folder; None where there is no such file."""
         data = self.texts.get(name) or self.place.read(name, CONFIG_JSON)
         if data is None:
             return None
-        found: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])
-        return found
+        parsed: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])
+        return parsed
 
     @property
     def files_of_tensors(self) -> dict[str, str]:
-        """Tensor name -> the name of the file it is in."""
-        return {e.name: self.index.files[e.file].name for e in self.index}
+        """Tensor name -> name of its file."""
+        files = [file.name for file in self.index.files]
+        return {e.name: files[e.file] for e in self.index}
 
     # ---------------------------------------------------------------- the family's view
 
     @cached_property
     def family(self) -> Family:
-        """The architecture's table. UnsupportedError where none knows the model."""
+        """The model's family table. UnsupportedError where none knows the model."""
         from weighbridge.models.arch import table
 
         own = (table.read_family(Path(self.arch_file)),) if self.arch_file else ()
@@ -171,7 +171,7 @@ class Checkpoint(Closing):
 
     @cached_property
     def sizes(self) -> Sizes:
-        """FormatError that names the file for a size that is missing, none, or contradicts another."""
+        """FormatError, with the file's name, where a size is missing, invalid or contradicts another."""
         try:
             return self._sizes()
         except FormatError as error:
@@ -195,106 +195,62 @@ class Checkpoint(Closing):
         return sizes
 
     @cached_property
+    def resolved(self) -> ResolvedModel:
+        """The model through its family's table. UnsupportedError where no tensor has a name of the family."""
+        from weighbridge.models.resolved import ResolvedModel
+
+        dialect, prefix = self.family.dialect_and_prefix(self.tensors, self.sizes)
+        path = str(self.place.path)
+        return ResolvedModel(self.family, self.sizes, dialect, prefix, self.tensors, self.format, path)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Node]:
+        """The tensors that the family's table covers: the logical ones, and those that a GGUF keeps in key-values."""
+        from weighbridge.models.arch import kv_tensors
+
+        inside = kv_tensors.tensors(self.family, self.sizes, self.metadata) if self.format == "gguf" else {}
+        return {**self.logical, **inside} if inside else self.logical
+
+    @property
     def dialect(self) -> str:
         """Whose names the tensors have."""
-        return self.family.dialect_of(self.held, self.sizes)
+        return self.resolved.dialect
+
+    @property
+    def roles(self) -> Mapping[Instance, Node]:
+        """(role, index) of the family's table -> tensor; see `ResolvedModel.roles`."""
+        return self.resolved.roles
 
     # ---------------------------------------------------------------- tensors
 
     @cached_property
     def stored(self) -> Mapping[str, Node]:
-        return _StoredTensors(self.index, node_of) if self.nodes is None else self.nodes
+        if self.nodes is not None:
+            return self.nodes
+        return StoredTensors(self.index)
 
     @property
-    def told(self) -> Mapping[str, Any]:
-        """What a packing may ask where shapes leave something open: config.json, and the files' own metadata in it."""
-        from weighbridge.packings import METADATA
+    def packing_hints(self) -> Mapping[str, Any]:
+        """What a packing may consult where shapes leave something open: config.json, and the files' own metadata."""
+        from weighbridge.packings.schema.base import METADATA
 
         return {} if self.format == "gguf" else {**self.config, METADATA: self.metadata}
 
     @cached_property
     def logical(self) -> Mapping[str, Node]:
-        from weighbridge.packings import unpack
+        from weighbridge.packings.unpacking import unpack
 
-        return unpack(self.stored, self.told, self._unreadable)
+        return unpack(self.stored, self.packing_hints, self._unreadable)
 
     def _unreadable(self, name: str, error: WeighbridgeError) -> NoReturn:
-        """A packed weight that can't be read: the same error with the file it is in, and what to do next."""
+        """Raises the error of a packed weight that can't be read with its file's name and advice."""
         path = self.files_of_tensors.get(name)
         if isinstance(error, FormatError):
             raise FormatError(
                 error.reason, path=path, field=error.field, expected=error.expected, found=error.found,
-                hint=error.hint or "wb verify tells of every weight what is wrong with it; download it again",
+                hint=error.hint or "download it again; wb verify lists what is wrong with each weight",
             ) from None  # fmt: skip
         raise UnsupportedError(f"{path}: {error.message}" if path else error.message, hint=error.hint) from None
 
-    @cached_property
-    def held(self) -> Mapping[str, Node]:
-        """What the family's table speaks of."""
-        from weighbridge.models.arch import kv_tensors as keyed
-
-        inside = keyed.tensors(self.family, self.sizes, self.metadata) if self.format == "gguf" else {}
-        return {**self.logical, **inside} if inside else self.logical
-
-    @cached_property
-    def roles(self) -> Mapping[Any, Node]:
-        """MappingError that names the file, and what to do, unless all tensors fit."""
-        from weighbridge.models.arch.mapping_report import MappingError
-
-        try:
-            return self.family.load(self.dialect, self.sizes, self.held)
-        except MappingError as error:
-            from weighbridge.models.arch.diagnose import advice
-
-            path, shapes = str(self.place.path), {name: node.spec.shape for name, node in self.held.items()}
-            how = self.family, self.dialect, self.sizes, shapes, error.report, path
-            hint = advice(*how, gguf=self.format == "gguf")
-            raise MappingError(error.family, error.dialect, error.report, path=path, hint=hint) from None
-
-    @cached_property
-    def canonical(self) -> Mapping[str, Node]:
-        """The tensors by the same names whatever the file: `layers.0.attention.q.weight`."""
-        return self.family.save("canonical", self.sizes, self.roles)
-
-    @cached_property
-    def folded(self) -> Mapping[str, Node]:
-        """`canonical` with the numbers of the config that a GGUF has in its weights multiplied into them."""
-        plain = replace(self.sizes, facts={})
-        there = self.family.save("gguf", self.sizes, self.roles)
-        return {**self.canonical, **self.family.save("canonical", plain, self.family.load("gguf", plain, there))}
-
     def close(self) -> None:
         self.index.close()
-
-
-def node_of(index: Index, entry: Entry) -> Node:
-    """A stored tensor as a node: its bytes as they lie, or a strided view of them."""
-    from weighbridge.tensors.nodes import Stored, strided
-
-    source, swap = index.files[entry.file], index.byte_order == ">"
-    if entry.strides is None:
-        return Stored(entry.spec, source, entry.offset, swap)
-    window = Spec((entry.nbytes // entry.dtype.size,), entry.dtype)
-    return strided(Stored(window, source, entry.offset, swap), 0, entry.shape, entry.strides)
-
-
-class _StoredTensors(Mapping[str, "Node"]):
-    """The stored tensors of an index, each made a node when it is first asked for: listing 100,000 names makes none."""
-
-    def __init__(self, index: Index, make: Callable[[Index, Entry], Node]) -> None:
-        self._index, self._make, self._made = index, make, dict[str, "Node"]()
-
-    def __getitem__(self, name: str) -> Node:
-        node = self._made.get(name)
-        if node is None:
-            node = self._made[name] = self._make(self._index, self._index.by_name[name])
-        return node
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._index.by_name)
-
-    def __len__(self) -> int:
-        return len(self._index.by_name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._index.by_name

@@ -35,6 +35,7 @@ from weighbridge.containers.base import Index
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.io.source import FileSource
 from weighbridge.models.jsonfile import decode as decode_json
+from weighbridge.models.stored_tensors import node_builder
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -221,7 +222,6 @@ def read_state(folder: Path) -> State:
         value = decode(source.read(0, source.size), source.name)
     refs: list[Ref] = []
     _collect(value, refs)
-    from weighbridge.models.checkpoint import node_of
 
     indexes: dict[str, Index] = {}
     storages: dict[str, Node] = {}
@@ -230,7 +230,8 @@ def read_state(folder: Path) -> State:
             if not _FILE_NAME.match(name):
                 raise FormatError("no plain file name", path=str(folder / FILE), found=name[:80])
             indexes[name] = safetensors.parse(FileSource(folder / f"{name}.safetensors"))
-            storages |= {f"{name}/{e.name}": node_of(indexes[name], e) for e in indexes[name]}
+            build = node_builder(indexes[name])
+            storages |= {f"{name}/{e.name}": build(e) for e in indexes[name]}
         for ref in refs:
             _check(ref, storages, str(folder / FILE))
     except BaseException:

@@ -127,7 +127,7 @@ def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None
     with open_model(path, SourceOptions(arch_file=arch_file)) as model:
         shapes = _shapes(model.logical)
         try:
-            known, found = True, fit(model.family, model.sizes, _shapes(model.held))
+            known, found = True, fit(model.family, model.sizes, _shapes(model.tensors))
         except UnsupportedError:
             known, near = False, nearest({} if model.format == "gguf" else model.config, model.metadata, shapes)
             if near is None:

@@ -122,7 +122,7 @@ def for_hf(
 ) -> tuple[dict[str, bytes], list[Loss]]:
     """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell. `quantized`: the dialect of
     tensors that are written in the codes they came in."""
-    found = model.restored(_main_dtype(tensors))
+    found = model.to_hf_config(_main_dtype(tensors))
     said = {"quantization_config": _QUANTIZED[quantized]} if quantized else {}
     texts = {"config.json": _json({**found.config, **said})}
     if found.generation is not None:

@@ -33,7 +33,7 @@ from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
 from weighbridge.conversion.plan.fingerprint import state_of
-from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile, check_lossless, check_requantize, losses_of
+from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile, check_lossless, losses_of
 from weighbridge.conversion.schemes.plan import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
@@ -43,7 +43,7 @@ from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import mlx_affine_bridge as regrid
 from weighbridge.packings.read import ggml
-from weighbridge.packings.read.microfloat import BLOCKS, SCALES
+from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors.nodes import Node, QuantizedTensor, transcode
 
@@ -83,7 +83,7 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
     if options.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves)
     written = targets.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
-    again = check_requantize(draft.tensors, options.allow_requantize)
+    lost = losses_of(draft.tensors, options.allow_requantize)
     if draft.index is not None:
         where = {slot.name: file.name for file in written.files for slot, _ in file.slots}
         draft.texts["model.safetensors.index.json"] = draft.index(where)
@@ -94,7 +94,7 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
         folder=folder,
         files=(*(written.files if folder else _called(path.name, written.files)), *draft.beside),
         texts={**written.texts, **draft.texts},
-        losses=(*draft.losses, *again, *losses_of(draft.tensors)),
+        losses=(*draft.losses, *lost),
         moves=tuple(draft.moves),
         notes=(*draft.notes, *written.notes, *_too_large(path, written)),
         jobs=options.workers,
@@ -197,7 +197,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
     for part, which in (("it", [i for i in lost if i not in spare]), ("the rows that no token takes", spare)):
         names = family.holding(model.dialect, sizes, model.logical, which)
         draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name) for name in names]
-    named = family.save("gguf", sizes, model.roles, source_order=as_read(model.files_of_tensors))
+    named = model.resolved.save("gguf", source_order=as_read(model.files_of_tensors))
     wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     inside = keyed.names(family)
     for name in (n for n in named if n not in inside):
@@ -381,7 +381,7 @@ def _unplaced(model: Checkpoint, dialect: str) -> list[Loss]:
     """What a GGUF holds that a folder has no place for; zeros that its graph asks for are no loss."""
     family = model.family
     lost = [i for i in family.lost(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
-    names = family.holding(model.dialect, model.sizes, model.held, lost)
+    names = family.holding(model.dialect, model.sizes, model.tensors, lost)
     return [Loss(f"left out: a {family.name} folder has no place for it", name) for name in names]
 
 

@@ -46,7 +46,7 @@ def apart(model: Checkpoint) -> list[Loss]:
     """What a family leaves out of a model of several parts: a line for each part."""
     return [
         Loss(f"left out: {count:,} tensors of another part of the model, {start}*")
-        for start, count in model.family.parted(model.logical, model.sizes).items()
+        for start, count in model.family.parted(model.resolved.report.apart, model.sizes).items()
     ]
 
 

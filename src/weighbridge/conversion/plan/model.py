@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
@@ -217,25 +217,32 @@ def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int
     return rows
 
 
-def losses_of(tensors: Mapping[str, Node]) -> list[Loss]:
-    """What quantized tensors lose on the way, told tensor by tensor."""
-    return [
-        Loss(f"decoded to F32: {node.reason}", name)
-        for name, root in tensors.items()
-        for node in walk(root)
-        if isinstance(node, Decode) and node.reason
-    ]
-
-
-def check_requantize(tensors: Mapping[str, Node], allowed: bool) -> list[Loss]:
-    """A tensor that comes quantized and leaves quantized otherwise loses twice: never silently."""
-    again = [name for name, root in tensors.items() if _requantizes(root)]
-    if again and not allowed:
+def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> list[Loss]:
+    """What quantized tensors lose: decoded on the way, or quantized a second time, which RefusedError forbids unless it
+    is allowed."""
+    computed = {name: [n for n in walk(root) if isinstance(n, _LOSSY)] for name, root in tensors.items()}
+    again = [name for name, nodes in computed.items() if any(map(_requantizes, nodes))]
+    if again and not allow_requantize:
         raise RefusedError(
             f"{len(again)} quantized tensor{'s' * (len(again) > 1)} would be quantized again, first {again[0]}",
             option="--allow-requantize",
         )
-    return [Loss("quantized a second time", name) for name in again]
+    decoded = [
+        Loss(f"decoded to F32: {node.reason}", name)
+        for name, nodes in computed.items()
+        for node in nodes
+        if isinstance(node, Decode) and node.reason
+    ]
+    return [*(Loss("quantized a second time", name) for name in again), *decoded]
+
+
+_LOSSY: Final = (Decode, Encode, PackedMember)
+
+
+def _requantizes(node: Node) -> bool:
+    if not (isinstance(node, Encode) or (isinstance(node, PackedMember) and node.maker.quantizes)):
+        return False
+    return any(isinstance(b, QuantizedTensor) or b.spec.dtype.kind is Kind.BLOCK for b in walk(node.source))
 
 
 def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
@@ -250,11 +257,3 @@ def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
             raise RefusedError(
                 f"{name} would lose by becoming {root.spec.dtype}", option="--inexact float", hint="or --dtype f32"
             )
-
-
-def _requantizes(root: Node) -> bool:
-    return any(
-        (isinstance(node, Encode) or (isinstance(node, PackedMember) and node.maker.quantizes))
-        and any(isinstance(b, QuantizedTensor) or b.spec.dtype.kind is Kind.BLOCK for b in walk(node.source))
-        for node in walk(root)
-    )

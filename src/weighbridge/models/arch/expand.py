@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, product
@@ -84,15 +84,26 @@ class Plan:
     part: str = ""  # "others" or "further": the only layers that it is for
     unnamed: int = 0  # how many of the first indices the name hasn't, being of one layer alone
 
+    @cached_property
+    def single(self) -> bool:
+        """Whether a physical tensor holds one logical tensor, in its own layout."""
+        return not self.stacked and len(self.parts) == 1 and not self.layouts and not self.dealt
+
+    @cached_property
+    def index_of(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+        """From (lead, rest, stacked) to the index of an instance."""
+        if self.order == tuple(range(len(self.order))):
+            return lambda at: at
+        return lambda at: tuple([at[n] for n in self.order])
+
     def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
         """What one physical tensor holds, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
             role, shape = self.parts[0]
-            return (Cell((role, tuple([named[n] for n in self.order])), 0, shape),)
+            return (Cell((role, self.index_of(named)), 0, shape),)
         cells, start = [], 0
         for values in product(*map(range, self.stacked)):
-            at = named + values
-            index = tuple([at[n] for n in self.order])
+            index = self.index_of(named + values)
             for role, shape in self.parts:
                 cells.append(Cell((role, index), start, shape))
                 start += height(shape)
@@ -119,8 +130,9 @@ class Place:
 
     @property
     def need(self) -> str | None:
-        spare = self.named and self.named[0] in self._plan.spare
-        return " of ".join(filter(None, (self._plan.need, _SPARE))) if spare else self._plan.need
+        plan = self._plan
+        spare = plan.spare and self.named and self.named[0] in plan.spare
+        return " of ".join(filter(None, (plan.need, _SPARE))) if spare else plan.need
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -210,7 +222,7 @@ def expand(
 
 def begun(places: Iterable[Place]) -> frozenset[str]:
     """What of these must be there whole: their groups, and the spare layers if one of them is in those."""
-    needs = {place.need for place in places if place.need is not None}
+    needs = {need for place in places if (need := place.need) is not None}
     return frozenset(needs | {_SPARE for need in needs if need.endswith(_SPARE)})
 
 

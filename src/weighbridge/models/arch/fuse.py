@@ -32,8 +32,17 @@ def layout_of(via: Via, arguments: tuple[float, ...]) -> Layout:
     return layout(via.layout, *arguments)
 
 
-def cut(place: Place, node: Node, known: LayoutMap) -> Iterator[tuple[Instance, Node]]:
+def cut(place: Place, node: Node, known: LayoutMap) -> Iterable[tuple[Instance, Node]]:
     """The logical tensors in a physical one."""
+    if place.plan.single:  # as most are, of 100,000
+        instance = place.cells[0].instance
+        layout, own = known[instance[0]]
+        if layout is None and node.spec.shape == own:
+            return ((instance, node),)
+    return _cut(place, node, known)
+
+
+def _cut(place: Place, node: Node, known: LayoutMap) -> Iterator[tuple[Instance, Node]]:
     from weighbridge.tensors.nodes import reshape, slice_rows
 
     for block, cells in _blocks(place, node):
@@ -47,7 +56,8 @@ def join(place: Place, parts: Sequence[Node]) -> Node:
     """The physical tensor of its parts, which come in the order of its cells and in the layouts of their roles."""
     from weighbridge.tensors.nodes import concat, reshape
 
-    parts = [reshape(part, cell.shape) for part, cell in zip(parts, place.cells, strict=True)]
+    cells = zip(parts, place.cells, strict=True)
+    parts = [part if part.spec.shape == cell.shape else reshape(part, cell.shape) for part, cell in cells]
     layouts, roles = _layouts(place), len(place.roles)
     if not layouts:
         return reshape(concat(parts), place.shape)

@@ -13,6 +13,7 @@ from typing import Any
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
+from weighbridge.models.arch.dialects import recognised
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.table import Family, MappingReport, families
 
@@ -36,7 +37,7 @@ class Fit:
 
 def fit(family: Family, sizes: Sizes, shapes: Mapping[str, Shape]) -> Fit:
     """How tensors of these names and shapes fit one family."""
-    dialect, _ = family.recognise(shapes, sizes)
+    _, dialect, _ = recognised(family, shapes, sizes)
     report = family.check(dialect, sizes, shapes)
     hits = len(shapes) - len(report.unmapped)
     return Fit(family, sizes.architecture, dialect, sizes, report, hits)

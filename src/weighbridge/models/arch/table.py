@@ -214,25 +214,27 @@ class Family:
         """Every tensor that the dialect may hold for this model, with its shape, layer by layer."""
         return {name: place.shape for name, place in self.expansion(dialect, sizes).places.items()}
 
-    def recognise(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[str, str]:
-        """The dialect and prefix under whose names most of `names` are; the first of the table where several fit."""
-        _, dialect, prefix = recognised(self, names, sizes)
-        return dialect, prefix
-
     def dialect_of(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> str:
         """The dialect that the names are in. UnsupportedError where they are in none."""
-        hits, dialect, _ = recognised(self, names, sizes)
+        return self.dialect_and_prefix(names, sizes)[0]
+
+    def dialect_and_prefix(self, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[str, str]:
+        """The dialect and prefix that the names are in. UnsupportedError where they are in none."""
+        hits, dialect, prefix = recognised(self, names, sizes)
         if not hits:
             raise UnsupportedError(f"none of the tensors has a name of the {self.name} family")
-        return dialect
+        return dialect, prefix
 
     def prefix_of(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
         prefixes = self._dialect(dialect).prefixes
         return max(prefixes, key=lambda p: held_of(self, dialect, p, names, sizes)) if prefixes[1:] else prefixes[0]
 
-    def check(self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape]) -> MappingReport:
+    def check(
+        self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape], prefix: str | None = None
+    ) -> MappingReport:
         """How tensors of these names and (logical) shapes fit. Needs no data and no numpy."""
-        expansion = self.expansion(dialect, sizes, self.prefix_of(dialect, shapes, sizes))
+        prefix = self.prefix_of(dialect, shapes, sizes) if prefix is None else prefix
+        expansion = self.expansion(dialect, sizes, prefix)
         places = expansion.places
         needed = begun(places[name] for name in shapes if name in places)
         others, apart = [n for n in shapes if n not in places], self._apart(sizes)
@@ -257,10 +259,6 @@ class Family:
         """How many tensors belong to other parts of the model, by how their names begin."""
         apart = self._apart(sizes)
         return dict(Counter(start for name in names for start in apart if name.startswith(start)))
-
-    def kind(self, dialect: str, sizes: Sizes, name: str) -> str:
-        """The kind of the roles that a physical tensor holds (norm, linear, embedding ...), for a recipe."""
-        return self.rows[self.expansion(dialect, sizes).places[name].roles[0]].kind
 
     def rows_of(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Any]) -> dict[str, Row]:
         """The (first) role of every physical tensor that the dialect may hold, by the names that `tensors` have."""
@@ -304,20 +302,25 @@ class Family:
         report = self.check(dialect, sizes, {name: node.spec.shape for name, node in tensors.items()})
         if not report.ok:
             raise MappingError(self.name, dialect, report)
-        places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
+        return self.load_checked(dialect, sizes, tensors, self.prefix_of(dialect, tensors, sizes))
+
+    def load_checked(
+        self, dialect: str, sizes: Sizes, tensors: Mapping[str, Node], prefix: str
+    ) -> dict[Instance, Node]:
+        """`load` for tensors that `check` found to fit."""
         roles: dict[Instance, Node] = {}
         known = self._lie(dialect, sizes)
-        for name, place in places.items():
-            if (node := tensors.get(name)) is not None:
-                roles.update(cut(place, node, known))
+        for name, place in self.expansion(dialect, sizes, prefix).places.items():
+            if name in tensors:
+                roles.update(cut(place, tensors[name], known))
         return roles
 
     def save(
         self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], *, source_order: Sequence[str] | None = None,
-        prefix: str | None = None,
+        source: tuple[str, str] | None = None, prefix: str | None = None,
     ) -> dict[str, Node]:  # fmt: skip
-        """Logical tensors -> a dialect's physical ones, in its order: for GGUF the reference converter's, which follows
-        the source's names (`source_order`, as stored); otherwise layer by layer. Roles it can't hold are left out."""
+        """Logical tensors -> a dialect's physical ones, without roles that it can't hold. Layer by layer; for GGUF in
+        the reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
         places = self.expansion(dialect, sizes, prefix).places
         roles = {**self._made(dialect, sizes, roles, prefix), **roles}
         present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}
@@ -326,7 +329,7 @@ class Family:
         out = {name: self._join(dialect, known, place, roles) for name, place in present.items()}
         if self.dialects[dialect].order == "table":
             return out
-        return {name: out[name] for name in reference_order(self, present, sizes, source_order)}
+        return {name: out[name] for name in reference_order(self, present, sizes, source_order, source)}
 
     def _check_whole(
         self,

@@ -8,9 +8,10 @@ then written gate, down, up (w1, w2, w3). So a tensor stands where the last tens
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from weighbridge.models.arch.dialects import recognised
 from weighbridge.models.arch.expand import Instance, Place, Sizes
 
 if TYPE_CHECKING:
@@ -23,20 +24,25 @@ def as_read(files: Mapping[str, str]) -> list[str]:
 
 
 def reference_order(
-    family: Family, places: Mapping[str, Place], sizes: Sizes, source_order: Sequence[str] | None
-) -> list[str]:
+    family: Family, places: Mapping[str, Place], sizes: Sizes, source_order: Sequence[str] | None,
+    dialect_and_prefix: tuple[str, str] | None = None,
+) -> list[str]:  # fmt: skip
     """The names of `places` as the reference would write them for a source with tensors in `source_order` (see
-    `as_read`); without one, for a single file under Hugging Face's names."""
+    `as_read`), which are of this dialect and prefix; without one, for a single file under Hugging Face's names."""
     if source_order is None:
-        source_order = sorted(family.expansion("hf", sizes).places)
-    dialect, prefix = family.recognise(source_order, sizes)
+        source_order, dialect_and_prefix = sorted(family.expansion("hf", sizes).places), None
+    dialect, prefix = dialect_and_prefix or recognised(family, source_order, sizes)[1:]
     source = family.expansion(dialect, sizes, prefix).places
+    together = family.dialects["gguf"].together
+    rank = {role: (n, place) for n, bundle in enumerate(together) for place, role in enumerate(bundle)}
     came: dict[Instance, int] = {}
+    last: dict[tuple[int, tuple[int, ...]], int] = {}  # of a bundle in a layer
     for position, name in enumerate(source_order):
         for cell in source[name].cells if name in source else ():
+            role, index = cell.instance
             came[cell.instance] = position
-    rank = {role: (bundle, n) for bundle in family.dialects["gguf"].together for n, role in enumerate(bundle)}
-    last = _last_of_bundles(came, rank)
+            if role in rank:
+                last[rank[role][0], index[:1]] = position
     early = family.dialects[dialect].first
 
     def key(name: str) -> tuple[bool, int, int]:
@@ -47,20 +53,3 @@ def reference_order(
         return first[0] not in early, max(came.get(cell.instance, -1) for cell in places[name].cells), 0
 
     return sorted(places, key=key)  # stable: what has no source (made tensors) comes first
-
-
-def _last_of_bundles(
-    came: Mapping[Instance, int], rank: Mapping[str, tuple[tuple[str, ...], int]]
-) -> dict[tuple[tuple[str, ...], tuple[int, ...]], int]:
-    """For each bundle and layer, where the last of its tensors came."""
-    last: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
-    for (role, index), position in _known(came.items(), rank):
-        key = (rank[role][0], index[:1])
-        last[key] = max(last.get(key, -1), position)
-    return last
-
-
-def _known(
-    came: Iterable[tuple[Instance, int]], rank: Mapping[str, tuple[tuple[str, ...], int]]
-) -> Iterable[tuple[Instance, int]]:
-    return (item for item in came if item[0][0] in rank)

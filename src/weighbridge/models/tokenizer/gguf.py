@@ -1,9 +1,9 @@
 """`Vocab` <-> the `tokenizer.*` keys of a GGUF: keys, types and order as the reference converter writes them
-(`set_vocab` of conversion/llama.py, base.py, bert.py; then `SpecialVocab.add_to_gguf`), empty strings and arrays left
-out as gguf-py's writer leaves them out.
+(`set_vocab` of conversion/llama.py, base.py, bert.py; then `SpecialVocab.add_to_gguf`). Empty strings and arrays are
+omitted, as gguf-py omits them.
 
-Reading takes any order and checks what llama.cpp checks (llama-vocab.cpp, `load`): element types, the lengths of the
-parallel arrays. Arrays stay the sequences they are, so a lazily decoded one is decoded only when it is used.
+Reading accepts any order and checks what llama.cpp checks (llama-vocab.cpp, `load`): element types and the lengths of
+parallel arrays. Lazily decoded arrays stay lazy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weighbridge.containers.gguf.container import KV
 from weighbridge.models.tokenizer.vocab import ChatTemplate, Vocab, VocabKind, check_size
 
 GGML: Final = "tokenizer.ggml."
-# Role -> key. `seperator` is the key's real spelling. `cls` has none: it is written as bos.
+# Role -> key. `seperator` is GGUF's spelling. `cls` has no key: it is written as bos.
 ROLES: Final[Mapping[str, str]] = {
     "bos": GGML + "bos_token_id",
     "eos": GGML + "eos_token_id",
@@ -46,12 +46,12 @@ SCALARS: Final[Mapping[str, str]] = {  # field of Vocab -> key
     "lowercase": GGML + "normalizer.lowercase",
     "strip_accents": GGML + "normalizer.strip_accents",
 }
-# Kinds without a default id for a token that may be added: llama.cpp then aborts with the first text.
+# Tokens to be added for which llama.cpp has no default id: without one it aborts on the first text.
 NEEDED: Final[Mapping[VocabKind, tuple[str, ...]]] = {
     VocabKind.UNIGRAM: ("bos",),
-    VocabKind.GEMMA4: ("bos", "eos"),
+    VocabKind.CHAR_BPE: ("bos", "eos"),
 }
-OTHER_MODELS: Final[Mapping[str, str]] = {  # what else llama.cpp takes (llama-vocab.cpp, `load`)
+OTHER_MODELS: Final[Mapping[str, str]] = {  # further models of llama.cpp (llama-vocab.cpp, `load`)
     "rwkv": "RWKV's longest match", "plamo2": "PLaMo 2's lattice", "plamo3": "PLaMo 3's lattice",
     "hybriddna": "BPE with DNA k-mers", "whitespace": "words of a Chinese BERT", "none": "no tokenizer",
     "no_vocab": "no tokenizer",
@@ -69,14 +69,14 @@ def to_gguf(vocab: Vocab) -> dict[str, KV]:
     for role in NEEDED.get(vocab.kind, ()):
         if vocab.add.get(role) and role not in vocab.special:
             raise FormatError(
-                f"a {role} token is to be added to every text, but none is named", path="tokenizer_config.json",
-                field=f"{role}_token", hint=f"name it, or say add_{role}_token = false",
+                f"add_{role}_token is set, but no {role} token is named", path="tokenizer_config.json",
+                field=f"{role}_token", hint=f"name one, or set add_{role}_token = false",
             )  # fmt: skip
     return dict(keys(vocab))
 
 
 def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    if vocab.add_space_prefix is not None and vocab.kind not in (VocabKind.UNIGRAM, VocabKind.GEMMA4):
+    if vocab.add_space_prefix is not None and vocab.kind not in (VocabKind.UNIGRAM, VocabKind.CHAR_BPE):
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     counted = vocab.token_type_count is not None
     if counted and vocab.kind == VocabKind.WORDPIECE:
@@ -98,7 +98,7 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
         if role in ADD:
             yield ADD[role], KV("bool", flag)
     yield from templates(vocab)
-    if vocab.add_space_prefix is not None and vocab.kind == VocabKind.GEMMA4:
+    if vocab.add_space_prefix is not None and vocab.kind == VocabKind.CHAR_BPE:
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     for name in ("lowercase", "strip_accents"):
         flag = getattr(vocab, name)
@@ -114,7 +114,7 @@ def keys(vocab: Vocab) -> Iterator[tuple[str, KV]]:
 
 
 def normalization(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    """Unigram's switches stand after the arrays (`T5Model.set_vocab`, `_xlmroberta_set_vocab`)."""
+    """Unigram's switches follow the arrays (`T5Model.set_vocab`, `_xlmroberta_set_vocab`)."""
     if vocab.add_space_prefix is not None:
         yield SCALARS["add_space_prefix"], KV("bool", vocab.add_space_prefix)
     if vocab.token_type_count is not None:
@@ -126,14 +126,14 @@ def normalization(vocab: Vocab) -> Iterator[tuple[str, KV]]:
 
 
 def arrays(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    """The arrays that run parallel. A token that occurs twice is refused: llama.cpp aborts on such a file."""
+    """The parallel arrays. FormatError for a token that occurs twice, on which llama.cpp aborts."""
     if len(set(vocab.tokens)) != len(vocab.tokens):
         seen: dict[str, int] = {}
         for i, text in enumerate(vocab.tokens):
             if seen.setdefault(text, i) != i:
                 raise FormatError(
                     f"a token occurs twice, as id {seen[text]} and {i}", field=GGML + "tokens", found=text,
-                    hint="llama.cpp aborts on such a file; rename one of the two where it is never used",
+                    hint="llama.cpp aborts on such a file; rename one of the two if it is never used",
                 )  # fmt: skip
     rows = (("tokens", "str", vocab.tokens), ("scores", "f32", vocab.scores), ("token_type", "i32", vocab.types))
     for name, kind, values in rows:
@@ -142,7 +142,7 @@ def arrays(vocab: Vocab) -> Iterator[tuple[str, KV]]:
 
 
 def templates(vocab: Vocab) -> Iterator[tuple[str, KV]]:
-    """Named templates, the list of their names, then the default one."""
+    """Named templates, the list of their names, the default template."""
     named = [t for t in vocab.templates if t.name != "default"]
     for template in named:
         yield f"{TEMPLATE}.{template.name}", KV("str", template.text)
@@ -153,20 +153,20 @@ def templates(vocab: Vocab) -> Iterator[tuple[str, KV]]:
 
 
 class KeyReader:
-    """Typed access to a GGUF's metadata; a wrong type is a FormatError that names the key. Where the mapping knows the
-    stored types (`type(key)`), they are checked; else Python's are."""
+    """Typed access to a GGUF's metadata; FormatError names a key of a wrong type. Checks stored types if the mapping
+    knows them (`type(key)`), Python's otherwise."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self.metadata = metadata
         self.stored = getattr(metadata, "type", None)
 
     def value(self, key: str, kind: type | tuple[type, ...], expected: str) -> Any:
-        """The value or None where the key is absent."""
+        """The value; None if the key is absent."""
         if key not in self.metadata:
             return None
         value = self.metadata[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise FormatError("the key has a wrong type", field=key, expected=expected, found=type(value).__name__)
+            raise FormatError("wrong type", field=key, expected=expected, found=type(value).__name__)
         return value
 
     def text(self, key: str) -> str | None:
@@ -176,7 +176,7 @@ class KeyReader:
     def number(self, key: str) -> int | None:
         found: int | None = self.value(key, int, "an integer")
         if found is not None and not 0 <= found < 1 << 32:
-            raise FormatError("the number is out of range", field=key, expected="0..2^32-1", found=found)
+            raise FormatError("number out of range", field=key, expected="0..2^32-1", found=found)
         return found
 
     def flag(self, key: str) -> bool | None:
@@ -184,23 +184,23 @@ class KeyReader:
         return found
 
     def array(self, key: str, kinds: tuple[str, ...], length: int | None = None) -> Sequence[Any]:
-        """An array of one of the element types; () where the key is absent."""
+        """An array whose element type is one of `kinds`, cut to `length`; () if the key is absent."""
         found = self.value(key, Sequence, "an array")
         if found is None:
             return ()
         if isinstance(found, str):
-            raise FormatError("the key has a wrong type", field=key, expected="an array", found="a string")
+            raise FormatError("wrong type", field=key, expected="an array", found="a string")
         stored = self.stored(key) if self.stored is not None else sample(found)
         if stored is not None and stored not in {f"arr[{k}]" for k in kinds}:
-            raise FormatError("the array has a wrong type", field=key, expected=f"arr[{kinds[0]}]", found=stored)
+            raise FormatError("wrong array type", field=key, expected=f"arr[{kinds[0]}]", found=stored)
         if length is not None and len(found) < length:
-            raise FormatError("the array is shorter than the vocabulary", field=key, expected=length, found=len(found))
+            raise FormatError("array shorter than the vocabulary", field=key, expected=length, found=len(found))
         whole: Sequence[Any] = found
         return whole if length is None or len(found) == length else whole[:length]
 
 
 def sample(values: Sequence[Any]) -> str | None:
-    """The element type of a plain sequence, as far as its first element tells."""
+    """The element type of a plain sequence, judged by its first element."""
     if not len(values):
         return None
     if isinstance(values, (bytes, bytearray)):
@@ -219,8 +219,8 @@ def from_gguf(metadata: Mapping[str, Any]) -> Vocab:
     if model not in set(VocabKind):
         whose = OTHER_MODELS.get(model)
         raise UnsupportedError(
-            f"a tokenizer of type {model!r}" + (f" ({whose}): no file of a model folder can say it" if whose else ""),
-            hint=f"read are {', '.join(VocabKind)}",
+            f"tokenizer of type {model!r}" + (f" ({whose}) has no form in a model folder" if whose else ""),
+            hint=f"supported: {', '.join(VocabKind)}",
         )
     tokens = read.array(GGML + "tokens", ("str",))
     if not len(tokens):
@@ -248,7 +248,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> Vocab:
 
 
 def special(read: KeyReader) -> dict[str, int]:
-    """The special ids, in the file's order; the three old names of the fill-in-the-middle tokens count too."""
+    """The special ids in the file's order, including the three old names of the fill-in-the-middle tokens."""
     found = {r: i for r, k in ROLES.items() if (i := read.number(k)) is not None}
     for role, key in OLD_ROLES.items():
         index = read.number(key)
@@ -259,7 +259,7 @@ def special(read: KeyReader) -> dict[str, int]:
 
 
 def read_templates(read: KeyReader) -> tuple[ChatTemplate, ...]:
-    """The templates; their names come from the keys, so a list that forgets one loses nothing."""
+    """The chat templates. Their names come from the keys, not from the list of names, which may be incomplete."""
     found = []
     for key in read.metadata:
         match = NAMED.fullmatch(key)

@@ -1,8 +1,8 @@
-"""The neutral vocabulary: what a tokenizer is, whichever files it came from.
+"""`Vocab`: a tokenizer independent of the files it came from.
 
-Rules of this package: pure functions over bytes and JSON values; no tokenizer library runs here (they are test
-oracles). A folder's files come through a `read(name) -> bytes | None` callback, a GGUF's keys through a mapping. Text
-is never rendered: a chat template is carried as text only.
+This package has pure functions over bytes and JSON values and runs no tokenizer library (tests do). A folder's files
+come through a `read(name) -> bytes | None` callback, a GGUF's keys through a mapping. Chat templates are carried as
+text and never rendered.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import VOCABULARY
 
 Json = dict[str, Any]
-NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # of added tokens, of padding (conversion/base.py)
+NO_SCORE, PAD_SCORE = -1000.0, -10000.0  # scores of added tokens and of padding (conversion/base.py)
 BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 SPACE: Final = "\u2581"  # how SentencePiece writes a space inside a piece ("lower one eighth block")
 
 
 class VocabKind(StrEnum):
-    """The algorithm; its value is `tokenizer.ggml.model`."""
+    """The algorithm. Its value is llama.cpp's name for it, `tokenizer.ggml.model`."""
 
     WORDPIECE = "bert"
-    SPM = "llama"  # SentencePiece BPE: merge by score
-    BPE = "gpt2"  # byte-level BPE: merge by rank
+    SPM = "llama"  # SentencePiece BPE: merges by score
+    BPE = "gpt2"  # byte-level BPE: merges by rank
     UNIGRAM = "t5"
-    GEMMA4 = "gemma4"  # BPE by rank over characters, with byte tokens for those that have none
+    CHAR_BPE = "gemma4"  # BPE over characters: merges by rank, byte tokens for unknown characters
 
 
 class TokenType(IntEnum):
@@ -45,7 +45,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A chat template. The one named "default" is the one that programs use unless told otherwise."""
+    """A chat template. Programs use the one named "default" unless another is chosen."""
 
     name: str
     text: str
@@ -53,12 +53,12 @@ class ChatTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Vocab:
-    """A tokenizer, neutral.
+    """A tokenizer.
 
-    `tokens` are in GGUF's spelling of the kind (WordPiece: U+2581 before a word, nothing before a continuation).
-    `special` maps a role (bos, eos, unk, sep, pad, mask, eot ...) to an id and `add` a role to "is added to every
-    text"; both keep the order in which the reference converter writes them. `None` means "not said", which isn't
-    False: llama.cpp has a default for each kind. `losses` are the things that reading could not carry over.
+    `tokens` have GGUF's spelling (WordPiece: U+2581 before a word, nothing before a continuation). `special` maps a
+    role (bos, eos, unk, sep, pad, mask, eot ...) to a token id, `add` maps a role to whether that token is added to
+    every text; both keep the reference converter's order. None means unspecified, for which llama.cpp has a default
+    per kind. `losses` lists what reading couldn't carry over.
     """
 
     kind: VocabKind
@@ -95,12 +95,12 @@ class Vocab:
 
 
 def check_size(count: int, where: str) -> int:
-    """`count`, if a vocabulary may be that large: padding is made from a number alone, so that number needs a bound."""
+    """`count`, checked. Padding tokens are made from a number alone, so that number needs a bound."""
     if not 0 <= count <= VOCABULARY:
         raise FormatError("not a vocabulary size", field=where, expected=f"0..{VOCABULARY}", found=count)
     return count
 
 
 def padding(index: int) -> str:
-    """The name of an id that no token has (conversion/base.py, `_create_vocab_sentencepiece` and `get_vocab_base`)."""
+    """The text of an unused id (conversion/base.py, `_create_vocab_sentencepiece` and `get_vocab_base`)."""
     return f"[PAD{index}]"

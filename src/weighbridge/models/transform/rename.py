@@ -182,7 +182,7 @@ def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
         )
     if dialect == model.dialect:
         raise UsageError(f"the tensors have {dialect} names already")
-    lost = family.holding(model.dialect, sizes, model.held, family.lost(dialect, sizes, model.roles))
+    lost = family.holding(model.dialect, sizes, model.tensors, family.lost(dialect, sizes, model.roles))
     nodes = family.save(dialect, sizes, model.roles)
     renamed = tuple(_pairs(model, dialect, nodes))
     stored = packed.parts(model, nodes, renamed)
@@ -195,7 +195,7 @@ def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterat
     """Where each tensor comes from."""
     family, sizes = model.family, model.sizes
     places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
-    holder: dict[Instance, str] = {c.instance: n for n in model.held if n in places for c in places[n].cells}
+    holder: dict[Instance, str] = {c.instance: n for n in model.tensors if n in places for c in places[n].cells}
     after = family.expansion(dialect, sizes).places
     for name in nodes:
         old = dict.fromkeys(holder[c.instance] for c in after[name].cells if c.instance in holder)

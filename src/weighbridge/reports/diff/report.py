@@ -119,8 +119,8 @@ def _canonical(a: Checkpoint, b: Checkpoint) -> tuple[_View, _View, tuple[str, .
     """Both models under our names; a folder that is held against a GGUF with the numbers in its weights that are in
     the GGUF's."""
     if (a.format == "gguf") == (b.format == "gguf") or not a.family.folded:
-        return a.canonical, b.canonical, ()
-    left, right = (m.canonical if m.format == "gguf" else m.folded for m in (a, b))
+        return a.resolved.canonical, b.resolved.canonical, ()
+    left, right = (m.resolved.canonical if m.format == "gguf" else m.resolved.with_multipliers for m in (a, b))
     return left, right, ("the multipliers of config.json are taken into the weights, where a GGUF has them",)
 
 

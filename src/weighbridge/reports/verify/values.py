@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.containers.base import Entry, Finding, Severity
-from weighbridge.models.checkpoint import node_of
+from weighbridge.models.stored_tensors import node_builder
 from weighbridge.reports.verify.rules import Found
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _count(file: File, entry: Entry) -> Values:
     out = Values(file, entry, numbers)
     if entry.offset + entry.nbytes > source.size:
         return out  # truncated: the container has said so
-    node = node_of(index, entry)
+    node = node_builder(index)(entry)
     step = max(SLAB // max(entry.spec.row_bytes, 1), 1)
     for lo in range(0, entry.spec.rows, step):
         data = node.read(lo, min(lo + step, entry.spec.rows))

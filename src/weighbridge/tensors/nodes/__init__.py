@@ -188,7 +188,7 @@ def concat(parts: Sequence[Node], axis: int = 0) -> Node:
     """Parts joined on `axis`. UsageError where dtypes or the other dimensions differ."""
     first = parts[0].spec
     axis = axis % max(len(first.shape), 1)
-    for p in parts[1:]:
+    for p in (p for p in parts[1:] if p.spec.dtype is not first.dtype or p.spec.shape != first.shape):
         same = p.spec.shape[:axis] + p.spec.shape[axis + 1 :] == first.shape[:axis] + first.shape[axis + 1 :]
         if p.spec.dtype != first.dtype or len(p.spec.shape) != len(first.shape) or not same:
             raise UsageError(f"{first} and {p.spec} can't be joined on axis {axis}")
@@ -197,7 +197,7 @@ def concat(parts: Sequence[Node], axis: int = 0) -> Node:
     shape = (*first.shape[:axis], sum(p.spec.shape[axis] for p in parts), *first.shape[axis + 1 :])
     if any(isinstance(p, QuantizedTensor) for p in parts):
         return _concat_packed(parts, axis, shape)
-    if any(p.spec.flat for p in parts):
+    if any(spec.flat for spec in {p.spec for p in parts}):
         raise UnsupportedError("tensors whose rows aren't whole atoms can't be joined")
     whole = _rejoin(parts, shape) if math.prod(shape[:axis]) == 1 else None
     return whole or Concat(Spec(shape, first.dtype), tuple(parts), axis)

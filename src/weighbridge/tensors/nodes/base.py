@@ -14,7 +14,7 @@ enough; undo(apply(t)) = t for every move.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,8 +47,9 @@ class RowRange(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Node(ABC):
-    """One lazily read tensor. Nodes are immutable and safe to read from several threads."""
+class Node:
+    """One lazily read tensor. Nodes are immutable and safe to read from several threads. (Abstract for the type checker
+    alone: `ABCMeta` makes `isinstance` several times slower, and plans ask it a million times.)"""
 
     spec: Spec
     #: True where the bytes of the sources go straight into `out`, so that reading costs no buffer of its own.
@@ -126,9 +127,12 @@ def held(*runs: RowRange) -> Iterator[tuple[Bytes, ...]]:
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, depth first."""
-    yield node
-    for below in node.sources:
-        yield from walk(below)
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        if sources := node.sources:
+            todo += reversed(sources)
 
 
 # ------------------------------------------------------------------------------------------------ leaves

@@ -1,10 +1,10 @@
-"""Rank tables: byte-level BPE as tiktoken keeps it, byte strings with their ranks, of which the lowest merges first.
-The merges that GGUF and tokenizer.json want follow from the ranks, in two ways of the reference's:
+"""Rank tables: tiktoken's form of byte-level BPE, byte strings with ranks of which the lowest merges first. GGUF and
+tokenizer.json need merges, which the reference derives in two ways:
 
-    natural   one a token: the two parts that it falls into where only lower ranks merge   conversion/qwen.py, `bpe`
-    every     all pairs of tokens that make a token                   gguf/vocab.py, `extract_vocab_merges_from_model`
+    natural   one per token: the two parts that lower ranks merge into            conversion/qwen.py, `bpe`
+    every     all pairs of tokens whose concatenation is a token    gguf/vocab.py, `extract_vocab_merges_from_model`
 
-Both split a text alike (a pair that isn't natural never meets), so each family of files has what its reference writes.
+Both tokenize equally, since other pairs never meet; each file format gets what its reference converter writes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ Ranks = Mapping[bytes, int]
 
 
 def is_ranks(data: bytes) -> bool:
-    """Is this a tiktoken file, whatever its name (lines of base64 and a number)?"""
+    """Whether this is a tiktoken file (lines of base64 and a number), regardless of its name."""
     return LINE.match(data[:4096]) is not None
 
 
 def parse(data: bytes, name: str) -> dict[bytes, int]:
-    """A tiktoken file. A token or a rank that occurs twice is a FormatError, and so is a byte without a token: texts
-    couldn't be split then."""
+    """Token -> rank from a tiktoken file. FormatError for a duplicate token or rank, or a byte without a token."""
     if len(data) > TOKENIZER_JSON:
-        raise FormatError("the file is too large", path=name, expected=f"<= {TOKENIZER_JSON} bytes", found=len(data))
+        raise FormatError("file too large", path=name, expected=f"<= {TOKENIZER_JSON} bytes", found=len(data))
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         row = line.rstrip(b"\r")
@@ -81,7 +80,7 @@ def check(ranks: Ranks, name: str) -> None:
     if missing:
         raise FormatError(
             "not every byte has a token", path=name, expected="256 tokens of one byte", found=256 - len(missing),
-            hint=f"the first one missing is 0x{missing[0]:02x}: the file is cut, or no tiktoken file",
+            hint=f"0x{missing[0]:02x} is missing first: the file is truncated or not a tiktoken file",
         )  # fmt: skip
 
 
@@ -91,7 +90,7 @@ def spelled(token: bytes) -> str:
 
 
 def natural(ranks: Ranks) -> list[tuple[str, str]]:
-    """The merges in the order of the ranks' file; a token that doesn't fall into two parts has none."""
+    """The merges in the file's order. A token that doesn't split into two parts has none."""
     out = []
     for token, rank in ranks.items():
         if len(token) > 1:
@@ -102,7 +101,7 @@ def natural(ranks: Ranks) -> list[tuple[str, str]]:
 
 
 def every(ranks: Ranks) -> list[tuple[str, str]]:
-    """The merges by rank; those of one token by the ranks of their parts."""
+    """The merges by rank, those of the same token by the ranks of their parts."""
     out: list[tuple[int, int, int, bytes, bytes]] = []
     for token, rank in ranks.items():
         for cut in range(1, len(token)):
@@ -114,8 +113,8 @@ def every(ranks: Ranks) -> list[tuple[str, str]]:
 
 
 def split(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
-    """The parts that `token` falls into where only ranks below `limit` merge: the lowest first, of equal ones the left.
-    A long token (a row of spaces) takes n log n steps, as its length is the file's to choose."""
+    """The parts of `token` after merging ranks below `limit`, lowest first, leftmost among equals. The file chooses how
+    long a token is, so long ones (runs of spaces) use an O(n log n) algorithm."""
     if len(token) > 64:
         return split_long(ranks, token, limit)
     parts = [ONE[b] for b in token]
@@ -131,7 +130,7 @@ def split(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
 
 
 def split_long(ranks: Ranks, token: bytes, limit: int) -> list[bytes]:
-    """`split` with a queue of pairs; `end[i]` is where the part that begins at i ends, 0 where none begins."""
+    """`split` with a priority queue of pairs. `end[i]`: the end of the part that begins at i, 0 if none does."""
     size = len(token)
     end, begin = [*range(1, size + 1)], [*range(-1, size)]  # begin[i]: where the part that ends at i begins
 

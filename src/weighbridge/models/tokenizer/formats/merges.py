@@ -1,5 +1,5 @@
-"""Merges and scores are two spellings of one order: BPE files list the pairs by rank, SentencePiece gives each result a
-score. Both directions, and the byte alphabet of byte-level BPE.
+"""BPE merges and SentencePiece scores express the same order: merges list pairs by rank, scores rank each result. Both
+conversions, and the byte alphabet of byte-level BPE.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 from weighbridge.base.errors import FormatError
 
-ESCAPED: Final = chr(ord(" ") + 256)  # a real space inside a merge's part (gguf-py/gguf/vocab.py, SpecialVocab)
+ESCAPED: Final = chr(ord(" ") + 256)  # a space inside a merge's part (gguf-py/gguf/vocab.py, SpecialVocab)
 
 
 def alphabet() -> dict[str, int]:
@@ -23,7 +23,7 @@ BYTE_OF: Final = alphabet()
 
 
 def split(rows: Sequence[str | tuple[str, str]], path: str) -> list[tuple[str, str]]:
-    """Merges as pairs, from either spelling of tokenizer.json ("a b" up to transformers 4.44, ["a", "b"] since)."""
+    """Merges as pairs, from either form of tokenizer.json ("a b" up to transformers 4.44, ["a", "b"] since)."""
     if not any(isinstance(row, str) for row in rows):
         return rows  # type: ignore[return-value]
     pairs = [tuple(row.split(" ")) if isinstance(row, str) else row for row in rows]
@@ -34,7 +34,7 @@ def split(rows: Sequence[str | tuple[str, str]], path: str) -> list[tuple[str, s
 
 
 def check(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], path: str) -> None:
-    """FormatError if a merge has a part or a result that is no token, as the tokenizers library refuses it."""
+    """FormatError if a part or result of a merge isn't a token; the tokenizers library refuses such files too."""
     parts = {a for a, _ in pairs} | {b for _, b in pairs} | set(map("".join, pairs))
     if parts <= vocab.keys():
         return
@@ -47,13 +47,13 @@ def check(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], path: str)
 def joined(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """GGUF's spelling: "a b", a space inside a part as U+0120."""
     out = [f"{a} {b}" for a, b in pairs]
-    if "".join(out).count(" ") != len(out):  # one pass in C over all of them; hardly any file has such a part
+    if "".join(out).count(" ") != len(out):  # one fast pass; hardly any file has a space inside a part
         return [" ".join(p.replace(" ", ESCAPED) for p in pair) for pair in pairs]
     return out
 
 
 def parted(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """GGUF merges as pairs, cut at the first space that isn't the first character (llama-vocab.cpp, `load`)."""
+    """GGUF merges as pairs, split at the first space after the first character (llama-vocab.cpp, `load`)."""
     out: list[tuple[str, str]] = []
     for i, text in enumerate(merges):
         cut = text.find(" ", 1)
@@ -64,9 +64,9 @@ def parted(merges: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def from_scores(tokens: Sequence[str], scores: Sequence[float], skip: Collection[int]) -> list[tuple[str, str]]:
-    """All pairs of tokens that make a token, best score first: what transformers derives from a `tokenizer.model`
-    (`generate_merges`; ties: the longer left part first, as its reversed sort has it). Tokens of ids `skip` (control,
-    bytes ...) take no part."""
+    """All pairs of tokens whose concatenation is a token, best score first, as transformers derives them from a
+    `tokenizer.model` (`generate_merges`; its reversed sort puts the longer left part first among equals). Ids in `skip`
+    (control, bytes ...) are ignored."""
     index = {t: i for i, t in enumerate(tokens) if i not in skip}
     found: list[tuple[float, int, int, str, str]] = []
     for text, i in index.items():
@@ -80,8 +80,8 @@ def from_scores(tokens: Sequence[str], scores: Sequence[float], skip: Collection
 
 
 def to_scores(pairs: Sequence[tuple[str, str]], vocab: Mapping[str, int], size: int) -> list[float]:
-    """A score for each id under which SentencePiece merges in the order of `pairs`: minus the rank of the token's first
-    merge, counted in tokens as SentencePiece's own trainer does; 0 for what no merge makes."""
+    """A score for each id that makes SentencePiece merge in the order of `pairs`: minus the rank of the token's first
+    merge, counted in tokens as SentencePiece's trainer does; 0 for tokens that no merge produces."""
     scores = [0.0] * size
     rank = 0
     for left, right in pairs:

@@ -1,15 +1,15 @@
 """`tokenizer.model`: SentencePiece's ModelProto, read and written at the wire level of Protocol Buffers.
 
-Only the fields below are known here; others are stepped over. Every length is checked against the bytes of its message,
-so work and memory are linear in the file. Field numbers: sentencepiece_model.proto (SentencePiece 0.2).
+Fields other than those below are skipped. Every length is checked against its message, so time and memory are linear
+in the file. Field numbers: sentencepiece_model.proto (SentencePiece 0.2).
 
     ModelProto      1 pieces*  2 trainer_spec  3 normalizer_spec
     SentencePiece   1 piece (string)  2 score (float)  3 type (enum, default NORMAL)
     TrainerSpec     3 model_type  4 vocab_size  35 byte_fallback  40..43 unk, bos, eos, pad id  45..48 their pieces
     NormalizerSpec  1 name  2 precompiled_charsmap  3 add_dummy_prefix  4 remove_extra_whitespaces  5 escape_whitespaces
 
-A tag is `number << 3 | wire type`; wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes (the group
-types 3 and 4 don't occur in this schema and are refused).
+A tag is `number << 3 | wire type`; wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes. The schema
+doesn't use groups (3 and 4), which are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Value = int | bytes
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a ModelProto says. `specs` are the scalar fields of the trainer and normalizer spec by name."""
+    """The contents of a ModelProto. `ids`: of unk, bos, eos and pad."""
 
     pieces: Sequence[str]
     scores: Sequence[float]
@@ -48,7 +48,7 @@ class SentencePieceModel:
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The varint at `at` and the offset after it: at most 10 bytes, 7 bits each, lowest first."""
+    """(value, offset after it) of the varint at `at`: at most 10 bytes, 7 bits each, lowest first."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
@@ -89,8 +89,8 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, Value, in
 
 
 def piece(data: bytes, at: int, end: int) -> tuple[bytes, float, int]:
-    """One SentencePiece message. The schema's order (1, 2, 3) in one-byte lengths is what all writers produce, and is
-    read without the general loop: a quarter of a million of them are opened with every Gemma."""
+    """One SentencePiece message: (piece, score, type). Writers always use the field order 1, 2, 3 and one-byte lengths,
+    which a fast path reads: models have up to 260,000 pieces."""
     text, score, kind = b"", 0.0, NORMAL
     if end - at >= 7 and data[at] == 0x0A and data[at + 1] < 0x80 and at + 2 + data[at + 1] <= end:
         stop = at + 2 + data[at + 1]
@@ -110,8 +110,8 @@ def piece(data: bytes, at: int, end: int) -> tuple[bytes, float, int]:
 
 
 def parse(data: bytes, name: str = NAME) -> SentencePieceModel:
-    """The model in `data`, the file `name`, with the SentencePiece library's checks: one <unk>, no empty and no double
-    piece."""
+    """The model in `data`, a file called `name`, with the SentencePiece library's checks: exactly one <unk>, no empty
+    and no duplicate piece."""
     try:
         return parsed(data)
     except FormatError as error:
@@ -140,7 +140,7 @@ def parsed(data: bytes) -> SentencePieceModel:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """The top-level fields by offset, without copying their bytes: (number, wire type, tag offset, start, end)."""
+    """The top-level fields as (number, wire type, tag offset, start, end), without copying bytes."""
     at, end = 0, len(data)
     while at < end:
         if data[at] == 0x0A and at + 1 < end and data[at + 1] < 0x80:  # a piece with a one-byte length
@@ -188,7 +188,7 @@ def named(specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(texts: list[bytes], types: list[int]) -> None:
-    """Refuse what the SentencePiece library refuses (model_interface.cc, `InitializePieces`)."""
+    """FormatError for what the SentencePiece library refuses (model_interface.cc, `InitializePieces`)."""
     if not texts or len(texts) > VOCABULARY:
         raise FormatError("not a vocabulary", path=NAME, expected=f"1..{VOCABULARY} pieces", found=len(texts))
     if len(set(texts)) != len(texts):
@@ -203,7 +203,7 @@ def check(texts: list[bytes], types: list[int]) -> None:
         bad = next(i for i, t in enumerate(types) if not NORMAL <= t <= LAST_TYPE)
         raise FormatError("unknown piece type", path=NAME, field=f"piece {bad}", expected="1..6", found=types[bad])
     if types.count(UNKNOWN) != 1:
-        raise FormatError("a model has one unknown piece", path=NAME, expected=1, found=types.count(UNKNOWN))
+        raise FormatError("not exactly one unknown piece", path=NAME, expected=1, found=types.count(UNKNOWN))
 
 
 def decode(texts: list[bytes]) -> list[str]:

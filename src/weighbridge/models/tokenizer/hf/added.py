@@ -1,5 +1,5 @@
-"""Added tokens: the ones that tokenizer.json, tokenizer_config.json and the tokenizer's class put on top of the model's
-vocabulary, as transformers puts them together; their type is told from them.
+"""Added tokens: what tokenizer.json, tokenizer_config.json and the tokenizer's class add to the model's
+vocabulary, merged as in transformers. Their entries determine their types.
 """
 
 from __future__ import annotations
@@ -10,28 +10,11 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.models.tokenizer.formats.merges import BYTE_OF
 from weighbridge.models.tokenizer.hf.folder import AddedToken, TokenizerFolder, TokenizerJson, content
+from weighbridge.models.tokenizer.hf.tables import class_of_architecture, tokenizer_class
 from weighbridge.models.tokenizer.pretokenizer import flat
 from weighbridge.models.tokenizer.vocab import Json, check_size
 
 NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-FAIRSEQ: Final[Mapping[str, str]] = {
-    "bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>",
-}  # fmt: skip
-# What a class of transformers takes where tokenizer_config.json has no entry for the role.
-DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "BertTokenizer": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
-    "GPT2Tokenizer": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
-    "Qwen2Tokenizer": {"eos": "<|endoftext|>", "unk": "<|endoftext|>", "pad": "<|endoftext|>"},
-    "LlamaTokenizer": {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
-    "RobertaTokenizer": FAIRSEQ,
-    "XLMRobertaTokenizer": FAIRSEQ,
-    "T5Tokenizer": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
-}  # fmt: skip
-# The class where tokenizer_config.json names none: by how config.json's architecture begins.
-CLASSES: Final[Mapping[str, str]] = {
-    "XLMRoberta": "XLMRobertaTokenizer", "T5": "T5Tokenizer", "MT5": "T5Tokenizer", "UMT5": "T5Tokenizer",
-    "GPT2": "GPT2Tokenizer", "Roberta": "RobertaTokenizer", "Qwen2": "Qwen2Tokenizer",
-}  # fmt: skip
 CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
     (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
@@ -39,7 +22,7 @@ CLEAN_UP: Final = (  # tokenizers, decoders/wordpiece.rs, `cleanup`
 
 
 def class_name(folder: TokenizerFolder) -> str:
-    """The class that reads the folder, without its "Fast"; "" where nothing tells."""
+    """The tokenizer class of the folder without its "Fast"; "" if unknown."""
     kind = (folder.settings or {}).get("tokenizer_class")
     if isinstance(kind, str) and kind:
         return kind.removesuffix("Fast")
@@ -47,16 +30,16 @@ def class_name(folder: TokenizerFolder) -> str:
         return ""
     if folder.read("vocab.txt") is not None:
         return "BertTokenizer"
-    return next((name for start, name in CLASSES.items() if folder.architecture.startswith(start)), "")
+    return class_of_architecture(folder.architecture)
 
 
 def specials(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
-    """(role, text) of the special tokens of the tokenizer's class and of tokenizer_config.json; "" for those without a
-    role (`additional_special_tokens`, since transformers 5 `extra_special_tokens`)."""
+    """(role, text) of the special tokens of tokenizer_config.json and of the tokenizer class. Additional tokens
+    (`additional_special_tokens`, `extra_special_tokens` since transformers 5) have the role ""."""
     settings = folder.settings or {}
-    # transformers reads special_tokens_map.json unless tokenizer_config.json lists its added tokens itself.
+    # transformers ignores special_tokens_map.json if tokenizer_config.json lists its added tokens.
     other = (folder.json("special_tokens_map.json") or {}) if "added_tokens_decoder" not in settings else {}
-    defaults = DEFAULTS.get(class_name(folder), {})
+    defaults = tokenizer_class(class_name(folder)).special
     for role in NAMED:
         key = f"{role}_token"
         entry = other[key] if key in other else settings[key] if key in settings else defaults.get(role)
@@ -73,15 +56,15 @@ def specials(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
 
 
 def named_tokens(folder: TokenizerFolder, known: Mapping[str, int]) -> dict[str, int]:
-    """The ids of the special tokens by role, as far as they are known; nameless ones by their text."""
+    """The ids of the known special tokens by role, of those without a role by text."""
     return {role or text: known[text] for role, text in specials(folder) if text in known}
 
 
 def added_tokens(
     folder: TokenizerFolder, vocab: Mapping[str, int], tokenizer: TokenizerJson | None
 ) -> dict[int, AddedToken]:
-    """All added tokens by id: those of tokenizer.json, of `added_tokens_decoder`, and the special tokens that neither
-    lists; a token that is nowhere gets the next free id."""
+    """All added tokens by id: those of tokenizer.json and `added_tokens_decoder`, and the special tokens listed in
+    neither, which get the next free id unless the vocabulary has them."""
     found: dict[int, AddedToken] = {}
     ids: dict[str, int] = {}
     free = len(vocab)
@@ -104,7 +87,7 @@ def place(
     found: dict[int, AddedToken], ids: dict[str, int], texts: Mapping[int, str], vocab: Mapping[str, int],
     index: int, token: AddedToken, path: str,
 ) -> None:  # fmt: skip
-    """Put one token; a token that has two ids, or an id that has two tokens, is a fault of the files."""
+    """Adds one token. FormatError for a token with two ids or an id with two tokens."""
     have = ids.get(token.content, vocab.get(token.content, index))
     other = found[index].content if index in found else texts.get(index, token.content)
     if have != index or other != token.content:
@@ -117,7 +100,7 @@ def place(
 
 
 def is_control(text: str) -> bool:
-    """`does_token_look_special`: tokens that their files forgot to mark (Gemma, DeepSeek-coder, Command-R)."""
+    """The reference's `does_token_look_special`: control tokens that some published files don't mark."""
     return (
         text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
         or (text.startswith("<|") and text.endswith("|>"))
@@ -127,15 +110,16 @@ def is_control(text: str) -> bool:
 
 
 def spoken(text: str, decoder: Json | None) -> str:
-    """What an added token decodes to: the reference encodes and decodes each one that isn't normalized."""
+    """What an added token decodes to. The reference encodes and decodes every one that isn't normalized."""
     for step in flat(decoder, "decoders"):
         text = decoded(text, step)
     return text
 
 
 def decoded(text: str, step: Json) -> str:
+    """`text` after one step of a decoder."""
     kind: Any = step.get("type")
-    if kind == "ByteLevel" and all(c in BYTE_OF for c in text):  # else it is left alone (decoders/byte_level.rs)
+    if kind == "ByteLevel" and all(c in BYTE_OF for c in text):  # other texts stay (decoders/byte_level.rs)
         return bytes(BYTE_OF[c] for c in text).decode("utf-8", "replace")
     if (
         kind == "Replace"

@@ -1,8 +1,8 @@
-"""The JSON files of a tokenizer folder, read strictly: a wrong type, a number out of range, or nesting without end is a
-FormatError that names the file and the place in it.
+"""The JSON files of a tokenizer folder. A wrong type, a number out of range or deep nesting is a FormatError that names
+the file and the place in it.
 
-The structs spell out what we use of each file. msgspec checks types while it decodes, so the large parts
-(260,000 tokens, 500,000 merges) cost no second pass.
+The structs declare the parts of each file that we use. msgspec checks types while decoding, so large parts (260,000
+tokens, 500,000 merges) need no second pass.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from weighbridge.models.tokenizer.vocab import Json
 T = TypeVar("T")
 Read = Callable[[str], bytes | None]
 Id = Annotated[int, Meta(ge=0, lt=VOCABULARY)]
-# The next step where a tokenizer has other ids than the model.
-OTHERS: Final = "these are another model's files, or added tokens were not embedded; get both from one place"
+# A hint for token ids beyond the model's vocabulary.
+OTHERS: Final = "the tokenizer is another model's, or its added tokens were never embedded; get both from one place"
 Type = Annotated[int, Meta(ge=1, le=6)]
 
 
 class AddedToken(Struct):
-    """One row of `added_tokens` (tokenizer.json) or of `added_tokens_decoder` (tokenizer_config.json, id outside)."""
+    """An entry of `added_tokens` (tokenizer.json) or `added_tokens_decoder` (tokenizer_config.json, keyed by id)."""
 
     content: str
     id: Id = 0
@@ -66,7 +66,7 @@ class TemplatePiece(Struct, rename={"special": "SpecialToken", "sequence": "Sequ
 
 
 class PostProcessor(Struct):
-    """`post_processor`, or one of a sequence of them."""
+    """`post_processor`, or an item of a sequence of them."""
 
     type: str | None = None
     processors: list[PostProcessor] | None = None
@@ -87,13 +87,13 @@ class TokenizerJson(Struct):
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """A tokenizer's files, each decoded when first asked for. `names` lists the folder, where the caller knows it."""
+    """A tokenizer's files, decoded on first use. `names`: the folder's file names, if the caller knows them."""
 
     read: Read
     names: Sequence[str] = field(default=())
 
     def json(self, name: str, kind: Any = Json, limit: int = CONFIG_JSON) -> Any:
-        """The decoded file, or None where there is none."""
+        """The decoded file; None if it is missing."""
         data = self.read(name)
         return None if data is None else decode(data, name, kind, limit)
 
@@ -102,7 +102,7 @@ class TokenizerFolder:
         try:
             return None if data is None else data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise FormatError("the text isn't UTF-8", path=name, offset=error.start) from error
+            raise FormatError("text isn't UTF-8", path=name, offset=error.start) from error
 
     @cached_property
     def tokenizer(self) -> TokenizerJson | None:
@@ -117,7 +117,7 @@ class TokenizerFolder:
 
     @cached_property
     def config(self) -> Json:
-        """config.json with `text_config` merged into it, as the reference does (conversion/base.py, `TextModel`)."""
+        """config.json with `text_config` merged into it, as in the reference (conversion/base.py, `TextModel`)."""
         return {**self.root, **self.text_config}
 
     @cached_property
@@ -158,7 +158,7 @@ class TokenizerFolder:
 
     @property
     def stored_types(self) -> dict[int, int]:
-        """`gguf_token_types` of tokenizer_config.json: types by id that no other file could tell (`hf.write`)."""
+        """`gguf_token_types` of tokenizer_config.json: types by id that no other file records (`hf.write`)."""
         name, key = "tokenizer_config.json", "gguf_token_types"
         try:
             return msgspec.convert((self.settings or {}).get(key) or {}, dict[Id, Type], strict=False)
@@ -166,7 +166,7 @@ class TokenizerFolder:
             raise FormatError(str(error), path=name, field=key) from error
 
     def vocab_size(self, *keys: str) -> int | None:
-        """The first of `keys` in config.json that is a count; zero and null say nothing."""
+        """The first of `keys` in config.json that is a count, ignoring zero and null."""
         for key in keys:
             value = self.config.get(key)
             if value is None or value == 0:
@@ -186,7 +186,7 @@ def content(value: Any) -> str | None:
 
 
 def table_of(tokenizer: TokenizerJson) -> dict[str, int]:
-    """The model's vocabulary; FormatError where two tokens have one id."""
+    """The model's vocabulary. FormatError if two tokens share an id."""
     vocab = tokenizer.model.vocab
     if not isinstance(vocab, dict):
         raise FormatError("the vocabulary isn't an object", path="tokenizer.json", field="model.vocab")
@@ -197,7 +197,7 @@ def table_of(tokenizer: TokenizerJson) -> dict[str, int]:
         for text, index in vocab.items():
             if seen.setdefault(index, text) != text:
                 raise FormatError(
-                    f"tokens {seen[index]!r} and {text!r} have one id",
+                    f"tokens {seen[index]!r} and {text!r} have the same id",
                     path="tokenizer.json",
                     field="model.vocab",
                     found=index,

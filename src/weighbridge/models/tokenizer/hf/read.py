@@ -1,25 +1,24 @@
-"""A Hugging Face folder's tokenizer files -> `Vocab`, by the reference converter's rules (llama.cpp, conversion/base.py
-and conversion/llama.py, bert.py). The order of tries is `LlamaModel.set_vocab`'s, with the content deciding what the
+"""Reads a Hugging Face folder's tokenizer files by the reference converter's rules (llama.cpp, conversion/base.py,
+llama.py, bert.py). Candidates are tried in `LlamaModel.set_vocab`'s order; the files' content decides what the
 reference takes from the architecture:
 
     tokenizer.json of WordPiece, or vocab.txt      wordpiece   `BertModel.set_vocab`
     Unigram, tokenizer.json or SentencePiece       unigram     `T5Model.set_vocab`, `_xlmroberta_set_vocab`
     tokenizer.model (SentencePiece)                spm         `_set_vocab_sentencepiece`
     tokenizer.json, BPE with byte fallback         spm         `_set_vocab_llama_hf`
-      of Gemma 4                                   gemma4      `Gemma4Model.set_vocab`
-      of ModernBERT, Sarvam                        bpe         `_set_vocab_gpt2`
+      (tables.toml, `char_bpe`)                    char_bpe    `Gemma4Model.set_vocab`
+      (tables.toml, `raw_pre`)                     bpe         `_set_vocab_gpt2`
     tokenizer.json, byte-level BPE                 bpe         `_set_vocab_gpt2`
     tekken.json, tokenizer.model.v3                bpe, spm    `_set_vocab_mistral`
     tiktoken ranks (tiktoken.model ...)            bpe         `_set_vocab_qwen`, `DeepseekV2Model.set_vocab`
     vocab.json and merges.txt                      bpe         `_set_vocab_gpt2`
 
-Where the reference is wrong we differ, on purpose and only there:
-  * scores of an SPM-like tokenizer.json come from its merges; the reference writes -1000 for every token, and llama.cpp
-    then merges from the left, whatever the tokenizer's order is (`scores="reference"` writes these);
-  * a SentencePiece model that adds no space before the text is written with add_space_prefix = false;
-  * a folder with vocab.txt alone gets its special ids and its lowercase flag (the reference leaves llama.cpp's guess);
-  * byte-level names that make llama.cpp add a bos on their own get an explicit add_bos_token = false where the
-    tokenizer adds none.
+Deliberate corrections of the reference:
+  * an SPM-like tokenizer.json gets scores from its merges; the reference writes -1000 for every token, so llama.cpp
+    merges from the left (`scores="reference"` writes these);
+  * a SentencePiece model that adds no space before the text gets add_space_prefix = false;
+  * a folder with only vocab.txt gets its special ids and lowercase flag (the reference leaves llama.cpp's defaults);
+  * byte-level names for which llama.cpp adds a bos get add_bos_token = false if the tokenizer adds none.
 """
 
 from __future__ import annotations
@@ -33,36 +32,31 @@ from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.formats import sentencepiece
-from weighbridge.models.tokenizer.hf import tekken, tiktoken, unigram
-from weighbridge.models.tokenizer.hf import vocab_json as slow
+from weighbridge.models.tokenizer.hf import tekken, tiktoken, unigram, vocab_json
 from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, named_tokens, spoken
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
-from weighbridge.models.tokenizer.hf.spm import Scores, gemma4, is_spm_like, llama_hf, spm
+from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, is_spm_like, spm
+from weighbridge.models.tokenizer.hf.tables import model_rules
 from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, VocabKind, padding
 
 READ: Final = (
     "tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json with merges.txt", "tekken.json",
     "tiktoken.model",
 )  # fmt: skip
-MODELS: Final = (sentencepiece.NAME, "spiece.model", unigram.FAIRSEQ_FILE)  # SentencePiece's files, in order of tries
-# The architectures that `LlamaModel` converts; some of its rules look at nothing but a size in config.json.
-LLAMA: Final = frozenset(
-    (
-        "LLaMAForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "VLlama3ForCausalLM",
-        "LlavaForConditionalGeneration", "VoxtralForConditionalGeneration", "IQuestCoderForCausalLM", "LlamaModel",
-    )
-)  # fmt: skip
-
-GEMMA4: Final = "gemma4"
+MODELS: Final = (
+    sentencepiece.NAME,
+    "spiece.model",
+    unigram.FAIRSEQ_FILE,
+)  # SentencePiece files, in order of preference
 # Files of tokenizers that llama.cpp has and we don't read.
 UNREAD: Final = {"rwkv_vocab_v20230424.txt": "RWKV World's tokenizer", "tokenizer.jsonl": "PLaMo 2's tokenizer"}
-ROBERTA: Final = ("RobertaModel", "RobertaForSequenceClassification")
 
 
 def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = ()) -> Vocab:
     """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
-    `names`, where known, lists the folder's files (for additional_chat_templates/)."""
+    `names` lists the folder's files, if known (for additional_chat_templates/). Errors: FormatError,
+    UnsupportedError."""
     folder = TokenizerFolder(read, tuple(names))
     vocab = vocabulary(folder, pre, scores)
     types = folder.stored_types
@@ -71,40 +65,44 @@ def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", nam
     top = max(types)
     if top >= len(vocab):
         raise FormatError(
-            "an id is outside of the vocabulary", path="tokenizer_config.json", field="gguf_token_types",
+            "an id outside the vocabulary", path="tokenizer_config.json", field="gguf_token_types",
             expected=f"< {len(vocab)}", found=top,
         )  # fmt: skip
     return replace(vocab, types=[types.get(i, t) for i, t in enumerate(vocab.types)])
 
 
 def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Vocab:
-    """The tokenizer, by the first of the tries that fits."""
+    """The tokenizer, from the first candidate that fits."""
     tokenizer, read = folder.tokenizer, folder.read
     kind = None if tokenizer is None else model_type(tokenizer)
     if kind == "WordPiece" or (tokenizer is None and read("vocab.txt") is not None):
         return wordpiece(folder, tokenizer, pre)
     if tokenizer is None and read(tekken.NAME) is not None:
         return from_tekken(folder, pre)
-    if kind == "BPE" and tokenizer is not None and (name := raw_name(folder, tokenizer, pre)) is not None:
-        return gemma4(folder, tokenizer) if name == GEMMA4 else byte_level(folder, tokenizer, name)
+    if kind == "BPE" and tokenizer is not None and is_spm_like(tokenizer):
+        rules = model_rules(folder.architecture)
+        if rules.char_bpe:
+            return char_bpe(folder, tokenizer, rules.visible)
+        if (name := raw_name(tokenizer, rules.raw_pre, pre)) is not None:
+            return byte_level(folder, tokenizer, name)
     file = model_file(folder, kind)
     if kind == "Unigram" or (kind is None and file is not None and file.model.model_type == sentencepiece.UNIGRAM):
         return from_unigram(folder, tokenizer, file, pre)
     if file is not None:
-        return llama(folder, spm(folder, file.model))
+        return with_model_rules(folder, spm(folder, file.model))
     if tokenizer is None:
-        return llama(folder, without_json(folder, pre))
+        return with_model_rules(folder, without_json(folder, pre))
     if kind != "BPE":
         raise UnsupportedError(
-            f"a tokenizer of type {kind}", hint="WordPiece, Unigram, SentencePiece BPE and byte-level BPE are read"
+            f"a tokenizer of type {kind}", hint="supported: WordPiece, Unigram, SentencePiece BPE, byte-level BPE"
         )
-    vocab = llama_hf(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
-    return llama(folder, vocab)
+    vocab = byte_fallback(folder, tokenizer, scores) if is_spm_like(tokenizer) else byte_level(folder, tokenizer, pre)
+    return with_model_rules(folder, vocab)
 
 
 def model_file(folder: TokenizerFolder, kind: str | None) -> unigram.SpmFile | None:
-    """The folder's SentencePiece model, if it is of the `kind` of its tokenizer.json. Meta's Llama 3 has tiktoken ranks
-    under the same name."""
+    """The folder's SentencePiece model, unless tokenizer.json is of another `kind`. Some models have a rank table under
+    the same name."""
     for name in MODELS:
         data = folder.read(name)
         if data is not None and not ranks.is_ranks(data):
@@ -132,24 +130,26 @@ def from_tekken(folder: TokenizerFolder, pre: str | None) -> Vocab:
 
 
 def without_json(folder: TokenizerFolder, pre: str | None) -> Vocab:
-    """The files of those that have neither tokenizer.json nor a SentencePiece model under a usual name."""
+    """The tokenizer of a folder with neither tokenizer.json nor a SentencePiece model under a usual name."""
     name = tiktoken.find(folder)
     if name is not None:
-        vocab = tiktoken.vocabulary(folder, name, pre, LLAMA)
+        vocab = tiktoken.vocabulary(folder, name, pre)
         state = special(folder, None)
         tiktoken.mend(folder, name, vocab, state)
         return finish(folder, vocab, state)
-    if slow.present(folder):
-        return slow.mend(folder, byte_level(folder, slow.tokenizer(folder, pre), pre, slow.MERGES))
+    if vocab_json.present(folder):
+        return vocab_json.mend(folder, byte_level(folder, vocab_json.tokenizer(folder, pre), pre, vocab_json.MERGES))
     old = tekken.versioned(folder)
     for file, whose in UNREAD.items():
         if old is None and folder.read(file) is not None:
-            raise UnsupportedError(f"{file}: {whose} isn't converted", hint="the reference converter does it")
+            raise UnsupportedError(
+                f"{file}: {whose} isn't supported", hint="llama.cpp's convert_hf_to_gguf.py reads it"
+            )
     if old is None:
         raise UnsupportedError(
-            "no tokenizer file that we read",
-            hint=f"{', '.join(READ)} are; other files become a tokenizer.json by "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+            "no supported tokenizer file",
+            hint=f"supported: {', '.join(READ)}; AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a "
+            "tokenizer.json from others",
         )
     model = sentencepiece.parse(folder.read(old[0]) or b"", old[0])
     vocab, state = spm(folder, model), special(folder, None)
@@ -159,7 +159,7 @@ def without_json(folder: TokenizerFolder, pre: str | None) -> Vocab:
 
 
 def model_type(tokenizer: TokenizerJson) -> str:
-    """`model.type`, told from the content in old files that lack it."""
+    """`model.type`, or the type that the content of an old file implies."""
     model = tokenizer.model
     if model.type is not None:
         return model.type
@@ -170,7 +170,7 @@ def model_type(tokenizer: TokenizerJson) -> str:
 
 @dataclass(frozen=True)
 class BaseVocab:
-    """A WordPiece or byte-level vocabulary with its added tokens, as `get_vocab_base` sees it."""
+    """A WordPiece or byte-level vocabulary with its added tokens. `known`: ids by text."""
 
     tokens: list[str]
     types: list[int]
@@ -178,14 +178,15 @@ class BaseVocab:
 
 
 def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJson | None) -> BaseVocab:
-    """conversion/base.py, `get_vocab_base`: ids without a token are padding, added tokens control or user-defined."""
+    """The vocabulary with added tokens as control or user-defined tokens and unused ids as padding (conversion/base.py,
+    `get_vocab_base`)."""
     added = added_tokens(folder, vocab, tokenizer)
     known = vocab | {t.content: i for i, t in added.items()}
     top = max(known.values())
     size = folder.vocab_size("vocab_size") or top + 1
     if top >= size:
         raise FormatError(
-            "a token's id is outside of the vocabulary", path="config.json", field="vocab_size",
+            "a token's id is outside the vocabulary", path="config.json", field="vocab_size",
             expected=f"> {top}", found=size, hint=OTHERS,
         )  # fmt: skip
     tokens: list[Any] = [None] * size
@@ -200,7 +201,7 @@ def base(folder: TokenizerFolder, vocab: dict[str, int], tokenizer: TokenizerJso
 
 
 def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str, int]:
-    """An added token's text and type. llama.cpp takes control and user-defined tokens as normalized already."""
+    """An added token's text and type. llama.cpp expects control and user-defined tokens in normalized form."""
     text = token.content if token.normalized else spoken(token.content, tokenizer.decoder if tokenizer else None)
     if token.special or is_control(text):
         return text, int(TokenType.CONTROL)
@@ -210,7 +211,7 @@ def base_added(token: AddedToken, tokenizer: TokenizerJson | None) -> tuple[str,
 def byte_level(
     folder: TokenizerFolder, tokenizer: TokenizerJson, pre: str | None, path: str = "tokenizer.json"
 ) -> Vocab:
-    """`_set_vocab_gpt2`. `path`: the file that the merges are from."""
+    """A byte-level BPE vocabulary (`_set_vocab_gpt2`). `path`: the file of the merges."""
     vocab, model = table_of(tokenizer), tokenizer.model
     if model.continuing_subword_prefix or model.end_of_word_suffix:
         raise UnsupportedError("BPE with a subword prefix or suffix: llama.cpp has none")
@@ -222,7 +223,7 @@ def byte_level(
     raw = pre is not None and pretokenizer.known(pre).raw
     if set(normalizers) - {"NFC"} and pre is None:
         raise UnsupportedError(
-            f"byte-level BPE over a normalizer ({', '.join(normalizers)}): llama.cpp has none",
+            f"byte-level BPE with a normalizer ({', '.join(normalizers)}), which llama.cpp doesn't have",
             hint="use --pre NAME to convert without it",
         )
     if normalizers and not raw:
@@ -230,33 +231,25 @@ def byte_level(
     if not pairs:
         raise FormatError(
             "byte-level BPE without merges, which llama.cpp can't load", path=path, field="merges",
-            expected="at least one", found=0, hint="get the file from where the model was published",
+            expected="at least one", found=0, hint="get the file from the model's publisher",
         )  # fmt: skip
     state = special(folder, None)
     name = pre if pre is not None else recognise(tokenizer, found.known, normalizers)
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
     made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
-    if folder.architecture in ROBERTA:
+    if model_rules(folder.architecture).token_types:
         made = replace(made, token_type_count=folder.type_count)
     return finish(folder, made, state)
 
 
-def raw_name(folder: TokenizerFolder, tokenizer: TokenizerJson, pre: str | None) -> str | None:
-    """The name for classes whose BPE over characters the reference keeps as such, told by the caller or by the class;
-    None for all others."""
-    if not is_spm_like(tokenizer):
-        return None
-    if folder.architecture.startswith("Gemma4"):
-        return GEMMA4
+def raw_name(tokenizer: TokenizerJson, by_type: Mapping[str, str], pre: str | None) -> str | None:
+    """The pre-tokenizer name under which BPE over characters is written as BPE: the caller's (`pre`), or the model
+    class's (`ModelRules.raw_pre`); None to write it as SentencePiece."""
     if pre is not None:
         return pre if pretokenizer.known(pre).raw else None
-    if folder.architecture == "SarvamMoEForCausalLM":
-        return "sarvam-moe"
-    if not folder.architecture.startswith("ModernBert"):
-        return None
     items = pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
-    return "mmbert" if any(item.get("type") == "Metaspace" for item in items) else "granite-embed-multi-311m"
+    return next((by_type[kind] for item in items if (kind := str(item.get("type"))) in by_type), by_type.get("other"))
 
 
 def recognise(tokenizer: TokenizerJson, known: Mapping[str, int], normalizers: Sequence[str]) -> str:
@@ -275,11 +268,12 @@ def normalizer_names(tokenizer: TokenizerJson) -> list[str]:
 
 
 def wordpiece(folder: TokenizerFolder, tokenizer: TokenizerJson | None, pre: str | None) -> Vocab:
-    """`BertModel.set_vocab`: "##x" -> "x", other tokens -> U+2581 + token, control tokens as they are."""
+    """A WordPiece vocabulary: "##x" -> "x", other tokens -> U+2581 + token, control tokens unchanged
+    (`BertModel.set_vocab`)."""
     vocab = lines(folder) if tokenizer is None else table_of(tokenizer)
     prefix = "##" if tokenizer is None else tokenizer.model.continuing_subword_prefix
     if prefix not in (None, "##"):
-        raise UnsupportedError(f"WordPiece with the prefix {prefix!r}: llama.cpp knows ## only")
+        raise UnsupportedError(f"WordPiece with the prefix {prefix!r}: llama.cpp supports ## only")
     found = base(folder, vocab, tokenizer)
     tokens = [phantom(t, k) for t, k in zip(found.tokens, found.types, strict=True)]
     state = special(folder, len(tokens))
@@ -299,13 +293,14 @@ def phantom(text: str, kind: int) -> str:
 
 
 def wordpiece_name(size: int) -> str:
-    """llama.cpp reads no pre-tokenizer name for WordPiece, so any will do. The reference's hash knows two vocabularies:
-    bert-base-uncased's (twice in its list: the later name wins) and the Chinese one."""
+    """The pre-tokenizer name that the reference writes for a vocabulary of this size; llama.cpp ignores it. The
+    reference's hash knows an uncased English vocabulary (under two names, of which the later wins) and a Chinese
+    one."""
     return "bert-bge-large" if size == 21128 else "jina-v2-en"
 
 
 def settings_flags(folder: TokenizerFolder) -> Json:
-    """The normalizer's flags where there is no tokenizer.json; transformers' `BertTokenizer` lowercases unless told."""
+    """The normalizer's flags without a tokenizer.json, with `BertTokenizer`'s defaults."""
     settings = folder.settings or {}
     lowercase, strip = settings.get("do_lower_case", True), settings.get("strip_accents")
     flags = {"lowercase": lowercase is not False}
@@ -313,7 +308,7 @@ def settings_flags(folder: TokenizerFolder) -> Json:
 
 
 def lines(folder: TokenizerFolder) -> dict[str, int]:
-    """vocab.txt: a token a line; a token that occurs twice has its last id, as in transformers' `load_vocab`."""
+    """vocab.txt: one token per line. A duplicate token has its last id, as in transformers' `load_vocab`."""
     text = folder.text("vocab.txt") or ""
     rows = text.split("\n")
     rows = rows[:-1] if rows and not rows[-1] else rows
@@ -322,17 +317,13 @@ def lines(folder: TokenizerFolder) -> dict[str, int]:
     return {row.rstrip("\r"): i for i, row in enumerate(rows)}
 
 
-def llama(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
-    """The end of `LlamaModel.set_vocab`: rules by size, for the architectures it converts."""
-    if folder.architecture not in LLAMA:
-        return vocab
-    size = folder.vocab_size("vocab_size") or 32000
+def with_model_rules(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
+    """The vocabulary with the rules of the model class (`LlamaModel.set_vocab`, its end)."""
+    rules = model_rules(folder.architecture)
     prefix = (folder.settings or {}).get("add_prefix_space")
-    changes: Json = {}
-    if isinstance(prefix, bool):
-        changes["add_space_prefix"] = prefix
-    if size == 32016:  # CodeLlama
-        changes["special"] = {**vocab.special, "eot": 32010}
-    if size == 49152:  # small Granite models
-        changes["add"] = {**vocab.add, "bos": False}
-    return replace(vocab, **changes)
+    if rules.add_prefix_space and isinstance(prefix, bool):
+        vocab = replace(vocab, add_space_prefix=prefix)
+    by_size = rules.size.get(str(folder.vocab_size("vocab_size"))) if rules.size else None
+    if by_size is None:
+        return vocab
+    return replace(vocab, special={**vocab.special, **by_size.special}, add={**vocab.add, **by_size.add})

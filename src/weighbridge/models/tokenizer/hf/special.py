@@ -1,12 +1,12 @@
-"""Which tokens are special, which are added to every text, which chat template applies: the reference converter's rules
-(gguf-py/gguf/vocab.py, `SpecialVocab`), in its order, because the order of the keys in a GGUF comes from it.
+"""Special tokens, tokens added to every text, and chat templates, by the reference converter's rules
+(gguf-py/gguf/vocab.py, `SpecialVocab`) and in its order, which decides the order of the keys in a GGUF.
 
-    1 post_processor   says what is put around a text (`add`) and may name tokens that tokenizer_config.json doesn't
-    2 tokenizer_config names tokens by text; the id is that of the first *added* token with this text
-    3 config.json      gives ids by number, for roles that are still open
+    1 post_processor         decides what is added to a text (`add`), and may name tokens
+    2 tokenizer_config.json  names tokens by text; the id is that of the first *added* token with that text
+    3 config.json            gives ids for the remaining roles
 
-The rules are crude in places (a template with another leading token than bos or cls means "don't add bos"); they are
-kept as they are, since files in the field were made with them.
+Some rules are crude: a template that starts with neither bos nor cls means "don't add bos". They stay, since published
+files were made with them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from weighbridge.models.tokenizer.hf.folder import AddedToken, PostProcessor, Te
 from weighbridge.models.tokenizer.vocab import ChatTemplate, Json, Vocab, VocabKind
 
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-NAMES: Final = ("tool_use", "rag")  # additional templates that are tried when a folder can't be listed
+NAMES: Final = ("tool_use", "rag")  # additional templates to try when the folder can't be listed
 EXTRA: Final = "additional_chat_templates/"
 
 
 @dataclass
 class SpecialTokens:
-    """The rules' state while they run, and their result. `names` is tokenizer_config.json with what the post-processor
-    adds to it; None where there is no such file, which ends rule 2."""
+    """The state and result of the rules. `names`: tokenizer_config.json with the post-processor's additions; None if
+    there is no such file, which disables rule 2."""
 
     names: Json | None
     roles: tuple[str, ...] = ROLES
     ids: dict[str, int] = field(default_factory=dict)
     add: dict[str, bool] = field(default_factory=dict)
-    outside: dict[str, int] = field(default_factory=dict)  # ids beyond the vocabulary, which are left out
+    outside: dict[str, int] = field(default_factory=dict)  # omitted ids beyond the vocabulary
 
     def token(self, role: str) -> Any:
         return (self.names or {}).get(f"{role}_token")
@@ -45,7 +45,7 @@ class SpecialTokens:
 
 
 def special(folder: TokenizerFolder, count: int | None, roles: Sequence[str] = ROLES) -> SpecialTokens:
-    """Run the rules. Ids of `count` and above are left out; without a count they aren't checked (byte-level BPE)."""
+    """Applies the rules. Omits ids of `count` and above; None disables that check (byte-level BPE)."""
     settings = folder.settings
     state = SpecialTokens(dict(settings) if settings else None, tuple(roles))  # an empty file counts as none
     tokenizer = folder.tokenizer
@@ -58,12 +58,12 @@ def special(folder: TokenizerFolder, count: int | None, roles: Sequence[str] = R
 
 
 def around(state: SpecialTokens, processor: PostProcessor | None) -> None:
-    """Rule 1. `bos` follows `cls` and `eos` follows `sep` where only these are named (BERT)."""
+    """Rule 1. If only `cls` and `sep` are named, they are also `bos` and `eos`."""
     if not state.token("bos") and state.token("cls"):
         state.name("bos", state.token("cls"))
     if not state.token("eos") and state.token("sep"):
         state.name("eos", state.token("sep"))
-    # The reference keeps its view of the four tokens through the whole list of processors.
+    # As in the reference, the four tokens are remembered across the list of processors.
     seen = {r: state.token(r) for r in ("bos", "cls", "eos", "sep")}
     if processor is None:
         return
@@ -86,7 +86,7 @@ def roberta(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
 
 
 def template(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
-    """`[CLS] A [SEP]`: the first and last item tell what is added; the pair tells whether a separator is."""
+    """`[CLS] A [SEP]`: the first and last item are the added tokens; the pair shows whether a separator is added."""
     first = last = None
     if len(item.single) > 1:
         first, last = text_of(item.single[0]), text_of(item.single[-1])
@@ -114,7 +114,7 @@ def leading(state: SpecialTokens, first: str, seen: Json) -> None:
 
 
 def trailing(state: SpecialTokens, last: str, seen: Json) -> None:
-    """Another last token than eos becomes eos; the old one stays as end of turn, or else end of message."""
+    """A last token other than eos becomes eos; the former eos becomes end of turn, or else end of message."""
     if state.names is None:
         seen["eos"] = last
     elif last != seen["eos"]:
@@ -128,7 +128,7 @@ def trailing(state: SpecialTokens, last: str, seen: Json) -> None:
 
 
 def separator(state: SpecialTokens, pair: list[TemplatePiece], first: str | None, last: str | None, seen: Json) -> None:
-    """`[CLS] A [SEP] B [SEP]`, without its outer tokens: one or two separators between A and B."""
+    """`[CLS] A [SEP] B [SEP]` without its outer tokens: one or two separators between A and B."""
     start = 1 if first and text_of(pair[0]) == first else 0
     stop = len(pair) - 1 if last and text_of(pair[-1]) == last else len(pair)
     inner = pair[start:stop]
@@ -160,7 +160,7 @@ def by_name(state: SpecialTokens, added: Sequence[AddedToken], count: int | None
 
 
 def by_number(state: SpecialTokens, folder: TokenizerFolder, count: int | None) -> None:
-    """Rule 3; a list of ids (several end tokens) says nothing."""
+    """Rule 3. A list of ids (several end tokens) is ignored."""
     for role in state.roles:
         found = folder.root.get(f"{role}_token_id")
         put(state, role, folder.text_config.get(f"{role}_token_id") if found is None else found, count)
@@ -196,8 +196,8 @@ def normalizer_flags(normalizer: Json | None, depth: int = 0) -> dict[str, bool]
 
 
 def templates(folder: TokenizerFolder) -> tuple[ChatTemplate, ...]:
-    """The chat templates. tokenizer_config.json's entry goes before chat_template.jinja and chat_template.json, and
-    without tokenizer_config.json there is none: the reference's rules."""
+    """The chat templates, by the reference's rules: tokenizer_config.json's entry takes precedence over
+    chat_template.jinja and chat_template.json, and without tokenizer_config.json there are none."""
     settings = folder.settings
     if not settings:
         return ()
@@ -221,7 +221,7 @@ def is_extra(name: str) -> bool:
 
 
 def listed(value: Any) -> tuple[ChatTemplate, ...]:
-    """A template, or a list of {name, template}; the default one goes last, as the reference writes it."""
+    """Templates from a string or a list of {name, template}. The default one comes last, as in the reference."""
     if isinstance(value, str):
         return (ChatTemplate("default", value),) if value else ()
     rows = [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
@@ -236,7 +236,7 @@ def listed(value: Any) -> tuple[ChatTemplate, ...]:
 
 
 def safe(name: str) -> str:
-    """A name becomes part of a key: all but ASCII letters and digits is `_` (gguf_writer.py, `add_chat_template`)."""
+    """A name fit for a key: other characters than ASCII letters and digits become `_` (gguf_writer.py)."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
 
 

@@ -1,11 +1,12 @@
-"""SentencePiece BPE and what is made of it: `tokenizer.model`, tokenizer.json with byte fallback, Gemma 4's BPE over
-characters. The functions are named after the reference's (conversion/base.py, gemma.py; gguf-py/gguf/vocab.py).
+"""SentencePiece BPE and its derivatives: `tokenizer.model`, tokenizer.json with byte fallback, BPE over characters
+(conversion/base.py, gemma.py; gguf-py/gguf/vocab.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import JSON_DEPTH
@@ -27,29 +28,26 @@ from weighbridge.models.tokenizer.vocab import (
 )
 
 Scores = Literal["exact", "reference"]
-VISIBLE: Final = frozenset(  # of Gemma 4: what the chat parser must see (conversion/gemma.py)
-    (
-        "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
-    )
-)  # fmt: skip
 
 
 def is_spm_like(tokenizer: TokenizerJson) -> bool:
-    """gguf-py/gguf/vocab.py, `LlamaHfVocab`: byte fallback, and a decoder that is a sequence."""
+    """Whether a BPE tokenizer.json stands for SentencePiece: byte fallback, and a decoder that is a sequence (gguf-py,
+    `LlamaHfVocab`)."""
     return bool(tokenizer.model.byte_fallback) and (tokenizer.decoder or {}).get("type") == "Sequence"
 
 
 def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Vocab:
-    """`_create_vocab_sentencepiece`: pieces, then added_tokens.json, then `added_tokens_decoder`, in a padded list."""
+    """The vocabulary of a tokenizer.model: pieces, then added_tokens.json and `added_tokens_decoder`, padded to the
+    model's size (`_create_vocab_sentencepiece`)."""
     if model.model_type != sentencepiece.BPE:
         raise UnsupportedError(
-            "a SentencePiece model that is neither BPE nor Unigram: llama.cpp has no tokenizer for it",
+            "a SentencePiece model that is neither BPE nor Unigram, for which llama.cpp has no tokenizer",
         )
     size = folder.vocab_size("vocab_size") or len(model.pieces)
     count = min(size, len(model.pieces))
     tokens = [*model.pieces[:count], *map(padding, range(count, size))]
     scores = [*model.scores[:count], *[PAD_SCORE] * (size - count)]
-    # The reference knows no user-defined pieces: they are normal unless `added_tokens_decoder` says more.
+    # As in the reference, user-defined pieces are normal unless `added_tokens_decoder` lists them.
     types = [TokenType.NORMAL if t == TokenType.USER_DEFINED else t for t in model.types[:count]]
     types += [TokenType.UNUSED] * (size - count)
     listed: dict[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {}
@@ -71,14 +69,15 @@ def spm(folder: TokenizerFolder, model: sentencepiece.SentencePieceModel) -> Voc
     return finish(folder, made, special(folder, size))
 
 
-def llama_hf(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
-    """`LlamaHfVocab`: ids 0.. of the model, then the added tokens beyond them."""
+def byte_fallback(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Scores) -> Vocab:
+    """The vocabulary of a tokenizer.json with byte fallback: the model's ids, then the added tokens
+    (`LlamaHfVocab`)."""
     vocab = table_of(tokenizer)
     size = len(vocab)
     if max(vocab.values()) != size - 1:
         raise FormatError(
             "ids have gaps", path="tokenizer.json", field="model.vocab", expected=f"0..{size - 1}",
-            found=max(vocab.values()), hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) numbers them anew",
+            found=max(vocab.values()), hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) renumbers them",
         )  # fmt: skip
     pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
     mergelists.check(pairs, vocab, "tokenizer.json")
@@ -116,27 +115,29 @@ def llama_hf(folder: TokenizerFolder, tokenizer: TokenizerJson, scores: Scores) 
     return finish(folder, made, special(folder, len(tokens)))
 
 
-def gemma4(folder: TokenizerFolder, tokenizer: TokenizerJson) -> Vocab:
-    """`Gemma4Model.set_vocab`: `LlamaHfVocab` with its merges; scores that nobody reads."""
-    vocab = llama_hf(folder, tokenizer, "reference")
+def char_bpe(folder: TokenizerFolder, tokenizer: TokenizerJson, visible: Collection[str]) -> Vocab:
+    """BPE over characters with its merges (`Gemma4Model.set_vocab`); its scores are unused. `visible`: control tokens
+    that become user-defined."""
+    vocab = byte_fallback(folder, tokenizer, "reference")
     pairs = mergelists.split(tokenizer.model.merges, "tokenizer.json")
-    types = [int(TokenType.USER_DEFINED) if t in VISIBLE else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
+    types = [int(TokenType.USER_DEFINED) if t in visible else k for t, k in zip(vocab.tokens, vocab.types, strict=True)]
     return replace(
-        vocab, kind=VocabKind.GEMMA4, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
+        vocab, kind=VocabKind.CHAR_BPE, pre=None, types=types, merges=mergelists.joined(pairs), add_space_prefix=False,
         add={**vocab.add, "bos": True}, losses=(),
     )  # fmt: skip
 
 
 def metaspace_losses(tokenizer: TokenizerJson) -> tuple[str, ...]:
-    """`Metaspace` treats spaces otherwise than SentencePiece does, and llama.cpp does as SentencePiece."""
+    """What `Metaspace` does differently from SentencePiece and llama.cpp."""
     items = [n for n in pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers") if n.get("type") == "Metaspace"]
     if not items or items[0].get("prepend_scheme", "always") == "never":
         return ()
-    return ("Metaspace puts no space before a text that begins with one, or after special tokens: llama.cpp does",)
+    return ("Metaspace adds no space before a text that begins with one, or after special tokens; llama.cpp does",)
 
 
 def prefixes_space(tokenizer: TokenizerJson) -> bool:
-    """Is a space put before the text: by a `Prepend` normalizer, or by a `Metaspace` that doesn't say "never"?"""
+    """Whether a space goes before the text: from a `Prepend` normalizer, or a `Metaspace` unless its scheme is
+    never."""
     items = [*pretokenizer.flat(tokenizer.normalizer, "normalizers")]
     items += pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
     return any(

@@ -1,10 +1,10 @@
-"""Mistral's own tokenizer files, without a tokenizer.json beside them (conversion/base.py, `_set_vocab_mistral`).
+"""Mistral's own tokenizer files, if there is no tokenizer.json (conversion/base.py, `_set_vocab_mistral`).
 
-    tekken.json                                  ranks with their special tokens before them
-    tokenizer.model.v1 .v2 .v3, *.model.v7m1     SentencePiece, the version in the name
+    tekken.json                                  ranks, after special tokens
+    tokenizer.model.v1 .v2 .v3, *.model.v7m1     SentencePiece, with the version in the name
 
-Ids: the special tokens first, with fillers up to their number, then the tokens by rank. Which chat template goes with a
-version is a name that llama.cpp knows, unless the folder has one.
+Ids: the special tokens and fillers first, then the tokens by rank. Without a chat template in the folder, the version
+selects one of llama.cpp's by name.
 """
 
 from __future__ import annotations
@@ -22,24 +22,12 @@ from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder
 from weighbridge.models.tokenizer.hf.special import SpecialTokens
+from weighbridge.models.tokenizer.hf.tables import tables
 from weighbridge.models.tokenizer.vocab import ChatTemplate, TokenType, Vocab, VocabKind, check_size
 
 NAME: Final = "tekken.json"
 VERSIONED: Final = re.compile(r"[^/]*\.model\.(v\d{1,3})(m\d{1,3})?")
-TRIED: Final = tuple(f"tokenizer.model.v{i}" for i in (7, 3, 2, 1))  # where a folder can't be listed
-FILLER: Final = "<SPECIAL_{}>"
-# Files before v8 don't list them (mistral_common, `Tekkenizer.DEPRECATED_SPECIAL_TOKENS`).
-UNLISTED: Final = (
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
-    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
-)  # fmt: skip
-ROLES: Final[Mapping[str, str]] = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
-# Names of llama.cpp's built-in templates (llama-chat.cpp): (version, tekken?) -> name.
-TEMPLATES: Final[Mapping[tuple[str, bool], str]] = {
-    ("v1", False): "mistral-v1", ("v3", False): "mistral-v3", ("v3", True): "mistral-v3-tekken",
-    ("v7", False): "mistral-v7", ("v7", True): "mistral-v7-tekken",
-}  # fmt: skip
+TRIED: Final = tuple(f"tokenizer.model.v{i}" for i in (7, 3, 2, 1))  # if the folder can't be listed
 
 
 class TekkenConfig(Struct):
@@ -66,7 +54,7 @@ class Tekken(Struct):
 
 
 def vocabulary(folder: TokenizerFolder, pre: str | None) -> tuple[Vocab, str]:
-    """The vocabulary of tekken.json, without special ids; and its version."""
+    """The vocabulary of tekken.json without special ids, and the file's version."""
     file: Tekken = folder.json(NAME, Tekken, TOKENIZER_JSON)
     names = specials(file)
     size = file.config.default_vocab_size or len(names) + len(file.vocab)
@@ -74,7 +62,7 @@ def vocabulary(folder: TokenizerFolder, pre: str | None) -> tuple[Vocab, str]:
     count = size - len(names)
     if not 0 < count <= len(file.vocab):
         raise FormatError(
-            "the file has fewer tokens than it says", path=NAME, field="config.default_vocab_size",
+            "fewer tokens than the file declares", path=NAME, field="config.default_vocab_size",
             expected=f"{len(names) + 1}..{len(names) + len(file.vocab)}", found=size,
         )  # fmt: skip
     table = by_bytes(file.vocab[:count])
@@ -87,9 +75,9 @@ def vocabulary(folder: TokenizerFolder, pre: str | None) -> tuple[Vocab, str]:
 
 
 def specials(file: Tekken) -> list[str]:
-    """The special tokens by id, with fillers."""
+    """The special tokens in order of their ids, with fillers."""
     if file.special_tokens is None:
-        names = list(UNLISTED)
+        names = tables().tekken.special
     else:
         rows = sorted(file.special_tokens, key=lambda t: t.rank)
         if [t.rank for t in rows] != list(range(len(rows))):
@@ -100,18 +88,18 @@ def specials(file: Tekken) -> list[str]:
     count = check_size(len(names) if count is None else count, "config.default_num_special_tokens")
     if count < len(names):
         raise FormatError(
-            "more special tokens than the file says", path=NAME, field="config.default_num_special_tokens",
+            "more special tokens than the file declares", path=NAME, field="config.default_num_special_tokens",
             expected=f">= {len(names)}", found=count,
         )  # fmt: skip
-    return names + [FILLER.format(i) for i in range(len(names), count)]
+    return names + [tables().tekken.filler.format(i) for i in range(len(names), count)]
 
 
 def by_bytes(vocab: list[TekkenToken]) -> dict[bytes, int]:
-    """The ranks, which are the places in the list."""
+    """Token -> rank; ranks are positions in the list."""
     table: dict[bytes, int] = {}
     for i, row in enumerate(vocab):
         if row.rank != i:
-            raise FormatError("a token's rank isn't its place", path=NAME, field=f"vocab[{i}].rank", found=row.rank)
+            raise FormatError("a token's rank isn't its position", path=NAME, field=f"vocab[{i}].rank", found=row.rank)
         token = ranks.unpacked(row.token_bytes, NAME, f"vocab[{i}].token_bytes")
         if table.setdefault(token, i) != i:
             words = f"a token occurs twice, at {table[token]} and {i}"
@@ -126,7 +114,7 @@ def recognise(pattern: str) -> str:
 
 
 def versioned(folder: TokenizerFolder) -> tuple[str, str] | None:
-    """A SentencePiece model of Mistral's and its version, the newest where there are several."""
+    """(name, version) of the newest versioned SentencePiece model; None if there is none."""
     names = [n for n in folder.names if VERSIONED.fullmatch(n)]
     for name in sorted(names, reverse=True) or TRIED:
         match = VERSIONED.fullmatch(name)
@@ -136,24 +124,26 @@ def versioned(folder: TokenizerFolder) -> tuple[str, str] | None:
 
 
 def mend(vocab: Vocab, state: SpecialTokens, ids: Mapping[str, int] | None = None) -> None:
-    """Special ids and flags: those of the file (`ids`, a SentencePiece model's), not of config.json."""
+    """Sets special ids and flags from the file (`ids`: a SentencePiece model's) instead of config.json."""
     if ids is None:
         known = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL}
-        missing = [t for t in ROLES.values() if t not in known]
+        roles = tables().tekken.roles
+        missing = [t for t in roles.values() if t not in known]
         if missing:
             raise FormatError("special tokens are missing", path=NAME, field="special_tokens", expected=missing[0])
-        ids = {r: known[t] for r, t in ROLES.items()}
-    ids = {r: ids[r] for r in ROLES if ids.get(r, -1) >= 0}
+        ids = {r: known[t] for r, t in roles.items()}
+    ids = {r: ids[r] for r in tables().tekken.roles if ids.get(r, -1) >= 0}
     state.ids = {**ids, "pad": ids.get("pad", ids["eos"])} if "eos" in ids else dict(ids)
     state.add = {"bos": True, "eos": False}
 
 
 def template(folder: TokenizerFolder, version: str, tekken: bool) -> tuple[tuple[ChatTemplate, ...], tuple[str, ...]]:
-    """The folder's chat template, or the name of llama.cpp's; and what is lost without."""
+    """(templates, losses): the folder's chat template, or llama.cpp's by name."""
     text = folder.text("chat_template.jinja")
     if text:
         return (ChatTemplate("default", text),), ()
-    name = TEMPLATES.get((version, tekken))
+    names = tables().tekken
+    name = (names.templates if tekken else names.sentencepiece_templates).get(version)
     if name is not None:
         return (ChatTemplate("default", name),), ()
     return (), (f"the chat template: llama.cpp has no name for version {version or 'none'} of Mistral's tokenizer",)

@@ -1,21 +1,15 @@
-"""tiktoken files: what their names and the model's class say, since a file has nothing but tokens and ranks.
+"""tiktoken files, which hold nothing but tokens and ranks: tables.toml says how each one's text is cut (the
+pre-tokenizer) and which special tokens follow the ranks. Other files can be read if the caller names the pre-tokenizer
+and tokenizer_config.json lists the special tokens.
 
-    tokenizer.model    Llama 3, as Meta publishes it     llama-models, models/llama3/tokenizer.py
-    qwen.tiktoken      Qwen 1                            conversion/base.py, `_set_vocab_qwen`
-    tiktoken.model     Kimi, Moonlight                   conversion/deepseek.py, kimi_linear.py, `set_vocab`
-
-A row of the table tells how the text is cut (the pre-tokenizer's name) and which special tokens follow the ranks.
-Another file can be read with a name that the caller gives, if its special tokens are in tokenizer_config.json.
-
-Where we go beyond the reference: special tokens that tokenizer_config.json names get their ids also for roles that
-config.json leaves open. Meta's own files have no converter there.
+Beyond the reference: special tokens that tokenizer_config.json names get their ids also for roles that config.json
+leaves open, and Meta's own files convert.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.tokenizer import pretokenizer
@@ -23,112 +17,83 @@ from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf.folder import TokenizerFolder, content
 from weighbridge.models.tokenizer.hf.special import ROLES, SpecialTokens
+from weighbridge.models.tokenizer.hf.tables import RankFile, model_rules, tables
 from weighbridge.models.tokenizer.vocab import TokenType, Vocab, VocabKind, check_size, padding
-
-Names = Callable[[TokenizerFolder, int], list[str]]
-
-
-@dataclass(frozen=True)
-class RankFile:
-    """`names(folder, first)`: the special tokens from id `first` on, the first one after the ranks. `roles`: which of
-    them is what, where no file says. `normalizer`: what is done to a text first, and llama.cpp doesn't."""
-
-    pre: str
-    names: Names
-    roles: Mapping[str, str] = field(default_factory=dict)
-    normalizer: str = ""
-    own_eos: tuple[str, ...] = ()  # architectures whose eos is the tokenizer's, whatever config.json says
-
-
-def llama3(folder: TokenizerFolder, first: int) -> list[str]:
-    """256 tokens; since 3.1, which its rope scaling tells, some of the reserved ones have got names."""
-    rope = folder.config.get("rope_scaling") or folder.config.get("rope_parameters")
-    new = isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) == "llama3"
-    named = LLAMA_31 if new else LLAMA_30
-    start = 1 + max(int(t.removeprefix(RESERVED)[:-2]) for t in named if t.startswith(RESERVED))
-    return [*named, *(f"{RESERVED}{start + i}|>" for i in range(256 - len(named)))]
-
-
-def kimi(folder: TokenizerFolder, first: int) -> list[str]:
-    """Those of `added_tokens_decoder`, reserved ones between them, as far as the embedding goes."""
-    size = folder.vocab_size("vocab_size")
-    count = 258 if size is None else max(0, min(258, size - first))
-    known = folder.added_decoder
-    return [known[i].content if i in known else f"<|reserved_token_{i}|>" for i in range(first, first + count)]
-
-
-def qwen(folder: TokenizerFolder, first: int) -> list[str]:
-    return ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
-
-
-def listed(folder: TokenizerFolder, first: int) -> list[str]:
-    """Nothing but what tokenizer_config.json lists."""
-    known = folder.added_decoder
-    last = check_size(max(known, default=first - 1) + 1, "added_tokens_decoder")
-    return [known[i].content if i in known else padding(i) for i in range(first, last)]
-
-
-RESERVED: Final = "<|reserved_special_token_"
-LLAMA_30: Final = (
-    "<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
-    "<|reserved_special_token_2|>", "<|reserved_special_token_3|>", "<|start_header_id|>", "<|end_header_id|>",
-    "<|reserved_special_token_4|>", "<|eot_id|>",
-)  # fmt: skip
-LLAMA_31: Final = (
-    "<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
-    "<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>",
-    "<|python_tag|>",
-)  # fmt: skip
-END: Final = "<|endoftext|>"
-MAKERS: Final[Mapping[str, RankFile]] = {
-    "tokenizer.model": RankFile("llama-bpe", llama3, {"bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}),
-    "qwen.tiktoken": RankFile("qwen2", qwen, {"bos": END, "eos": END, "unk": END}, "NFC"),
-    "tiktoken.model": RankFile("kimi-k2", kimi, own_eos=("KimiLinearForCausalLM", "KimiK3ForConditionalGeneration")),
-}
-FILES: Final = ("tiktoken.model", "qwen.tiktoken", "tokenizer.model")
 
 
 def find(folder: TokenizerFolder) -> str | None:
-    """The folder's rank file."""
-    for name in (*FILES, *sorted(n for n in folder.names if n.endswith(".tiktoken") and "/" not in n)):
+    """The name of the folder's rank file."""
+    known = {row.name: row.shared_name for row in tables().rank_files}
+    for name in (*known, *sorted(n for n in folder.names if n.endswith(".tiktoken") and "/" not in n)):
         data = folder.read(name)
-        if data is not None and (name != "tokenizer.model" or ranks.is_ranks(data)):
+        if data is not None and (not known.get(name) or ranks.is_ranks(data)):
             return name
     return None
 
 
-def maker(folder: TokenizerFolder, name: str, pre: str | None, llama: frozenset[str]) -> RankFile:
-    known = MAKERS.get(name)
-    if name == "tokenizer.model" and folder.root and folder.architecture not in llama:
+def _row(name: str) -> RankFile | None:
+    return next((row for row in tables().rank_files if row.name == name), None)
+
+
+def _rules(folder: TokenizerFolder, name: str, pre: str | None) -> RankFile:
+    """The rules for a file. UnsupportedError for an unknown file, unless the caller and tokenizer_config.json replace
+    them."""
+    known = _row(name)
+    if known and known.shared_name and folder.root and model_rules(folder.architecture).rank_file != name:
         known = None
     if known is None and (pre is None or not folder.added_decoder):
         raise UnsupportedError(
-            f"{name} is a table of ranks: how text is cut, and the special tokens, are in a program that we don't know",
+            f"{name} is a rank table without its pre-tokenizer and special tokens, which another program knows",
             hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a tokenizer.json; or use --pre NAME "
-            "where tokenizer_config.json lists the special tokens (added_tokens_decoder)",
+            "if tokenizer_config.json lists the special tokens (added_tokens_decoder)",
         )
-    return known or RankFile("", listed)
+    return known or RankFile()
 
 
-def vocabulary(folder: TokenizerFolder, name: str, pre: str | None, llama: frozenset[str]) -> Vocab:
-    """The vocabulary, without special ids."""
-    who = maker(folder, name, pre, llama)
+def _special_tokens(folder: TokenizerFolder, rules: RankFile, first: int) -> list[str]:
+    """The special tokens from id `first` on."""
+    if not rules.name:
+        last = check_size(max(folder.added_decoder, default=first - 1) + 1, "added_tokens_decoder")
+        return _listed(folder, range(first, last), "")
+    if rules.listed:
+        size = folder.vocab_size("vocab_size")
+        count = rules.count if size is None else max(0, min(rules.count, size - first))
+        return _listed(folder, range(first, first + count), rules.filler)
+    named = rules.special_by_rope_type.get(_rope_type(folder), rules.special)
+    fillers = (t for i in range(rules.count) if (t := rules.filler.format(i)) not in named)
+    return [*named, *(t for t, _ in zip(fillers, range(rules.count - len(named)), strict=False))]
+
+
+def _listed(folder: TokenizerFolder, ids: range, filler: str) -> list[str]:
+    """The added tokens of these ids, with fillers for the others."""
+    known = folder.added_decoder
+    return [known[i].content if i in known else filler.format(i) if filler else padding(i) for i in ids]
+
+
+def _rope_type(folder: TokenizerFolder) -> str:
+    rope = folder.config.get("rope_scaling") or folder.config.get("rope_parameters")
+    return str(rope.get("rope_type", rope.get("type"))) if isinstance(rope, dict) else ""
+
+
+def vocabulary(folder: TokenizerFolder, name: str, pre: str | None) -> Vocab:
+    """The vocabulary of the rank file `name`, without special ids."""
+    rules = _rules(folder, name, pre)
     table = ranks.parse(folder.read(name) or b"", name)
     first = 1 + max(table.values())
-    known = dict(ranks.by_rank(table))
-    special = dict(enumerate(who.names(folder, first), first))
-    tokens, types = rows(folder, name, known, special)
-    losses = (f"the normalizer ({who.normalizer}): llama.cpp tokenizes the text as it is",) if who.normalizer else ()
-    chosen = who.pre if pre is None else pre
+    special = dict(enumerate(_special_tokens(folder, rules, first), first))
+    tokens, types = _tokens_and_types(folder, name, dict(ranks.by_rank(table)), special)
+    normalizer = rules.normalizer
+    losses = (f"the normalizer ({normalizer}): llama.cpp tokenizes the text as it is",) if normalizer else ()
+    chosen = rules.pre if pre is None else pre
     pretokenizer.known(chosen)
     merges = mergelists.joined(ranks.natural(table))
     return Vocab(VocabKind.BPE, tokens, types, merges=merges, pre=chosen, losses=losses)
 
 
-def rows(
+def _tokens_and_types(
     folder: TokenizerFolder, name: str, known: Mapping[int, str], special: Mapping[int, str]
 ) -> tuple[list[str], list[int]]:
-    """All tokens by id, and their types; an id that has none is padding."""
+    """All tokens by id and their types; unused ids are padding."""
     top = max((*known, *special)) + 1
     size = folder.vocab_size("vocab_size") or top
     if size < top:
@@ -144,19 +109,19 @@ def rows(
 
 
 def mend(folder: TokenizerFolder, name: str, vocab: Vocab, state: SpecialTokens) -> None:
-    """Ids of the roles that config.json leaves open: by the names of tokenizer_config.json, then the maker's own."""
-    who = MAKERS.get(name, RankFile("", listed))
+    """Adds ids for roles that config.json leaves open: by tokenizer_config.json, then by the file's rules."""
+    rules = _row(name) or RankFile()
     ids = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL}
-    said: dict[str, Any] = {**who.roles, **{r: t for r, t in roles(folder)}}
-    if folder.architecture in who.own_eos and said.get("eos") in ids:
-        state.ids["eos"] = ids[said["eos"]]
-    for role, text in said.items():
+    named: dict[str, Any] = {**rules.roles, **dict(_configured_roles(folder))}
+    if model_rules(folder.architecture).tokenizer_eos and named.get("eos") in ids:
+        state.ids["eos"] = ids[named["eos"]]
+    for role, text in named.items():
         if text in ids:
             state.ids.setdefault(role, ids[text])
 
 
-def roles(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
-    """What tokenizer_config.json names."""
+def _configured_roles(folder: TokenizerFolder) -> Iterator[tuple[str, str]]:
+    """(role, text) of the special tokens in tokenizer_config.json."""
     for role in ROLES:
         text = content((folder.settings or {}).get(f"{role}_token"))
         if text:

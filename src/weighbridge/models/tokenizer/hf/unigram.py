@@ -1,17 +1,17 @@
-"""Unigram, SentencePiece's other model (T5, XLM-R): the likeliest split of a text. llama.cpp calls it `t5`.
+"""Unigram, SentencePiece's probabilistic model: the likeliest split of a text. llama.cpp calls it `t5`.
 
     spiece.model, tokenizer.model   ids are the pieces' own              conversion/t5.py, `T5Model.set_vocab`
-    sentencepiece.bpe.model         ids as fairseq counts them           conversion/bert.py, `_xlmroberta_set_vocab`
-    tokenizer.json                  ids are the places in its list       the same, second half
+    sentencepiece.bpe.model         ids are fairseq's                    conversion/bert.py, `_xlmroberta_set_vocab`
+    tokenizer.json                  ids are positions in its list        the same, second half
 
-A folder that has both has its ids from tokenizer.json, as transformers has them, and from the SentencePiece model what
-tokenizer.json can't say: which pieces are never used, and the normalizer's switches.
+If both are there, ids come from tokenizer.json, as in transformers; the SentencePiece model adds what tokenizer.json
+lacks: which pieces are unused, and the normalizer's switches.
 
-Where the reference is wrong we differ, on purpose and only there:
-  * added tokens (T5's sentinels, XLM-R's <mask>) have their names; the reference leaves padding in their place;
-  * whether spaces are merged is told from the normalizer; the reference takes `clean_up_tokenization_spaces`, a switch
-    of decoding, from a folder without a SentencePiece model;
-  * an unknown token that isn't llama.cpp's default (id 2) is said, and so is what XLM-R puts around a text.
+Deliberate corrections of the reference:
+  * added tokens (sentinels, <mask>) have their names; the reference writes padding;
+  * the normalizer decides whether spaces are merged; without a SentencePiece model the reference reads
+    `clean_up_tokenization_spaces`, a decoding switch;
+  * an unknown token other than llama.cpp's default (id 2), and tokens added around a text, are written.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from weighbridge.models.tokenizer.formats import sentencepiece
 from weighbridge.models.tokenizer.hf.added import added_tokens, class_name, is_control, named_tokens
 from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder, TokenizerJson
 from weighbridge.models.tokenizer.hf.special import SpecialTokens
+from weighbridge.models.tokenizer.hf.tables import model_rules, tokenizer_class
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
     NO_SCORE,
@@ -48,19 +49,15 @@ FAIRSEQ: Final = (
 )  # fmt: skip
 FAIRSEQ_FILE: Final = "sentencepiece.bpe.model"
 ALIGNED: Final = ["<unk>", "<s>", "</s>"]  # the pieces that those four stand for
-XLM: Final = "XLMRobertaTokenizer"
-T5: Final = "T5Tokenizer"
-SENTINELS: Final = 100  # T5Tokenizer's `extra_ids`
-TYPED: Final = (  # classes that have token types (conversion/bert.py)
-    "XLMRobertaModel", "XLMRobertaForSequenceClassification", "NomicBertModel",
-)  # fmt: skip
-TRIM: Final = {"Regex": r"\A +| +\z"}  # spaces alone, where `Strip` takes all white space
+
+
+TRIM: Final = {"Regex": r"\A +| +\z"}  # trims spaces only; `Strip` trims all white space
 F32_MAX: Final = 3.4028234663852886e38
-UNKNOWN_ID: Final = 2  # llama.cpp's, where a GGUF has no key (llama-vocab.cpp, `load`)
+UNKNOWN_ID: Final = 2  # llama.cpp's default (llama-vocab.cpp, `load`)
 
 
 class SpmFile(NamedTuple):
-    """A SentencePiece model and the name that it has in its folder."""
+    """A SentencePiece model and its file name."""
 
     name: str
     model: sentencepiece.SentencePieceModel
@@ -68,14 +65,14 @@ class SpmFile(NamedTuple):
 
 @dataclass
 class VocabRows:
-    """The vocabulary while it is put together: three parallel lists."""
+    """A vocabulary under construction: three parallel lists."""
 
     tokens: list[str]
     scores: list[float]
     types: list[int]
 
     def put(self, index: int, text: str, score: float, kind: int) -> None:
-        """A token at an id, with padding before it where there is nothing yet."""
+        """Sets a token, after padding up to its id."""
         for i in range(len(self.tokens), check_size(index, "added tokens") + 1):
             self.tokens.append(padding(i))
             self.scores.append(PAD_SCORE)
@@ -85,17 +82,18 @@ class VocabRows:
 
 @dataclass(frozen=True)
 class TextNormalization:
-    """What is done to a text before it is split. `unknown` names the steps that llama.cpp has not."""
+    """What happens to a text before it is split. `prefix`: a space is put before it; `merge`: spaces are merged;
+    `whitespace`: tabs and newlines count as spaces; `unknown`: steps that llama.cpp doesn't have."""
 
     charsmap: bytes = b""
     prefix: bool = False
     merge: bool = False
     unknown: tuple[str, ...] = ()
-    whitespace: bool = False  # are tabs and newlines spaces?
+    whitespace: bool = False
 
 
 def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmFile | None, pre: str | None) -> Vocab:
-    """The vocabulary, without special ids. One of the two sources is there."""
+    """The vocabulary without special ids, from at least one of the two sources."""
     rows = listed(tokenizer, file) if tokenizer is not None else pieces(folder, file)
     place_added(folder, tokenizer, rows)
     size = folder.vocab_size("vocab_size") or len(rows.tokens)
@@ -109,29 +107,30 @@ def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmF
     rules = normalization(tokenizer, file)
     if rules.unknown and pre is None:
         raise UnsupportedError(
-            f"Unigram over a normalizer that llama.cpp hasn't: {', '.join(rules.unknown)}",
+            f"Unigram with a normalizer that llama.cpp doesn't have: {', '.join(rules.unknown)}",
             hint="use --pre default to convert without it",
         )
     made = Vocab(
         VocabKind.UNIGRAM, rows.tokens, rows.types, rows.scores, pre=pre or "default", charsmap=rules.charsmap or None,
         add_space_prefix=rules.prefix, remove_extra_whitespaces=rules.merge, losses=tuple(lost(rules, rows)),
     )  # fmt: skip
-    return replace(made, token_type_count=folder.type_count) if folder.architecture in TYPED else made
+    typed = model_rules(folder.architecture).token_types
+    return replace(made, token_type_count=folder.type_count) if typed else made
 
 
 def listed(tokenizer: TokenizerJson, file: SpmFile | None) -> VocabRows:
-    """tokenizer.json's list of tokens and scores; types from the SentencePiece model, where there is one."""
+    """The tokens and scores of tokenizer.json, with types from the SentencePiece model if there is one."""
     where: dict[str, Any] = {"path": "tokenizer.json", "field": "model.vocab"}
     model = tokenizer.model
     vocab = model.vocab if isinstance(model.vocab, list) else []
     if not vocab:
-        raise FormatError("the vocabulary is no list of tokens and scores", **where)
+        raise FormatError("the vocabulary isn't a list of tokens and scores", **where)
     seen: dict[str, int] = {}
     for i, (text, score) in enumerate(vocab):
         if seen.setdefault(text, i) != i:
             raise FormatError(f"a token occurs twice, as id {seen[text]} and {i}", **where, found=text)
         if not -F32_MAX <= score <= F32_MAX:
-            raise FormatError(f"the score of id {i} is no 32-bit number", **where, found=score)
+            raise FormatError(f"the score of id {i} doesn't fit 32 bits", **where, found=score)
     if model.unk_id is not None and model.unk_id >= len(vocab):
         raise FormatError(
             "the unknown token's id is outside of the vocabulary", path="tokenizer.json", field="model.unk_id",
@@ -152,37 +151,37 @@ def listed(tokenizer: TokenizerJson, file: SpmFile | None) -> VocabRows:
 
 
 def plain(types: Sequence[int]) -> list[int]:
-    """A model's types, user-defined pieces as normal ones, as the reference has them. That is right: llama.cpp would
-    cut them out of the text and drop the space before them; their score, 0, makes them win anyhow."""
+    """Types with user-defined pieces as normal ones, as in the reference: llama.cpp would cut user-defined pieces out
+    of the text and drop the space before them, and their score of 0 makes them win anyway."""
     return [int(TokenType.NORMAL if t == TokenType.USER_DEFINED else t) for t in types]
 
 
 def user_defined(text: str) -> int:
-    """The type of an added token, which transformers cuts out of a text, too. llama.cpp takes the bytes of a text as
-    they are as soon as they begin like such a token (`naive_trie::get_longest_prefix`), which tears every character
-    apart that shares its first byte with one: mT5's "\u2581<extra_id_0>" would do that to dashes and quotes. So only
-    those of ASCII are user-defined."""
+    """The type of an added token: user-defined if it is ASCII. llama.cpp splits characters that share their first byte
+    with a user-defined token into bytes (`naive_trie::get_longest_prefix`): "\u2581<extra_id_0>" would break dashes and
+    quotes."""
     return int(TokenType.USER_DEFINED if text.isascii() else TokenType.NORMAL)
 
 
 def pieces(folder: TokenizerFolder, file: SpmFile | None) -> VocabRows:
-    """A SentencePiece model's pieces at the ids that the tokenizer's class gives them."""
+    """A SentencePiece model's pieces, at the ids that the tokenizer class gives them."""
     assert file is not None
     model, name = file.model, class_name(folder)
+    rules = tokenizer_class(name)
     rows = VocabRows(list(model.pieces), list(model.scores), plain(model.types))
     if file.name == FAIRSEQ_FILE:
-        if name != XLM or rows.tokens[:3] != ALIGNED:
+        if not rules.fairseq_ids or rows.tokens[:3] != ALIGNED:
             raise UnsupportedError(
-                f"{FAIRSEQ_FILE} of a {name or 'tokenizer without a class'}: its ids are its pieces' for XLM-R alone",
-                hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a tokenizer.json that tells them",
+                f"{FAIRSEQ_FILE} of a {name or 'tokenizer without a class'}: the ids of its pieces aren't known",
+                hint="AutoTokenizer.from_pretrained(...).save_pretrained(...) writes a tokenizer.json with the ids",
             )
         rows.tokens[:3] = [t for t, _ in FAIRSEQ]
         rows.scores[:3] = [0.0] * len(FAIRSEQ)
         rows.types[:3] = [int(k) for _, k in FAIRSEQ]
         if len(set(rows.tokens)) != len(rows.tokens):
             raise FormatError("a piece has the name of one of fairseq's tokens", path=file.name, found="<pad>")
-    elif name == T5:
-        count = (folder.settings or {}).get("extra_ids", SENTINELS)
+    elif rules.extra_ids:
+        count = (folder.settings or {}).get("extra_ids", rules.extra_ids)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise FormatError("not a count", path="tokenizer_config.json", field="extra_ids", found=count)
         first, known = len(rows.tokens), set(rows.tokens)
@@ -194,7 +193,7 @@ def pieces(folder: TokenizerFolder, file: SpmFile | None) -> VocabRows:
 
 
 def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: VocabRows) -> None:
-    """added_tokens.json, then the added tokens of tokenizer.json, tokenizer_config.json and the class."""
+    """Adds the tokens of added_tokens.json, then those of tokenizer.json, tokenizer_config.json and the class."""
     more: Mapping[str, int] = folder.json("added_tokens.json", dict[str, Id]) or {} if tokenizer is None else {}
     size = folder.vocab_size("vocab_size")
     for text, index in more.items():
@@ -210,7 +209,7 @@ def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: 
 
 
 def normalization(tokenizer: TokenizerJson | None, file: SpmFile | None) -> TextNormalization:
-    """The switches are the SentencePiece model's, where there is one; it is tokenizer.json that tells of more steps."""
+    """The normalization: the SentencePiece model's switches if there is one, further steps from tokenizer.json."""
     told = TextNormalization() if tokenizer is None else steps(tokenizer)
     if file is None:
         check_charsmap(told.charsmap, "tokenizer.json", "normalizer")
@@ -237,7 +236,7 @@ def steps(tokenizer: TokenizerJson) -> TextNormalization:
 
 
 def switches(item: Json) -> Json | None:
-    """What a step switches on; None for one that SentencePiece hasn't."""
+    """The fields that a step sets; None for a step that SentencePiece doesn't have."""
     kind, pattern = item.get("type"), item.get("pattern")
     if kind == "Precompiled":
         return {"charsmap": decoded(item.get("precompiled_charsmap"))}
@@ -260,7 +259,7 @@ def switches(item: Json) -> Json | None:
 
 
 def decoded(text: Any) -> bytes:
-    """A charsmap as tokenizer.json spells it."""
+    """A charsmap from tokenizer.json's base64."""
     try:
         return b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError) as error:
@@ -269,24 +268,24 @@ def decoded(text: Any) -> bytes:
 
 
 def check_charsmap(data: bytes, path: str | None, field: str) -> None:
-    """llama.cpp refuses a map whose trie doesn't end inside it, with a byte to spare (llama-vocab.cpp, `load`)."""
+    """FormatError for a map that llama.cpp refuses: its trie must end inside it, with a byte left (llama-vocab.cpp)."""
     if data and (len(data) < 4 or struct.unpack_from("<I", data)[0] + 4 >= len(data)):
         size = struct.unpack_from("<I", data)[0] if len(data) >= 4 else 4
         raise FormatError(
-            "the table of replacements ends early", path=path, field=field, expected=f"> {size + 4} bytes",
+            "the table of replacements is truncated", path=path, field=field, expected=f"> {size + 4} bytes",
             found=len(data),
         )  # fmt: skip
 
 
 def lost(rules: TextNormalization, rows: VocabRows) -> list[str]:
-    """What llama.cpp does otherwise."""
+    """What llama.cpp does differently."""
     out = [f"the normalizer ({', '.join(rules.unknown)}): llama.cpp has none"] if rules.unknown else []
     if TokenType.BYTE in rows.types:
-        out.append("byte fallback: llama.cpp gives the unknown token for a character that no token has")
+        out.append("byte fallback: llama.cpp gives the unknown token for a character without a token")
     if rules.merge and not rules.prefix:
-        out.append("that no space goes before a text: llama.cpp puts one wherever it merges spaces")
+        out.append("no space before a text: llama.cpp adds one whenever it merges spaces")
     if rules.whitespace and not rules.charsmap:
-        out.append("that tabs and newlines are spaces: llama.cpp takes them as characters")
+        out.append("tabs and newlines as spaces: llama.cpp takes them as characters")
     return out
 
 
@@ -297,7 +296,7 @@ def mend(
     vocab: Vocab,
     state: SpecialTokens,
 ) -> None:
-    """Special ids that a folder without tokenizer.json leaves to its class, and an unknown token of another id."""
+    """Adds the special ids that a folder without tokenizer.json leaves to its class, and an unusual unknown token."""
     if tokenizer is None and file is not None and file.name == FAIRSEQ_FILE:
         known = {t: i for i, t in enumerate(vocab.tokens)}
         for role, index in named_tokens(folder, known).items():
@@ -312,8 +311,8 @@ def mend(
 
 
 def parts(vocab: Vocab, texts: list[str], types: list[int], unknown: int | None, processor: Json | None) -> Json:
-    """The parts of a tokenizer.json: llama.cpp's normalization, step by step, over the whole text between two special
-    tokens. (The published files cut at white space first; the same wherever no token crosses a space.)"""
+    """The parts of a tokenizer.json with llama.cpp's normalization, over the whole text between two special tokens.
+    (Published files split at white space first, which is the same unless a token crosses a space.)"""
     scores = vocab.scores if len(vocab.scores) else [0.0] * len(texts)
     chars = {"type": "Precompiled", "precompiled_charsmap": b64encode(vocab.charsmap or b"").decode()}
     merge = (
@@ -344,8 +343,8 @@ def parts(vocab: Vocab, texts: list[str], types: list[int], unknown: int | None,
 
 
 def model_file(vocab: Vocab, texts: list[str], types: list[int]) -> dict[str, bytes]:
-    """The SentencePiece model beside tokenizer.json: with fairseq's ids it is sentencepiece.bpe.model, without the
-    tokens that fairseq adds. SentencePiece wants one unknown piece; no file where there isn't."""
+    """The SentencePiece model to write; sentencepiece.bpe.model, without fairseq's additions, for fairseq's ids. No
+    file unless there is exactly one unknown piece, which SentencePiece requires."""
     scores = [float(s) for s in vocab.scores[: len(texts)]] if len(vocab.scores) else [0.0] * len(texts)
     rows, name, ids = VocabRows(list(texts), scores, list(types)), "spiece.model", vocab.special
     if [(t, k) for t, k in zip(texts, types, strict=True)][: len(FAIRSEQ)] == list(FAIRSEQ):

@@ -46,7 +46,7 @@ UNIGRAM_IDS: Final = {"eos": 1, "unk": 2, "pad": 0}
 WORDPIECE_IDS: Final = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
 BPE_IDS: Final = {"bos": 11, "eos": 11}
 DEFAULT_IDS: Final[Mapping[VocabKind, Mapping[str, int]]] = {
-    VocabKind.GEMMA4: {},
+    VocabKind.CHAR_BPE: {},
     VocabKind.SPM: SPM_IDS,
     VocabKind.UNIGRAM: UNIGRAM_IDS,
     VocabKind.WORDPIECE: WORDPIECE_IDS,
@@ -81,7 +81,7 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
 def untold(vocab: Vocab, files: Mapping[str, bytes]) -> dict[str, int]:
     """The types by id that reading the files would not give back, as of a special token of type "normal". Nobody but a
     conversion back reads them."""
-    architectures = ["Gemma4ForCausalLM"] if vocab.kind == VocabKind.GEMMA4 else []
+    architectures = ["Gemma4ForCausalLM"] if vocab.kind == VocabKind.CHAR_BPE else []
     config = encode({"vocab_size": len(vocab), "architectures": architectures})
     try:
         back = from_hf({**files, "config.json": config}.get, pre=vocab.pre if vocab.kind == VocabKind.BPE else None)
@@ -162,7 +162,7 @@ class TokenTable:
         last = max((i for i, t in enumerate(self.types) if t not in ADDED and i not in self.pads), default=-1)
         tail = [i for i in self.added if i > last]
         whole = not any(i <= last for i in self.pads)
-        ordered = vocab.kind not in (VocabKind.SPM, VocabKind.GEMMA4) and whole
+        ordered = vocab.kind not in (VocabKind.SPM, VocabKind.CHAR_BPE) and whole
         outside = set(tail) if ordered and tail == [*range(last + 1, last + 1 + len(tail))] else set()
         skip = self.pads | outside
         return {t: i for i, t in enumerate(self.texts) if i not in skip}
@@ -219,7 +219,7 @@ def encode(value: Any, indent: int = 0) -> bytes:
 def tokenizer_json(vocab: Vocab, table: TokenTable) -> Json:
     writers = {
         VocabKind.SPM: spm_parts, VocabKind.BPE: bpe_parts, VocabKind.WORDPIECE: wordpiece_parts,
-        VocabKind.UNIGRAM: unigram_parts, VocabKind.GEMMA4: raw_parts,
+        VocabKind.UNIGRAM: unigram_parts, VocabKind.CHAR_BPE: raw_parts,
     }  # fmt: skip
     return {
         "version": "1.0",
@@ -297,7 +297,7 @@ def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
 
 def raw_parts(vocab: Vocab, table: TokenTable) -> Json:
     """BPE over characters, as Gemma's files have it. llama.cpp adds a bos to Gemma 4's whatever the key says."""
-    name = vocab.pre or VocabKind.GEMMA4.value
+    name = vocab.pre or VocabKind.CHAR_BPE.value
     pairs = mergelists.parted(vocab.merges)
     mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
     forced = {"bos": True} if pretokenizer.known(name).name == "GEMMA4" else {}

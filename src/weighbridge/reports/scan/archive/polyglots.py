@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.limits import ZIP_TAIL
-from weighbridge.containers.archive import tar
-from weighbridge.containers.sniff import archive as sniff_archive
+from weighbridge.containers.archive import tar, zip_peek
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, escape, finding
@@ -54,9 +53,9 @@ def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piec
     if _END not in source.read(source.size - length, length):
         return
     probe = Probe(source)
-    directory = sniff_archive.directory(probe)
+    directory = zip_peek.directory(probe)
     budget.spend(members=len(directory.members) if directory else 0)
-    starts = [m.offset for m in directory.members if sniff_archive.payload(probe, m) is not None] if directory else []
+    starts = [m.offset for m in directory.members if zip_peek.payload(probe, m) is not None] if directory else []
     if not starts:
         return
     if head not in _PROGRAMS:

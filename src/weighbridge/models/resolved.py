@@ -1,0 +1,75 @@
+"""A model seen through its family's table: whose names its tensors have, and which role each of them plays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from weighbridge.base.spec import Shape
+from weighbridge.models.arch.expand import Instance, Sizes
+from weighbridge.models.arch.mapping_report import MappingError, MappingReport
+from weighbridge.models.arch.table import Family
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """`tensors`: those that the table covers, by the names of `dialect`, which begin with `prefix`. `format` and `path`
+    are the source's. What follows is computed once, on first access."""
+
+    family: Family
+    sizes: Sizes
+    dialect: str
+    prefix: str
+    tensors: Mapping[str, Node]
+    format: str
+    path: str
+
+    @cached_property
+    def _nodes(self) -> dict[str, Node]:
+        """`tensors`, all of them built."""
+        return dict(self.tensors)
+
+    @cached_property
+    def _shapes(self) -> dict[str, Shape]:
+        return {name: node.spec.shape for name, node in self._nodes.items()}
+
+    @cached_property
+    def report(self) -> MappingReport:
+        """How names and shapes fit the family's table."""
+        return self.family.check(self.dialect, self.sizes, self._shapes, self.prefix)
+
+    @cached_property
+    def roles(self) -> Mapping[Instance, Node]:
+        """(role, index) -> tensor in the role's own layout. MappingError, with the file and advice, unless all fit."""
+        if not self.report.ok:
+            raise self._mapping_error()
+        return self.family.load_checked(self.dialect, self.sizes, self._nodes, self.prefix)
+
+    def _mapping_error(self) -> MappingError:
+        from weighbridge.models.arch.diagnose import advice
+
+        how = self.family, self.dialect, self.sizes, self._shapes, self.report, self.path
+        hint = advice(*how, gguf=self.format == "gguf")
+        return MappingError(self.family.name, self.dialect, self.report, path=self.path, hint=hint)
+
+    def save(self, dialect: str, **options: Any) -> dict[str, Node]:
+        """The tensors under the names, and in the layouts, of another dialect (`Family.save`)."""
+        source = self.dialect, self.prefix
+        return self.family.save(dialect, self.sizes, self.roles, source=source, **options)
+
+    @cached_property
+    def canonical(self) -> Mapping[str, Node]:
+        """The tensors by names that are the same for every file format: `layers.0.attention.q.weight`."""
+        return self.save("canonical")
+
+    @cached_property
+    def with_multipliers(self) -> Mapping[str, Node]:
+        """`canonical`, multiplied by the config's factors that a GGUF keeps inside its weights."""
+        plain = replace(self.sizes, facts={})
+        gguf = self.family.load("gguf", plain, self.save("gguf"))
+        return {**self.canonical, **self.family.save("canonical", plain, gguf)}

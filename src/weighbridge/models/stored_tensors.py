@@ -1,0 +1,55 @@
+"""The stored tensors of an index as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from weighbridge.base.spec import Spec
+from weighbridge.containers.base import Entry, Index
+
+if TYPE_CHECKING:
+    from weighbridge.tensors.nodes import Node
+
+
+def node_builder(index: Index) -> Callable[[Entry], Node]:
+    """A function from an entry of `index` to its node: its bytes in C order, or a strided view of them."""
+    from weighbridge.tensors.nodes import Stored, strided
+
+    files, swap = index.files, index.byte_order == ">"
+
+    def build(entry: Entry) -> Node:
+        source = files[entry.file]
+        if entry.strides is None:
+            return Stored(Spec(entry.shape, entry.dtype), source, entry.offset, swap)
+        window = Spec((entry.nbytes // entry.dtype.size,), entry.dtype)
+        return strided(Stored(window, source, entry.offset, swap), 0, entry.shape, entry.strides)
+
+    return build
+
+
+class StoredTensors(Mapping[str, "Node"]):
+    """The stored tensors of an index by name. Builds each node on first access, so listing 100,000 names is cheap."""
+
+    def __init__(self, index: Index) -> None:
+        self._index, self._entries, self._nodes = index, index.by_name, dict[str, "Node"]()
+
+    @cached_property
+    def _build(self) -> Callable[[Entry], Node]:
+        return node_builder(self._index)
+
+    def __getitem__(self, name: str) -> Node:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = self._build(self._entries[name])
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries

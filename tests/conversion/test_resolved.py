@@ -1,0 +1,73 @@
+"""A conversion resolves its model once: one family, one set of sizes, one dialect, one mapping of names to roles."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.test_provider import CONFIG, llama_tensors, write
+
+import weighbridge as wb
+from weighbridge.models.arch import table
+
+STEPS = {table: ("family_of_hf", "family_of_gguf", "recognised"),
+         table.Family: ("sizes_from_hf", "sizes_from_gguf", "check", "load_checked")}  # fmt: skip
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each step of resolving a model runs."""
+    counts = Counter[str]()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, names in STEPS.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, counted(name, getattr(owner, name)))
+    return counts
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "llama"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    write(path / "model.safetensors", llama_tensors())
+    return path
+
+
+ONCE = dict.fromkeys(("recognised", "check", "load_checked"), 1)
+FROM_HF = {**ONCE, "family_of_hf": 1, "sizes_from_hf": 1}
+FROM_GGUF = {**ONCE, "family_of_gguf": 1, "sizes_from_gguf": 1}
+
+
+@pytest.mark.parametrize("target", ["m.gguf", "mlx"])
+def test_a_folder_is_resolved_once(folder: Path, tmp_path: Path, calls: Counter[str], target: str) -> None:
+    wb.convert(folder, tmp_path / target, to=target.removeprefix("m."), dtype="f16", tokenizer=False)
+    assert calls == FROM_HF
+
+
+def test_a_gguf_is_resolved_once(folder: Path, tmp_path: Path, calls: Counter[str]) -> None:
+    wb.convert(folder, tmp_path / "m.gguf", tokenizer=False)
+    calls.clear()
+    wb.convert(tmp_path / "m.gguf", tmp_path / "back", to="hf", tokenizer=False)
+    assert calls == FROM_GGUF
+
+
+def test_quantizing_resolves_once(folder: Path, tmp_path: Path, calls: Counter[str]) -> None:
+    wb.quantize(folder, tmp_path / "q.gguf", "Q8_0", tokenizer=False)
+    assert calls == FROM_HF
+
+
+def test_a_copy_resolves_nothing(folder: Path, tmp_path: Path, calls: Counter[str]) -> None:
+    wb.convert(folder, tmp_path / "m.npz")
+    assert not calls
