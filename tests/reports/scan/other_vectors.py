@@ -355,7 +355,7 @@ DISGUISED: Final = (
     ),
     Vector("m.npy", npy("('|V0', [('x','O')])", b"\x80\x02" + PAYLOAD), D, "pickle/dangerous-call"),
     Vector("model.keras", _hidden_directory(), D, "file/appended-zip"),
-    Vector("model.nemo", _plus_checksum(), D, "file/also-tar"),
+    Vector("model.gguf", tarred({"GGUF\x03": b"x", "evil.pkl": b"\x80\x02" + PAYLOAD}), D, "file/also-tar"),
     Vector("model.nemo", _plus_checksum(), D, "tar/odd-number"),
     Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
 )
