@@ -91,6 +91,11 @@ class TokenizerTables(Struct, frozen=True, rename={"classes": "class", "rank_fil
     rank_files: list[RankFile]
     tekken: TekkenTables
 
+    @property
+    def char_bpe_rules(self) -> ModelRules:
+        """The rules of model classes with BPE over characters."""
+        return next(rules for rules in self.models if rules.char_bpe)
+
 
 @cache
 def tables() -> TokenizerTables:
