@@ -143,7 +143,7 @@ def types_part(claims: dict[str, Any]) -> Iterator[str]:
 
 
 def models_part(claims: dict[str, Any]) -> Iterator[str]:
-    from weighbridge.models.arch.table import families
+    from weighbridge.models.arch.registry import families
     from weighbridge.packings import REGISTRY as PACKINGS
 
     yield "## Model families\n"

@@ -1,99 +1,133 @@
-"""Which of a model's layers are of which kind: the sets that a table's `[layers]` names, from a config, from a GGUF,
-and as a config says them again.
+"""Sets of layers: those that a table's `[layers]` names, from a config, from a GGUF, and as a config states them again.
 
-A set is stated in one of these ways, the first whose keys are there:
-
-    KEY: A, B     a list (or a string of letters) with an entry for each layer, which is A or B
-    in KEY        a list of layers' numbers
-    [lo:hi:step]  from sizes and numbers, as a slice
-    KEY           an array with an entry for each layer, which is there, true or not zero; one value: all layers or none
-    @NAME         whether a GGUF has this tensor ({l}: the layer)
-    !SET, SET     the layers that aren't in other sets; `!` and one of these ways: that it doesn't say
-    SET if WAY    those of another set that one of these ways says too; `SET unless WAY`: that it doesn't
-
-Pure functions over parsed JSON and metadata; what contradicts the number of layers is a FormatError.
+A set is stated by expressions (`expression.py`), the first whose keys are there. Pure functions over parsed JSON and
+metadata; what contradicts the number of layers is a FormatError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.models.arch.config import evaluate
+from weighbridge.models.arch import expression
+from weighbridge.models.arch.expression import evaluate
+from weighbridge.models.arch.schema import LayerSetEntry
 
 Layers = frozenset[int]
-_CONDITIONS: Final = {" if ": frozenset[int].intersection, " unless ": frozenset[int].difference}
+_ALL: Final = "layers"  # the name of all layers, which slices are taken of
+_ONE: Final = "layer"  # the name of one layer's number
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Where a config and a GGUF say which layers are in a set. `spare`: the tensors of these layers may all be absent,
-    though the config counts them; lists by layer end before them. `also`: a set whose layers are in it too."""
+class LayerSet:
+    """Where a config and a GGUF state which layers are in a set; see `schema.LayerSetEntry`."""
 
     hf: tuple[str, ...]
     gguf: tuple[str, ...]
-    spare: bool = False
-    also: str = ""
+    optional: bool = False
+    include: str = ""
 
 
-def parse_kinds(doc: Mapping[str, Any]) -> dict[str, Kind]:
-    return {
-        name: Kind(tuple(row["hf"]), tuple(row["gguf"]), row.get("spare", False), row.get("also", ""))
-        for name, row in doc.items()
-    }
+def build_layer_set(entry: LayerSetEntry) -> LayerSet:
+    return LayerSet(tuple(entry.hf), tuple(entry.gguf), entry.optional, entry.include)
 
 
-def spare_layers(kinds: Mapping[str, Kind], sets: Mapping[str, Layers]) -> Layers:
+def optional_layers(sets: Mapping[str, LayerSet], known: Mapping[str, Layers]) -> Layers:
     """The layers whose tensors may all be absent, of the sets that are known."""
-    return frozenset[int]().union(*(sets[name] for name, kind in kinds.items() if kind.spare and name in sets))
+    return frozenset[int]().union(*(known[name] for name, s in sets.items() if s.optional and name in known))
 
 
-def layer_sets(kinds: Mapping[str, Kind], side: str, values: Mapping[str, Any], count: int) -> dict[str, Layers]:
-    """Every set of a model with `count` layers. `side`: "hf" or "gguf". FormatError where nothing says one."""
+def layer_sets(sets: Mapping[str, LayerSet], side: str, values: Mapping[str, Any], count: int) -> dict[str, Layers]:
+    """Every set of a model with `count` layers. `side`: "hf" or "gguf". FormatError where nothing states one."""
     out: dict[str, Layers] = {}
-    for name, kind in kinds.items():
-        sources: tuple[str, ...] = getattr(kind, side)
-        listed = count - len(spare_layers(kinds, out))
-        found = next((s for source in sources if (s := _read(source, values, listed, out)) is not None), None)
+    for name, layer_set in sets.items():
+        sources: tuple[str, ...] = getattr(layer_set, side)
+        reader = _Reader(values, count - len(optional_layers(sets, out)), out)
+        found = next((s for source in sources if (s := reader.read(expression.parse(source))) is not None), None)
         if found is None:
-            raise FormatError("doesn't say which layers are which", field=sources[0].partition(":")[0])
-        out[name] = found | out[kind.also] if kind.also else found
+            key = next(expression.names(expression.parse(sources[0])), name)
+            raise FormatError("doesn't say which layers are which", field=key)
+        out[name] = found | out[layer_set.include] if layer_set.include else found
     return out
 
 
-def _read(source: str, values: Mapping[str, Any], count: int, known: Mapping[str, Layers]) -> Layers | None:
-    """The layers that one source says; None where its keys are absent."""
-    for word, kept in _CONDITIONS.items():
-        if word in source:
-            name, _, way = source.partition(word)
-            told = _read(way, values, count, known)
-            return None if told is None else kept(known[name], told)
-    if source.startswith("!"):
-        names = [name.strip() for name in source[1:].split(",")]
-        named = set(names) <= known.keys()
-        others = (
-            known[names[0]].union(*map(known.__getitem__, names)) if named else _read(source[1:], values, count, known)
-        )
-        return None if others is None else frozenset(range(count)) - others
-    if source.startswith("["):
-        return _slice(source, values, count)
-    if source.startswith("@"):
-        return frozenset(i for i in range(count) if values.get(source.replace("{l}", str(i))))
-    if source.startswith("in "):
-        listed = values.get(source[3:])
-        return None if listed is None else frozenset(_numbers(listed, source[3:], count))
-    key, _, wanted = source.partition(":")
-    entries = values.get(key)
-    if entries is None:
-        return None
-    if not hasattr(entries, "__len__"):
-        return frozenset(range(count)) if entries else frozenset()
-    if len(entries) < count:
-        raise FormatError("hasn't an entry for each layer", field=key, expected=count, found=len(entries))
-    names = [word.strip() for word in wanted.split(",")]
-    return frozenset(i for i, e in enumerate(entries[:count]) if (e in names if wanted else e))
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads expressions over a config's or a GGUF's keys and the sets known so far, for a model of `count` layers."""
+
+    values: Mapping[str, Any]
+    count: int
+    known: Mapping[str, Layers]
+
+    def read(self, node: ast.expr) -> Layers | None:
+        """The layers that an expression states; None where its keys are absent."""
+        if isinstance(node, ast.BoolOp):
+            parts = [self.read(value) for value in node.values]
+            join = Layers.intersection if isinstance(node.op, ast.And) else Layers.union
+            return None if None in parts else reduce(join, (part for part in parts if part is not None))
+        if isinstance(node, ast.UnaryOp):
+            others = self.read(node.operand)
+            return None if others is None else frozenset(range(self.count)) - others
+        if isinstance(node, ast.Subscript):
+            return self._slice(node)
+        if (called := expression.call(node)) is not None:
+            name = str(expression.constant(called[1][0]))
+            return frozenset(i for i in range(self.count) if self.values.get(f"@{name.replace('{l}', str(i))}"))
+        if isinstance(node, ast.Compare):
+            return self._compare(node)
+        key = expression.path(node) or ""
+        return self.known[key] if key in self.known else self._entries(key, None)
+
+    def _compare(self, node: ast.Compare) -> Layers | None:
+        if expression.path(node.left) == _ONE:
+            key = expression.path(node.comparators[0]) or ""
+            listed = self.values.get(key)
+            return None if listed is None else frozenset(_numbers(listed, key, self.count))
+        return self._entries(expression.path(node.left) or "", compared(node))
+
+    def _entries(self, key: str, wanted: Collection[Any] | None) -> Layers | None:
+        """The layers whose entry in a list is wanted, or without such, is set."""
+        entries = self.values.get(key)
+        if entries is None:
+            return None
+        if not hasattr(entries, "__len__"):
+            return frozenset(range(self.count)) if entries else frozenset()
+        if len(entries) < self.count:
+            raise FormatError("hasn't an entry for each layer", field=key, expected=self.count, found=len(entries))
+        return frozenset(i for i, e in enumerate(entries[: self.count]) if (e if wanted is None else e in wanted))
+
+    def _slice(self, node: ast.Subscript) -> Layers | None:
+        bounds = slice_bounds(node)
+        found = [None if bound is None else evaluate(bound, self.values) for bound in bounds]
+        if any(bound is not None and value is None for bound, value in zip(bounds, found, strict=True)):
+            return None
+        lo, hi, step = found
+        source = ast.unparse(node)
+        if (low := min(lo or 0, hi or 0)) < 0:
+            raise FormatError("isn't a number of layers", field=source, expected="0 or more", found=low)
+        if step is not None and step < 1:
+            raise FormatError("isn't a step between layers", field=source, expected="a positive number", found=step)
+        return frozenset(range(self.count)[slice(lo, hi, step)])
+
+
+def compared(node: ast.Compare) -> tuple[Any, ...]:
+    """The constants that entries are compared with: `== "a"`, `in ("a", "b")`."""
+    return tuple(expression.constant(element) for element in expression.elements(node.comparators[0]))
+
+
+def slice_bounds(node: ast.expr) -> tuple[str | None, str | None, str | None]:
+    """The bounds of `layers[lo:hi:step]` as expressions; None for what is left out."""
+    if not (
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and expression.path(node.value) == _ALL
+    ):
+        raise UsageError(f"{ast.unparse(node)} is no slice of layers; write layers[lo:hi:step]")
+    parts = (node.slice.lower, node.slice.upper, node.slice.step)
+    lo, hi, step = (None if part is None else ast.unparse(part) for part in parts)
+    return lo, hi, step
 
 
 def _numbers(listed: Any, key: str, count: int) -> Sequence[int]:
@@ -102,52 +136,48 @@ def _numbers(listed: Any, key: str, count: int) -> Sequence[int]:
     return listed
 
 
-def _slice(source: str, values: Mapping[str, Any], count: int) -> Layers | None:
-    parts = (*source.strip("[]").split(":"), "", "")[:3]
-    lo, hi, step = (evaluate(part, values) if part else None for part in parts)
-    if any(part and bound is None for part, bound in zip(parts, (lo, hi, step), strict=True)):
-        return None
-    if (low := min(lo or 0, hi or 0)) < 0:
-        raise FormatError("isn't a number of layers", field=source, expected="0 or more", found=low)
-    if step is not None and step < 1:
-        raise FormatError("isn't a step from layer to layer", field=source, expected="a positive number", found=step)
-    return frozenset(range(count)[slice(lo, hi, step)])
+# ---------------------------------------------------------------------- the way back
 
 
-def as_config(kinds: Mapping[str, Kind], sets: Mapping[str, Layers], count: int) -> dict[str, Any]:
-    """The sets as a config says them, each in the first of its ways; spare layers it counts."""
+def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
+    """The sets as a config states them, each by the first of its expressions; optional layers aren't counted."""
     out: dict[str, Any] = {}
-    spare = spare_layers(kinds, sets)
-    count -= len(spare)
-    for name, kind in ((n, k) for n, k in kinds.items() if not k.spare):
-        source, layers = kind.hf[0], sets[name] - spare
-        if word := next((word for word in _CONDITIONS if word in source), None):
-            out |= _flag(source, word, layers, sets)
-        elif source.startswith("["):
-            out |= _periodic(source, layers, count) if source.count(":") > 1 else {}  # else sizes of their own say it
-        elif source.startswith("in "):
-            out[source[3:]] = sorted(layers)
-        elif not source.startswith("!"):
-            key, _, wanted = source.partition(":")
-            listed = out.setdefault(key, [None] * count)
-            for i in layers:
-                listed[i] = wanted.partition(",")[0].strip()
-    if unsaid := next((key for key, v in out.items() if isinstance(v, list) and None in v), None):
-        raise FormatError("a layer is of no kind that a config has a word for", field=unsaid, found=out[unsaid])
+    optional = optional_layers(sets, known)
+    count -= len(optional)
+    for name, layer_set in ((n, s) for n, s in sets.items() if not s.optional):
+        _state(expression.parse(layer_set.hf[0]), known[name] - optional, known, count, out)
+    if open_key := next((key for key, v in out.items() if isinstance(v, list) and None in v), None):
+        raise FormatError("layer type has no config.json equivalent", field=open_key, found=out[open_key])
     return out
 
 
-def _flag(source: str, word: str, layers: Layers, sets: Mapping[str, Layers]) -> dict[str, bool]:
-    """The key of a condition, which a config says once for all layers of the other set; nothing where that has none."""
-    name, _, key = source.partition(word)
-    return {key: bool(layers) == (word == " if ")} if sets[name] else {}
+def _state(node: ast.expr, layers: Layers, known: Mapping[str, Layers], count: int, out: dict[str, Any]) -> None:
+    """Adds to a config what one expression says of a set; others of its sets or sizes state the rest."""
+    if isinstance(node, ast.BoolOp):
+        out |= _flag(node, layers, known)
+    elif isinstance(node, ast.Subscript):
+        lo, _, step = slice_bounds(node)
+        out |= _periodic(lo or "", step, layers, count) if step else {}
+    elif isinstance(node, ast.Compare) and expression.path(node.left) == _ONE:
+        out[expression.path(node.comparators[0]) or ""] = sorted(layers)
+    elif isinstance(node, ast.Compare):
+        listed = out.setdefault(expression.path(node.left) or "", [None] * count)
+        for i in layers:
+            listed[i] = compared(node)[0]
 
 
-def _periodic(source: str, layers: Layers, count: int) -> dict[str, int]:
-    """The first layer and the step of `[lo::step]`: what recurs behind the last layer recurs nowhere."""
-    lo, _, step = source.strip("[]").split(":")
+def _flag(node: ast.BoolOp, layers: Layers, known: Mapping[str, Layers]) -> dict[str, bool]:
+    """The flag of `SET and flag` or `SET and not flag`; nothing where the set is empty."""
+    of, flag = node.values
+    negated = isinstance(flag, ast.UnaryOp)
+    key = expression.path(flag.operand if isinstance(flag, ast.UnaryOp) else flag) or ""
+    return {key: bool(layers) != negated} if known[expression.path(of) or ""] else {}
+
+
+def _periodic(lo: str, step: str, layers: Layers, count: int) -> dict[str, int]:
+    """The first layer and the step of `layers[lo::step]`: what recurs behind the last layer recurs nowhere."""
     if not lo.isidentifier() or not step.isidentifier():
-        raise UsageError(f"{source} can't be said from the layers alone")
+        raise UsageError(f"layers[{lo}::{step}] cannot be derived from layer indices")
     first, *rest = sorted(layers) or [count]
     period = rest[0] - first if rest else max(count, first + 1)
     if frozenset(range(count)[first::period]) != layers or first >= period:

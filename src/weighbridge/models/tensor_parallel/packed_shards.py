@@ -19,7 +19,7 @@ from weighbridge.models.tensor_parallel.partition import Partition, RolePartitio
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Sizes
-    from weighbridge.models.arch.table import Family
+    from weighbridge.models.arch.family import Family
     from weighbridge.packings import Found
     from weighbridge.packings.storage_axes import AxisUse, StorageAxes
     from weighbridge.tensors.nodes import Node
