@@ -5,21 +5,25 @@ PYTHON ?= python3
 VENV   ?= .venv
 JOBS   ?= 2
 FUZZ_SECONDS ?= 20
+SAMPLE ?= 4
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench fuzz docs clean
+.PHONY: help setup demo test test-all lint format bench fuzz docs clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: $(VENV)/test.stamp  ## everything for development: the package (editable), test tools, oracles
 
 demo: $(VENV)/demo.stamp  ## the tour on a real model: identify, inspect, verify, convert, run, convert back (no torch)
 	$(PY) examples/demo.py
 
-test: $(VENV)/test.stamp  ## all tests
+test: $(VENV)/test.stamp  ## the tests, of large tables some rows each (minutes)
+	$(PY) -m pytest -n $(JOBS) --sample $(SAMPLE) $(ARGS)
+
+test-all: $(VENV)/test.stamp  ## every case, with the mutation tests; what CI runs
 	$(PY) -m pytest -n $(JOBS) $(ARGS)
 
 lint: $(VENV)/test.stamp  ## ruff and mypy, and whether the generated docs are up to date

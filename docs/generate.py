@@ -144,7 +144,7 @@ def types_part(claims: dict[str, Any]) -> Iterator[str]:
 
 def models_part(claims: dict[str, Any]) -> Iterator[str]:
     from weighbridge.models.arch.registry import families
-    from weighbridge.packings import REGISTRY as PACKINGS
+    from weighbridge.packings.schema.registry import schemas
 
     yield "## Model families\n"
     rows = [
@@ -154,7 +154,8 @@ def models_part(claims: dict[str, Any]) -> Iterator[str]:
     yield from table(("family", "classes", "names", "proven by"), rows)
     yield "## Packings\n"
     yield "Several stored tensors that are one. ggml's block types are number types, see above.\n"
-    rows = [(f"`{p.NAME}`", links(claims["packings"].get(p.NAME, ()))) for p in PACKINGS]
+    names = dict.fromkeys(schema.packing for schema in schemas())
+    rows = [(f"`{name}`", links(claims["packings"].get(name, ()))) for name in names]
     yield from table(("packing", "proven by"), rows)
     yield "## Tokenizers\n"
     rows = [(name, c["from"], links(c["tests"])) for name, c in claims["tokenizers"].items()]

@@ -128,6 +128,6 @@ def test_one_version() -> None:
 def test_make_targets_that_the_docs_name_exist() -> None:
     makefile = text(house.ROOT / "Makefile")
     for page in PAGES:
-        for target in re.findall(r"`?make ([a-z]+)[` \n]", text(page)):
+        for target in re.findall(r"`?make ([a-z0-9-]+)[` \n]", text(page)):
             if f"`make {target}" in text(page) or f"\nmake {target}" in text(page):
                 assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"

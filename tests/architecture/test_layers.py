@@ -19,6 +19,7 @@ FLOORS = {
     "tensors": 3,
     "containers": 4,
     "packings": 4,
+    "packings.schema": 3,
     "adapters": 4,
     "models": 5,
     "conversion": 6,
@@ -29,7 +30,7 @@ FLOORS = {
 FRAMEWORKS = {"torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"}
 # Packages that must never import numpy, and those that may import it only inside functions, so that `wb inspect` and
 # `wb identify` never load it.
-NO_NUMPY = {"base", "io", "unpickle", "containers", "cli"}
+NO_NUMPY = {"base", "io", "unpickle", "containers", "cli", "packings.schema"}
 LAZY_NUMPY = {"models", "reports", "api", "__init__", "__main__"}
 HEAVY = {"rich", "numpy", "ml_dtypes"}
 
@@ -39,11 +40,13 @@ Faults = Iterator[str]
 def room(module: str) -> str:
     """`weighbridge.containers.gguf` -> `containers`; the package itself -> `__init__`."""
     parts = module.split(".")
+    if parts[1:3] == ["packings", "schema"]:
+        return "packings.schema"
     return parts[1] if len(parts) > 1 else "__init__"
 
 
 def room_of(path: Path) -> str:
-    return house.short(path).split("/")[0].removesuffix(".py")
+    return room("weighbridge." + house.short(path).removesuffix(".py").replace("/", "."))
 
 
 def ours(path: Path) -> Iterator[house.Import]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.archive import zip_write
 from weighbridge.containers.base import Index, Layout, check_regions
 from weighbridge.containers.numpy import npy, npz
 from weighbridge.io.inflate import InflateSource
@@ -262,7 +262,7 @@ def test_refused() -> None:
 @example(b"", b"")
 @example(b"a", bytes(100_000))
 def test_checksums_join(first: bytes, second: bytes) -> None:
-    assert zips.crc_joined(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
+    assert zip_write.crc_joined(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
 
 
 # ---- archives that contradict themselves: one fault each in a good one
@@ -328,7 +328,7 @@ def overlapping() -> bytes:
     entry[42:46] = struct.pack("<I", 30 + len("a.npy"))
     end = outer.rindex(b"PK\x05\x06")
     size = end - outer.index(b"PK\x01\x02") + len(entry)
-    return outer[:end] + bytes(entry) + zips.end_records(2, outer.index(b"PK\x01\x02"), size)
+    return outer[:end] + bytes(entry) + zip_write.end_records(2, outer.index(b"PK\x01\x02"), size)
 
 
 def test_overlapping_members_are_refused() -> None:

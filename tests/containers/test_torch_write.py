@@ -144,7 +144,7 @@ def test_beyond_4_gb_torch_and_zipfile_read_it(tmp_path: Path) -> None:
     big, small = Spec((4_300_000_000,), U8), Spec((3,), U8)
     layout = torch_write.layout([("big", big), ("small", small)])
     zeros = zlib.crc32(bytes(4_300_000))
-    from weighbridge.containers.archive.zip import crc_joined
+    from weighbridge.containers.archive.zip_write import crc_joined
 
     crc = zeros
     for _ in range(999):

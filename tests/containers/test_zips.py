@@ -13,6 +13,7 @@ import pytest
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.archive import zip_write
 from weighbridge.containers.base import check_regions
 from weighbridge.containers.numpy import npz
 from weighbridge.io.source import BytesSource
@@ -184,5 +185,5 @@ def test_checksums_are_joined_in_no_time() -> None:
 
     data, began = zlib.crc32(b"x" * 77), time.process_time()
     for i in range(2000):
-        zips.crc_joined(data, i, (1 << 40) + i)
+        zip_write.crc_joined(data, i, (1 << 40) + i)
     assert time.process_time() - began < 1.0

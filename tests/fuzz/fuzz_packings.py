@@ -17,7 +17,7 @@ import msgspec
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
-from weighbridge.packings import groups, unpack
+from weighbridge.packings.unpacking import groups, unpack
 from weighbridge.tensors.nodes import Node, QuantizedTensor, Stored
 
 NOTHING = BytesSource(b"")

@@ -14,6 +14,7 @@ import harness
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.archive import zip_write
 from weighbridge.io.source import BytesSource
 
 # What zipfile raises for what it doesn't read; its own view is then none.
@@ -104,10 +105,10 @@ def _zip64() -> bytes:
     """Two stored members as Weighbridge writes them, with the zip64 records that only large ones need."""
     data, members = b"", []
     for name, body in (("a", b"12345"), ("b", b"")):
-        member = zips.place(name, len(body), len(data), 64)
+        member = zip_write.place(name, len(body), len(data), 64)
         members.append((member, zlib.crc32(body)))
-        data += zips.local_header(member, zlib.crc32(body)) + body
-    directory = b"".join(zips.directory_entry(m, crc) for m, crc in members)
+        data += zip_write.local_header(member, zlib.crc32(body)) + body
+    directory = b"".join(zip_write.directory_entry(m, crc) for m, crc in members)
     start, size, count = len(data), len(directory), len(members)
     wide = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, start)
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, start + size, 1)

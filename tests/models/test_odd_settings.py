@@ -18,7 +18,7 @@ from weighbridge.models.arch.registry import family_of_gguf, family_of_hf
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import Place
 from weighbridge.models.lora import gguf, mlx, peft
-from weighbridge.packings import unpack
+from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors.nodes import Stored
 
 GOLDEN = Path(__file__).parent / "golden" / "families"

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeErr
 from weighbridge.models.arch.registry import families
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.models.tensor_parallel.partition import partition_tensors
-from weighbridge.packings import storage_axes as axes
-from weighbridge.packings.storage_axes import AxisUse
+from weighbridge.packings.schema import gptq
+from weighbridge.packings.schema.base import Match, Shared
 from weighbridge.tensors import nodes as n
 
 F32 = NDArray[np.float32]
@@ -256,23 +255,21 @@ def _other(lies: Any) -> Any:
     return {name: tuple(a and a._replace(side=1 - a.side) for a in lie) for name, lie in lies.items()}
 
 
-@pytest.mark.parametrize("name", sorted(axes._FORMS))
-def test_a_form_that_lies_otherwise_is_seen(name: str, source: Any, tmp_path: Path,
+@pytest.mark.parametrize("options", [
+    {"to": "mlx", "q_bits": 4}, {"scheme": "gptq"}, {"scheme": "awq"}, {"scheme": "w4a16"}, {"scheme": "fp8"},
+    {"scheme": "mxfp4a16"}, {"scheme": "mxfp6a16"}, {"scheme": "nvfp4a16"},
+], ids=str)  # fmt: skip
+def test_a_form_that_lies_otherwise_is_seen(options: dict[str, Any], source: Any, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    ways: dict[str, dict[str, Any]] = {
-        "mlx-affine": {"to": "mlx", "q_bits": 4}, "gptq": {"scheme": "gptq"}, "awq": {"scheme": "awq"},
-        "compressed-tensors": {"scheme": "w4a16"}, "fp8": {"scheme": "fp8"}, "mxfp4": {"scheme": "mxfp4a16"},
-        "mxfp6": {"scheme": "mxfp6a16"}, "nvfp4": {"scheme": "nvfp4a16"},
-    }  # fmt: skip
-    wb.convert(source("llama"), tmp_path / "packed", **({"to": "hf"} | ways[name]))
-    right = axes._FORMS[name]
-    monkeypatch.setattr(axes, "_FORMS", MappingProxyType({**axes._FORMS, name: lambda *args: _other(right(*args))}))
+    wb.convert(source("llama"), tmp_path / "packed", **({"to": "hf"} | options))
+    right: Any = Match.storage_axes
+    monkeypatch.setattr(Match, "storage_axes", property(lambda match: _other(right.fget(match))))
     with pytest.raises((AssertionError, WeighbridgeError)):
         shared_out(tmp_path / "packed", tmp_path)
 
 
 def test_a_word_of_another_size_is_seen(source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wb.convert(source("llama"), tmp_path / "packed", to="hf", scheme="gptq")
-    monkeypatch.setattr(axes, "_words", lambda side, *_: AxisUse(side, 16, 1, "a word"))
+    monkeypatch.setattr(gptq, "in_words", lambda *_: Shared(16, 1, "a word"))
     with pytest.raises((AssertionError, WeighbridgeError)):
         shared_out(tmp_path / "packed", tmp_path)

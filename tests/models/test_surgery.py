@@ -18,7 +18,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.transform import encoder_decoder as sides
-from weighbridge.models.transform import layers, rename
+from weighbridge.models.transform import layers, packed_rename, rename
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers
 from weighbridge.models.transform.layers import (
     GGUF_RULES,
@@ -31,7 +31,6 @@ from weighbridge.models.transform.layers import (
     hf_config,
 )
 from weighbridge.models.transform.rename import WRAPPERS, suggestions
-from weighbridge.packings import storage_axes as axes
 
 COUNT = 8
 KEPT = (1, 2, 4, 5, 6)
@@ -620,11 +619,14 @@ def test_parts_that_no_stack_has_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["scales", "biases", "weight"])
 def test_a_part_that_is_another_is_seen(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = dict(axes._MEMBERS["mlx-affine"])
     other = {"scales": "biases", "biases": "scales", "weight": "scales"}[part]
-    wrong = {key: other if member == part else member for key, member in kinds.items()}
-    monkeypatch.setattr(axes, "_MEMBERS", MappingProxyType({**axes._MEMBERS, "mlx-affine": wrong}))
-    with pytest.raises((AssertionError, UnsupportedError)):
+    members = packed_rename._members
+
+    def wrong(*group: Any) -> dict[str, str]:
+        return {key: other if member == part else member for key, member in (members(*group) or {}).items()}
+
+    monkeypatch.setattr(packed_rename, "_members", wrong)
+    with pytest.raises((AssertionError, UnsupportedError, UsageError)):
         test_quantized_stacks_are_parted_and_stacked_again({"q_bits": 4, "q_group_size": 32}, tmp_path)
 
 

@@ -13,8 +13,8 @@ from tests.packings.stored import of_numpy, values
 from weighbridge.base.dtypes import F16, Q4_0, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.packings import mlx_affine_bridge as regrid
-from weighbridge.packings import unpack
 from weighbridge.packings.ggml_blocks import Q5_0
+from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 

@@ -13,7 +13,7 @@ from tests.packings.stored import nodes, of_numpy, of_torch, values
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.packings import mlx_affine_bridge as regrid
-from weighbridge.packings import unpack
+from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor, made, transcode

@@ -13,7 +13,7 @@ from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings import mlx_affine_bridge as regrid
-from weighbridge.packings import unpack
+from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor

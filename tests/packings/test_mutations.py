@@ -19,10 +19,14 @@ from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1
 from weighbridge.packings import ggml_blocks as blocks
-from weighbridge.packings import unpack
-from weighbridge.packings.read import awq, gptq, microfloat
+from weighbridge.packings.read import awq as awq_reader
 from weighbridge.packings.read import bitplanes as planes
-from weighbridge.packings.read import scaled as fp8
+from weighbridge.packings.read import microfloat
+from weighbridge.packings.schema import bitplanes as planes_schema
+from weighbridge.packings.schema import gptq
+from weighbridge.packings.schema import microfloat as fp4_schema
+from weighbridge.packings.schema import scaled as fp8
+from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.packings.write import rounding
 from weighbridge.tensors import bits
@@ -126,11 +130,11 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
                          lambda: integers.test_gptq_planes(7)),
     "AWQ's order": (bits, "LAYOUTS", _with(bits.LAYOUTS, awq=bits.LAYOUTS["stream"]),
                     lambda: integers.test_awq_reads_as_the_formula_says(True)),
-    "AWQ's zero": (awq, "_BITS", 3, lambda: integers.test_awq_reads_as_the_formula_says(False)),
+    "AWQ's zero": (awq_reader, "BITS", 3, lambda: integers.test_awq_reads_as_the_formula_says(False)),
     "bits that are planar": (gptq, "_PLANAR", (), unlabelled),
     "E2M1 of MXFP4": (microfloat, "VALUES", microfloat.VALUES[::-1].copy(), lambda: fp4("U8")),
     "E2M1 of NVFP4": (microfloat, "VALUES", microfloat.VALUES[::-1].copy(), lambda: fp4("F8_E4M3")),
-    "group of NVFP4": (microfloat, "_GROUPS", MappingProxyType({microfloat.E4M3: 32, fp8.E8M0: 32}),
+    "group of NVFP4": (fp4_schema, "GROUPS", MappingProxyType(dict.fromkeys(fp4_schema.GROUPS, 32)),
                        lambda: fp4("F8_E4M3")),
     "E2M1 of MLX": (reference_rounding, "E2M1", reference_rounding.E2M1 + np.float32(0.26),
                     in_numpy(lambda: fp4_made("mxfp4"))),
@@ -146,10 +150,11 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
                      lambda: room(blocks.Q5_0)),
     "room of Q2_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, blocks.Q2_0: _Q4_0._replace(low=-2)}),
                      lambda: room(blocks.Q2_0)),
-    "fields of BitNet": (planes, "_FIELDS", (6, 4, 2, 0), ternary.check_bitnet),
-    "shifts of 4 bits": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 4: (0, 4)}), lambda: hqq(4)),
-    "shifts of 2 bits": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 2: (6, 4, 0, 2)}), lambda: hqq(2)),
-    "shifts of 1 bit": (planes, "_SHIFTS", MappingProxyType({**planes._SHIFTS, 1: tuple(range(8))}), lambda: hqq(1)),
+    "fields of BitNet": (planes, "FIELDS", (6, 4, 2, 0), ternary.check_bitnet),
+    "shifts of 4 bits": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 4: (0, 4)}), lambda: hqq(4)),
+    "shifts of 2 bits": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 2: (6, 4, 0, 2)}), lambda: hqq(2)),
+    "shifts of 1 bit": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 1: tuple(range(8))}),
+                        lambda: hqq(1)),
     "sides of FP8 blocks": (fp8, "_SIDES", ((64, 64),),
                             lambda: scaled.test_a_scale_for_each_block(128, (300, 200), "F8_E4M3", ".scale")),
 }  # fmt: skip

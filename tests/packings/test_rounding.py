@@ -14,8 +14,8 @@ from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import RefusedError
 from weighbridge.conversion.options import ConvertOptions
 from weighbridge.conversion.schemes import plan as schemes
-from weighbridge.packings import unpack
 from weighbridge.packings.canonical import MXTensor
+from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, walk
 from weighbridge.tensors.nodes.compute import AbsMax

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.errors import FormatError
-from weighbridge.packings import unpack
+from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 

@@ -16,9 +16,9 @@ from weighbridge.conversion import options as recipe
 from weighbridge.conversion.plan import probe
 from weighbridge.packings import ggml_blocks as blocks
 from weighbridge.packings import mlx_affine_bridge as regrid
-from weighbridge.packings import unpack
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
+from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor

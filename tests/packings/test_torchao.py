@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,8 @@ from tests.packings.stored import of_torch, values
 
 import weighbridge
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings import unpack
-from weighbridge.packings.read import torchao
+from weighbridge.packings.schema import registry, torchao
+from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node
 
@@ -163,20 +164,26 @@ def test_parts_that_do_not_fit_are_named() -> None:
         unpack(short, {})
 
 
-FAULTS: dict[str, tuple[str, Any, Callable[[], None]]] = {
-    "bits of int4": ("_BITS", {**torchao._BITS, "int4": 5}, lambda: test_blocks("int4", "Q4_0")),
-    "bits of int3": ("_BITS", {**torchao._BITS, "int3": 2}, lambda: test_values_are_torchaos("int3")),
-    "what is read": ("_READ", torchao._READ[:-1], lambda: test_values_are_torchaos("nvfp4")),
+def _global_elsewhere() -> Any:
+    wrong = torchao.TORCHAO[1].members["global"]._replace(suffix="._weight_scale_2")
+    changed = tuple(replace(s, members={**s.members, "global": wrong}) for s in torchao.TORCHAO)
+    return tuple(s for s in registry.SHIPPED if s.packing != "torchao") + changed
+
+
+FAULTS: dict[str, tuple[Any, str, Any, Callable[[], None]]] = {
+    "bits of int4": (torchao, "_BITS", {**torchao._BITS, "int4": 5}, lambda: test_blocks("int4", "Q4_0")),
+    "bits of int3": (torchao, "_BITS", {**torchao._BITS, "int3": 2}, lambda: test_values_are_torchaos("int3")),
+    "what is read": (torchao, "_READ", torchao._READ[:-1], lambda: test_values_are_torchaos("nvfp4")),
     "where the scale of the tensor is": (
-        "_PARTS", {**torchao._PARTS, "global": "._weight_scale_2"}, lambda: test_values_are_torchaos("nvfp4 scaled")),
-    "where the metadata is": ("METADATA", "metadata", lambda: test_blocks("int4", "Q4_0")),
+        registry, "SHIPPED", _global_elsewhere(), lambda: test_values_are_torchaos("nvfp4 scaled")),
+    "where the metadata is": (torchao, "METADATA", "metadata", lambda: test_blocks("int4", "Q4_0")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_constant_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, wrong, check = FAULTS[fault]
+    where, name, wrong, check = FAULTS[fault]
     check()
-    monkeypatch.setattr(torchao, name, wrong)
+    monkeypatch.setattr(where, name, wrong)
     with pytest.raises(Exception):  # noqa: B017 -- an assertion, or an error of a wrong shape: either is red
         check()

@@ -130,7 +130,7 @@ def test_a_scale_that_does_not_belong_is_named() -> None:
     from weighbridge.base.dtypes import BY_NAME
     from weighbridge.base.errors import FormatError
     from weighbridge.base.spec import Spec
-    from weighbridge.packings import unpack
+    from weighbridge.packings.unpacking import unpack
     from weighbridge.tensors import nodes as n
 
     weight = n.Const(Spec((4, 64), BY_NAME["NVFP4"]), bytes(4 * 36))
@@ -144,7 +144,7 @@ def scaled(columns: int = 64) -> Any:
     """A matrix in compressed-tensors' form with a global scale of 3."""
     from tests.packings.stored import of_numpy
 
-    from weighbridge.packings import unpack
+    from weighbridge.packings.unpacking import unpack
 
     rng = np.random.default_rng(1)
     found = unpack(

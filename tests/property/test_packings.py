@@ -20,7 +20,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.conversion import options as recipe
 from weighbridge.conversion.plan.model import losses_of
 from weighbridge.conversion.plan.probe import block_for
-from weighbridge.packings import unpack
+from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor

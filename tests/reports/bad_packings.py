@@ -165,7 +165,7 @@ BAD: dict[str, Bad] = {
     "a negative group": Bad(lambda: changed(gptq(), "g_idx", put(-1)), GPTQ, {"config/packing"}, "g_idx"),
     "scales of integers": Bad(
         lambda: changed(gptq(), "scales", lambda a: a.view(np.uint8)[:, ::2].copy()), GPTQ, {"config/packing"},
-        "don't belong"),
+        "scales of another type"),
     "scales of another shape": Bad(
         lambda: changed(mlx(), "scales", lambda a: a[:, :3].copy()), MLX, {"config/packing"}, "don't belong"),
     "zero points of another shape": Bad(
@@ -179,7 +179,7 @@ BAD: dict[str, Bad] = {
         lambda: without(gptq(), "scales"), GPTQ, {"config/packing-incomplete"}, "qweight has no"),
     "scales without words": Bad(
         lambda: without(gptq(), "qweight"), GPTQ, {"config/packing-incomplete"}, "qzeros has no"),
-    "HQQ words without settings": Bad(lambda: without(hqq(), "nbits"), HQQ, {"config/packing"}, "settings"),
+    "HQQ words without settings": Bad(lambda: without(hqq(), "nbits"), HQQ, {"config/packing"}, "without bits"),
     "marlin": Bad(gptq, _with(GPTQ, checkpoint_format="marlin"), {"config/packing-unread"}, "plain GPTQ files"),
     "exllama": Bad(gptq, _with(GPTQ, checkpoint_format="exllamav2"), {"config/packing-unread"}, "plain GPTQ files"),
     "AWQ for one kernel": Bad(awq, _with(AWQ, version="gemv"), {"config/packing-unread"}, "GEMM files"),

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.reports import makers as m
 
 from weighbridge.containers import BUILT_IN
+from weighbridge.containers.archive import zip_peek
 from weighbridge.containers.format import Magic
-from weighbridge.containers.sniff import archive as sniff_archive
 from weighbridge.containers.sniff.detect import RECOGNISERS, sniff
 from weighbridge.containers.sniff.probe import Identity, Probe
 from weighbridge.containers.sniff.tensor_names import ADAPTERS, FAMILIES, PACKINGS
@@ -294,7 +294,7 @@ def test_zip64_directory_is_followed() -> None:
     locator = b"PK\x06\x07" + struct.pack("<IQI", 0, end, 1)
     tail = bytearray(data[end:])
     tail[8:20] = b"\xff" * 12
-    found = sniff_archive.directory(Probe(BytesSource(bytes(data[:end]) + record + locator + bytes(tail))))
+    found = zip_peek.directory(Probe(BytesSource(bytes(data[:end]) + record + locator + bytes(tail))))
     assert found is not None
     assert [member.name for member in found.members] == ["a.npy", "b.npy"]
 

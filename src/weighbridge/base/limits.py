@@ -59,6 +59,12 @@ SNIFF_ZIP_MEMBERS: Final = 100_000
 SNIFF_TAR_MEMBERS: Final = 256
 # Dictionary of `xz -9`; a stream that asks for more memory is not looked into.
 SNIFF_XZ: Final = 64 * MIB
+# Values that decide how a packed weight is read: single settings; bitsandbytes' JSON (under 1 kB); the group of each
+# column (the widest known matrix has some 250,000); zero points (16 MiB of a head of 128k outputs in groups of 32).
+PROBE_SETTING: Final = 4 << 10
+PROBE_TEXT: Final = MIB
+PROBE_INDEX: Final = 16 * MIB
+PROBE_ZEROS: Final = 256 * MIB
 # Files of a folder that a report lists, and that it looks into; a folder with more is a data set.
 FOLDER_FILES: Final = 20_000
 FOLDER_SNIFFED: Final = 1000

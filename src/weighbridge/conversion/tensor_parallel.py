@@ -19,7 +19,7 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
 from weighbridge.models.tensor_parallel.rank_files import metadata, stem_of
-from weighbridge.packings import groups
+from weighbridge.packings.unpacking import groups
 
 _TRIED: Final = 64  # the largest number of ranks that a hint suggests
 _GGUF: Final = "gguf"

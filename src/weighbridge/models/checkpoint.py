@@ -233,13 +233,13 @@ class Checkpoint(Closing):
     @property
     def packing_hints(self) -> Mapping[str, Any]:
         """What a packing may consult where shapes leave something open: config.json, and the files' own metadata."""
-        from weighbridge.packings import METADATA
+        from weighbridge.packings.schema.base import METADATA
 
         return {} if self.format == "gguf" else {**self.config, METADATA: self.metadata}
 
     @cached_property
     def logical(self) -> Mapping[str, Node]:
-        from weighbridge.packings import unpack
+        from weighbridge.packings.unpacking import unpack
 
         return unpack(self.stored, self.packing_hints, self._unreadable)
 

@@ -27,8 +27,9 @@ from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read import ggml
 from weighbridge.packings.read.affine import Affine
-from weighbridge.packings.read.microfloat import E4M3, MXFP4, NVFP4, Microscaled
-from weighbridge.packings.read.scaled import E8M0, Scaled
+from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
+from weighbridge.packings.read.scaled import Scaled
+from weighbridge.packings.schema.microfloat import E4M3, E8M0
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import QuantizedTensor

@@ -21,8 +21,8 @@ from weighbridge.base.dtypes import F32, U32, DType
 from weighbridge.base.spec import Spec
 from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.int_quant import IntQuant
-from weighbridge.packings.read import affine
 from weighbridge.packings.read.affine import Affine
+from weighbridge.packings.schema import affine
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import QuantizedTensor

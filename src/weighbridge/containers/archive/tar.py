@@ -20,6 +20,7 @@ from weighbridge.io.source import Source
 BLOCK: Final = 512
 # A name in a pax or GNU header: PATH_MAX is 4096 bytes, and a pax header may tell more than the name.
 _EXTENDED: Final = MIB
+_SHORT: Final = 8 * BLOCK
 _REGULAR: Final = frozenset(b"\x0007")
 _LINKS: Final = {0x31: "hard link", 0x32: "symbolic link"}
 _OTHER: Final = {0x33: "character device", 0x34: "block device", 0x35: "folder", 0x36: "pipe"}
@@ -38,17 +39,17 @@ class Member(NamedTuple):
     link: str = ""
 
 
-class _Told(NamedTuple):
-    """What headers in front of a member say of it in place of its own."""
+class _Overrides(NamedTuple):
+    """What extended headers in front of a member state in place of its own header."""
 
     name: str | None = None
     link: str | None = None
     size: int | None = None
     sparse: bool = False
 
-    def over(self, common: _Told) -> _Told:
-        """What is told of this member, else of all."""
-        return _Told(
+    def over(self, common: _Overrides) -> _Overrides:
+        """The overrides of this member, else those of all members."""
+        return _Overrides(
             common.name if self.name is None else self.name, common.link if self.link is None else self.link,
             common.size if self.size is None else self.size, self.sparse or common.sparse,
         )  # fmt: skip
@@ -63,10 +64,10 @@ def begins(source: Source) -> bool:
     return True
 
 
-def members(source: Source) -> Iterator[Member]:
-    """The members, in order. FormatError at the first header that is broken; UnsupportedError where a part of an
-    archive is told in a way that isn't read."""
-    at, common, own = 0, _Told(), _Told()
+def members(source: Source, *, strict: bool = True) -> Iterator[Member]:
+    """The members, in order. FormatError at the first header that is broken; UnsupportedError for a part of an archive
+    that isn't read. Not `strict`: also the last member where its data is cut off, and no long extended headers."""
+    at, common, own = 0, _Overrides(), _Overrides()
     while source.size - at >= BLOCK:
         block = source.read(at, BLOCK)
         if not any(block):
@@ -75,7 +76,7 @@ def members(source: Source) -> Iterator[Member]:
         kind, size = block[156], _number(block[124:136], source, at)
         body, start = at + BLOCK, at
         if kind in b"xgLK":
-            text = _extended(source, body, size)
+            text = _extended(source, body, size, _EXTENDED if strict else _SHORT)
             at = body + -(-size // BLOCK) * BLOCK
             if kind == ord("g"):
                 common = _pax(text, common, source, start)
@@ -83,17 +84,17 @@ def members(source: Source) -> Iterator[Member]:
                 own = _pax(text, own, source, start) if kind == ord("x") else _gnu(text, own, kind)
             continue
         member = _member(block, own.over(common), start, size)
-        if member.size > source.size - body:
+        if strict and member.size > source.size - body:
             raise FormatError("a member's data lies outside", path=source.name, offset=start,
                               field=repr(member.name), found=member.size)  # fmt: skip
         yield member
-        at, own = body + -(-member.size // BLOCK) * BLOCK, _Told()
+        at, own = body + -(-member.size // BLOCK) * BLOCK, _Overrides()
     else:
-        if at < source.size:
+        if strict and at < source.size:
             raise FormatError("the archive ends inside a header", path=source.name, offset=at)
 
 
-def _member(block: bytes, told: _Told, at: int, size: int) -> Member:
+def _member(block: bytes, told: _Overrides, at: int, size: int) -> Member:
     kind = block[156]
     name = told.name if told.name is not None else _name(block)
     link = told.link if told.link is not None else _text(block[157:257])
@@ -133,18 +134,18 @@ def _number(field: bytes, source: Source, at: int) -> int:
     return int(digits or b"0", 8)
 
 
-def _extended(source: Source, at: int, size: int) -> bytes:
-    if size > _EXTENDED:
+def _extended(source: Source, at: int, size: int, most: int) -> bytes:
+    if size > most:
         raise UnsupportedError(f"{source.name}: an extended header of {size} bytes", hint="it is no archive of a model")
     return source.read(at, size)
 
 
-def _gnu(text: bytes, told: _Told, kind: int) -> _Told:
+def _gnu(text: bytes, told: _Overrides, kind: int) -> _Overrides:
     value = _text(text)
     return told._replace(name=value) if kind == ord("L") else told._replace(link=value)
 
 
-def _pax(text: bytes, told: _Told, source: Source, at: int) -> _Told:
+def _pax(text: bytes, told: _Overrides, source: Source, at: int) -> _Overrides:
     """Records `length key=value\\n`, the length counting itself."""
     place = 0
     while place < len(text):
@@ -158,7 +159,7 @@ def _pax(text: bytes, told: _Told, source: Source, at: int) -> _Told:
     return told
 
 
-def _record(told: _Told, key: bytes, value: bytes, source: Source, at: int) -> _Told:
+def _record(told: _Overrides, key: bytes, value: bytes, source: Source, at: int) -> _Overrides:
     if key == b"path":
         return told._replace(name=value.decode("utf-8", "surrogateescape").rstrip("/"))
     if key == b"linkpath":

@@ -26,6 +26,8 @@ from weighbridge.base.limits import IMATRIX_NAME
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Layout, Slot
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.containers.gguf.recognise import recognise as recognise_gguf
+from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
 
@@ -68,15 +70,20 @@ class Imatrix:
 
 def recognised(source: Source) -> bool:
     """Whether a file is one, of either form. Costs other files a look at their first bytes."""
-    head = source.head(8)
-    if head[:4] != b"GGUF":
-        entries, length = struct.unpack("<ii", head) if len(head) == 8 else (0, 0)
-        if entries < 1 or not 1 <= length <= IMATRIX_NAME:
-            return False
-    from weighbridge.containers.sniff.detect import sniff
+    if source.head(4) == b"GGUF":
+        found = recognise_gguf(Probe(source))
+        return found is not None and found.variant == "imatrix"
+    try:
+        return bool(legacy_names(source, 2)[1])
+    except FormatError:
+        return False
 
-    found = sniff(source)
-    return found.format == "imatrix-dat" or (found.format == "gguf" and found.variant == "imatrix")
+
+def legacy_names(source: Source, most: int) -> tuple[int, list[str]]:
+    """How many entries a legacy file states, and the names of the first ones. FormatError where it is none."""
+    cursor = Cursor(source)
+    count = _legacy_count(cursor)
+    return count, [_legacy_record(cursor).name for _ in range(min(count, most))]
 
 
 def parse(source: Source) -> Imatrix:
@@ -92,12 +99,7 @@ def parse(source: Source) -> Imatrix:
 
 def _parse_legacy(source: Source) -> Imatrix:
     cursor = Cursor(source)
-    count = cursor.number("i", "number of entries")
-    if not 1 <= count <= cursor.left // _SMALLEST:
-        raise FormatError(
-            "this is no importance matrix", path=source.name, offset=0, field="number of entries",
-            expected=f"1 to {cursor.left // _SMALLEST}", found=count,
-        )  # fmt: skip
+    count = _legacy_count(cursor)
     records = tuple(_legacy_record(cursor) for _ in range(count))
     _no_doubles(records, source)
     chunks, dataset = 0, ""
@@ -107,6 +109,16 @@ def _parse_legacy(source: Source) -> Imatrix:
     if cursor.left:
         raise FormatError("bytes follow the end", path=source.name, offset=cursor.offset, found=f"{cursor.left} bytes")
     return Imatrix("legacy", source, records, (dataset,) if dataset else (), chunks)
+
+
+def _legacy_count(cursor: Cursor) -> int:
+    count, most = cursor.number("i", "number of entries"), cursor.left // _SMALLEST
+    if not 1 <= count <= most:
+        raise FormatError(
+            "this is no importance matrix", path=cursor.source.name, offset=0, field="number of entries",
+            expected=f"1 to {most}", found=count,
+        )  # fmt: skip
+    return count
 
 
 def _legacy_record(cursor: Cursor) -> Record:

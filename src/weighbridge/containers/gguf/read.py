@@ -126,6 +126,19 @@ def padded(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 
+def peek(source: Source) -> Header:
+    """The key-values up to the first list of texts, and no more than SNIFF_KEYS of them, of a file that begins with the
+    magic; `broken` where it is damaged before that."""
+    header = Header(source)
+    reader = _Reader(source, header, Collector(source.name, strict=False), brief=True)
+    try:
+        reader.preamble()
+        reader.body()
+    except FormatError as error:
+        header.broken = error
+    return header
+
+
 def walk(source: Source, notes: Collector) -> Header:
     """The header of a GGUF. GGUFError where `notes` is strict and it can't be read, or where it is no GGUF at all."""
     header = Header(source)
@@ -148,8 +161,8 @@ def _left_out(header: Header, error: FormatError) -> str:
 
 
 class _Reader:
-    def __init__(self, source: Source, header: Header, notes: Collector) -> None:
-        self.cursor, self.header, self.notes = Cursor(source), header, notes
+    def __init__(self, source: Source, header: Header, notes: Collector, *, brief: bool = False) -> None:
+        self.cursor, self.header, self.notes, self.brief = Cursor(source), header, notes, brief
         self.keys: set[str] = set()
         self.names: set[str] = set()
 
@@ -170,9 +183,9 @@ class _Reader:
         if version & 0xFFFF == 0:
             head.order, cursor.order = ">", ">"
             version = int.from_bytes(version.to_bytes(4, "little"), "big")
+        head.version, head.end = version, cursor.offset
         if not 1 <= version <= VERSION:
             notes.stop("gguf/version", f"found {version}", offset=4)
-        head.version, head.end = version, cursor.offset
         if head.order == ">":
             notes.note("gguf/big-endian", offset=4)
         if version < VERSION:
@@ -183,9 +196,13 @@ class _Reader:
     def body(self) -> None:
         try:
             self._counts()
-            for number in range(self.header.n_kv):
+            for number in range(min(self.header.n_kv, limits.SNIFF_KEYS) if self.brief else self.header.n_kv):
                 self._pair(number)
                 self.header.end = self.cursor.offset
+                if self.brief and _is_long(self.header.pairs[-1].kv):
+                    return
+            if self.brief:
+                return
             self._alignment()
             for number in range(self.header.n_tensors):
                 self._info(number)
@@ -211,6 +228,9 @@ class _Reader:
 
     def _string(self, what: str) -> bytes:
         length = self.cursor.number(self.wide, f"length of {what}")
+        if self.brief and length > limits.SNIFF_STRING:
+            self.cursor.skip(length, what)
+            return b""
         if length > limits.GGUF_STRING:
             self.cursor.need(length, what)
             self.notes.note("gguf/string-huge", what, offset=self.cursor.offset)
@@ -277,6 +297,8 @@ class _Reader:
         if count > limits.GGUF_ARRAY:
             self.notes.note("gguf/array-huge", f"{label} has {count} elements", offset=at)
         start = cursor.offset
+        if self.brief and kind in ("str", "arr"):  # 260,000 tokens say nothing about what the file is
+            return LazyArray(kind, count, cursor.source, start, 0, order=head.order, width=head.width, raw=None)
         cursor.need(count * (SIZES.get(kind) or head.width + (4 if kind == "arr" else 0)), f"array {label}")
         if kind == "str":
             self._strings(count, label)
@@ -383,6 +405,11 @@ class _Reader:
         if _overflows(dims):
             self.notes.note("gguf/dims-overflow", f"{list(dims)} of {dtype}", offset=at, tensor=name)
         return dtype, nbytes
+
+
+def _is_long(kv: KV) -> bool:
+    """Whether a value is a list that a brief walk doesn't step over."""
+    return kv.type in ("arr[str]", "arr[arr]")
 
 
 def _overflows(dims: tuple[int, ...]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.archive import zip_records, zip_write
 from weighbridge.containers.base import Entry, Finding, Index, Layout, Region, Rule, Severity, Slot
 from weighbridge.containers.numpy import npy
 from weighbridge.io.source import Source
@@ -99,26 +100,26 @@ def layout(
 ) -> Layout:
     """A file of stored arrays. `raw`: see `npy.layout`. The format has no place for metadata."""
     npy.check_names(name for name, _ in tensors)
-    members: list[zips.NewMember] = []
+    members: list[zip_write.NewMember] = []
     heads: list[bytes] = []
     slots: list[Slot] = []
     at = 0
     for name, spec in tensors:
         head = npy.header_bytes(name, spec, raw=raw)
-        member = zips.place(_member_name(name), len(head) + spec.nbytes, at, npy.ALIGN)
+        member = zip_write.place(_member_name(name), len(head) + spec.nbytes, at, npy.ALIGN)
         members.append(member)
         heads.append(head)
         slots.append(Slot(name, spec, member.start + len(head)))
         at = member.start + member.size
 
     def frame(crcs: Sequence[int]) -> list[tuple[int, bytes]]:
-        local = [(m.at, zips.local_header(m, crc)) for m, crc in zip(members, crcs, strict=True)]
-        directory = b"".join(zips.directory_entry(m, crc) for m, crc in zip(members, crcs, strict=True))
-        return [*local, (at, directory + zips.end_records(len(members), at, len(directory)))]
+        local = [(m.at, zip_write.local_header(m, crc)) for m, crc in zip(members, crcs, strict=True)]
+        directory = b"".join(zip_write.directory_entry(m, crc) for m, crc in zip(members, crcs, strict=True))
+        return [*local, (at, directory + zip_write.end_records(len(members), at, len(directory)))]
 
     def fixups(digests: Mapping[str, int]) -> list[tuple[int, bytes]]:
         parts = zip(heads, slots, strict=True)
-        return frame([zips.crc_joined(zlib.crc32(h), digests[s.name], s.spec.nbytes) for h, s in parts])
+        return frame([zip_write.crc_joined(zlib.crc32(h), digests[s.name], s.spec.nbytes) for h, s in parts])
 
     pieces = frame([0] * len(members))
     pieces += [(m.start, head) for m, head in zip(members, heads, strict=True)]
@@ -153,7 +154,7 @@ def regions(source: Source) -> list[Region]:
 def _member_regions(source: Source, m: zips.Member) -> list[Region]:
     end = m.start + m.packed
     name = m.name.removesuffix(npy.SUFFIX)
-    if m.method == zips.DEFLATED:
+    if m.method == zip_records.DEFLATED:
         return [Region(m.start, end, "tensor", name, f"deflated from {m.size} bytes")]
     try:
         header = npy.read_header(zips.open_member(source, m))

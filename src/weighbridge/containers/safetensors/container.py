@@ -26,11 +26,11 @@ from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.gc_pause import paused
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
-from weighbridge.containers.base import Entry, Finding, Index, Region
+from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, Info, exact, members, short
 from weighbridge.containers.safetensors.json_scan import Object, Pair, Scanner
 from weighbridge.containers.safetensors.layout import METADATA, SUFFIX, header_bytes, layout
-from weighbridge.containers.safetensors.rules import Problems
+from weighbridge.containers.safetensors.rules import RULES, Problems
 from weighbridge.io.source import Source
 
 __all__ = ["NAME", "SUFFIX", "examine", "header_bytes", "layout", "parse", "regions"]
@@ -157,6 +157,18 @@ def _fast(raw: bytes) -> tuple[dict[str, Info], dict[str, str]] | None:
     if not {i.dtype for i in infos.values()} <= TYPES.keys():
         return None
     return infos, metadata
+
+
+def read_tensors(raw: bytes, *, exactly: bool) -> tuple[dict[str, Info], dict[str, str], bool] | None:
+    """Tensors and metadata of a header's bytes, and whether these are all; of an odd header what can be read, nothing
+    if not `exactly`. None where the header isn't a JSON object."""
+    fast = _fast(raw)
+    if fast or not exactly:
+        return (*fast, True) if fast else ({}, {}, False)
+    problems = Problems()
+    infos, metadata = exact(raw, "", problems)
+    broken = any(RULES[p.rule].severity is Severity.ERROR for p in problems)
+    return None if problems.has(("json", "utf8")) else (infos, metadata, not broken)
 
 
 def _repeats(raw: bytes, count: int) -> bool:

@@ -1,106 +1,20 @@
-"""Recognisers of archives, and of what model formats put into them. A zip's central directory and a tar's headers are
-walked by hand within bounds; nothing is unpacked except the first bytes of a compressed stream.
-
-References: PKWARE APPNOTE 6.3 (4.3.12, 4.3.14-16, 4.5.3), POSIX ustar; torch's member names as torch 2.13 writes them.
+"""Recognisers of archives, and of what model formats put into them, by the names of their members. Nothing is unpacked
+except the first bytes of a compressed stream. Reference: torch's member names as torch 2.13 writes them.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
 from typing import Final, NamedTuple
 
-from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS, SNIFF_WHOLE, SNIFF_ZIP_MEMBERS
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS
+from weighbridge.containers.archive import tar as tars
+from weighbridge.containers.archive.zip_peek import Directory, directory, payload
 from weighbridge.containers.sniff.probe import Hit, Probe
 from weighbridge.io.decompress import BROKEN, CODECS, codec_of
-
-
-class Member(NamedTuple):
-    """One central directory entry; `offset` is that of its local header, from the start of the file."""
-
-    name: str
-    method: int
-    offset: int
-    packed: int
-    size: int
-
-
-class Directory(NamedTuple):
-    """A zip's central directory. `shift`: bytes in front of the archive that its offsets don't count."""
-
-    members: list[Member]
-    shift: int
-    cut: bool
-
-
-def directory(probe: Probe) -> Directory | None:
-    """The central directory that the last end-of-central-directory record tells of; None where there is none."""
-    end = probe.tail.rfind(b"PK\x05\x06")
-    if end < 0 or len(probe.tail) - end < 22:
-        return None
-    plain = struct.unpack("<H2I", probe.tail[end + 10 : end + 20])
-    count, length, start, end = _zip64(probe, end + probe.size - len(probe.tail), plain)
-    if length > end:
-        return None
-    # Junk in front (an executable): the directory stands right before its end record, whatever its offset says.
-    shift = max(end - length - start, 0)
-    data = probe.at(start + shift, min(length, SNIFF_WHOLE))
-    members = _entries(data, min(count, SNIFF_ZIP_MEMBERS), shift)
-    return Directory(members, shift, cut=len(members) < count)
-
-
-def _zip64(probe: Probe, end: int, plain: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Count, length, start and end position from the zip64 record, or the plain ones where it is not there.
-
-    torch writes the record always, other writers only for big archives. It stands where its locator says, or (bytes
-    in front of the archive) right before the locator."""
-    locator = probe.at(end - 20, 20)
-    places = (struct.unpack("<Q", locator[8:16])[0], end - 76) if locator[:4] == b"PK\x06\x07" else ()
-    for at in places:
-        record = probe.at(at, 56)
-        if len(record) == 56 and record[:4] == b"PK\x06\x06":
-            count, length, start = struct.unpack("<3Q", record[32:56])
-            return count, length, start, at
-    count, length, start = plain
-    return count, length, start, end
-
-
-def _entries(data: bytes, count: int, shift: int) -> list[Member]:
-    out: list[Member] = []
-    at = 0
-    while len(out) < count and data[at : at + 4] == b"PK\x01\x02" and len(data) - at >= 46:
-        (method,) = struct.unpack_from("<H", data, at + 10)
-        packed, size, n_name, n_extra, n_comment = struct.unpack_from("<IIHHH", data, at + 20)
-        (offset,) = struct.unpack_from("<I", data, at + 42)
-        name = data[at + 46 : at + 46 + n_name]
-        extra = data[at + 46 + n_name : at + 46 + n_name + n_extra]
-        size, packed, offset = _zip64_extra(extra, size, packed, offset)
-        out.append(Member(name.decode("utf-8", "replace"), method, offset + shift, packed, size))
-        at += 46 + n_name + n_extra + n_comment
-    return out
-
-
-def _zip64_extra(extra: bytes, *fields: int) -> tuple[int, ...]:
-    """The fields (size, packed, offset) that are saturated, from extra field 1, in that order (4.5.3)."""
-    at, values = 0, list(fields)
-    while at + 4 <= len(extra):
-        kind, length = struct.unpack_from("<HH", extra, at)
-        if kind == 1:
-            value = extra[at + 4 : at + 4 + length]  # which may be cut off
-            wide = struct.iter_unpack("<Q", value[: len(value) // 8 * 8])
-            return tuple(next(wide, (v,))[0] if v == 0xFFFFFFFF else v for v in values)
-        at += 4 + length
-    return tuple(values)
-
-
-def payload(probe: Probe, member: Member) -> int | None:
-    """Where a member's bytes start (its local header has its own name and extra lengths); None where it is broken."""
-    head = probe.at(member.offset, 30)
-    if len(head) < 30 or head[:4] != b"PK\x03\x04":
-        return None
-    start: int = member.offset + 30 + sum(struct.unpack("<HH", head[26:30]))
-    return start if start + member.packed <= probe.size else None
-
 
 # ---- what a zip holds ----
 
@@ -223,8 +137,8 @@ _TARS: Final = (
 
 
 def tar(probe: Probe) -> Hit | None:
-    """ustar magic or, for older tars, a header whose checksum is right."""
-    if not _tar_header(probe.head[:512]):
+    """A header whose checksum is right, whatever its magic."""
+    if not probe.head.strip(b"\0") or not probe.head[0] or not tars.begins(probe.source):
         return None
     names = _tar_names(probe)
     bases = {n.rstrip("/").split("/")[-1] for n in names}
@@ -234,23 +148,12 @@ def tar(probe: Probe) -> Hit | None:
     return Hit("tar", evidence=("tar header", f"members: {', '.join(names[:4])}"), detail={"members_seen": len(names)})
 
 
-def _tar_header(block: bytes) -> bool:
-    if len(block) < 512 or not block[0]:
-        return False
-    said = block[148:156].strip(b" \0")
-    if not said or any(c not in b"01234567" for c in said):
-        return False
-    return int(said, 8) == sum(block[:148]) + 8 * 32 + sum(block[156:])
-
-
 def _tar_names(probe: Probe) -> list[str]:
+    """The first members' names, up to where the archive is damaged."""
     names: list[str] = []
-    at = 0
-    while len(names) < SNIFF_TAR_MEMBERS and _tar_header(block := probe.at(at, 512)):
-        names.append(block[:100].split(b"\0")[0].decode("utf-8", "replace"))
-        octal = block[124:136].strip(b" \0")
-        size = int(octal, 8) if octal and all(c in b"01234567" for c in octal) else 0
-        at += 512 + (size + 511) // 512 * 512
+    with suppress(FormatError, UnsupportedError):
+        for member in islice(tars.members(probe.source, strict=False), SNIFF_TAR_MEMBERS):
+            names.append(member.name)
     return names
 
 

@@ -14,10 +14,12 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import ZERO_RUN
 from weighbridge.containers import BUILT_IN, plugged
+from weighbridge.containers.ggml import recognise as ggml
+from weighbridge.containers.gguf import recognise as gguf
+from weighbridge.containers.safetensors import recognise as safetensors
 from weighbridge.containers.sniff import archive as sniff_archive
 from weighbridge.containers.sniff import binary as sniff_binary
 from weighbridge.containers.sniff import text as sniff_text
-from weighbridge.containers.sniff import weights as sniff_weights
 from weighbridge.containers.sniff.probe import Hit, Identity, Probe
 from weighbridge.io.source import BytesSource, Source
 
@@ -76,20 +78,20 @@ Recogniser = Callable[[Probe], Hit | None]
 
 RECOGNISERS: Final[tuple[Recogniser, ...]] = (
     _empty,
-    sniff_weights.gguf,
-    sniff_weights.ggml,
+    gguf.recognise,
+    ggml.recognise,
     sniff_archive.archive,
     _magic,
     _compressed,
     sniff_archive.executable,
-    sniff_weights.safetensors,
+    safetensors.recognise,
     sniff_archive.tar,
     sniff_text.text,
     sniff_text.json,
     sniff_binary.pickled,
     sniff_text.plain,
     sniff_binary.protobuf,
-    sniff_weights.imatrix_dat,
+    ggml.imatrix_dat,
     sniff_archive.prefixed_zip,
 )
 

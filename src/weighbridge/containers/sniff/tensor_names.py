@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from weighbridge.packings.schema.registry import SHIPPED
+
 
 class Look(NamedTuple):
     """`pattern` found in one name or more says `what`."""
@@ -35,18 +37,19 @@ ADAPTERS: Final = _rows(
     ("textual-inversion", r"^emb_params$|^clip_[lg]$", "textual inversion tensor names"),
 )
 
-PACKINGS: Final = _rows(
-    ("gptq-or-awq", r"\.qzeros$", "packed int32 weights with qzeros"),
-    ("compressed-tensors", r"\.weight_packed$", "weight_packed tensors (compressed-tensors)"),
-    ("bnb-4bit", r"\.quant_state\.bitsandbytes__(nf4|fp4)$", "bitsandbytes 4-bit quant_state"),
-    ("bnb-int8", r"\.SCB$", "bitsandbytes int8 SCB scales"),
-    ("fp8-block", r"\.weight_scale_inv$", "FP8 weights with weight_scale_inv"),
-    ("mxfp4", r"(_blocks|\.blocks)$", "MXFP4 blocks and scales"),
-    ("nvfp4", r"\.weight_scale_2$", "ModelOpt NVFP4 weight_scale_2"),
-    ("hqq", r"\.W_q$", "HQQ W_q tensors"),
-    ("fp8-comfy", r"\.scale_weight$|^scaled_fp8$", "scaled FP8 (ComfyUI)"),
-    ("mlx", r"\.scales$", "weights with separate scales (MLX)"),
-)
+
+def _packings() -> tuple[Look, ...]:
+    """What the schemas of packed weights declare; several of them may show the same."""
+    patterns: dict[tuple[str, str], list[str]] = {}
+    for schema in SHIPPED:
+        if found := schema.evidence:
+            ending = f"{re.escape(schema.members[found.role or schema.key].suffix)}$"
+            whole = (f"^{re.escape(name)}$" for name in found.marks)
+            patterns.setdefault((found.what, found.text), []).extend((ending, *whole))
+    return tuple(Look(what, re.compile("|".join(rows)), text) for (what, text), rows in patterns.items())
+
+
+PACKINGS: Final = _packings()
 
 FAMILIES: Final = _rows(
     (

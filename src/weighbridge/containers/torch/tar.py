@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY, PICKLE_READING
+from weighbridge.containers.archive import tar as tars
 from weighbridge.containers.base import Finding, Index, Region
 from weighbridge.containers.torch.entries import Files, Place, entries_of
 from weighbridge.io.source import Source, Window
@@ -27,23 +28,15 @@ from weighbridge.unpickle.torch_types import STORAGES, Storage, Tensor, within
 from weighbridge.unpickle.values import Global, UnexpectedOpcode, preview
 
 NAME: Final = "torch-tar"
-_BLOCK: Final = 512
 _MEMBERS: Final = ("storages", "tensors", "pickle")
 _MOST_MEMBERS: Final = 64
-
-
-class _Member(NamedTuple):
-    name: str
-    at: int  # of its header
-    start: int
-    size: int
 
 
 @dataclass
 class _File:
     """What the members say. Keys are numbers or texts, as the pickles have them."""
 
-    members: Mapping[str, _Member]
+    members: Mapping[str, tars.Member]
     storages: dict[int | str, Storage] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     tensors: dict[int | str, Tensor] = field(default_factory=dict)
@@ -72,39 +65,21 @@ def parse(source: Source) -> Index:
     )
 
 
-def _window(source: Source, m: _Member) -> Window:
+def _window(source: Source, m: tars.Member) -> Window:
     return source.window(m.start, m.size, f"{source.name}::{m.name}")
 
 
-def _members(source: Source) -> list[_Member]:
-    """The tar's members. FormatError where one comes twice or has another checksum."""
-    out: list[_Member] = []
-    at = 0
-    while at + _BLOCK <= source.size:
-        header = source.read(at, _BLOCK)
-        if not any(header):
-            break
+def _members(source: Source) -> list[tars.Member]:
+    """The tar's files. FormatError where a name comes twice or a header is damaged."""
+    out: dict[str, tars.Member] = {}
+    for member in tars.members(source):
         if len(out) == _MOST_MEMBERS:
             raise UnsupportedError(f"{source.name}: a tar of more than {_MOST_MEMBERS} members", hint="unpack it first")
-        if _octal(header[148:156]) != sum(header[:148]) + 8 * 32 + sum(header[156:]):
-            raise FormatError("a tar header's checksum is wrong", path=source.name, offset=at)
-        name = header[:100].split(b"\0")[0].decode("latin-1").removeprefix("./")
-        size = _octal(header[124:136])
-        start = at + _BLOCK
-        if size is None or start + size > source.size:
-            raise FormatError("a member of the tar is cut off", path=source.name, offset=at, field=repr(name),
-                              expected=size, found=f"{source.size - start} bytes left")  # fmt: skip
-        if any(m.name == name for m in out):
-            raise FormatError("two members have one name", path=source.name, offset=at, field=repr(name))
-        if header[156:157] in (b"0", b"\0"):
-            out.append(_Member(name, at, start, size))
-        at = start + -(-size // _BLOCK) * _BLOCK
-    return out
-
-
-def _octal(text: bytes) -> int | None:
-    digits = text.strip(b" \0")
-    return int(digits, 8) if digits and not digits.strip(b"01234567") else None
+        name = member.name.removeprefix("./")
+        if name in out:
+            raise FormatError("two members have one name", path=source.name, offset=member.at, field=repr(name))
+        out[name] = member._replace(name=name)
+    return [member for member in out.values() if member.kind == "file"]
 
 
 def _read(source: Source) -> _File:
@@ -253,5 +228,5 @@ def _gap(source: Source, start: int, end: int) -> list[Region]:
     """Bytes between members: filled up with zeros to whole blocks."""
     if start == end:
         return []
-    zeros = end - start <= 64 * _BLOCK and not any(source.read(start, end - start))
+    zeros = end - start <= 64 * tars.BLOCK and not any(source.read(start, end - start))
     return [Region(start, end, "padding" if zeros else "unknown")]

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BY_NAME, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape, Spec
-from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.archive import zip_write
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.unpickle.write import Call, Name, PersistentId, dumps
 
@@ -145,7 +145,7 @@ class _Member(NamedTuple):
     @property
     def wide(self) -> bytes:
         """The zip64 field: what doesn't fit 32 bits."""
-        return zips.zip64_field(self.size, self.at)
+        return zip_write.zip64_field(self.size, self.at)
 
 
 def archive(value: Any, storages: Sequence[tuple[str, Spec]]) -> Layout:
@@ -178,27 +178,28 @@ def archive(value: Any, storages: Sequence[tuple[str, Spec]]) -> Layout:
 
 def _place(name: bytes, size: int, at: int) -> _Member:
     """The member whose local header stands at `at`; its data aligned by a field of Zs, which is there in any case."""
-    wide = zips.zip64_field(size, at)
-    bare = at + zips.LOCAL_SIZE + len(name) + len(wide) + 4
+    wide = zip_write.zip64_field(size, at)
+    bare = at + zip_write.LOCAL_SIZE + len(name) + len(wide) + 4
     pad = -bare % ALIGN
     return _Member(name, size, at, bare + pad, wide + struct.pack("<2sH", b"FB", pad) + b"Z" * pad)
 
 
 def _local_header(m: _Member) -> bytes:
-    return zips.local_form(m.flags, len(m.name), len(m.extra)) + m.name + m.extra
+    return zip_write.local_form(m.flags, len(m.name), len(m.extra)) + m.name + m.extra
 
 
 def _descriptor(m: _Member, crc: int) -> bytes:
-    return zips.descriptor(crc, m.size, wide=bool(m.wide)) if m.size else b""
+    return zip_write.descriptor(crc, m.size, wide=bool(m.wide)) if m.size else b""
 
 
 def _frame(members: Sequence[_Member], crcs: Sequence[int], end: int) -> list[tuple[int, bytes]]:
     pairs = list(zip(members, crcs, strict=True))
     behind = [(m.start + m.size, _descriptor(m, crc)) for m, crc in pairs if m.size]
     directory = b"".join(
-        zips.directory_form(m.flags, crc, m.size, m.at, len(m.name), len(m.wide)) + m.name + m.wide for m, crc in pairs
+        zip_write.directory_form(m.flags, crc, m.size, m.at, len(m.name), len(m.wide)) + m.name + m.wide
+        for m, crc in pairs
     )
-    return [*behind, (end, directory + zips.end_records64(len(members), end, len(directory), _MADE_BY))]
+    return [*behind, (end, directory + zip_write.end_records64(len(members), end, len(directory), _MADE_BY))]
 
 
 def _serialization_id(members: Sequence[_Member], crcs: Sequence[int]) -> bytes:

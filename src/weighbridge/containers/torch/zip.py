@@ -24,6 +24,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.base.spec import Spec
 from weighbridge.containers.archive import zip as zips
+from weighbridge.containers.archive import zip_records
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.torch.entries import Files, Place, entries_of, pickle_regions
 from weighbridge.containers.torch.write import layout
@@ -137,7 +138,7 @@ class _Places:
         return place
 
     def _place(self, member: zips.Member) -> Place:
-        if member.method == zips.STORED:
+        if member.method == zip_records.STORED:
             return Place(0, member.start, member.size)
         return Place(self.files.add(zips.open_member(self.source, member)), 0, member.size)
 
@@ -164,7 +165,7 @@ def pickles(source: Source) -> list[tuple[str, Source, int]]:
     """Every pickle of the archive: its name, its bytes, where they begin in the file (-1: they are deflated)."""
     members, root = _members(source)
     found = sorted((m for m in members.values() if m.name.endswith(_PICKLES)), key=lambda m: m.name != root + _PICKLE)
-    return [(m.name, zips.open_member(source, m), m.start if m.method == zips.STORED else -1) for m in found]
+    return [(m.name, zips.open_member(source, m), m.start if m.method == zip_records.STORED else -1) for m in found]
 
 
 def regions(source: Source) -> list[Region]:
@@ -182,7 +183,7 @@ def regions(source: Source) -> list[Region]:
 
 def _member_regions(source: Source, m: zips.Member, tensors: Mapping[int, list[Entry]]) -> list[Region]:
     end = m.start + m.packed
-    if m.method != zips.STORED:
+    if m.method != zip_records.STORED:
         return [Region(m.start, end, "value", m.name, f"deflated from {m.size} bytes")]
     if m.name.endswith(_PICKLES):
         with zips.open_member(source, m) as inner:

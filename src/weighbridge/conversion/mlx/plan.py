@@ -26,9 +26,9 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
 from weighbridge.packings import mlx_affine_bridge as regrid
-from weighbridge.packings.read import affine
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microfloat import Microscaled
+from weighbridge.packings.schema import affine
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor

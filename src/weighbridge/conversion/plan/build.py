@@ -43,7 +43,7 @@ from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import mlx_affine_bridge as regrid
 from weighbridge.packings.read import ggml
-from weighbridge.packings.read.microfloat import BLOCKS, SCALES
+from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors.nodes import Node, QuantizedTensor, transcode
 

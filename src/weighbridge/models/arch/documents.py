@@ -23,7 +23,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
 from weighbridge.models.arch.schema import nearest_word
 
-INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop")
+INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
 _COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
 _DEEPEST: Final = 8
 

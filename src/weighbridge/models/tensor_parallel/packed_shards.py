@@ -16,12 +16,12 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.tensor_parallel.partition import Partition, RolePartitioner, Segment, slice_rank
+from weighbridge.packings.schema.base import COLUMNS, AxisUse, StorageAxes, axes_of_blocks
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Sizes
     from weighbridge.models.arch.family import Family
-    from weighbridge.packings import Found
-    from weighbridge.packings.storage_axes import AxisUse, StorageAxes
+    from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import Node
 
 _AXIS_NAMES: Final = ("rows", "columns")
@@ -51,7 +51,7 @@ class Splitter:
     """How the stored tensors of a model, quantized ones included, are divided among ranks."""
 
     def __init__(self, family: Family, dialect: str, sizes: Sizes, stored: Mapping[str, Node],
-                 groups: Mapping[str, Found]) -> None:  # fmt: skip
+                 groups: Mapping[str, PackedGroup]) -> None:  # fmt: skip
         """`groups`: for each stored tensor that is a member of a packed tensor, the packed tensor."""
         names = {groups[name].name if name in groups else name for name in stored}
         self.family, self.dialect, self.sizes, self.stored = family, dialect, sizes, stored
@@ -73,37 +73,37 @@ class Splitter:
 
 
 def _check_blocks(name: str, spec: Spec, partition: Partition | None, ranks: int) -> None:
-    from weighbridge.packings import storage_axes as axes
-
     if partition is not None and spec.dtype.kind is Kind.BLOCK and partition.axis == len(spec.shape) - 1:
-        _, along = axes.of_blocks(spec.dtype)
+        _, along = axes_of_blocks(spec.dtype)
         assert along is not None
         _member_segments(name, partition, along, ranks)
 
 
-def _split_members(found: Found, partition: Partition, stored: Mapping[str, Node], ranks: int) -> dict[str, Split]:
-    from weighbridge.packings import storage_axes as axes
-
+def _split_members(
+    found: PackedGroup, partition: Partition, stored: Mapping[str, Node], ranks: int
+) -> dict[str, Split]:
     spec = found.node.spec
     side = partition.axis - (len(spec.shape) - 2)
     if side < 0:
         return {name: _split_stack(name, node.spec, spec, partition) for name, node in stored.items()}
-    layouts = axes.lies(found, {name: node.spec for name, node in stored.items()})
-    ordered = _is_ordered(found) and side == axes.COLUMNS
+    layouts = found.match.storage_axes
+    roles = {name: role for role, name in found.match.stored.items()}
+    ordered = _is_ordered(found) and side == COLUMNS
     out: dict[str, Split] = {}
     for name, node in stored.items():
-        if name.endswith(axes.SHAPE):
+        role = roles.get(name, "")
+        if role == "shape":
             out[name] = _matrix_shape(spec, partition, side, ranks)
-        elif name.endswith(axes.ORDER) and side == axes.COLUMNS and not ordered and _has_groups(node):
-            out[name] = GroupIndex(spec.shape[-1], _columns_per_scale(layouts) or spec.shape[-1])
-        elif ordered and not name.endswith((*axes.ORDER, ".qweight", ".weight_packed", ".weight")):
+        elif role == "g_idx" and side == COLUMNS and not ordered and _has_groups(node):
+            out[name] = GroupIndex(spec.shape[-1], found.match.group or spec.shape[-1])
+        elif ordered and role not in ("g_idx", found.match.schema.codes):
             out[name] = None
         else:
             out[name] = _split_member(name, node.spec, layouts[name], side, partition, ranks)
     return out
 
 
-def _is_ordered(found: Found) -> bool:
+def _is_ordered(found: PackedGroup) -> bool:
     from weighbridge.tensors.nodes import QuantizedTensor
 
     node = found.node
@@ -113,11 +113,6 @@ def _is_ordered(found: Found) -> bool:
 def _has_groups(node: Node) -> bool:
     """Whether a `g_idx` was ever filled in: -1 marks one that wasn't."""
     return int(node.read(0, 1).view(_INTEGERS[node.spec.dtype.name])[0]) >= 0
-
-
-def _columns_per_scale(layouts: Mapping[str, StorageAxes]) -> int | None:
-    scales = next(axes for name, axes in layouts.items() if name.endswith(("scales", "weight_scale")))
-    return next((along.each for along in scales if along is not None and along.side == 1), None)
 
 
 def _split_stack(name: str, spec: Spec, whole: Spec, partition: Partition) -> Split:

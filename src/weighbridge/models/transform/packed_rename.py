@@ -15,12 +15,9 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import KeyChange, RenamedTensor, with_config
 
 if TYPE_CHECKING:
-    from weighbridge.packings import Found
+    from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import Node, QuantizedTensor
 
-_WEIGHT: Final = ".weight"
-# What the name of a tensor that is stored in parts may end in, and the parts' names then in its place.
-_ENDINGS: Final = (_WEIGHT, "_blocks", ".blocks")
 _CONVERT: Final = "convert it: wb convert SRC DST"
 # What a config says of modules by their names.
 _SETTINGS: Final = ("quantization", "quantization_config")
@@ -29,7 +26,7 @@ _SETTINGS: Final = ("quantization", "quantization_config")
 def parts(model: Checkpoint, named: Mapping[str, Node], renamed: Iterable[RenamedTensor]) -> dict[str, Node]:
     """The stored tensors of logical ones under new names. UnsupportedError where a quantized one would have to be
     decoded, or its parts have no form there."""
-    from weighbridge.packings import groups
+    from weighbridge.packings.unpacking import groups
     from weighbridge.tensors.nodes import QuantizedTensor
 
     stored = groups(model.stored, model.packing_hints)
@@ -57,26 +54,24 @@ def _reason(node: Node) -> str:
     return f": {why}" if why else ""
 
 
-def _under(group: Found, part: str, name: str) -> str:
+def _under(group: PackedGroup, part: str, name: str) -> str:
     """The name of a part of a group that has another name."""
     if part.startswith(group.name):
         return name + part.removeprefix(group.name)
-    ending = next((e for e in _ENDINGS if group.name.endswith(e)), "")
-    module = group.name.removesuffix(ending)
-    if not name.endswith(ending) or not part.startswith(module):
+    ending = group.match.schema.logical
+    if not name.endswith(ending):
         raise UnsupportedError(f"{part} has no name beside {name}", hint=_CONVERT)
-    return name.removesuffix(ending) + part.removeprefix(module)
+    return name.removesuffix(ending) + part.removeprefix(group.match.module)
 
 
 # ------------------------------------------------------------------------------------------------ moved
 
 
-def _moved(name: str, node: QuantizedTensor, group: Found, stored: Mapping[str, Node]) -> dict[str, Node]:
+def _moved(name: str, node: QuantizedTensor, group: PackedGroup, stored: Mapping[str, Node]) -> dict[str, Node]:
     """The stored parts of a tensor whose rows were moved: its members, in the types and shapes of such parts."""
-    from weighbridge.packings import storage_axes as axes
     from weighbridge.tensors.nodes import reshape, retyped
 
-    members = axes.members(node, group, {part: stored[part].spec for part in group.stored})
+    members = _members(node, group, stored)
     if members is None:
         raise UnsupportedError(
             f"{name} joins or parts tensors in {node.packing.name}, which aren't stored so", hint=_CONVERT
@@ -90,6 +85,14 @@ def _moved(name: str, node: QuantizedTensor, group: Found, stored: Mapping[str, 
         rows = typed.spec.rows * node.spec.shape[-2] // node.spec.rows
         out[_under(group, part, name)] = reshape(typed, (*node.spec.shape[:-2], rows, typed.spec.shape[-1]))
     return out
+
+
+def _members(node: QuantizedTensor, group: PackedGroup, stored: Mapping[str, Node]) -> dict[str, str] | None:
+    """Stored tensor -> the member of the tensor that it is, row for row; None where they are others or more."""
+    roles = {name: role for role, name in group.match.stored.items()}
+    if not group.match.schema.movable or group.stored != set(roles) or set(roles.values()) != set(node.members):
+        return None
+    return roles if all(len(stored[name].spec.shape) > 1 for name in roles) else None
 
 
 # ------------------------------------------------------------------------------------------------ config

@@ -1,14 +1,5 @@
-"""MLX affine quantization: a module P is stored as three tensors.
-
-    P.weight  U32 [..., out, in*bits/32]   codes, a little-endian bit stream along the row
-    P.scales  T   [..., out, in/group]     T is F16, BF16 or F32
-    P.biases  T   [..., out, in/group]     (not to be confused with P.bias, an ordinary linear bias)
-
-    value = scale * code + bias            the scale may be negative
-
-Source: mlx/backend/cpu/quantized.cpp (0.32), mlx.nn.QuantizedLinear. MLX computes the value in T; here it is computed
-in F32, which rounds less. Bits and group follow from the shapes up to their product; the config settles the rest.
-"""
+"""MLX affine quantization as a tensor (`schema/affine.py` has its form in a file). MLX computes values in the type of
+the scales; here they are computed in F32, which rounds less."""
 
 from __future__ import annotations
 
@@ -20,20 +11,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType
-from weighbridge.base.errors import FormatError
+from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.spec import Spec
 from weighbridge.packings import ggml_blocks as blocks
-from weighbridge.packings.base import Config, Found, Nodes, need
+from weighbridge.packings.schema.affine import NAME
+from weighbridge.packings.schema.base import Match
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
 
-NAME: Final = "mlx-affine"
-KEYS: Final = (".scales",)
-BITS: Final = (1, 2, 3, 4, 5, 6, 8)
-GROUPS: Final = (32, 64, 128)
-_SCALES: Final = (F16, BF16, F32)
 _ROWS: Final = MappingProxyType({"weight": 1, "scales": 1, "biases": 1})
 
 
@@ -99,54 +85,7 @@ def _no_signs(dtype: DType, scales: Node, biases: Node) -> str:
     return ""
 
 
-def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None:
-    """See `packings.base.Unpacker`."""
-    weight = tensors.get(f"{module}.weight")
-    biases = f"{module}.biases" in tensors
-    if weight is None or weight.spec.dtype is not U32 or (tensors[module + key].spec.dtype is U8 and not biases):
-        return None
-    need(biases, module, "weight and scales without biases", f"{module}.biases", "no such tensor")
-    return Found(f"{module}.weight", _packed(module, tensors, config), frozenset(f"{module}.{m}" for m in _ROWS))
-
-
-def _packed(module: str, tensors: Mapping[str, Node], config: Config) -> QuantizedTensor:
-    members = {m: tensors[f"{module}.{m}"] for m in _ROWS}
-    weight, scales, biases = (members[m].spec for m in _ROWS)
-    same = scales.shape == biases.shape and scales.dtype == biases.dtype and scales.shape[:-1] == weight.shape[:-1]
-    if not same or len(weight.shape) < 2 or scales.dtype not in _SCALES or 0 in scales.shape:
-        raise FormatError(
-            "weight, scales and biases don't belong together", field=module,
-            expected=f"scales and biases [{', '.join(map(str, weight.shape[:-1]))}, groups] of {_SCALES}",
-            found=f"{weight}, {scales}, {biases}",
-        )  # fmt: skip
-    bits, group = _parameters(module, weight.shape[-1], scales.shape[-1], config)
-    spec = Spec((*weight.shape[:-1], weight.shape[-1] * 32 // bits), F32)
-    return QuantizedTensor(spec, Affine(bits, group, scales.dtype), members)
-
-
-def _parameters(module: str, words: int, groups: int, config: Config) -> tuple[int, int]:
-    """Bits and group of a row of `words` u32 words in `groups` groups: bits * group = 32 * words / groups."""
-    fits = [(b, g) for b in BITS for g in GROUPS if b * g * groups == 32 * words]
-    told = _told(module, config)
-    if told in fits:
-        return told
-    if len(fits) == 1:
-        return fits[0]
-    raise FormatError(
-        f"bits and group size can't be told from {words} words in {groups} groups a row",
-        field=module,
-        expected=f"one of {fits} in config.json's quantization" if fits else "a whole number of groups",
-        found=told if told != (0, 0) else "nothing",
-        hint="say the right ones in config.json's quantization: group_size and bits",
-    )
-
-
-def _told(module: str, config: Config) -> tuple[int, int]:
-    """What config.json says of a module; an override's null group size means MLX's default of 64."""
-    top = config.get("quantization") or config.get("quantization_config") or {}
-    own = top.get(module) if isinstance(top, Mapping) else None
-    table = own if isinstance(own, Mapping) else top
-    if not isinstance(table, Mapping):
-        return 0, 0
-    bits, group = table.get("bits", top.get("bits")), table.get("group_size", top.get("group_size"))
-    return (bits if isinstance(bits, int) else 0), (group if isinstance(group, int) else 64 if bits else 0)
+def build(match: Match[None], nodes: Mapping[str, Node]) -> QuantizedTensor:
+    """See `packings.schema.base.PackingSchema`."""
+    packing = Affine(match.bits or 0, match.group or 0, nodes["scales"].spec.dtype)
+    return QuantizedTensor(match.spec, packing, nodes)

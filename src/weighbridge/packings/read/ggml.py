@@ -1,14 +1,8 @@
-"""ggml's NVFP4 with a scale for the whole tensor beside it, as llama.cpp (b11549) has it:
-
-    P.weight       NVFP4 [.., out, in]
-    P.scale        F32 [1], of a stack of experts [experts]: what the product of the matrix is multiplied with
-    P.input_scale  F32: of the activations, says nothing of the weights (and no graph of b11549 looks at it)
-
-Source: conversion/base.py (`_repack_nvfp4`), llama-model.cpp (`load_tensors`), llama-graph.cpp (`build_lora_mm`).
-"""
+"""NVFP4 blocks with a scale for the whole tensor as a tensor (`schema/ggml.py` has its form in a file)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -16,17 +10,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from weighbridge.base.dtypes import F32, U8
-from weighbridge.base.spec import Spec
-from weighbridge.packings.base import Config, Found, Nodes, need, stored
-from weighbridge.packings.read.microfloat import E4M3, MXFP4, NVFP4, Microscaled
-from weighbridge.packings.read.scaled import E8M0
+from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
+from weighbridge.packings.schema.base import Match
+from weighbridge.packings.schema.microfloat import E4M3, E8M0
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Node
 
-NAME: Final = "ggml-nvfp4"
-KEYS: Final = (".scale",)
 _SCALES: Final = MappingProxyType({MXFP4: E8M0, NVFP4: E4M3})
 #: The architectures whose graphs multiply with it everywhere. llama.cpp loads it for all, but most graphs (gemma,
 #: qwen2, phi3, granite ...) leave it out of their feed-forward layers without a word: there it says something else.
@@ -46,18 +37,13 @@ def parts_of(node: Node) -> tuple[Node, Node]:
     return n.retyped(codes, U8, codes.spec.row_bytes), n.retyped(scales, kind, scales.spec.shape[-1])
 
 
-def match(module: str, key: str, tensors: Nodes, config: Config) -> Found | None:
-    """See `packings.base.Unpacker`."""
-    weight, scale = tensors.get(f"{module}.weight"), tensors[module + key]
-    if weight is None or weight.spec.dtype is not NVFP4 or scale.spec.dtype is not F32:
-        return None
-    count = weight.spec.shape[0] if len(weight.spec.shape) > 2 else 1
-    need(scale.spec.elements == count, module, "the scale doesn't belong to the weight", f"F32 [{count}]", scale.spec)
-    codes, scales = parts_of(weight)
-    held = {"codes": codes, "scales": scales, "global": n.reshape(scale, (count, 1))}
-    packing = Microscaled("nvfp4", E4M3, overall=True, each=weight.spec.rows // count if count > 1 else 0)
-    names = stored(module, tensors, (".weight", ".scale", ".input_scale"))
-    return Found(f"{module}.weight", QuantizedTensor(Spec(weight.spec.shape, F32), packing, held), names)
+def build(match: Match[int], nodes: Mapping[str, Node]) -> QuantizedTensor:
+    """See `packings.schema.base.PackingSchema`."""
+    count = match.layout
+    codes, scales = parts_of(nodes["codes"])
+    members = {"codes": codes, "scales": scales, "global": n.reshape(nodes["global"], (count, 1))}
+    packing = Microscaled("nvfp4", E4M3, overall=True, each=match.spec.rows // count if count > 1 else 0)
+    return QuantizedTensor(match.spec, packing, members)
 
 
 class SplitGlobalScale(NamedTuple):

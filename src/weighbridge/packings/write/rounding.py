@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BF16, F16, F32, U8, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings.read.microfloat import E4M3
+from weighbridge.packings.schema.microfloat import E4M3
 from weighbridge.packings.write.packers import finite
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes.base import Bytes

@@ -21,6 +21,7 @@ from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.rank_files import RankStatus, open_ranks
+from weighbridge.packings.schema.base import METADATA
 from weighbridge.reports import tensor_path as target
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
@@ -125,7 +126,7 @@ def inspect(
 def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> Report:
     index = model.index
     facts_found = _facts(model)
-    counted = counting.count(index.entries, _told(model, facts_found.quantization))
+    counted = counting.count(index.entries, _packing_config(model, facts_found), counting.settings_of(index))
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes
@@ -151,19 +152,12 @@ def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -
     )
 
 
-def _told(model: Checkpoint, said: Quantization | None) -> counting.Told:
-    """What the config says of bits and groups; in MLX's of single modules too."""
-    if said is None:
-        return counting.Told()
-    modules = {}
-    if said.method.startswith("mlx"):
-        table = model.config.get("quantization") or model.config.get("quantization_config") or {}
-        modules = {
-            name: counting.Told(own.get("bits", said.bits), own.get("group_size", said.group_size))
-            for name, own in table.items()
-            if isinstance(own, Mapping)
-        }
-    return counting.Told(said.bits, said.group_size, modules)
+def _packing_config(model: Checkpoint, model_facts: Model) -> Mapping[str, Any]:
+    """What decides between packings where shapes don't: the config, if it is this file's, and the file's metadata."""
+    if model.format == "gguf":
+        return {}
+    config = model.json("config.json") if model_facts.quantization else None
+    return {**(config or {}), METADATA: model.metadata}
 
 
 def _chosen(

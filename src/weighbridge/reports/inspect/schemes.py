@@ -41,8 +41,8 @@ class Scheme:
     where: tuple[Layers, ...]
 
 
-# What a scale of each weight's group is called.
-_SCALES: Final = (".scales", "_scales", ".weight_scale", ".weight_scale_inv", ".scale", ".absmax", ".SCB")
+# The roles of a tensor that has a scale for each group of weights.
+_SCALES: Final = ("scales", "scale", "absmax")
 # MLX's modes of floats, by bits and group.
 _MODES: Final = MappingProxyType({(4.0, 32): "mxfp4", (4.0, 16): "nvfp4", (8.0, 32): "mxfp8"})
 
@@ -60,31 +60,36 @@ def schemes(entries: Sequence[Entry], counted: Count) -> tuple[Scheme, ...]:
     by_name = {e.name: e for e in entries}
     rows: dict[_Kind, list[str]] = defaultdict(list)
     for entry in entries:
-        if counted.logical[entry.name] and (len(entry.shape) > 1 or entry.name in counted.members):
+        if counted.logical[entry.name] and (len(entry.shape) > 1 or entry.name in counted.matches):
             rows[_kind(entry, counted, by_name)].append(entry.name)
     found = [_row(kind, names, counted, by_name) for kind, names in rows.items()]
     return tuple(sorted(found, key=lambda row: -row.parameters))
 
 
 def _kind(entry: Entry, counted: Count, by_name: Mapping[str, Entry]) -> _Kind:
-    members = counted.members.get(entry.name)
-    if members is None:
+    match = counted.matches.get(entry.name)
+    if match is None:
         return _Kind(entry.dtype.name, None, entry.dtype.block if entry.dtype.kind is Kind.BLOCK else None)
     parameters = counted.logical[entry.name]
-    scales = next((by_name[m] for suffix in _SCALES for m in members if m.endswith(suffix)), None)
+    scales = next((by_name[match.stored[role]] for role in _SCALES if role in match.stored), None)
     bits = round(entry.nbytes * 8 / parameters, 2)
     count = prod(scales.shape) if scales is not None else 0
     group = parameters // count if count and parameters % count == 0 else None
     scheme = counted.parts[entry.name]
-    if scheme == "mlx" and not any(m.endswith(".biases") for m in members):
+    if scheme == "mlx" and "biases" not in match.stored:
         scheme = f"mlx {_MODES.get((bits, group or 0), 'floats')}"
     return _Kind(scheme, bits, group)
 
 
 def _row(kind: _Kind, names: Sequence[str], counted: Count, by_name: Mapping[str, Entry]) -> Scheme:
-    nbytes = sum(by_name[member].nbytes for name in names for member in (name, *counted.members.get(name, ())))
+    nbytes = sum(by_name[member].nbytes for name in names for member in _tensors(name, counted))
     parameters = sum(counted.logical[name] for name in names)
     return Scheme(*kind, len(names), parameters, nbytes, round(nbytes * 8 / parameters, 4), tuple(_where(names)))
+
+
+def _tensors(name: str, counted: Count) -> Iterable[str]:
+    """The stored tensors of a weight."""
+    return counted.matches[name].tensors if name in counted.matches else (name,)
 
 
 def _where(names: Iterable[str]) -> Iterator[Layers]:

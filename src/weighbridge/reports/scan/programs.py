@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from weighbridge.containers.sniff import archive as sniff_archive
+from weighbridge.containers.archive import zip_peek
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanRule, ScanVerdict, escape, finding
@@ -54,7 +54,7 @@ _SHOWN: Final = 5
 
 def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
     """A zip of torch's: what kind of program its members' names say that it is."""
-    directory = sniff_archive.directory(Probe(source))
+    directory = zip_peek.directory(Probe(source))
     names = [m.name for m in directory.members] if directory else []
     budget.spend(members=len(names))
     for sign in _SIGNS:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import Kind
@@ -15,6 +14,10 @@ from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeEr
 from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Entry, Index, Severity
 from weighbridge.models.stored_tensors import StoredTensors, node_builder
+from weighbridge.packings.schema.base import METADATA, Match, companions
+from weighbridge.packings.schema.bitplanes import EVALUATED, HQQ
+from weighbridge.packings.schema.gptq import GPTQ
+from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
 from weighbridge.reports.verify.repo import Repo
@@ -27,15 +30,17 @@ _SHOWN: Final = 10  # weights of one trouble that are named
 
 
 class Unpacked(NamedTuple):
-    """Stored tensors, logical ones, and what keeps some from being unpacked."""
+    """Stored tensors, logical ones, the matches of those that are packed, and the errors of groups that can't be
+    unpacked."""
 
     stored: Mapping[str, Node]
     logical: Mapping[str, Node]
-    troubles: Sequence[WeighbridgeError]
+    matches: Mapping[str, Match[Any]]
+    errors: Sequence[WeighbridgeError]
 
 
 def unpacked(repo: Repo) -> Unpacked | None:
-    """The model's packed weights, looked at once; None where none are packed."""
+    """The model's packed weights, unpacked once; None where none are packed."""
     if "unpacked" not in repo.memo and repo.model is not None:
         repo.memo["unpacked"] = _unpack(repo.model, repo.config)
     found: Unpacked | None = repo.memo.get("unpacked")
@@ -43,21 +48,22 @@ def unpacked(repo: Repo) -> Unpacked | None:
 
 
 def _unpack(index: Index, config: Mapping[str, Any]) -> Unpacked | None:
-    if not counting.count(index.entries).schemes:
+    packing_config = {**config, METADATA: index.metadata}
+    if not counting.count(index.entries, packing_config).schemes:
         return None
-    from weighbridge.packings import METADATA, unpack
+    from weighbridge.packings.unpacking import groups, replaced
 
     stored = StoredTensors(index)
-    troubles: list[WeighbridgeError] = []
-    told = {**config, METADATA: index.metadata}
-    return Unpacked(stored, unpack(stored, told, lambda _, error: troubles.append(error)), troubles)
+    errors: list[WeighbridgeError] = []
+    found = groups(stored, packing_config, lambda _, error: errors.append(error))
+    return Unpacked(stored, replaced(stored, found), {group.name: group.match for group in found.values()}, errors)
 
 
 def shapes(repo: Repo) -> dict[str, tuple[int, ...]] | None:
     """Shapes of the logical tensors; None where some can't be unpacked."""
     found = unpacked(repo)
     if found is not None:
-        return None if found.troubles else {name: node.spec.shape for name, node in found.logical.items()}
+        return None if found.errors else {name: node.spec.shape for name, node in found.logical.items()}
     return {e.name: e.shape for e in repo.model} if repo.model is not None else None
 
 
@@ -75,37 +81,23 @@ def unread(repo: Repo) -> Iterator[Found]:
 
 def _told(repo: Repo, kind: type[WeighbridgeError]) -> Iterator[Found]:
     found = unpacked(repo)
-    errors = [e for e in found.troubles if isinstance(e, kind)] if found else []
+    errors = [e for e in found.errors if isinstance(e, kind)] if found else []
     for error in errors[:_SHOWN]:
         yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
     if len(errors) > _SHOWN:
         yield Found(f"{len(errors) - _SHOWN:,} weights more are like that", str(repo.root))
 
 
-# Stored tensors that mean nothing alone, and that no packing asks about where the first is all there is: their ending
-# and types, and endings of which one must be beside them.
-_NEEDS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = MappingProxyType(
-    {
-        ".qweight": (("I32",), (".scales",)),
-        ".weight": (("U32",), (".scales",)),
-        ".qzeros": (("I32",), (".qweight",)),
-        ".scales": (("F16", "BF16", "F32", "U8"), (".weight", ".qweight")),
-        "_blocks": (("U8",), ("_scales",)),
-        "_scales": (("U8",), ("_blocks",)),
-    }
-)
-
-
 def incomplete(repo: Repo) -> Iterator[Found]:
-    """A part of a packed weight without what it needs beside it."""
+    """A member of a packed weight without what it needs beside it."""
     if repo.model is None:
         return
-    names = {e.name for e in repo.model}
+    names, needs = {e.name for e in repo.model}, companions(SHIPPED)
     alone: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for entry in repo.model:
-        for ending, (types, beside) in _NEEDS.items():
+        for ending, (types, beside) in needs.items():
             module = entry.name.removesuffix(ending)
-            if module != entry.name and entry.dtype.name in types and not any(module + b in names for b in beside):
+            if module != entry.name and entry.dtype in types and not any(module + b in names for b in beside):
                 alone[ending, beside].append(entry.name)
     for (ending, beside), found in alone.items():
         words = f"{found[0]} has no {' or '.join(module_of(found[0], ending) + b for b in beside)} beside it"
@@ -152,10 +144,10 @@ def contradictions(repo: Repo) -> Iterator[Found]:
     """Bits and groups that the config says, against those that the shapes tell."""
     found = unpacked(repo)
     differ: dict[tuple[Grain, Grain], list[str]] = defaultdict(list)
-    for name, node in (found.logical if found else {}).items():
-        real = _grain_of(node)
-        said = _said(name.removesuffix(".weight"), node.spec.shape[-1], repo.config) if real else None
-        if real and said and _differ(said.bits, real.bits) | _differ(said.group, real.group):
+    for name, match in (found.matches if found else {}).items():
+        real = Grain(match.bits, match.group)
+        said = _said(match.module, match.shape[-1], repo.config)
+        if said and _differ(said.bits, real.bits) | _differ(said.group, real.group):
             differ[said, real].append(name)
     for (said, real), names in differ.items():
         many = f"{len(names):,} weights are" if len(names) > 1 else "a weight is"
@@ -167,21 +159,6 @@ def contradictions(repo: Repo) -> Iterator[Found]:
 
 def _differ(said: int | None, real: int | None) -> bool:
     return said is not None and real is not None and said != real
-
-
-def _grain_of(node: Node) -> Grain | None:
-    """What a packed weight's shapes tell, of the packings whose configs say it too."""
-    from weighbridge.packings.int_quant import IntQuant
-    from weighbridge.packings.read.affine import Affine
-    from weighbridge.packings.read.microfloat import Microscaled
-    from weighbridge.tensors.nodes.compute import QuantizedTensor
-
-    how = node.packing if isinstance(node, QuantizedTensor) else None
-    if isinstance(how, Affine | Microscaled):
-        return Grain(how.bits, how.group)
-    if isinstance(how, IntQuant):
-        return Grain(None if how.signed else how.width, how.group)  # a byte each says nothing of its bits
-    return None
 
 
 def _said(module: str, columns: int, config: Mapping[str, Any]) -> Grain | None:
@@ -248,12 +225,9 @@ def mislabelled(repo: Repo) -> Iterator[Found]:
     from weighbridge.packings.read import gptq
 
     wrong: dict[str, list[str]] = defaultdict(list)
-    for name, node in found.logical.items():
-        module = name.removesuffix(".weight")
-        if f"{module}.qzeros" in found.stored and _grain_of(node):
-            form = gptq.mislabelled(module, found.stored, repo.config)
-            if form:
-                wrong[form].append(module)
+    for match in found.matches.values():
+        if match.schema is GPTQ and (form := gptq.mislabelled(match.module, found.stored, repo.config)):
+            wrong[form].append(match.module)
     for form, modules in wrong.items():
         other = {"gptq": "gptq_v2", "gptq_v2": "gptq"}[form]
         yield Found(
@@ -266,15 +240,14 @@ def mislabelled(repo: Repo) -> Iterator[Found]:
 
 # ---- HQQ ----
 
-_EVALUATED: Final = (".compute_dtype", ".unpack_view_dtype")
 _TYPE: Final = re.compile(rb"torch\.[a-z0-9_]+\Z")
 
 
 def evaluated(repo: Repo) -> Iterator[Found]:
     """hqq's loader gives the bytes of these tensors to Python's eval; here they are read and never run."""
     for entry in repo.model or ():
-        ending = next((e for e in _EVALUATED if entry.name.endswith(e)), None)
-        if not ending or repo.model is None or entry.name.removesuffix(ending) + ".W_q" not in repo.model.by_name:
+        ending = next((e for e in EVALUATED if entry.name.endswith(e)), None)
+        if not ending or repo.model is None or entry.name.removesuffix(ending) + HQQ.suffix not in repo.model.by_name:
             continue
         text = _text(repo.model, entry)
         if not _TYPE.match(text):

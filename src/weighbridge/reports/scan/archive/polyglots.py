@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.limits import ZIP_TAIL
-from weighbridge.containers.sniff import archive as sniff_archive
+from weighbridge.containers.archive import zip_peek
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.detect import ZIPS, kind_of
@@ -55,9 +55,9 @@ def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piec
     if kind_of(source, place) in ZIPS:
         return
     probe = Probe(source)
-    directory = sniff_archive.directory(probe)
+    directory = zip_peek.directory(probe)
     budget.spend(members=len(directory.members) if directory else 0)
-    starts = [m.offset for m in directory.members if sniff_archive.payload(probe, m) is not None] if directory else []
+    starts = [m.offset for m in directory.members if zip_peek.payload(probe, m) is not None] if directory else []
     if starts:
         words = f"a zip archive with {len(starts)} members begins at byte {min(starts)}"
         yield finding(RULES, "file/appended-zip", source, place, words, at=min(starts))

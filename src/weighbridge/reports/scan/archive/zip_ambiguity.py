@@ -6,22 +6,17 @@ looked into, and none is believed.
 from __future__ import annotations
 
 import bz2
-import struct
 import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from weighbridge.base.limits import MIB, ZIP_TAIL
-from weighbridge.containers.archive.zip import DEFLATED, STORED
-from weighbridge.containers.sniff.archive import directory
+from weighbridge.containers.archive.zip_peek import directory
+from weighbridge.containers.archive.zip_records import DEFLATED, END, HAS_DESCRIPTOR, LOCAL, LOCAL_FORM, STORED, UTF8
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import BytesSource, Source
 
-_LOCAL: Final = b"PK\x03\x04"
-_END: Final = b"PK\x05\x06"
-_FORM: Final = struct.Struct("<4s5H3I2H")
-_DESCRIBED: Final = 1 << 3
-_ENDS: Final = 8  # end records that are tried
+ENDS: Final = 8  # end records that are tried
 _UNPACKED: Final = 64 * MIB  # of one member
 _BZIP2: Final = 12
 
@@ -42,11 +37,11 @@ def ends(source: Source) -> list[int]:
     base = max(source.size - ZIP_TAIL, 0)
     tail = source.read(base, source.size - base)
     out: list[int] = []
-    at = tail.rfind(_END)
-    while at >= 0 and len(out) < _ENDS:
+    at = tail.rfind(END)
+    while at >= 0 and len(out) < ENDS:
         if len(tail) - at >= 22:
             out.append(base + at)
-        at = tail.rfind(_END, 0, at)
+        at = tail.rfind(END, 0, at)
     return out
 
 
@@ -58,7 +53,7 @@ def listed(source: Source) -> Iterator[Seen]:
         found = directory(Probe(view, depth=1))
         for m in found.members if found else ():
             head = _local(source, m.offset)
-            start = head.start if head else m.offset + _FORM.size
+            start = head.start if head else m.offset + LOCAL_FORM.size
             if start <= source.size:
                 yield Seen(m.name, m.method, m.offset, start, min(m.packed, source.size - start), m.size)
 
@@ -79,28 +74,29 @@ def walked(source: Source, at: int, end: int, known: dict[int, Seen]) -> Iterato
 def headers(source: Source, start: int, end: int) -> Iterator[int]:
     """Where local headers may begin in a stretch that no member covers (its first MiB)."""
     data = source.read(start, max(min(end - start, MIB), 0))
-    at = data.find(_LOCAL)
+    at = data.find(LOCAL)
     while at >= 0:
         yield start + at
-        at = data.find(_LOCAL, at + 1)
+        at = data.find(LOCAL, at + 1)
 
 
 def _next(source: Source, at: int) -> int:
     """Where the next local header begins, behind a descriptor if there is one."""
     near = source.read(at, min(28, max(source.size - at, 0))) if at < source.size else b""
-    found = near.find(b"PK\x03\x04")
+    found = near.find(LOCAL)
     return at + found if found >= 0 else source.size
 
 
 def _local(source: Source, at: int) -> Seen | None:
-    if at < 0 or at + _FORM.size > source.size:
+    if at < 0 or at + LOCAL_FORM.size > source.size:
         return None
-    magic, _, flags, method, _, _, _, packed, size, n_name, n_extra = _FORM.unpack(source.read(at, _FORM.size))
-    start = at + _FORM.size + n_name + n_extra
-    if magic != _LOCAL or start > source.size:
+    fields = LOCAL_FORM.unpack(source.read(at, LOCAL_FORM.size))
+    magic, _, flags, method, _, _, _, packed, size, n_name, n_extra = fields
+    start = at + LOCAL_FORM.size + n_name + n_extra
+    if magic != LOCAL or start > source.size:
         return None
-    name = source.read(at + _FORM.size, n_name).decode("utf-8" if flags & 1 << 11 else "cp437", "replace")
-    packed = 0 if flags & _DESCRIBED and packed == 0xFFFFFFFF else packed
+    name = source.read(at + LOCAL_FORM.size, n_name).decode("utf-8" if flags & UTF8 else "cp437", "replace")
+    packed = 0 if flags & HAS_DESCRIPTOR and packed == 0xFFFFFFFF else packed
     return Seen(name, method, at, start, packed, size)
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SNIFF_HEAD
 from weighbridge.containers.archive import zip as zips
-from weighbridge.containers.archive.zip import STORED
+from weighbridge.containers.archive.zip_records import STORED
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.archive import zip_ambiguity
 from weighbridge.reports.scan.model import (

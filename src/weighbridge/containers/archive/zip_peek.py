@@ -1,0 +1,93 @@
+"""The members that a zip's directory lists, as far as it makes sense: to recognise an archive, and to see what readers
+less strict than `zip.py` see. Reads the tail, the directory up to a bound, and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from weighbridge.base.limits import SNIFF_WHOLE, SNIFF_ZIP_MEMBERS
+from weighbridge.containers.archive.zip_records import (
+    END,
+    END64,
+    END64_FORM,
+    END_FORM,
+    LOCAL,
+    LOCAL_FORM,
+    LOCATOR,
+    central_entry,
+    widened,
+)
+from weighbridge.containers.sniff.probe import Probe
+
+
+class ListedMember(NamedTuple):
+    """A directory entry; `offset` is that of its local header, from the start of the file."""
+
+    name: str
+    method: int
+    offset: int
+    packed: int
+    size: int
+
+
+class Directory(NamedTuple):
+    """`shift`: bytes in front of the archive that its offsets don't count. `cut`: it lists more than was read."""
+
+    members: list[ListedMember]
+    shift: int
+    cut: bool
+
+
+def directory(probe: Probe) -> Directory | None:
+    """The central directory that the last end record points to; None where there is none."""
+    end = probe.tail.rfind(END)
+    if end < 0 or len(probe.tail) - end < END_FORM.size:
+        return None
+    _, _, _, _, count, length, start, _ = END_FORM.unpack_from(probe.tail, end)
+    count, length, start, end = _zip64(probe, end + probe.size - len(probe.tail), (count, length, start))
+    if length > end:
+        return None
+    # Junk in front (an executable): the directory stands right before its end record, whatever its offset says.
+    shift = max(end - length - start, 0)
+    data = probe.at(start + shift, min(length, SNIFF_WHOLE))
+    members = _members(data, min(count, SNIFF_ZIP_MEMBERS), shift)
+    return Directory(members, shift, cut=len(members) < count)
+
+
+def _zip64(probe: Probe, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    """Count, length, start and end position from the zip64 record, or the plain ones where it is not there.
+
+    torch writes the record always, other writers only for big archives. It stands where its locator says, or (bytes
+    in front of the archive) right before the locator."""
+    locator = probe.at(end - 20, 20)
+    places = (struct.unpack("<Q", locator[8:16])[0], end - 76) if locator[:4] == LOCATOR else ()
+    for at in places:
+        record = probe.at(at, END64_FORM.size)
+        if len(record) == END64_FORM.size and record[:4] == END64:
+            count, length, start = END64_FORM.unpack(record)[-3:]
+            return count, length, start, at
+    return *plain, end
+
+
+def _members(data: bytes, count: int, shift: int) -> list[ListedMember]:
+    out: list[ListedMember] = []
+    at = 0
+    while len(out) < count and (entry := central_entry(data, at)):
+        stored = (entry.size, entry.packed, entry.at)
+        size, packed, offset = (
+            n if wide is None else wide for n, wide in zip(stored, widened(entry.extra, stored), strict=False)
+        )
+        out.append(ListedMember(entry.name.decode("utf-8", "replace"), entry.method, offset + shift, packed, size))
+        at = entry.end
+    return out
+
+
+def payload(probe: Probe, member: ListedMember) -> int | None:
+    """Where a member's bytes start (its local header has its own name and extra lengths); None where it is broken."""
+    head = probe.at(member.offset, LOCAL_FORM.size)
+    if len(head) < LOCAL_FORM.size or head[:4] != LOCAL:
+        return None
+    start: int = member.offset + LOCAL_FORM.size + sum(struct.unpack_from("<HH", head, 26))
+    return start if start + member.packed <= probe.size else None

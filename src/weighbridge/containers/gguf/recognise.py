@@ -1,0 +1,72 @@
+"""What a GGUF holds (a model, an adapter, a projector ...), by its keys up to the first list of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weighbridge.containers.gguf.read import MAGIC, VERSION, Header, peek
+from weighbridge.containers.sniff.probe import Hit, Probe
+
+
+def recognise(probe: Probe) -> Hit | None:
+    """Magic, version in either byte order, then what `general.*` says it holds."""
+    if probe.head[:4] != MAGIC:
+        return None
+    if probe.size < 8:
+        return Hit("gguf", evidence=("GGUF magic",), damage=("the file ends inside its first 8 bytes",))
+    header = peek(probe.source)
+    order = "big" if header.order == ">" else "little"
+    words = f"GGUF magic, version {header.version}, {order}-endian"
+    detail: dict[str, Any] = {"version": header.version, "byte_order": order}
+    if not 1 <= header.version <= VERSION:
+        return Hit("gguf", "", (words,), detail=detail, damage=(f"version {header.version} is not known",))
+    detail |= _detail(header)
+    return Hit("gguf", _kind(detail), (words, *_evidence(detail)), detail=detail, damage=_damage(header))
+
+
+def _damage(header: Header) -> tuple[str, ...]:
+    if header.broken is None:
+        return ()
+    return (f"its header is cut or broken: {header.broken.reason} at byte {header.end:,}",)
+
+
+def _detail(header: Header) -> dict[str, Any]:
+    values = {pair.key: pair.kv.value for pair in header.pairs}
+    found: dict[str, Any] = {"tensors": header.n_tensors, "keys": header.n_kv}
+    found |= {n: values[f"general.{n}"] for n in ("architecture", "type", "name") if values.get(f"general.{n}")}
+    if any(key.startswith("tokenizer.ggml.") for key in values):
+        found["has_vocab"] = True
+    elif len(values) == header.n_kv:  # else the walk ended before them, and nothing is known
+        found["has_vocab"] = False
+    if values.get("split.count"):
+        found["split"] = (values.get("split.no"), values["split.count"])
+    if isinstance(values.get("adapter.type"), str):
+        found["adapter"] = values["adapter.type"]
+    return found
+
+
+def _kind(detail: dict[str, Any]) -> str:
+    """`general.type` decides; older files are told by architecture (clip = projector) and by having no tensors."""
+    kind, architecture, adapter = detail.get("type"), detail.get("architecture"), detail.get("adapter")
+    if kind == "adapter":
+        return "lora-adapter" if adapter in (None, "lora") else "adapter"
+    if kind in ("mmproj", "imatrix", "vocab"):
+        return str(kind)
+    if architecture == "clip":
+        return "mmproj"
+    if adapter:
+        return "lora-adapter"
+    if architecture == "controlvector":
+        return "control-vector"
+    if detail["tensors"] == 0 and detail.get("has_vocab"):
+        return "vocab"
+    return "model" if kind == "model" or architecture else ""
+
+
+def _evidence(detail: dict[str, Any]) -> tuple[str, ...]:
+    stated = [f"general.{key} = {detail[key]!r}" for key in ("architecture", "type") if key in detail]
+    if detail["tensors"] == 0:
+        stated.append("no tensors" + (", but a vocabulary" if detail.get("has_vocab") else ""))
+    if "split" in detail:
+        stated.append(f"part {(detail['split'][0] or 0) + 1} of {detail['split'][1]} (split.no, split.count)")
+    return tuple(stated)

@@ -1,0 +1,130 @@
+"""Small floats with a scale for each 16 or 32 neighbours. Of 4 bits (E2M1): MXFP4 (a power of two, E8M0) and NVFP4
+(E4M3, and one F32 for the whole tensor); two codes a byte, the first in the low nibble. Of 6 bits (E2M3): MXFP6; four
+codes in three bytes, the first in the low bits.
+
+    MLX mxfp4, nvfp4        P.weight U32 [.., out, in / 8], P.scales U8 [.., out, in / 32 or 16]
+    gpt-oss                 P_blocks U8 [experts, out, in / 32, 16], P_scales U8 [experts, out, in / 32]
+    gpt-oss, original       P.blocks, P.scales
+    compressed-tensors      P.weight_packed U8 [out, in / 2] (mxfp6: in * 3 / 4), P.weight_scale U8 or F8_E4M3,
+                            P.weight_global_scale F32
+    ModelOpt NVFP4          P.weight U8 [out, in / 2], P.weight_scale F8_E4M3, P.weight_scale_2 F32
+
+    value = e2m1(code) * scale            exact: 2 and at most 4 significant bits
+    value = e2m1(code) * scale * global   ModelOpt: weight_scale_2; compressed-tensors: 1 / weight_global_scale
+
+Source: OCP MX 1.0, openai/gpt-oss (weights.py), compressed_tensors (nvfp4).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
+from weighbridge.base.spec import Shape
+from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Shared, Solution
+
+NAME: Final = "fp4"
+BLOCKS, SCALES = "_blocks", "_scales"  # what the names of gpt-oss's codes and scales end in
+E4M3: Final = BY_NAME["F8_E4M3"]
+E8M0: Final = BY_NAME["F8_E8M0"]
+#: Type of the scales -> columns that share one.
+GROUPS: Final = MappingProxyType({E8M0: 32, E4M3: 16})
+_READER: Final = "weighbridge.packings.read.microfloat"
+_ACTIVATIONS: Final = (".input_scale", ".input_global_scale", ".k_scale", ".v_scale")
+
+
+class MicroLayout(NamedTuple):
+    """`scale`: the type of the scales; `divided`: values are divided by the global scale."""
+
+    scale: DType
+    divided: bool = False
+
+
+def solve(group: Group, scale: DType, codes: Shape, row_bytes: int, *, divided: bool = False) -> Solution:
+    """Codes [.., row_bytes] under scales of a type."""
+    scales = group.specs["scales"]
+    six = scale is E8M0 and row_bytes == 24 * scales.shape[-1]
+    bits = 6 if six else 4
+    columns = row_bytes * 8 // bits
+    shape = (*codes[:-1], columns)
+    group.need(len(shape) > 1 and scales.shape == (*shape[:-1], columns // GROUPS[scale]) and scales.elements > 0,
+               "codes and scales don't belong together", f"scales [.., in / {GROUPS[scale]}]")  # fmt: skip
+    entries = group.specs["codes"].shape[-1]
+    word = Shared(4, 3, "a word") if six else Shared(row_bytes * 2 // entries, 1, "a word")
+    units = {"word": word, "group": Shared(GROUPS[scale]), "block": Shared(32, 1, "a block")}
+    return Solution(shape, bits, GROUPS[scale], MicroLayout(scale, divided), units)
+
+
+def _mlx(group: Group) -> Solution:
+    codes, scales = group.specs["codes"], group.specs["scales"]
+    columns, groups = codes.shape[-1] * 8, scales.shape[-1]
+    scale = next((d for d, size in GROUPS.items() if groups * size == columns), None)
+    group.need(scale, "words and scales don't belong together", "scales [.., in / 32] or [.., in / 16]")
+    group.need("global" not in group.specs, "a stack of experts with global scales", "no global_scale", "global_scale")
+    return solve(group, scale or E8M0, codes.shape, codes.row_bytes)
+
+
+def _gpt_oss(group: Group) -> Solution:
+    codes, scales = group.specs["codes"].shape, group.specs["scales"].shape
+    group.need(len(codes) > 1 and codes[-1] == 16 and scales == codes[:-1],
+               "blocks and scales don't belong together", "U8 [.., groups, 16] and U8 [.., groups]")  # fmt: skip
+    found = solve(group, E8M0, codes[:-1], codes[-2] * 16)
+    return found._replace(units={**found.units, "block": Shared(32, 1, "a block")})
+
+
+def _with_global(group: Group, *, divided: bool) -> Solution:
+    scales = group.specs["scales"].dtype
+    scale = E8M0 if scales is U8 else scales
+    overall = group.specs.get("global")
+    group.need(overall is None or overall.elements == 1, "the global scale is misshapen", "one F32", overall)
+    codes = group.specs["codes"]
+    return solve(group, scale, codes.shape, codes.row_bytes, divided=divided)
+
+
+def _of_gpt_oss(codes: str, scales: str) -> PackingSchema:
+    return PackingSchema(
+        f"gpt-oss{codes}", NAME, "mxfp4",
+        {
+            "codes": Member(codes, (U8,), "rows columns/block -", needs="scales"),
+            "scales": Member(scales, (U8,), "rows columns/group", needs="codes"),
+        },
+        key="scales", solve=_gpt_oss, reader=_READER, logical=codes,
+        applies=lambda group: "codes" in group.specs, evidence=Evidence("mxfp4", "MXFP4 blocks and scales", "codes"),
+    )  # fmt: skip
+
+
+_OF_FP4: Final = (U8, E4M3, E8M0)
+
+MLX_FLOATS: Final = PackingSchema(
+    "mlx-fp4", NAME, "mlx",
+    {
+        "codes": Member(".weight", (U32,), "rows columns/word", selects=True),
+        "scales": Member(".scales", (U8,), "rows columns/group", selects=True, needs="codes"),
+        "global": Member(".global_scale", required=False),
+        "biases": Member(".biases", required=False),
+    },
+    key="scales", solve=_mlx, reader=_READER, movable=True,
+    # Twice the groups are mxfp8's.
+    applies=lambda g: "biases" not in g.specs and g.specs["scales"].shape[-1:] != (g.specs["codes"].shape[-1] / 8,),
+)  # fmt: skip
+GPT_OSS: Final = (_of_gpt_oss(BLOCKS, SCALES), _of_gpt_oss(".blocks", ".scales"))
+COMPRESSED_FP4: Final = PackingSchema(
+    "compressed-fp4", NAME, "fp4-packed",
+    {
+        "codes": Member(".weight_packed", (U8,), "rows columns/word", selects=True),
+        "scales": Member(".weight_scale", _OF_FP4, "rows columns/group"),
+        "global": Member(".weight_global_scale", (F32,), required=False),
+    },
+    key="codes", solve=lambda group: _with_global(group, divided=True), reader=_READER, ignored=_ACTIVATIONS,
+)  # fmt: skip
+MODELOPT_NVFP4: Final = PackingSchema(
+    "modelopt-nvfp4", NAME, "nvfp4",
+    {
+        "codes": Member(".weight", (U8,), "rows columns/word", selects=True),
+        "scales": Member(".weight_scale", _OF_FP4, "rows columns/group"),
+        "global": Member(".weight_scale_2", (F32,)),
+    },
+    key="global", solve=lambda group: _with_global(group, divided=False), reader=_READER, ignored=_ACTIVATIONS,
+    evidence=Evidence("nvfp4", "ModelOpt NVFP4 weight_scale_2"),
+)  # fmt: skip

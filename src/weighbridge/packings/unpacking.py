@@ -1,0 +1,85 @@
+"""Stored tensors as logical ones: every group that a schema recognises becomes one tensor. Plain dtypes and ggml blocks
+need no schema: their atoms lie in one stored tensor.
+
+Recognising reads nothing. What a schema declares as a probe is read here, bounded, and handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.packings.schema.base import Config, Match, OnError, find
+from weighbridge.packings.schema.registry import schemas
+from weighbridge.tensors.nodes import Node
+
+Nodes = Mapping[str, Node]
+
+
+class PackedGroup(NamedTuple):
+    """What was recognised, and the tensor that it makes."""
+
+    match: Match[Any]
+    node: Node
+
+    @property
+    def name(self) -> str:
+        return self.match.name
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The names of the stored tensors that it takes the place of."""
+        return self.match.tensors
+
+
+def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Nodes:
+    """The same tensors with every group replaced by one tensor, in the place of its first member. Where there are no
+    groups, the mapping itself. `on_error`: see `schema.base.find`."""
+    return replaced(tensors, groups(tensors, config, on_error))
+
+
+def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Nodes:
+    """The tensors with every group replaced by its tensor."""
+    if not found:
+        return tensors
+    out: dict[str, Node] = {}
+    for name in tensors:
+        group = found.get(name)
+        out[group.name if group else name] = group.node if group else tensors[name]
+    return out
+
+
+def groups(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, PackedGroup]:
+    """The group of each stored tensor that is a member of one."""
+
+    def read(name: str, limit: int) -> bytes:
+        return probe(name, tensors[name], limit)
+
+    out: dict[str, PackedGroup] = {}
+    found = find(schemas(), tensors, config, read, on_error)
+    for match in {id(m): m for m in found.values()}.values():
+        try:
+            group = PackedGroup(match, build(match, tensors))
+        except (FormatError, UnsupportedError) as error:
+            if on_error is None:
+                raise
+            on_error(match.stored[match.schema.key], error)
+            continue
+        out.update(dict.fromkeys(match.tensors, group))
+    return out
+
+
+def build(match: Match[Any], tensors: Nodes) -> Node:
+    """The logical tensor of a match."""
+    members = {role: tensors[name] for role, name in match.stored.items()}
+    node: Node = import_module(match.schema.reader).build(match, members)
+    return node
+
+
+def probe(name: str, node: Node, limit: int) -> bytes:
+    """The bytes of a small stored tensor. FormatError where it is larger than its probe may be."""
+    if node.spec.nbytes > limit:
+        raise FormatError("too large for what it is", field=name, expected=f"at most {limit:,} bytes", found=node.spec)
+    return node.read_all().tobytes()
