@@ -75,7 +75,12 @@ def _vocabulary(model: Checkpoint, options: ConvertOptions, lost: list[Loss]) ->
         return {**counted, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
     place = model.place
     try:
-        vocab = from_hf(lambda name: place.read(name, TOKENIZER_JSON), pre=options.pre, names=place.names())
+        vocab = from_hf(
+            lambda name: place.read(name, TOKENIZER_JSON),
+            pre=options.pre,
+            names=place.names(),
+            rules=model.family.document.tokenizer,
+        )
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     lost += [Loss(what) for what in vocab.losses]
@@ -138,7 +143,7 @@ def for_hf(
     try:
         vocab = from_gguf(model.metadata)
         _fits(len(vocab), found.config.get("vocab_size"))
-        files = to_hf(vocab)
+        files = to_hf(vocab, model.family.document.tokenizer)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     return {**texts, **files}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]

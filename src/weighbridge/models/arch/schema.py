@@ -29,6 +29,10 @@ def _doc(text: str) -> Meta:
 
 
 Words = list[str]
+Split = Literal[
+    "whole", "column heads", "column kv_heads", "column qkv", "column width", "column vocabulary",
+    "column state_heads", "column key_heads", "row heads", "row width", "row state_heads",
+]  # fmt: skip
 ByKey = dict[str, Any]
 RoleClass = Literal[
     "linear", "norm", "bias", "expert", "embedding", "head", "router", "state", "factors", "conv", "position", "types",
@@ -262,9 +266,9 @@ class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
     part_of: Annotated[
         dict[str, str], _doc("`model_type` to that of the whole model, in whose config mlx-lm wants this one")
     ] = field(default_factory=dict)
-    config: Annotated[dict[str, str], _doc("key that mlx-lm needs to the key of the effective config that states it")] = (
-        field(default_factory=dict)
-    )
+    config: Annotated[
+        dict[str, str], _doc("key that mlx-lm needs, and the key of the effective config that has it")
+    ] = field(default_factory=dict)
     period: Annotated[
         dict[str, int], _doc("key that counts the layers to one with full attention, and mlx-lm's default of it")
     ] = field(default_factory=dict)
@@ -294,7 +298,7 @@ class VocabularySizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tokenizer]`: what the reference converter does with tokenizers of the family's classes alone."""
 
-    rank_file: Annotated[str, _doc("file that holds tiktoken ranks, though other models have another format in it")] = ""
+    rank_file: Annotated[str, _doc("file of tiktoken ranks whose name other models use for another format")] = ""
     add_prefix_space: Annotated[bool, _doc("whether tokenizer_config.json's `add_prefix_space` is written")] = False
     size: Annotated[dict[str, VocabularySizeEntry], _doc("rules by `vocab_size`")] = field(default_factory=dict)
     char_bpe: Annotated[bool, _doc("BPE over characters keeps its merges")] = False
@@ -335,8 +339,10 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     drop: Annotated[dict[str, Words], _doc("names of a dialect that carry nothing")] = field(default_factory=dict)
     meta: MetaEntry | None = None
     tensor_parallel: Annotated[
-        dict[str, str],
-        _doc("how a role is split among ranks: `column UNIT` (outputs), `row UNIT` (inputs), `whole`; see the mixin"),
+        dict[str, Split],
+        _doc(
+            "how a role is split among ranks: by outputs (`column`), by inputs (`row`), or not; see mixins/common.toml"
+        ),
     ] = field(default_factory=dict)
     layer_rules: LayerRulesEntry = LayerRulesEntry()
     mlx: MlxEntry = MlxEntry()

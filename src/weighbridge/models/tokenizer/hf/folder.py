@@ -17,8 +17,9 @@ from msgspec import Meta, Struct
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
+from weighbridge.models.arch.schema import TokenizerEntry
 from weighbridge.models.jsonfile import decode
-from weighbridge.models.tokenizer.hf.tables import ModelRules, model_rules
+from weighbridge.models.tokenizer.hf.tables import rules_of_class
 from weighbridge.models.tokenizer.vocab import Json
 
 T = TypeVar("T")
@@ -93,12 +94,12 @@ class TokenizerFolder:
 
     read: Read
     names: Sequence[str] = field(default=())
-    given: ModelRules | None = None
+    given: TokenizerEntry | None = None
 
     @cached_property
-    def rules(self) -> ModelRules:
+    def rules(self) -> TokenizerEntry:
         """The rules for the model class in config.json."""
-        return model_rules(self.architecture) if self.given is None else self.given
+        return rules_of_class(self.architecture) if self.given is None else self.given
 
     def json(self, name: str, kind: Any = Json, limit: int = CONFIG_JSON) -> Any:
         """The decoded file; None if it is missing."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
@@ -37,7 +38,6 @@ from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, name
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
 from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, is_spm_like, spm
-from weighbridge.models.tokenizer.hf.tables import ModelRules
 from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, VocabKind, padding
 
 READ: Final = (
@@ -55,7 +55,7 @@ UNREAD: Final = {"rwkv_vocab_v20230424.txt": "RWKV World's tokenizer", "tokenize
 
 def from_hf(
     read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = (),
-    rules: ModelRules | None = None,
+    rules: TokenizerEntry | None = None,
 ) -> Vocab:  # fmt: skip
     """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
     `names` lists the folder's files, if known (for additional_chat_templates/); `rules` replace those of the model
@@ -248,7 +248,7 @@ def byte_level(
 
 def raw_name(tokenizer: TokenizerJson, by_type: Mapping[str, str], pre: str | None) -> str | None:
     """The pre-tokenizer name under which BPE over characters is written as BPE: the caller's (`pre`), or the model
-    class's (`ModelRules.raw_pre`); None to write it as SentencePiece."""
+    class's (`tokenizer.raw_pre`); None to write it as SentencePiece."""
     if pre is not None:
         return pre if pretokenizer.known(pre).raw else None
     items = pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")

@@ -24,12 +24,12 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.models.arch.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.formats import sentencepiece
 from weighbridge.models.tokenizer.hf import unigram
 from weighbridge.models.tokenizer.hf.read import from_hf
-from weighbridge.models.tokenizer.hf.tables import ModelRules, tables
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
     NO_SCORE,
@@ -54,8 +54,9 @@ DEFAULT_IDS: Final[Mapping[VocabKind, Mapping[str, int]]] = {
 CLASS: Final = "PreTrainedTokenizerFast"
 
 
-def to_hf(vocab: Vocab) -> dict[str, bytes]:
-    """The tokenizer files by name; `losses` lists what they can't hold."""
+def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]:
+    """The tokenizer files by name; `losses` lists what they can't hold. `rules`: with which the files will be read, of
+    the model's family."""
     table = TokenTable(vocab)
     files = {"tokenizer.json": encode(tokenizer_json(vocab, table))}
     roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
@@ -71,17 +72,18 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
         files |= unigram.model_file(vocab, table.kept, table.types[: len(table.kept)])
     if vocab.kind == VocabKind.WORDPIECE:
         files["vocab.txt"] = "".join(t + "\n" for t in table.kept).encode()
-    types = unrecorded_types(vocab, files)
+    types = unrecorded_types(vocab, files, rules)
     if types:
         files["tokenizer_config.json"] = encode({**config, "gguf_token_types": types}, indent=2)
     return files
 
 
-def unrecorded_types(vocab: Vocab, files: Mapping[str, bytes]) -> dict[str, int]:
+def unrecorded_types(vocab: Vocab, files: Mapping[str, bytes], rules: TokenizerEntry | None) -> dict[str, int]:
     """The types by id that the files don't imply, such as a special token of type "normal". Only a conversion back to
     GGUF reads them."""
     config = encode({"vocab_size": len(vocab)})
-    rules = tables().char_bpe_rules if vocab.kind == VocabKind.CHAR_BPE else ModelRules()
+    raw = vocab.kind == VocabKind.CHAR_BPE
+    rules = rules if raw and rules else TokenizerEntry(char_bpe=raw)
     pre = vocab.pre if vocab.kind == VocabKind.BPE else None
     try:
         back = from_hf({**files, "config.json": config}.get, pre=pre, rules=rules)
