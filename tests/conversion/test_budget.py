@@ -103,7 +103,7 @@ def test_more_room_is_less_error(folder: Path, tmp_path: Path) -> None:
     for bits in (6, 7, 8, 10):
         out = tmp_path / f"{bits}.gguf"
         weighbridge.quantize(folder / "dense.gguf", out, target_bpw=bits)
-        errors.append(np.mean([q.nmse for q in weighbridge.quality(folder / "dense.gguf", out).tensors]))
+        errors.append(np.mean([q.nmse for q in weighbridge.compare_quantized(folder / "dense.gguf", out).tensors]))
     assert errors == sorted(errors, reverse=True)
     assert len(set(errors)) == len(errors)
 
@@ -132,5 +132,5 @@ def test_too_small_and_too_much_at_once(folder: Path, capsys: pytest.CaptureFixt
     assert "at least" in capsys.readouterr().err
     assert main([*words, "Q4_0", "--target-bpw", "5"]) == 2
     assert "no TYPE" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="mutually exclusive"):
         weighbridge.plan_quantize(folder / "dense.gguf", "out.gguf", target_bpw=5, target_size=10**6)
