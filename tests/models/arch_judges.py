@@ -19,10 +19,10 @@ from tests.models.family_judges import judge_recorded
 from tests.models.reference_cases import CASES
 
 from weighbridge.base.dtypes import F32
-from weighbridge.models.arch.documents import document, resolve
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family, build_family
 from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.tables.documents import document, resolve
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.nodes import Node, const
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.arch.layers import LayerSet, as_config, layer_sets
 from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.arch.tables.layers import LayerSet, as_config, layer_sets
 
 SEEN: dict[str, Any] = {
     "types": ["a", "b", "c", "a"],

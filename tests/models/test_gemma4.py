@@ -10,8 +10,8 @@ from tests.models.family_judges import golden, metadata_of
 
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.derived import RESTORED, proportional_factors
-from weighbridge.models.arch.expression import shared_value
 from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.tables.expression import shared_value
 from weighbridge.models.config.mapping import config_to_gguf, gguf_to_config
 
 FAMILY = families()["gemma4"]

@@ -18,7 +18,7 @@ from tests.models._tokenizers import NASTY, folder_files, llamacpp_ids, reading,
 from tests.oracles import vocabularies
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.schema import TokenizerEntry
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import TokenType, Vocab, from_hf, losses, to_gguf, to_hf
 from weighbridge.models.tokenizer.formats import sentencepiece
 from weighbridge.models.tokenizer.hf import folder as tokenizer_folder

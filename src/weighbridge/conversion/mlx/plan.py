@@ -23,7 +23,7 @@ from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.io.source import FileSource
-from weighbridge.models.arch.schema import MlxEntry
+from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
 from weighbridge.packings import mlx_affine_bridge as regrid

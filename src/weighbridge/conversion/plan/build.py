@@ -50,7 +50,7 @@ from weighbridge.conversion.schemes.plan import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch import kv_tensors as keyed
-from weighbridge.models.arch.values import multiplier
+from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import mlx_affine_bridge as regrid

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import LAYERS
-from weighbridge.models.arch import expression
-from weighbridge.models.arch.expression import evaluate
-from weighbridge.models.arch.layers import slice_bounds
-from weighbridge.models.arch.values import INT_MAX, integer, number
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.layers import slice_bounds
+from weighbridge.models.arch.tables.values import INT_MAX, integer, number
 
 Config = Mapping[str, Any]
 _LARGEST_STRETCH = 1e6  # published ones are 1000

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Expansion, Instance, Sizes, shape_of
-from weighbridge.models.arch.expression import evaluate
-from weighbridge.models.arch.spec import Role
-from weighbridge.models.arch.values import number
+from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.spec import Role
+from weighbridge.models.arch.tables.values import number
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.models.arch.expand import Sizes, applies, index_counts, run
-from weighbridge.models.arch.layers import optional_layers
+from weighbridge.models.arch.tables.layers import optional_layers
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family

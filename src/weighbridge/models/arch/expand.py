@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import MAPPED_TENSORS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch import expression
-from weighbridge.models.arch.layers import slice_bounds
-from weighbridge.models.arch.spec import PREFIX, Dialect, LayoutCall, NameTemplate, Role, placeholders
-from weighbridge.models.arch.values import multiplier
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.layers import slice_bounds
+from weighbridge.models.arch.tables.spec import PREFIX, Dialect, LayoutCall, NameTemplate, Role, placeholders
+from weighbridge.models.arch.tables.values import multiplier
 
 _OPTIONAL = "the optional layers"  # what they need, beside a group of their own
 Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical tensor

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch import schema, spec
 from weighbridge.models.arch.config import effective
 from weighbridge.models.arch.derived import absent_zeros, made
 from weighbridge.models.arch.dialects import count_matches, detect_dialect
@@ -42,14 +41,15 @@ from weighbridge.models.arch.expand import (
     shape_of,
     started_groups,
 )
-from weighbridge.models.arch.expression import evaluate
 from weighbridge.models.arch.fuse import LayoutMap, cut, join, layout_of
 from weighbridge.models.arch.gguf_view import ArchView
-from weighbridge.models.arch.layers import LayerSet, build_layer_set, layer_sets, optional_layers
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
-from weighbridge.models.arch.schema import FamilyTable
-from weighbridge.models.arch.spec import Architecture, Dialect, Role, Size
-from weighbridge.models.arch.values import integer
+from weighbridge.models.arch.tables import schema, spec
+from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.layers import LayerSet, build_layer_set, layer_sets, optional_layers
+from weighbridge.models.arch.tables.schema import FamilyTable
+from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
+from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.arch.write_order import reference_order
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, RoleSlice, TensorSlot, height
-from weighbridge.models.arch.spec import LayoutCall
+from weighbridge.models.arch.tables.spec import LayoutCall
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import Layout

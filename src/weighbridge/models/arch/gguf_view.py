@@ -6,7 +6,7 @@ import ast
 from collections.abc import Container, Mapping
 from typing import Any
 
-from weighbridge.models.arch import expression
+from weighbridge.models.arch.tables import expression
 
 
 class ArchView(Mapping[str, Any]):

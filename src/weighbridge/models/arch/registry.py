@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import FAMILY_TABLE
-from weighbridge.models.arch import documents
-from weighbridge.models.arch.documents import document, mentioning, plugged_in, resolve, shipped
 from weighbridge.models.arch.family import Family, build_family
+from weighbridge.models.arch.tables import documents
+from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped
 
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
 _GUIDE: Final = "docs/guide-families.md says what a table has"

@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
-from weighbridge.models.arch import expression, schema
 from weighbridge.models.arch.derived import f32
-from weighbridge.models.arch.expression import by_layer, evaluate
 from weighbridge.models.arch.registry import families_of_graph
-from weighbridge.models.arch.schema import ImpliedEntry, KeyEntry, MetaEntry, PresenceEntry, RequiredValueEntry
-from weighbridge.models.arch.values import number
+from weighbridge.models.arch.tables import expression, schema
+from weighbridge.models.arch.tables.expression import by_layer, evaluate
+from weighbridge.models.arch.tables.schema import ImpliedEntry, KeyEntry, MetaEntry, PresenceEntry, RequiredValueEntry
+from weighbridge.models.arch.tables.values import number
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family

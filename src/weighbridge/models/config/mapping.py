@@ -15,12 +15,12 @@ from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
 from weighbridge.models.arch.derived import RESTORED
-from weighbridge.models.arch.expression import evaluate, shared_value
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.layers import as_config
-from weighbridge.models.arch.schema import KeyEntry, PresenceEntry
-from weighbridge.models.arch.spec import Architecture
-from weighbridge.models.arch.values import integer, number
+from weighbridge.models.arch.tables.expression import evaluate, shared_value
+from weighbridge.models.arch.tables.layers import as_config
+from weighbridge.models.arch.tables.schema import KeyEntry, PresenceEntry
+from weighbridge.models.arch.tables.spec import Architecture
+from weighbridge.models.arch.tables.values import integer, number
 from weighbridge.models.config.keys import (
     differs,
     from_value,

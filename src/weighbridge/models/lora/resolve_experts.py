@@ -24,7 +24,7 @@ from typing import Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.expand import Sizes, TensorSlot
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.values import number
+from weighbridge.models.arch.tables.values import number
 from weighbridge.models.lora.pairs import LoraPair, is_turned, linear_shape
 from weighbridge.models.lora.peft import LoraAdapter
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.expand import Sizes, TensorSlot, shape_of
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.spec import LayoutCall, Role
+from weighbridge.models.arch.tables.spec import LayoutCall, Role
 from weighbridge.models.tensor_parallel.partition_rules import SplitRule, Unit, rule_of
 
 if TYPE_CHECKING:

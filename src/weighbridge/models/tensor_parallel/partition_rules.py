@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.spec import Role
+from weighbridge.models.arch.tables.spec import Role
 
 _AXES: Final = {"column": 0, "row": 1}
 

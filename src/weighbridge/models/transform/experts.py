@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.expand import TensorSlot
-from weighbridge.models.arch.values import integer
+from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import (
     KeyChange,

@@ -15,9 +15,9 @@ from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.kv_tensors import of_graph
 from weighbridge.models.arch.registry import families_of_graph
-from weighbridge.models.arch.schema import LayerRulesEntry
-from weighbridge.models.arch.spec import placeholders
-from weighbridge.models.arch.values import integer
+from weighbridge.models.arch.tables.schema import LayerRulesEntry
+from weighbridge.models.arch.tables.spec import placeholders
+from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import (
     KeyChange,

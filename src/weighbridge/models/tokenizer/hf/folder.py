@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
-from weighbridge.models.arch.schema import TokenizerEntry
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.tokenizer.hf.tables import rules_of_class
 from weighbridge.models.tokenizer.vocab import Json

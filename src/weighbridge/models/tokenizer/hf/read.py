@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.schema import TokenizerEntry
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from weighbridge.models.arch.registry import families_of_class
-from weighbridge.models.arch.schema import TokenizerEntry
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 
 
 class TokenizerClass(Struct, frozen=True):

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.errors import FormatError, WeighbridgeError
-from weighbridge.models.arch.schema import TokenizerEntry
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.formats import sentencepiece

@@ -14,9 +14,9 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.models.arch import expression
-from weighbridge.models.arch.layers import LayerSet, slice_bounds
-from weighbridge.models.arch.schema import (
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.layers import LayerSet, slice_bounds
+from weighbridge.models.arch.tables.schema import (
     ArchitectureEntry,
     DialectEntry,
     FamilyTable,

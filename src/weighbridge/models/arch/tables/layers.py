@@ -13,9 +13,9 @@ from functools import reduce
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.models.arch import expression
-from weighbridge.models.arch.expression import evaluate
-from weighbridge.models.arch.schema import LayerSetEntry
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.schema import LayerSetEntry
 
 Layers = frozenset[int]
 _ALL: Final = "layers"  # the name of all layers, which slices are taken of

@@ -27,7 +27,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UsageError
-from weighbridge.models.arch.values import integer, one_value
+from weighbridge.models.arch.tables.values import integer, one_value
 
 Expr = ast.expr
 _LONGEST: Final = 400  # characters; the longest of a shipped table has 100

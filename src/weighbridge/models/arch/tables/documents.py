@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
-from weighbridge.models.arch.schema import nearest_word
+from weighbridge.models.arch.tables.schema import nearest_word
 
 INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
 _COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
@@ -43,7 +43,7 @@ def _texts(folder: Traversable) -> dict[str, str]:
 @cache
 def shipped() -> Mapping[str, str]:
     """The text of every shipped table by its family's name."""
-    return _texts(resources.files("weighbridge.models.arch") / "families")
+    return _texts(resources.files("weighbridge.models.arch.tables") / "families")
 
 
 @cache
@@ -61,7 +61,7 @@ def plugged_in() -> Mapping[str, str]:
 @cache
 def mixin(name: str) -> Document:
     """A shipped mixin by its name."""
-    folder = resources.files("weighbridge.models.arch") / "mixins"
+    folder = resources.files("weighbridge.models.arch.tables") / "mixins"
     if not (file := folder / f"{name}.toml").is_file():
         known = [f.name.removesuffix(".toml") for f in folder.iterdir()]
         raise UsageError(f"include: unknown mixin {name!r}{nearest_word(name, sorted(known))}")

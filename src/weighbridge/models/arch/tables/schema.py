@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -347,6 +347,13 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     layer_rules: LayerRulesEntry = LayerRulesEntry()
     mlx: MlxEntry = MlxEntry()
     tokenizer: TokenizerEntry | None = None
+
+
+#: the structs of sections, in the order of the reference page
+SECTIONS: Final = (
+    ArchitectureEntry, DialectEntry, SizeEntry, LayerSetEntry, RoleEntry, FuseEntry, MetaEntry, KeyEntry, ImpliedEntry,
+    RequiredValueEntry, PresenceEntry,
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- checking
