@@ -79,7 +79,7 @@ def _for_gguf(
     chosen = dtype_policy.gguf_dtype(name, node.spec, wanted)
     if isinstance(node, QuantizedTensor):
         # The reference keeps the codes of a family's own blocks (gpt-oss: MXFP4) for every requested type.
-        native = model.family.dialects[model.dialect].holds is not None
+        native = model.family.dialects[model.dialect].block_dtype is not None
         keep = chosen is wanted and (native or options.dtype in (None, "auto"))
         found = _with_scale(model.family.gguf, name, node) if keep else None
         found = found or _transcoded(name, node, chosen, keep=keep, options=options)
