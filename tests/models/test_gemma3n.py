@@ -21,15 +21,15 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32, Q8_0
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch.table import families
-from weighbridge.models.config.keys import from_value, quantile, table
+from weighbridge.models.arch.registry import families
+from weighbridge.models.config.keys import from_value, quantile, rules
 from weighbridge.models.config.mapping import config_to_gguf
 from weighbridge.tensors.layouts import layout
 from weighbridge.tensors.nodes import Const, const, zeros
 
 FAMILY = families()["gemma3n"]
 CONFIG: dict[str, Any] = golden()["gemma3n"]["config"]
-(SPARSITY,) = (row for row in table().rules(FAMILY).keys if row.quantile)
+(SPARSITY,) = (row for row in rules(FAMILY).keys if row.quantile)
 
 
 def read(config: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ def test_ranks_share_heads_and_widths_and_are_joined_again(tmp_path: Path) -> No
     (tmp_path / "gemma3n").mkdir()
     save_file(arrays, tmp_path / "gemma3n" / "model.safetensors", {"format": "pt"})
     (tmp_path / "gemma3n" / "config.json").write_text(json.dumps(CONFIG))
-    wb.convert(tmp_path / "gemma3n", tmp_path / "ranks", tp=2)
+    wb.split(tmp_path / "gemma3n", tmp_path / "ranks", tp=2)
     held = [load_file(path) for path in sorted((tmp_path / "ranks").glob("*.safetensors"))]
     cut = {name for name in arrays if held[0][name].shape != arrays[name].shape}
     parts = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

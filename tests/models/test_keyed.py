@@ -13,13 +13,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.family_judges import golden
 from tests.models.record_families import values
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
+from weighbridge.models.arch.family import build_family
 from weighbridge.models.arch.kv_tensors import names, of_graph
-from weighbridge.models.arch.rows import parse_row
-from weighbridge.models.arch.table import MappingError, families
+from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.registry import families
 from weighbridge.models.checkpoint import open_checkpoint
 from weighbridge.reports import arch
 
@@ -148,7 +150,7 @@ def test_layers_that_are_left_keep_their_numbers(apertus: tuple[Path, Path], tmp
 
 
 def test_they_are_tensors_where_a_gguf_s_tensors_are_named_anew(apertus: tuple[Path, Path], tmp_path: Path) -> None:
-    done = wb.rename(apertus[1], tmp_path / "a.safetensors", names="hf")
+    done = report_of(wb.plan_rename(apertus[1], tmp_path / "a.safetensors", to_names="hf"))
     held = load_file(tmp_path / "a.safetensors")
     assert {ACTIVATION.format(i, name) for i in (0, 1) for name in FOUR} <= held.keys()
     assert [r.old for r in done.renamed if "act_fn" in r.new] == [
@@ -162,11 +164,11 @@ def test_check_counts_keys_that_are_tensors_elsewhere(apertus: tuple[Path, Path]
 
 
 def test_they_are_whole_on_every_rank(apertus: tuple[Path, Path], tmp_path: Path) -> None:
-    wb.convert(apertus[1], tmp_path / "ggufs", tp=2)
+    wb.split(apertus[1], tmp_path / "ggufs", tp=2)
     for rank in (tmp_path / "ggufs").glob("*.gguf"):
         with wb.open(rank) as part, wb.open(apertus[1]) as whole:
             assert all([*part.metadata[f"xielu.{n}"]] == [*whole.metadata[f"xielu.{n}"]] for n in FOUR)
-    wb.convert(apertus[0], tmp_path / "ranks", tp=2)
+    wb.split(apertus[0], tmp_path / "ranks", tp=2)
     held = [load_file(p) for p in sorted((tmp_path / "ranks").glob("*.safetensors"))]
     for name in (ACTIVATION.format(i, n) for i in (0, 1) for n in FOUR):
         assert held[0][name].tobytes() == held[1][name].tobytes() == values(name, ()).tobytes()
@@ -175,14 +177,17 @@ def test_they_are_whole_on_every_rank(apertus: tuple[Path, Path], tmp_path: Path
 def test_a_table_keys_single_numbers_alone() -> None:
     assert names(families()["apertus"]) == {f"xielu.{n}" for n in FOUR} == of_graph("apertus")
     assert not names(families()["llama"])
-    row = {"kind": "state", "shape": "N", "gguf": "a.b", "keyed": ["gguf"]}
-    for wrong in (row, row | {"shape": "1", "gguf": "a.{l}"}, row | {"shape": "1", "keyed": ["mlx"]}):
-        with pytest.raises(UsageError, match="one number for each index"):
-            _checked(wrong)
-    _checked(row | {"shape": "1"})
+    role = {"kind": "state", "shape": "N", "names": {"gguf": "a.b"}, "as_metadata": ["gguf"]}
+    one = role | {"shape": "1"}
+    for wrong in (role, one | {"names": {"gguf": "a.{l}"}}, one | {"as_metadata": ["mlx"]}):
+        with pytest.raises(UsageError, match="shape 1 and a name without indices"):
+            _build(wrong)
+    _build(one)
 
 
-def _checked(row: dict[str, Any]) -> None:
-    from weighbridge.models.arch.rows import check
-
-    check({"a": parse_row("a", row)}, (), {"l": "L"}, {"L": None, "N": None})  # type: ignore[dict-item]
+def _build(role: dict[str, Any]) -> None:
+    sizes = {symbol: {"hf": [symbol], "gguf": [symbol]} for symbol in "LN"}
+    dialects: dict[str, Any] = {"hf": {}, "gguf": {}, "mlx": {}}
+    build_family({
+        "name": "a", "gguf": "a", "dialect": dialects, "size": sizes, "index": {"l": "L"}, "role": {"a": role},
+    })  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,8 @@ from safetensors.numpy import load_file, save_file
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
-from weighbridge.models.arch.table import families, family_of_hf
-from weighbridge.models.tensor_parallel import partition_rules as sharing
+from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.tensor_parallel.partition import Partition, Segment, partition_tensors
-from weighbridge.models.tensor_parallel.partition_rules import RULES
 from weighbridge.models.tensor_parallel.rank_files import RankStatus
 
 BASE = {
@@ -141,19 +138,30 @@ SEEN = {
 # Fused queries, keys and values: tests/proof/test_parallel.py; the others are vectors or as rare as their families.
 REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
-        "dec_only"}  # fmt: skip
+        "dec_only", "q_norm", "k_norm"}  # fmt: skip
+NORMS = {"ssm_norm"}
 
 
-@pytest.mark.parametrize("role", sorted(RULES))
+SPLITS = {
+    role
+    for f in families().values()
+    for role, how in f.document.tensor_parallel.items()
+    if how != "whole" and role in f.rows
+}
+
+
+@pytest.mark.parametrize("role", sorted(SPLITS))
 def test_a_wrong_rule_shows(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = next((n for n, roles in SEEN.items() if role in roles), None)
     if name is None:
         assert role in REST
         return
-    monkeypatch.setattr(sharing, "RULES", MappingProxyType({k: r for k, r in RULES.items() if k != role}))
-    with pytest.raises(UnsupportedError, match=f"no tensor-parallel rule for the role '{role}'"):
-        found(name, 2)
-    monkeypatch.setattr(sharing, "WHOLE", sharing.WHOLE | {role})
+    splits = family_of_hf(CONFIGS[name]).document.tensor_parallel
+    monkeypatch.delitem(splits, role)
+    if role not in NORMS:
+        with pytest.raises(UnsupportedError, match=f"no tensor-parallel rule for the role '{role}'"):
+            found(name, 2)
+    monkeypatch.setitem(splits, role, "whole")
     with pytest.raises((AssertionError, UnsupportedError)):
         assert found(name, 2) == expected(name, 2)
 
@@ -237,7 +245,7 @@ def test_sizes_that_do_not_divide(said: dict[str, Any], ranks: int, words: str, 
     save_file({n: np.zeros(s, "f2") for n, s in shapes.items()}, model / "model.safetensors")
     (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match=words):
-        wb.convert(model, tmp_path / "out", tp=ranks)
+        wb.split(model, tmp_path / "out", tp=ranks)
     assert not (tmp_path / "out").exists()
 
 
@@ -326,7 +334,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_set_that_is_wrong_is_refused(name: str, model: Path, tmp_path: Path) -> None:
     fault, words = FAULTS[name]
-    wb.convert(model, tmp_path / "two", tp=2)
+    wb.split(model, tmp_path / "two", tp=2)
     fault(sorted((tmp_path / "two").glob("*.safetensors")))
     with pytest.raises(FormatError, match=words) as caught:
         wb.convert(tmp_path / "two", tmp_path / "out")
@@ -356,7 +364,7 @@ def test_a_rank_may_be_a_set_of_files(model: Path, tmp_path: Path) -> None:
 
 def test_a_gguf_may_be_a_set_too(model: Path, tmp_path: Path) -> None:
     wb.convert(model, tmp_path / "m.gguf", tokenizer=False)
-    wb.convert(tmp_path / "m.gguf", tmp_path / "two", tp=2, max_shard_size=30_000)
+    wb.split(tmp_path / "m.gguf", tmp_path / "two", tp=2, max_shard_size=30_000)
     assert "model-rank-0-of-2-00001-of-00003.gguf" in {p.name for p in (tmp_path / "two").iterdir()}
     wb.convert(tmp_path / "two", tmp_path / "back.gguf")
     assert (tmp_path / "back.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
@@ -364,7 +372,7 @@ def test_a_gguf_may_be_a_set_too(model: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wb.convert(model, tmp_path / "four", tp=4)
+    wb.split(model, tmp_path / "four", tp=4)
     whole, found = wb.inspect(model), wb.inspect(tmp_path / "four")
     assert found.ranks == RankStatus(4)
     assert {t.name: (t.shape, t.dtype) for t in found.tensors} == {t.name: (t.shape, t.dtype) for t in whole.tensors}
@@ -403,7 +411,7 @@ STRANGE: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_verify_tells_ranks_that_do_not_belong_together(name: str, model: Path, tmp_path: Path) -> None:
     fault, words = STRANGE[name]
-    wb.convert(model, tmp_path / "two", tp=2)
+    wb.split(model, tmp_path / "two", tp=2)
     fault(sorted((tmp_path / "two").glob("*.safetensors")))
     found = [f for f in wb.verify(tmp_path / "two").findings if f.rule == "ranks/apart"]
     assert found

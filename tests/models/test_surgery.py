@@ -12,26 +12,30 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracles import tree
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.containers.gguf.values import KV
+from weighbridge.models.arch.registry import families, family
 from weighbridge.models.transform import encoder_decoder as sides
 from weighbridge.models.transform import layers, packed_rename, rename
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers
 from weighbridge.models.transform.layers import (
     GGUF_RULES,
-    GRAPHS,
     RULES,
-    SILENT,
-    UNROTATED,
     LayerSelection,
     gguf_keys,
     hf_config,
 )
 from weighbridge.models.transform.rename import WRAPPERS, suggestions
 
+GRAPHS = {
+    f.gguf: rules
+    for f in families().values()
+    if (rules := f.document.layer_rules).graph_every > 1 or rules.graph_unrotated > 1
+} | dict(layers._unlisted_graphs())
 COUNT = 8
 KEPT = (1, 2, 4, 5, 6)
 LETTERS = list("abcdefgh")
@@ -182,17 +186,31 @@ def test_layers_that_predict_further_tokens() -> None:
         gguf_keys(keys, left((7, 0)))
 
 
+# model_type -> its family's table; what a class assumes where a config says nothing.
+SILENT = {
+    "gemma2": "gemma2", "gemma3_text": "gemma3", "cohere2": "cohere2", "gpt_oss": "gpt-oss", "smollm3": "smollm3",
+    "llama4_text": "llama4", "qwen3_next": "qwen3next", "gemma4_text": "gemma4", "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+}  # fmt: skip
+
+
+def test_every_silent_pattern_is_compared() -> None:
+    ruled = {name for name, f in families().items() if f.document.layer_rules.every}
+    assert ruled - {"gemmaembedding"} == {*SILENT.values()}  # which is a gemma3_text, too
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", SILENT)
 def test_a_silent_pattern_is_that_of_the_class(kind: str) -> None:
     transformers = pytest.importorskip("transformers")
-    pattern, _ = SILENT[kind]
+    rules = family(SILENT[kind]).document.layer_rules
+    pattern = next(p for p in layers._PATTERNS if p.key in rules.every)
     config = transformers.AutoConfig.for_model(kind, num_hidden_layers=12)
     kept = (0, 1, 2, 4, 6, 9, 11)
     said = {"num_hidden_layers": 12, "model_type": kind}
     expected = [getattr(config, pattern.listed)[i] for i in kept]
-    assert hf_config(said, left(kept, 12, 12))[0][pattern.listed] == expected
-    assert pattern.listed not in hf_config(said, left(tuple(range(7)), 12, 12))[0]  # the pattern goes on as it was
+    assert hf_config(said, left(kept, 12, 12), rules)[0][pattern.listed] == expected
+    assert pattern.listed not in hf_config(said, left(tuple(range(7)), 12, 12), rules)[0]  # the pattern goes on
 
 
 def test_a_stated_pattern_is_spelled_out() -> None:
@@ -252,18 +270,18 @@ def test_the_patterns_of_graphs_are_those_of_llama_cpp() -> None:
     for path in folder.glob("*.cpp"):
         if call := re.search(r"load_swa_pattern\(ml, (\d+)(?:, (?:/\*\w+=\*/)?(true))?\)", path.read_text()):
             found[path.stem.replace("openai-moe", "gpt-oss")] = (int(call[1]), call[2] == "true")
-    ours = {name: tuple(graph) for name, graph in GRAPHS.items()}
+    ours = {name: (rules.graph_every, rules.graph_first) for name, rules in GRAPHS.items() if rules.graph_every > 1}
     assert ours.items() <= found.items()
     assert "n_no_rope_layer_step = 4" in (folder / "smollm3.cpp").read_text()
-    assert UNROTATED.keys() == {"smollm3", "llama4"}
+    assert {name for name, rules in GRAPHS.items() if rules.graph_unrotated > 1} == {"smollm3", "llama4"}
 
 
-@pytest.mark.parametrize("architecture", GRAPHS)
+@pytest.mark.parametrize("architecture", [name for name, rules in GRAPHS.items() if rules.graph_every > 1])
 def test_a_window_is_spelled_out_where_the_graph_would_count_wrong(architecture: str) -> None:
-    step, first = GRAPHS[architecture]
+    step, first = GRAPHS[architecture].graph_every, GRAPHS[architecture].graph_first
     key = f"{architecture}.attention.sliding_window_pattern"
     kept, count = (0, *range(2, 3 * step)), 3 * step
-    if architecture not in UNROTATED:
+    if GRAPHS[architecture].graph_unrotated == 1:
         whole = 0 if first else step - 1
         expected = [old % step != whole for old in kept]
         assert gguf_keys(keys_of(architecture), left(kept, count, count))[key] == KV("arr[bool]", expected)
@@ -348,7 +366,7 @@ def written(path: Path) -> dict[str, Any]:
 def test_prefixes_and_patterns(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     patterns = [(r"^layers\.(\d)", r"h.\1"), (r"\.w$", ".weight")]
-    report = wb.rename(model, out, strip="module.", replacing=patterns, add="m.")
+    report = report_of(wb.plan_rename(model, out, strip_prefix="module.", replace=patterns, add_prefix="m."))
     before, after = written(model), written(out)
     assert set(after) == {"m.norm", "m.head"} | {f"m.h.{n}.{part}" for n in range(3) for part in ("weight", "v")}
     assert {r.new: r.old for r in report.renamed}["m.h.1.weight"] == ("module.layers.1.w",)
@@ -360,20 +378,20 @@ def test_prefixes_and_patterns(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".pt", ".npz", ".safetensors"])
 def test_renaming_writes_any_container(model: Path, tmp_path: Path, suffix: str) -> None:
     there, back = tmp_path / f"there{suffix}", tmp_path / "back.safetensors"
-    wb.rename(model, there, strip="module.")
-    wb.rename(there, back, replacing=[(r"^(layers|norm)", r"module.\1")])
+    wb.rename(model, there, strip_prefix="module.")
+    wb.rename(there, back, replace=[(r"^(layers|norm)", r"module.\1")])
     assert {n: a.tobytes() for n, a in written(back).items()} == {n: a.tobytes() for n, a in written(model).items()}
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ({"replacing": [(r"\.[wv]$", ".x")]}, r"'module\.layers\.0\.[vw]' and 'module\.layers\.0\.[vw]'"),
-        ({"strip": "model."}, "no tensor's name would change"),
-        ({"strip": ("module.", "model.")}, "no tensor's name has 'model.'"),
-        ({"strip": "head"}, "left without a name"),
-        ({"replacing": [("(", "x")]}, "in a --replace"),
-        ({"replacing": [("(w)$", r"\2")]}, "invalid group reference"),
+        ({"replace": [(r"\.[wv]$", ".x")]}, r"'module\.layers\.0\.[vw]' and 'module\.layers\.0\.[vw]'"),
+        ({"strip_prefix": "model."}, "no tensor's name would change"),
+        ({"strip_prefix": ("module.", "model.")}, "no tensor's name has 'model.'"),
+        ({"strip_prefix": "head"}, "left without a name"),
+        ({"replace": [("(", "x")]}, "in a --replace"),
+        ({"replace": [("(w)$", r"\2")]}, "invalid group reference"),
         ({}, "what shall be renamed"),
     ],
 )
@@ -429,7 +447,7 @@ def test_the_command_suggests_and_tells(model: Path, tmp_path: Path, capsys: pyt
 
 def test_a_part_keeps_its_numbers(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    report = wb.slice(model, out, layers="1-2")
+    report = report_of(wb.plan_slice(model, out, layers="1-2"))
     assert set(written(out)) == {"module.norm", "head", *(f"module.layers.{n}.{p}" for n in (1, 2) for p in "wv")}
     assert report.dropped == ("module.layers.0.v", "module.layers.0.w")
     assert any("--renumber" in note for note in report.notes)
@@ -459,7 +477,7 @@ def mixture(folder: Path, shapes: Mapping[str, int] | None = None, **said: Any) 
         "num_experts_per_tok": 4, "hidden_size": 64, "moe_intermediate_size": 64, "num_attention_heads": 2,
         "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 32,
     } | dict(shapes or {})  # fmt: skip
-    from weighbridge.models.arch.table import families
+    from weighbridge.models.arch.registry import families
 
     family = families()["qwen3moe"]
     generator = np.random.default_rng(3)
@@ -490,7 +508,7 @@ def test_blocks_of_a_gguf_stay_as_they_are(tmp_path: Path) -> None:
     source = mixture(tmp_path / "model")
     whole, cut = tmp_path / "whole.gguf", tmp_path / "cut.gguf"
     wb.convert(source, whole, dtype="q8_0", tokenizer=False)
-    report = wb.slice(whole, cut, experts="2,5-7", layers="1", renumber=True)
+    report = report_of(wb.plan_slice(whole, cut, experts="2,5-7", layers="1", renumber=True))
     with wb.open(whole) as before, wb.open(cut) as after:
         stack = before["blk.1.ffn_up_exps.weight"].raw()
         each = len(stack) // 8
@@ -525,10 +543,10 @@ def test_a_rename_to_a_dialect_that_is_refused(tmp_path: Path) -> None:
     source = mixture(tmp_path / "model")
     for dialect, words in (("hf", "already"), ("nonsense", "no 'nonsense' names")):
         with pytest.raises(UsageError, match=words):
-            wb.rename(source, tmp_path / "out", names=dialect)
+            wb.rename(source, tmp_path / "out", to_names=dialect)
     wb.convert(source, tmp_path / "m.gguf", dtype="f32", tokenizer=False)
     with pytest.raises(UsageError, match="nothing loads"):
-        wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", names="hf")
+        wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", to_names="hf")
 
 
 # ------------------------------------------------------------------------------------------------ quantized names
@@ -552,7 +570,7 @@ def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path)
     for key in ("quantization", "quantization_config"):
         config[key][stack] = {"group_size": 32, "bits": config[key]["bits"]}
     (there / "config.json").write_text(json.dumps(config))
-    report = wb.rename(there, back := tmp_path / "hf", names="hf")
+    report = report_of(wb.plan_rename(there, back := tmp_path / "hf", to_names="hf"))
     held, parted = written(there / "model.safetensors"), written(back / "model.safetensors")
     for part in ("weight", "scales", *(["biases"] if "q_bits" in how else [])):
         for expert in range(8):
@@ -563,7 +581,7 @@ def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path)
     each = [f"model.layers.1.mlp.experts.{e}.up_proj" for e in range(8)]
     assert [own[name] for name in each] == [config["quantization"][stack]] * 8
     assert stack not in own
-    wb.rename(back, again := tmp_path / "again", names="mlx")
+    wb.rename(back, again := tmp_path / "again", to_names="mlx")
     after = written(again / "model.safetensors")
     assert {n: t.tobytes() for n, t in after.items()} == {n: t.tobytes() for n, t in held.items()}
     assert config_of(again) == config
@@ -584,7 +602,9 @@ def test_parts_keep_their_endings(scheme: str, tmp_path: Path) -> None:
             "re:x.*",
         ]
     (source / "config.json").write_text(json.dumps(config))
-    report = wb.rename(source, out := tmp_path / "out", replacing=[("self_attn", "attention"), (r"\bmlp\b", "ffn")])
+    report = report_of(
+        wb.plan_rename(source, out := tmp_path / "out", replace=[("self_attn", "attention"), (r"\bmlp\b", "ffn")])
+    )
     before, after = raw(source), raw(out)
     assert {n.replace("self_attn", "attention").replace(".mlp.", ".ffn."): t for n, t in before.items()} == after
     for key in lists[:1]:
@@ -599,13 +619,13 @@ def test_fp8_experts_change_their_spelling(tmp_path: Path) -> None:
     wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
     source = mixture(tmp_path / "m", shapes=wide, **wide)
     wb.convert(source, there := tmp_path / "fp8", to="hf", scheme="fp8")
-    wb.rename(there, five := tmp_path / "five", names="hf5")
+    wb.rename(there, five := tmp_path / "five", to_names="hf5")
     held, stacked = raw(there), raw(five)
     front = "model.layers.0.mlp.experts"
     parts = [held[f"{front}.{e}.{p}_proj.weight_scale_inv"][1] for e in range(8) for p in ("gate", "up")]
     assert stacked[f"{front}.gate_up_proj_scale_inv"] == ((8, 2, 1), b"".join(parts))
     assert stacked[f"{front}.gate_up_proj"][0] == (8, 256, 128)
-    wb.rename(five, four := tmp_path / "four", names="hf")
+    wb.rename(five, four := tmp_path / "four", to_names="hf")
     assert raw(four) == held
 
 
@@ -613,7 +633,7 @@ def test_parts_that_no_stack_has_are_refused(tmp_path: Path) -> None:
     wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
     wb.convert(mixture(tmp_path / "m", shapes=wide), source := tmp_path / "gptq", to="hf", scheme="gptq")
     with pytest.raises(UnsupportedError, match="joins or parts tensors in gptq, which aren't stored so"):
-        wb.rename(source, tmp_path / "out", names="mlx")
+        wb.rename(source, tmp_path / "out", to_names="mlx")
     assert not (tmp_path / "out").exists()
 
 
@@ -637,7 +657,7 @@ def two(folder: Path, **said: Any) -> Path:
     """A T5 of three and two layers, in names and shapes."""
     from safetensors.numpy import save_file
 
-    from weighbridge.models.arch.table import families
+    from weighbridge.models.arch.registry import families
 
     config = {
         "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "num_layers": 3, "num_decoder_layers": 2,
@@ -655,14 +675,14 @@ def two(folder: Path, **said: Any) -> Path:
 
 def test_each_side_is_cut_by_its_name(tmp_path: Path) -> None:
     source = two(tmp_path / "m")
-    report = wb.slice(source, tmp_path / "a", layers="encoder:2,decoder:1,0", renumber=True)
+    report = report_of(wb.plan_slice(source, tmp_path / "a", layers="encoder:2,decoder:1,0", renumber=True))
     assert [(c.key, c.before, c.after) for c in report.changed] == [("num_layers", 3, 1)]
     bias = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     held = written(tmp_path / "a" / "model.safetensors")
     assert {f"{side}.{bias}" for side in ("encoder", "decoder")} < held.keys()  # of the stack, not of layer 0
     assert sum(name.startswith("encoder.block.") for name in held) == 9
     assert wb.verify(tmp_path / "a").ok
-    part = wb.slice(source, tmp_path / "part", layers="decoder:1")
+    part = report_of(wb.plan_slice(source, tmp_path / "part", layers="decoder:1"))
     assert any("--renumber" in note for note in part.notes)
     held = written(tmp_path / "part" / "model.safetensors")
     assert {f"decoder.{bias}", "decoder.block.1.layer.0.SelfAttention.q.weight"} < held.keys()
@@ -673,9 +693,9 @@ def test_each_side_is_cut_by_its_name(tmp_path: Path) -> None:
 
 def test_a_count_of_both_sides_is_spelled_out(tmp_path: Path) -> None:
     source = two(tmp_path / "m", num_layers=2, num_decoder_layers=None)
-    changed = wb.slice(source, tmp_path / "a", layers="encoder:0", dry_run=True).changed
+    changed = wb.plan_slice(source, tmp_path / "a", layers="encoder:0").report.changed
     assert [(c.key, c.before, c.after) for c in changed] == [("num_layers", 2, 1), ("num_decoder_layers", None, 2)]
-    changed = wb.slice(source, tmp_path / "b", layers="decoder:0", dry_run=True).changed
+    changed = wb.plan_slice(source, tmp_path / "b", layers="decoder:0").report.changed
     assert [(c.key, c.before, c.after) for c in changed] == [("num_decoder_layers", None, 1)]
 
 
@@ -713,7 +733,9 @@ def test_a_gguf_that_no_graph_runs_is_refused(tmp_path: Path) -> None:
     wb.convert(two(tmp_path / "m"), tmp_path / "m.gguf", dtype="f32", tokenizer=False)
     with pytest.raises(UsageError, match="no decoder of 2 layers beside an encoder of 1"):
         wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:0")
-    report = wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:2,decoder:1", renumber=True)
+    report = report_of(
+        wb.plan_slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:2,decoder:1", renumber=True)
+    )
     assert {c.key: c.after for c in report.changed if "count" in c.key} == {
         "t5.block_count": 1, "t5.decoder_block_count": 1
     }  # fmt: skip

@@ -12,7 +12,7 @@ from tests.packings.stored import of_torch, values
 
 from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import RefusedError
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import plan as schemes
 from weighbridge.packings.canonical import MXTensor
 from weighbridge.packings.unpacking import unpack
@@ -47,7 +47,7 @@ NVFP4: dict[str, Any] = {"num_bits": 4, "type": "float", "strategy": "tensor_gro
 # Our scheme and its options -> the library's format and arguments.
 CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     **{f"w{b}a16": (f"w{b}a16", {"q_group_size": 32}, "pack-quantized", group(b, 32)) for b in range(2, 9)},
-    **{f"w{b}a16 asymmetric": (f"w{b}a16", {"q_group_size": 64, "symmetric": False}, "pack-quantized",
+    **{f"w{b}a16 asymmetric": (f"w{b}a16", {"q_group_size": 64, "sym": False}, "pack-quantized",
                                group(b, 64, symmetric=False)) for b in range(2, 9)},
     "w4a16 a row": ("w4a16", {"q_group_size": -1}, "pack-quantized",
                     {"num_bits": 4, "type": "int", "strategy": "channel"}),
@@ -77,7 +77,7 @@ def weights(dtype: Any, seed: int = 1, rows: int = 130, columns: int = 192) -> T
 
 def made(scheme: str, options: dict[str, Any], weight: Tensor) -> dict[str, Node]:
     """The stored tensors of one module, as the conversion makes them."""
-    how = schemes.chosen(ConvertOptions(scheme=scheme, **options))
+    how = schemes.chosen(SchemeOptions(scheme=scheme, **options))
     node = of_torch(weight)
     form = how.round("m", n.cast(node, F32), how, node.spec.dtype, n.peak([node]))
     return how.write(form, how.symmetric)
@@ -142,7 +142,7 @@ def test_gptq_and_awq_round_as_gptqmodel_does(bits: int, symmetric: bool) -> Non
     weight[0], weight[1] = weight[10], weight[11]  # neither empty nor of one sign: those we take otherwise, see below
     weight[6] = weight[12]
     codes, scale, zero = gptqmodel(weight, bits, 32, symmetric)
-    found = made("gptq", {"q_bits": bits, "q_group_size": 32, "symmetric": symmetric}, weight)
+    found = made("gptq", {"q_bits": bits, "q_group_size": 32, "sym": symmetric}, weight)
     node = unpack({f"m.{name}": part for name, part in found.items()}, {"quantization_config": {
         "bits": bits, "checkpoint_format": "gptq" if symmetric else "gptq_v2"}})["m.weight"]  # fmt: skip
     spread = [t.repeat_interleave(32, dim=1) for t in (scale.half().float(), zero)]
@@ -233,7 +233,7 @@ def test_a_plan_asks_a_peak_for_little() -> None:
     assert found.over == (wide,)
     assert found.scratch(0, 1) == found.scratch(0, 1) == 2 << 20
     assert len(asked) == 1
-    how = schemes.chosen(ConvertOptions(scheme="nvfp4a16"))
+    how = schemes.chosen(SchemeOptions(scheme="nvfp4a16"))
     nodes = {f"l.{name}_proj.weight": n.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
     work = SimpleNamespace(floats=nodes, scheme=how, draft=SimpleNamespace(notes=[]))
     forms = schemes._rounded(work, list(nodes))  # type: ignore[arg-type]

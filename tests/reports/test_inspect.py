@@ -386,7 +386,7 @@ def test_the_tree_shown_unasked_is_bounded(tmp_path: Path, monkeypatch: pytest.M
     from click.testing import CliRunner
 
     from weighbridge.base import limits
-    from weighbridge.cli.commands.inspect import command
+    from weighbridge.cli.commands.inspect import inspect as command
 
     file = tmp_path / "x.safetensors"
     file.write_bytes(m.safetensors({f"t{i:02}": ("F32", (1,)) for i in range(30)}))

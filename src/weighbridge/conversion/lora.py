@@ -15,13 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV
-from weighbridge.conversion import options as recipe
-from weighbridge.conversion.options import ConvertOptions
-from weighbridge.conversion.plan.builder import PlanBuilder, retyped
+from weighbridge.conversion import dtype_policy
+from weighbridge.conversion.options import AdapterOptions
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.io.source import FileSource
-from weighbridge.models.arch.expand import Place, Sizes
-from weighbridge.models.arch.table import Family, family_of_hf, read_family
+from weighbridge.models.arch.expand import Sizes, TensorSlot
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import family_of_hf, read_family
 from weighbridge.models.arch.write_order import reference_order
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
@@ -70,7 +71,7 @@ def converts_adapter(model: Checkpoint, kind: str) -> bool:
     return form is not None and kind in form.targets
 
 
-def plan_adapter(model: Checkpoint, kind: str, options: ConvertOptions) -> PlanBuilder:
+def plan_adapter(model: Checkpoint, kind: str, options: AdapterOptions) -> PlanBuilder:
     """An adapter in another form."""
     form = _form(model)
     if form is None:
@@ -92,7 +93,7 @@ class _Base(NamedTuple):
     tied: bool
 
 
-def _base(model: Checkpoint, adapter: LoraAdapter, options: ConvertOptions) -> _Base:
+def _base(model: Checkpoint, adapter: LoraAdapter, options: AdapterOptions) -> _Base:
     """What is known of the model that an adapter is for."""
     said = options.base or adapter.base
     if said is None:
@@ -103,10 +104,10 @@ def _base(model: Checkpoint, adapter: LoraAdapter, options: ConvertOptions) -> _
     if path.is_dir() and (path / "config.json").is_file():
         with FileSource(path / "config.json") as source:
             config = decode(source.read(0, source.size), source.name, dict[str, Any])
-        family = family_of_hf(config, (read_family(Path(options.arch_file)),) if options.arch_file else ())
+        family = family_of_hf(config, (read_family(Path(model.arch_file)),) if model.arch_file else ())
         sizes = family.sizes_from_hf(config)
         return _Base(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
-    with open_model(path, SourceOptions(arch_file=options.arch_file)) as base:
+    with open_model(path, SourceOptions(arch_file=model.arch_file)) as base:
         head = base.format != "gguf" or "output.weight" in base.index
         return _Base(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
 
@@ -115,7 +116,7 @@ def _base(model: Checkpoint, adapter: LoraAdapter, options: ConvertOptions) -> _
 
 
 def _to_gguf(
-    model: Checkpoint, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: ConvertOptions
+    model: Checkpoint, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions
 ) -> PlanBuilder:
     out, (family, sizes, tied) = PlanBuilder({}), base
     named = pairs.save(family, "gguf", sizes, roles)
@@ -128,9 +129,9 @@ def _to_gguf(
     places = family.expansion("gguf", sizes).places
     order = reference_order(family, {n: places[n] for n in named}, sizes, list(adapter.pairs))
     tensors = gguf.tensors({name: named[name] for name in order}, whole)
-    asked = recipe.gguf_wanted(options.dtype or "f32", (n.spec for n in model.stored.values()))
+    asked = dtype_policy.gguf_wanted(options.dtype or "f32", (n.spec for n in model.stored.values()))
     for name, node in tensors.items():
-        out.tensors[name] = retyped(name, node, recipe.gguf_dtype(name, node.spec, asked), out)
+        out.tensors[name] = cast_to(name, node, dtype_policy.gguf_dtype(name, node.spec, asked), out)
     out.metadata = _keys(model, adapter, family, {n: p.shape for n, p in named.items()}, options)
     return out
 
@@ -167,7 +168,7 @@ def _strangers(adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes,
     return any(name not in places for name in adapter.pairs)
 
 
-def _is_table(family: Family, place: Place) -> bool:
+def _is_table(family: Family, place: TensorSlot) -> bool:
     """Whether a tensor is looked up by token."""
     return family.rows[place.roles[0]].kind == "embedding"
 
@@ -195,7 +196,7 @@ def _keys(
     adapter: LoraAdapter,
     family: Family,
     shapes: Mapping[str, tuple[int, ...]],
-    options: ConvertOptions,
+    options: AdapterOptions,
 ) -> dict[str, KV]:
     """The adapter's key-values, in the reference's order."""
     about, _ = card.read_card(model.place.read("README.md"))
@@ -212,7 +213,7 @@ def _keys(
 # ------------------------------------------------------------------------------------------------ to PEFT
 
 
-def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> PlanBuilder:
+def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions) -> PlanBuilder:
     family, sizes, _ = base
     if adapter.whole:
         raise UnsupportedError(f"the adapter holds {next(iter(adapter.whole))} whole, which is no part of a LoRA")
@@ -220,11 +221,11 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Con
     places = family.expansion("hf", sizes).places
     tables = frozenset(name for name in named if _is_table(family, places[name]))
     said = str(options.base) if options.base else adapter.base
-    conv = any(family.rows[places[name].roles[0]].turned("hf") for name in named)
+    conv = any(family.rows[places[name].roles[0]].transposed("hf") for name in named)
     tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
     out = PlanBuilder({}, {"format": "pt"})
     for name, node in tensors.items():
-        out.tensors[name] = retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), out)
+        out.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), out)
     out.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
     return out
 
@@ -232,7 +233,7 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Con
 # ------------------------------------------------------------------------------------------------ into the model
 
 
-def merge_adapter(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint:
+def merge_adapter(model: Checkpoint, path: Path) -> Checkpoint:
     """The model with the adapter at `path` in its weights: W + alpha/rank * B @ A, computed in F32 and rounded once.
     Tensors that the adapter holds whole take the place of the model's. The adapter's files stay open with the model."""
     found = open_model(path)
@@ -258,8 +259,8 @@ def _with(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Checkpoint:
                 f"the adapter changes {instance[0]}, which the model doesn't hold by itself",
                 hint="a tied head is the embedding: untie it, or merge with PEFT",
             )
-        via = family.rows[instance[0]].via.get("gguf")
-        if via is not None and via.of_config and not sizes.facts:
+        via = family.rows[instance[0]].layouts.get("gguf")
+        if via is not None and via.from_config and not sizes.facts:
             raise UnsupportedError(
                 f"the GGUF holds {instance[0]} times a number that it doesn't say ({via}), the adapter's change isn't",
                 hint="merge the adapter into the folder that the GGUF was made of",

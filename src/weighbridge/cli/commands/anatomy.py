@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option, option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.anatomy import Report
+    from weighbridge.reports.anatomy import AnatomyReport
 
 # Colours of kinds, in the dump and in the map.
 _STYLES: Final = {
@@ -35,7 +35,7 @@ def _range(text: str) -> dict[str, int]:
     return ({"start": _offset(start)} if start else {}) | ({"end": _offset(end)} if end else {})
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb anatomy model.gguf --limit 40",
         "wb anatomy model.safetensors --map",
@@ -44,16 +44,14 @@ def _range(text: str) -> dict[str, int]:
     )
 )
 @click.argument("file")
-@click.option("--at", type=_offset, metavar="OFFSET", help="Say what the byte there means.")
-@click.option("--range", "span", type=_range, default="", metavar="A:B", help="Regions that meet bytes A to B.")
-@click.option("--map", "only_map", is_flag=True, help="Show how the file divides, and no regions.")
-@click.option(
-    "--kind", "kinds", multiple=True, metavar="KIND", help="Regions of a kind (key, value, tensor, padding ...)."
-)
-@click.option("--bytes", "head", type=click.IntRange(0, 1 << 20), default=32, help="Bytes of a region to dump [32].")
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
+@option("--at", type=_offset, metavar="OFFSET", help="Say what the byte there means.")
+@option("--range", "span", type=_range, default="", metavar="A:B", help="Regions that meet bytes A to B.")
+@option("--map", "only_map", is_flag=True, help="Show how the file divides, and no regions.")
+@option("--kind", "kinds", multiple=True, metavar="KIND", help="Regions of a kind (key, value, tensor, padding ...).")
+@option("--bytes", "head", type=click.IntRange(0, 1 << 20), default=32, help="Bytes of a region to dump [32].")
+@option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
 @json_option
-def command(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **options: Any) -> None:
+def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **options: Any) -> None:
     """Name every byte of FILE: an annotated hexdump (FILE::TENSOR for one tensor's bytes) and a map of the layout."""
     from weighbridge.cli.render import emit_json, width
     from weighbridge.reports.anatomy import anatomy
@@ -67,7 +65,7 @@ def command(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **op
         _map(report)
 
 
-def _dump(report: Report) -> None:
+def _dump(report: AnatomyReport) -> None:
     from weighbridge.cli.render import clean, echo, styled
     from weighbridge.reports.anatomy import hexdump
 
@@ -88,7 +86,7 @@ def _dump(report: Report) -> None:
         )
 
 
-def _map(report: Report) -> None:
+def _map(report: AnatomyReport) -> None:
     from weighbridge.cli.render import Column, echo, human_bytes, styled, table
 
     echo(f"{report.nbytes:,} bytes in {report.region_count:,} regions", "head")
@@ -100,7 +98,7 @@ def _map(report: Report) -> None:
     )
 
 
-def _letters(report: Report) -> list[str]:
+def _letters(report: AnatomyReport) -> list[str]:
     """One letter a kind: its first that is free."""
     out: list[str] = []
     for share in report.shares:

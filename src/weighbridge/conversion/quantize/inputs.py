@@ -9,19 +9,19 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.container import KV
-from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.options import ConvertOptions
-from weighbridge.conversion.plan import build as building
+from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.gguf.plan import to_gguf
+from weighbridge.conversion.options import GgufOptions, TargetOptions, only_from
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.model import Loss
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import imatrix as importance
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import prune_layers as pruning
@@ -30,16 +30,16 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node, QuantizedTensor, reshape
 
 
-@dataclass(frozen=True)
-class QuantizeOptions:
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(TargetOptions):
     """llama-quantize's options under its names, and those of a conversion to GGUF.
 
     `tensor_type`: `REGEX=TYPE` strings; the first match in a name wins. `override_kv`: `KEY=TYPE:VALUE` strings.
     `target_bpw`, `target_size`: bits per weight, or bytes of the file, for which types are chosen (size_target.py).
     `imatrix`: a file of either format; `include_weights`, `exclude_weights`: parts of the names of its entries.
-    `resume`: continue an interrupted run, and keep the finished part of this one if it is interrupted.
     """
 
+    title: ClassVar[str] = "a quantized GGUF"
     imatrix: str | os.PathLike[str] | None = None
     include_weights: tuple[str, ...] = ()
     exclude_weights: tuple[str, ...] = ()
@@ -54,14 +54,10 @@ class QuantizeOptions:
     target_bpw: float | None = None
     target_size: int | None = None
     allow_requantize: bool = False
-    pre: str | None = None
-    tokenizer: bool = True
+    pre: str | None = only_from("model")
+    tokenizer: bool = only_from("model", default=True)
     name: str | None = None
     align: int | None = None
-    max_memory: int | None = None
-    overwrite: bool = False
-    resume: bool = False
-    jobs: int | None = None
 
     def types(self) -> ftypes.TypeOptions:
         """The parsed options that affect types. UsageError for an invalid type or pattern."""
@@ -74,12 +70,9 @@ class QuantizeOptions:
             **{field: ftypes.target_type(name) for field, name in named.items() if name is not None},
         )
 
-    def conversion(self, dtype: str | None) -> ConvertOptions:
+    def conversion(self, dtype: str | None) -> GgufOptions:
         """The options of the conversion to the intermediate GGUF."""
-        return ConvertOptions(
-            dtype=dtype, pre=self.pre, tokenizer=self.tokenizer, name=self.name, align=self.align,
-            max_memory=self.max_memory, overwrite=self.overwrite, jobs=self.jobs,
-        )  # fmt: skip
+        return GgufOptions(dtype=dtype, pre=self.pre, tokenizer=self.tokenizer, name=self.name, align=self.align)
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,7 @@ def prepare(model: Checkpoint, wanted: FileType | None, options: QuantizeOptions
         layers=kept if options.prune_layers else None,
     )
     return QuantizeInputs(
-        tensors, meta.with_alignment(keys, options.align), facts,
+        tensors, metadata.with_alignment(keys, options.align), facts,
         shard_of={kept.names[n]: shard for n, shard in places.items() if n in kept.names},
         shards=len(model.index.files) if options.keep_split else 1,
         imatrix=imatrix, entries={new: old for old, new in kept.names.items()},
@@ -168,10 +161,10 @@ def _as_gguf(model: Checkpoint, wanted: FileType | None, options: QuantizeOption
     if model.format == "gguf":
         if not model.index.by_name:
             raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
-        keys = meta.named(meta.kept_keys(model.metadata), options.name)
+        keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
-    return building.to_gguf(model, options.conversion(_intermediate_dtype(model)))
+    return to_gguf(model, options.conversion(_intermediate_dtype(model)))
 
 
 def _intermediate_dtype(model: Checkpoint) -> str:

@@ -17,12 +17,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, dtype
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.conversion import options as recipe
+from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan import writers as targets
-from weighbridge.conversion.plan.builder import PlanBuilder, retyped, side_files
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, sidecar_files
 from weighbridge.conversion.plan.model import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
 from weighbridge.conversion.schemes.configs import Settings
@@ -120,13 +120,13 @@ _TOGETHER: Final = (
 _OPTIONS: Final = MappingProxyType({"bits": "--bits", "group_size": "--group-size", "symmetric": "--sym or --asym"})
 
 
-def chosen(options: ConvertOptions) -> Scheme:
+def chosen(options: SchemeOptions) -> Scheme:
     """The scheme that was asked for, with what the options change of it. UsageError where they don't go together."""
     name = str(options.scheme).lower().replace("-", "_")
     if name not in SCHEMES:
         raise UsageError(f"no scheme is called {options.scheme!r}", hint=f"one of {', '.join(SCHEMES)}")
     scheme = SCHEMES[name]
-    given = {"bits": options.q_bits, "group_size": options.q_group_size, "symmetric": options.symmetric}
+    given = {"bits": options.q_bits, "group_size": options.q_group_size, "symmetric": options.sym}
     for option, value in given.items():
         if value is not None and option not in scheme.takes:
             raise UsageError(f"{name} has its own {option.replace('_', ' ')}", hint=f"leave {_OPTIONS[option]} out")
@@ -135,25 +135,23 @@ def chosen(options: ConvertOptions) -> Scheme:
     group = options.q_group_size
     if group is not None and group != -1 and group < 8:
         raise UsageError(f"no groups of {group} columns", hint="a number such as 32 or 128; -1: all of a row")
-    if options.q_mode or options.q_recipe:
-        raise UsageError("modes and recipes are MLX's", hint="leave --q-mode and --recipe out, or say --to mlx")
     return scheme._replace(
         bits=options.q_bits or scheme.bits,
         group=scheme.group if group is None else max(group, 0),
-        symmetric=scheme.symmetric if options.symmetric is None else options.symmetric,
+        symmetric=scheme.symmetric if options.sym is None else options.sym,
     )
 
 
 # ------------------------------------------------------------------------------------------------ the folder
 
 
-def to_scheme(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def to_scheme(model: Checkpoint, options: SchemeOptions) -> PlanBuilder:
     """The tensors and files of the folder."""
     draft = PlanBuilder({}, {"format": "pt"})
     named = _named(model)
     work = _Work(named, _floats(model, named, options, draft), chosen(options), options, draft)
     layers = _layers(model, named, work.scheme)
-    held = {name: work.scheme.read(named[name]) for name in layers if n.is_quantized(named[name])}
+    held = {name: work.scheme.read(named[name]) for name in layers if n.needs_decoding(named[name])}
     work = work._replace(scheme=_of_source(work, held))
     kept = {name: _kept(work, name, form) for name, form in held.items()}
     found: dict[str, Form] = {name: form for name, form in kept.items() if form is not None}
@@ -178,7 +176,7 @@ class _Work(NamedTuple):
     named: Mapping[str, LogicalTensor]
     floats: Mapping[str, Node]
     scheme: Scheme
-    options: ConvertOptions
+    options: SchemeOptions
     draft: PlanBuilder
 
 
@@ -196,8 +194,8 @@ def _layers(model: Checkpoint, named: Mapping[str, LogicalTensor], scheme: Schem
     return [
         name
         for name, node in named.items()
-        if name in rows and rows[name].kind in kinds and not rows[name].turned("hf") and _matrix(name, node)
-        and (rows[name].kind != "head" or (scheme.method in (_CT, "gptq") and n.is_quantized(node)))
+        if name in rows and rows[name].kind in kinds and not rows[name].transposed("hf") and _matrix(name, node)
+        and (rows[name].kind != "head" or (scheme.method in (_CT, "gptq") and n.needs_decoding(node)))
     ]  # fmt: skip
 
 
@@ -224,7 +222,7 @@ def _tensors(work: _Work, found: Mapping[str, Form], kept: Mapping[str, Form | N
             work.draft.tensors |= {f"{name.removesuffix('.weight')}.{part}": stored for part, stored in parts.items()}
             continue
         work.draft.tensors[name] = work.floats[name]
-        if n.is_quantized(node) and name not in kept:
+        if n.needs_decoding(node) and name not in kept:
             _decoded(work, name, "the scheme has it as floats")
 
 
@@ -232,7 +230,7 @@ def _tensors(work: _Work, found: Mapping[str, Form], kept: Mapping[str, Form | N
 
 
 def _floats(
-    model: Checkpoint, named: Mapping[str, LogicalTensor], options: ConvertOptions, draft: PlanBuilder
+    model: Checkpoint, named: Mapping[str, LogicalTensor], options: SchemeOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """Every tensor as floats: of the type asked for, or its own; a quantized one's is the config's, or F16."""
     said = model.config.get("dtype") or model.config.get("torch_dtype")
@@ -240,8 +238,8 @@ def _floats(
     narrow = probe.narrowest(named) if options.dtype is None and model.format == "gguf" else {}
     out = {}
     for name, node in named.items():
-        spec = node.spec.with_dtype(usual) if n.is_quantized(node) else node.spec
-        out[name] = retyped(name, node, narrow.get(name, recipe.plain_dtype(options.dtype, spec)), draft)
+        spec = node.spec.with_dtype(usual) if n.needs_decoding(node) else node.spec
+        out[name] = cast_to(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
     return out
 
 
@@ -335,7 +333,7 @@ def _misfit(form: Form, work: _Work) -> str:
     return _MISFITS[type(form)](form, work.scheme, work.options)
 
 
-def _misfit_integers(form: IntQuantTensor, scheme: Scheme, options: ConvertOptions) -> str:
+def _misfit_integers(form: IntQuantTensor, scheme: Scheme, options: SchemeOptions) -> str:
     rows, columns = form.codes.spec.shape
     widths = {"gptq": _GPTQ_BITS, "awq": (4,)}.get(scheme.method, (8,) if scheme.format == "int-quantized" else None)
     if (widths and form.bits not in widths) or options.q_bits not in (None, form.bits):
@@ -343,17 +341,17 @@ def _misfit_integers(form: IntQuantTensor, scheme: Scheme, options: ConvertOptio
     bound = options.q_group_size is not None or scheme.method == "awq" or scheme.format == "int-quantized"
     if bound and form.group != (scheme.group or columns):
         return f"it has groups of {form.group}"
-    if options.symmetric and not form.symmetric:
+    if options.sym and not form.symmetric:
         return "it has zero points of its own"
     return _unfilled(rows, columns, scheme._replace(bits=form.bits))
 
 
-def _misfit_micro(form: MXTensor, scheme: Scheme, options: ConvertOptions) -> str:
+def _misfit_micro(form: MXTensor, scheme: Scheme, options: SchemeOptions) -> str:
     same = form.bits == scheme.bits and (form.overall is None) is (scheme.group == 32)
     return "" if same else f"it has {form.bits} bits in groups of {32 if form.overall is None else 16}"
 
 
-def _misfit_small(form: Fp8Tensor, scheme: Scheme, options: ConvertOptions) -> str:
+def _misfit_small(form: Fp8Tensor, scheme: Scheme, options: SchemeOptions) -> str:
     wanted = scheme.block or (1, form.weight.spec.shape[-1])
     if form.block != wanted:
         return f"its scales are for {form.block[0]} x {form.block[1]}"
@@ -386,22 +384,18 @@ _THEIRS: Final = ("config.json", "quantize_config.json", "quant_config.json", "h
 
 
 def _files(
-    model: Checkpoint,
-    options: ConvertOptions,
-    draft: PlanBuilder,
-    floats: Mapping[str, Node],
-    told: Mapping[str, Any],
+    model: Checkpoint, options: SchemeOptions, draft: PlanBuilder, floats: Mapping[str, Node], told: Mapping[str, Any]
 ) -> None:
     """What lies beside the weights."""
     config = model.config
     if model.format == "gguf":
-        texts, lost = meta.for_hf(model, floats, options)
+        texts, lost = meta.for_hf(model, floats, options.tokenizer)
         draft.texts |= texts
         draft.losses += lost
         config = json.loads(texts["config.json"])
     else:
-        for path in side_files(model.place.folder):
+        for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name not in _THEIRS:
-                draft.beside.append(targets.raw(name, FileSource(path)))
+                draft.extra_files.append(targets.raw(name, FileSource(path)))
     draft.texts["config.json"] = meta.quantized(config, options.dtype, told)

@@ -1,8 +1,8 @@
 """What is inside a file, a folder, a sharded set: a summary, the tensors, the metadata. Reads headers and small files
 only, and never loads numpy: `wb inspect` answers before a larger import would be done.
 
-    inspect(path, filters=["size>1MB"], sort="size:desc", limit=20) -> Report
-    inspect("model.gguf::token_embd.weight")                        -> a Report of that tensor alone
+    inspect(path, filters=["size>1MB"], sort="size:desc", limit=20) -> InspectReport
+    inspect("model.gguf::token_embd.weight")                        -> one of that tensor alone
 
 The JSON form of a report is documented in docs/schema.md.
 """
@@ -70,8 +70,8 @@ class DTypeRow:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class InspectReport:
     """`tensors` holds the rows that pass the selection, `selected` is their number before `limit`; all sums are over
     the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is. `schemes`: of
     a quantized model, what its matrices lie in. `ranks`: of a tensor-parallel set, or one of its files, what it is; a
@@ -98,6 +98,9 @@ class Report:
     ranks: RankStatus | None = None
     schema: str = SCHEMA
 
+    def __repr__(self) -> str:
+        return f"<InspectReport {self.path} {self.format}, {self.tensor_count:,} tensors>"
+
     def _repr_html_(self) -> str:
         from weighbridge.reports.notebook import model_html
 
@@ -112,7 +115,7 @@ def inspect(
     exclude: Sequence[str] = (),
     sort: str | None = None,
     limit: int | None = None,
-) -> Report:
+) -> InspectReport:
     """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
     selection = Selection(tuple(filters), tuple(include), tuple(exclude), sort, limit)
     place, name = target.split(path)
@@ -123,14 +126,14 @@ def inspect(
             return replace(_report(model, rows, selection), ranks=ranks)
 
 
-def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> Report:
+def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> InspectReport:
     index = model.index
     facts_found = _facts(model)
     counted = counting.count(index.entries, _packing_config(model, facts_found), counting.settings_of(index))
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes
-    return Report(
+    return InspectReport(
         path=os.fspath(model.place.path),
         format=index.format,
         version=index.version,

@@ -1,6 +1,6 @@
 """Everything that can be wrong with a file, a set or a model folder, all findings at once.
 
-    verify(path) -> Report            headers, sets, config, tokenizer: no tensor is read
+    verify(path) -> VerifyReport            headers, sets, config, tokenizer: no tensor is read
     verify(path, values=True)         every number too
 
 The rules are tables: `RULES` here (files, folder, config ...), `verify_values.RULES`, and those of the containers,
@@ -49,8 +49,8 @@ class Verdict:
     stage: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class VerifyReport:
     """`ok`: no finding is an error. `values`: whether every number was looked at."""
 
     path: str
@@ -66,18 +66,24 @@ class Report:
     values: bool
     schema: str = SCHEMA
 
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return f"<VerifyReport {self.path}: {self.errors} errors, {self.warnings} warnings, {self.infos} notes>"
+
     def worst(self) -> Severity | None:
         """The severity of the worst finding."""
         return min((f.severity for f in self.findings), key=_RANK.__getitem__, default=None)
 
 
-def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Progress | None = None) -> Report:
+def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Progress | None = None) -> VerifyReport:
     """All findings on what lies at `path`: a file, an index, a folder. FileNotFoundError where nothing does."""
     with Repo(path) as repo:
         found = [*_checked(repo), *_passed_on(repo), *(_values(repo, progress) if values else ())]
         findings = tuple(sorted(dict.fromkeys(found), key=_order))
         count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
-        return Report(
+        return VerifyReport(
             path=os.fspath(path),
             ok=not count[Severity.ERROR],
             errors=count[Severity.ERROR],
@@ -137,6 +143,6 @@ def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
         yield Verdict(str(file.path), "llama.cpp", not stage, stage)
 
 
-def failed(report: Report, fail_on: Severity = Severity.ERROR) -> bool:
+def failed(report: VerifyReport, fail_on: Severity = Severity.ERROR) -> bool:
     """Whether any finding is at least as bad as `fail_on`."""
     return any(_RANK[f.severity] <= _RANK[fail_on] for f in report.findings)

@@ -92,12 +92,12 @@ __all__ = [
     "flat_range",
     "gather",
     "is_plain",
-    "is_quantized",
     "is_stored_as",
     "lengthened",
     "low_rank",
     "made",
     "made_with",
+    "needs_decoding",
     "packed_in",
     "peak",
     "reshape",
@@ -127,7 +127,7 @@ def packed_in(tensor: LogicalTensor) -> QuantizedTensor | None:
     return next((node.tensor for node in walk(tensor) if isinstance(node, PackedSource)), None)
 
 
-def is_quantized(tensor: LogicalTensor) -> bool:
+def needs_decoding(tensor: LogicalTensor) -> bool:
     """Whether its values have to be decoded: packed, or of a block type."""
     return isinstance(tensor, QuantizedTensor) or tensor.spec.dtype.kind is Kind.BLOCK
 
@@ -501,7 +501,7 @@ def scaled(node: T, by: float, *, over: bool = False) -> T:
         return node
     if isinstance(node, Scaled) and (node.by, node.over) == (by, not over):
         return node.source
-    if is_quantized(node):
+    if needs_decoding(node):
         return scaled(decode(node, "its elements are multiplied by a number"), by, over=over)
     if is_floating(node):
         return Scaled(node.spec, node, by, over)

@@ -1,0 +1,214 @@
+"""How `wb inspect` looks: each function prints one part of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from weighbridge.cli.render import (
+    Column,
+    clean,
+    echo,
+    human_bytes,
+    human_count,
+    pairs,
+    plural,
+    short_float,
+    table,
+    warn,
+)
+from weighbridge.models.tensor_parallel.rank_files import RankStatus
+from weighbridge.reports.inspect.model_info import Model
+from weighbridge.reports.inspect.report import InspectReport, Tensor
+from weighbridge.reports.inspect.schemes import Scheme
+from weighbridge.reports.inspect.tree import grow, lines
+
+
+def summary(report: InspectReport) -> None:
+    """The head of the report and the table of types."""
+    echo(clean(report.path), "head")
+    pairs(_summary(report), indent=2)
+    echo()
+    table(
+        ["type", Column("tensors", right=True), Column("elements", right=True), Column("bytes", right=True)],
+        [(d.dtype, f"{d.tensors:,}", f"{d.elements:,}", human_bytes(d.nbytes)) for d in report.dtypes],
+    )
+
+
+# Roles that are named of a scheme; the rest are counted.
+_ROLES = 4
+# Missing ranks that are named.
+_NAMED = 4
+
+
+def schemes(report: InspectReport) -> None:
+    """What a quantized model's matrices lie in, and where those are that lie in another scheme than most."""
+    if not report.schemes:
+        return
+    echo()
+    table(
+        ["scheme", Column("weights", right=True), Column("parameters", right=True), Column("bits/weight", right=True),
+         "where"],
+        [_scheme(s, i > 0, len(report.schemes)) for i, s in enumerate(report.schemes)],
+    )  # fmt: skip
+
+
+def _scheme(s: Scheme, other: bool, of: int) -> tuple[str, ...]:
+    bits = [f"{s.bits:g} bits"] if s.bits else []
+    group = [f"groups of {s.group:,}"] if s.group and s.bits else []
+    shown = s.where[:_ROLES] if other else ()
+    places = [place.role + (f" ({place.layers})" if place.layers else "") for place in shown]
+    rest = len(s.where) - len(shown)
+    where = "; ".join(places + ([f"{rest} more roles"] if rest and other else [])) or (
+        "all others" if of > 1 else "all"
+    )
+    name = ", ".join([s.scheme, *bits, *group])
+    return name, f"{s.weights:,}", human_count(s.parameters), f"{s.bits_per_weight:.2f}", where
+
+
+def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
+    model, count = report.model, len(report.files)
+    version = f" v{report.version}" if report.version else ""
+    yield "format", f"{report.format}{version}" + (", big-endian" if report.byte_order == "big" else "")
+    yield "ranks", _ranks(report.ranks)
+    yield "size", human_bytes(report.nbytes, exact=True) + (f" in {count} files" if count > 1 else "")
+    yield (
+        "architecture",
+        " / ".join(dict.fromkeys(x for x in (model.architecture, model.family, model.kind) if x)) or None,
+    )
+    yield "name", model.name
+    yield "parameters", f"{human_count(report.parameters)} ({report.parameters:,})"
+    yield "bits per weight", f"{report.bits_per_weight:.2f}" if report.bits_per_weight else None
+    yield "quantization", model.quantization.words if model.quantization else None
+    yield "layers", _layers(model)
+    yield "context", f"{model.context_length:,}" if model.context_length else None
+    yield "tokenizer", _tokenizer(model)
+    yield "chat template", f"{model.chat_template:,} characters" if model.chat_template else None
+    alignment = f", each at a multiple of {plural(report.alignment, 'byte')}" if report.alignment > 1 else ""
+    yield "tensors", f"{report.tensor_count:,}{alignment}"
+
+
+def _ranks(ranks: RankStatus | None) -> str | None:
+    """What a file or folder is of a tensor-parallel set."""
+    if ranks is None:
+        return None
+    what = f"all {ranks.size}" if ranks.rank is None else f"rank {ranks.rank} of {ranks.size}"
+    if ranks.missing and ranks.rank is None:
+        what = f"{ranks.size - len(ranks.missing)} of {ranks.size}"
+    gone = f"; missing: {', '.join(ranks.missing[:_NAMED])}" if ranks.missing else ""
+    more = f" and {len(ranks.missing) - _NAMED:,} more" if len(ranks.missing) > _NAMED else ""
+    return f"{what} of one model, split for tensor parallelism{gone}{more}"
+
+
+def _layers(model: Model) -> str | None:
+    sizes = (
+        ("hidden size", model.hidden_size),
+        ("heads", model.heads),
+        ("kv heads", model.kv_heads),
+        ("experts", model.experts),
+    )
+    said = [f"{value:,} {name}" for name, value in sizes if value]
+    return ", ".join([f"{model.layers}", *said]) if model.layers else None
+
+
+def _tokenizer(model: Model) -> str | None:
+    if model.tokenizer is None:
+        return None
+    size = model.tokenizer.vocab_size or model.vocab_size
+    pre = f", pre-tokenizer {model.tokenizer.pre}" if model.tokenizer.pre else ""
+    return model.tokenizer.kind + (f", {size:,} tokens" if size else "") + pre
+
+
+def tree(report: InspectReport, most: int | None = None) -> None:
+    """The names as a tree, layers that look alike folded; its first `most` lines."""
+    echo()
+    branches = list(lines(grow(report.tensors)))
+    table(
+        ["tensor", "type", "shape", Column("parameters", right=True), Column("bytes", right=True)],
+        [_branch(line) for line in branches[:most]],
+    )
+    if most is not None and len(branches) > most:
+        echo(f"... {plural(len(branches) - most, 'more line')} (--tree shows all)", "dim")
+    _unlisted(report)
+
+
+def _branch(line: Any) -> tuple[str, str, str, str, str]:
+    node = line.node
+    name = f"{'  ' * line.depth}{line.name}" + (f"  ({node.repeat} alike)" if node.repeat > 1 else "")
+    shape = "" if node.shape is None else _shape(node.shape)
+    return name, node.dtype, shape, human_count(node.parameters), human_bytes(node.nbytes)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def rows(report: InspectReport) -> None:
+    """One row a tensor."""
+    several = len(report.files) > 1
+    heads: list[str | Column] = [
+        "tensor",
+        "type",
+        "shape",
+        Column("parameters", right=True),
+        Column("bytes", right=True),
+    ]
+    table(
+        [*heads, Column("offset", right=True), *(["file"] if several else [])],
+        [_row(t, several) for t in report.tensors],
+    )
+    _unlisted(report)
+
+
+def _unlisted(report: InspectReport) -> None:
+    if report.selected > len(report.tensors):
+        echo(f"... {plural(report.selected - len(report.tensors), 'more tensor')}", "dim")
+
+
+def _row(t: Tensor, several: bool) -> tuple[str, ...]:
+    file = (t.file,) if several else ()
+    return t.name, t.dtype, _shape(t.shape), f"{t.parameters:,}", f"{t.nbytes:,}", f"{t.offset:,}", *file
+
+
+def one(report: InspectReport) -> None:
+    """All that is known of a single tensor."""
+    t = report.tensors[0]
+    echo(clean(t.name), "head")
+    pairs(
+        [
+            ("type", t.dtype),
+            ("shape", _shape(t.shape)),
+            ("parameters", f"{t.parameters:,}"),
+            ("bytes", human_bytes(t.nbytes, exact=True)),
+            ("packing", t.packing),
+            ("file", t.file),
+            ("bytes at", f"{t.offset:,} to {t.offset + t.nbytes:,} (0x{t.offset:x})"),
+            ("aligned to", f"{(t.offset & -t.offset) or 1:,} bytes"),
+        ],
+        indent=2,
+    )
+
+
+def metadata(report: InspectReport, brief: bool = False) -> None:
+    """Keys and values; `brief` cuts to what fits on a line."""
+    if not report.metadata:
+        return
+    echo()
+    echo(f"metadata ({plural(len(report.metadata), 'key')})", "head")
+    pairs(((key, _value(value, 100 if brief else 10_000)) for key, value in report.metadata.items()), indent=2)
+
+
+def _value(value: Any, width: int) -> str:
+    if isinstance(value, dict) and "array" in value:
+        return f"{value['array']}[{value['length']:,}]: {', '.join(map(repr, value['first']))} ..."[:width]
+    if isinstance(value, (bool, float)):
+        return str(value).lower() if isinstance(value, bool) else short_float(value)
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= width else f"{text[:width]} ... ({len(text):,} characters)"
+
+
+def notes(report: InspectReport) -> None:
+    """What the parser met, beside the answer."""
+    for finding in report.notes:
+        if finding.severity != "info":
+            warn(clean(f"{finding.message} ({finding.rule})"))
