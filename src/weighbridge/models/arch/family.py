@@ -328,8 +328,8 @@ class Family:
         return roles
 
     def save(
-        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], *, source_order: Sequence[str] | None = None,
-        source: tuple[str, str] | None = None, prefix: str | None = None,
+        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], *,
+        source_order: Sequence[str] | None = None, source: tuple[str, str] | None = None, prefix: str | None = None,
     ) -> dict[str, LogicalTensor]:  # fmt: skip
         """Logical tensors -> a dialect's physical ones, without roles that it can't hold. Layer by layer; for GGUF in
         the reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
