@@ -32,7 +32,7 @@ def matrix(**more: Any) -> Importance:
     return Importance(entries, ("a.txt", "b.txt"), 2, 512, **more)
 
 
-def again(found: Importance, form: imatrix.Form) -> Importance:
+def again(found: Importance, form: imatrix.ImatrixForm) -> Importance:
     return read(BytesSource(encode(found, form)))
 
 

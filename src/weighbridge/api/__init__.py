@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from weighbridge.reports.diff.quality import Report as QualityReport
     from weighbridge.reports.diff.report import Diff
     from weighbridge.reports.hash.digests import HashReport
-    from weighbridge.reports.identify import Report as IdentifyReport
+    from weighbridge.reports.identify import IdentifyReport
     from weighbridge.reports.inspect.report import Report as InspectReport
     from weighbridge.reports.scan.model import ScanReport
     from weighbridge.reports.verify.report import Report as VerifyReport

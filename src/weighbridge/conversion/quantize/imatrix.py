@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.ggml import imatrix as files
-from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, Form, Part
+from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, ImatrixForm, Part
 from weighbridge.io.source import Source
 
 Floats = NDArray[np.float32]
@@ -151,7 +151,7 @@ def _added(name: str, old: Entry | None, new: Entry, legacy: bool) -> Entry:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def encode(matrix: Importance, form: Form) -> bytes:
+def encode(matrix: Importance, form: ImatrixForm) -> bytes:
     """The bytes of a file of it, as llama-imatrix would write what it has read (without `NAME.stats`, which nothing
     reads). Entries that were never used have no place in a legacy file."""
     if form == "gguf":

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.containers.ggml.imatrix import Form
+from weighbridge.containers.ggml.imatrix import ImatrixForm
 from weighbridge.conversion.quantize import ftypes as mixtures
 from weighbridge.conversion.quantize.imatrix import Entry, Importance, compare, read
 from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare, specs
@@ -74,7 +74,7 @@ class Report:
     """`chunks` of `chunk_size` tokens were read; a legacy file doesn't say how large they were (0)."""
 
     path: str
-    form: Form
+    form: ImatrixForm
     unit: str
     nbytes: int
     datasets: tuple[str, ...]
