@@ -15,28 +15,28 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.ggml import imatrix
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.conversion.quantize.imatrix import Entry, Importance, compare, encode, merge, read
+from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, compare, encode, merge, read
 from weighbridge.io.source import BytesSource
 
 RNG = np.random.default_rng(5)
 UP, DOWN = "blk.0.ffn_up_exps.weight", "blk.0.ffn_down.weight"
 
 
-def entry(counts: list[int], columns: int, inputs: bool = False) -> Entry:
+def entry(counts: list[int], columns: int, inputs: bool = False) -> ImatrixSums:
     sums = RNG.random((len(counts), columns), np.float32) * 1000
-    return Entry(sums, np.array(counts, np.int64), sums / np.float32(3) if inputs else None)
+    return ImatrixSums(sums, np.array(counts, np.int64), sums / np.float32(3) if inputs else None)
 
 
-def matrix(**more: Any) -> Importance:
+def matrix(**more: Any) -> ImportanceMatrix:
     entries = {DOWN: entry([1024], 8), UP: entry([512, 0, 300], 4, inputs=True)}
-    return Importance(entries, ("a.txt", "b.txt"), 2, 512, **more)
+    return ImportanceMatrix(entries, ("a.txt", "b.txt"), 2, 512, **more)
 
 
-def again(found: Importance, form: imatrix.ImatrixForm) -> Importance:
+def again(found: ImportanceMatrix, form: imatrix.ImatrixForm) -> ImportanceMatrix:
     return read(BytesSource(encode(found, form)))
 
 
-def same(a: Importance, b: Importance) -> bool:
+def same(a: ImportanceMatrix, b: ImportanceMatrix) -> bool:
     return a.sizes() == b.sizes() and all(np.array_equal(a.weights(n), b.weights(n)) for n in a.entries)
 
 
@@ -111,16 +111,18 @@ def test_there_and_back() -> None:
 
 
 def test_entries_that_were_never_used_have_no_place_in_a_legacy_file() -> None:
-    found = Importance({DOWN: entry([0], 2), UP: entry([1], 2)}, chunk_size=1)
+    found = ImportanceMatrix({DOWN: entry([0], 2), UP: entry([1], 2)}, chunk_size=1)
     assert list(again(found, "legacy").entries) == [UP]
     with pytest.raises(UsageError, match="at least one"):
-        encode(Importance({DOWN: entry([0], 2)}), "legacy")
+        encode(ImportanceMatrix({DOWN: entry([0], 2)}), "legacy")
 
 
 def test_merging_adds() -> None:
     a, b = (
         matrix(),
-        Importance({UP: entry([1, 2, 3], 4, inputs=True), "z.weight": entry([800], 2)}, ("c.txt",), 1, 512, nextn=2),
+        ImportanceMatrix(
+            {UP: entry([1, 2, 3], 4, inputs=True), "z.weight": entry([800], 2)}, ("c.txt",), 1, 512, nextn=2
+        ),
     )
     both = merge([a, b])
     assert list(both.entries) == sorted([UP, DOWN, "z.weight"])
@@ -128,25 +130,25 @@ def test_merging_adds() -> None:
     assert np.array_equal(both.entries[UP].sums, a.entries[UP].sums + b.entries[UP].sums)
     assert both.entries[UP].inputs is not None
     assert (both.datasets, both.chunks, both.chunk_size, both.nextn) == (("a.txt", "b.txt", "c.txt"), 2, 512, 2)
-    assert merge([Importance({DOWN: entry([800], 2)}, chunk_size=512)]).chunks == 2  # rounded
-    assert merge([Importance({DOWN: entry([700], 2)}, chunk_size=512)]).chunks == 1
+    assert merge([ImportanceMatrix({DOWN: entry([800], 2)}, chunk_size=512)]).chunks == 2  # rounded
+    assert merge([ImportanceMatrix({DOWN: entry([700], 2)}, chunk_size=512)]).chunks == 1
 
 
 def test_merging_with_a_legacy_one_counts_its_tokens() -> None:
-    old = Importance({DOWN: entry([3], 8), UP: entry([2], 12)}, legacy=True)
+    old = ImportanceMatrix({DOWN: entry([3], 8), UP: entry([2], 12)}, legacy=True)
     both = merge([matrix(), old])
     assert both.entries[DOWN].counts.tolist() == [1024 + 3 * 512]
     assert both.entries[UP].counts.tolist() == [512 + 1024, 1024, 300 + 1024]
     assert both.entries[UP].inputs is None
-    assert merge([Importance({DOWN: entry([3], 8)}, legacy=True)]).chunk_size == 512
+    assert merge([ImportanceMatrix({DOWN: entry([3], 8)}, legacy=True)]).chunk_size == 512
 
 
 @pytest.mark.parametrize(
     ("other", "why"), [(entry([1], 9), "values"), (entry([1, 1], 4), "counts")], ids=["another size", "other matrices"]
 )
-def test_merging_two_models_is_refused(other: Entry, why: str) -> None:
+def test_merging_two_models_is_refused(other: ImatrixSums, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        merge([Importance({DOWN: entry([1, 1, 1, 1], 2)}), Importance({DOWN: other})])
+        merge([ImportanceMatrix({DOWN: entry([1, 1, 1, 1], 2)}), ImportanceMatrix({DOWN: other})])
 
 
 def test_merging_nothing_is_refused() -> None:
@@ -162,9 +164,9 @@ def test_comparing_with_a_model() -> None:
         ("n", Spec((8,), F32)),
     ]
     fit = compare(matrix(), tensors)
-    assert (fit.unknown, fit.missing, fit.misshapen) == ((), ("x.weight",), ())
+    assert (fit.unknown, fit.missing, fit.wrong_size) == ((), ("x.weight",), ())
     fit = compare(matrix(), [(DOWN, Spec((3, 16), F16))])
-    assert (fit.unknown, fit.missing, fit.misshapen) == ((UP,), (), ((DOWN, 16, 8),))
+    assert (fit.unknown, fit.missing, fit.wrong_size) == ((UP,), (), ((DOWN, 16, 8),))
     assert matrix().only([UP]).sizes() == {UP: 12}
 
 
@@ -215,7 +217,7 @@ BAD = {
     "no matrix": (file([GOOD[0], ("x.counts", Spec((0, 1), F32))]), "go together"),
     "sums of another size": (file([*GOOD, ("x.in_sum", ONE)]), "go together"),
     "chunks as text": (file(GOOD, metadata={**META, "imatrix.chunk_count": "1"}), "no u32"),
-    "a count that is none": (file(GOOD, [[1] * 6, [1, float("inf")]]), "no number"),
+    "a count that is none": (file(GOOD, [[1] * 6, [1, float("inf")]]), "not a valid number"),
 }
 
 
@@ -232,7 +234,7 @@ def test_a_set_of_data_sets_that_is_no_list_is_passed_over() -> None:
 
 def test_names_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match="1 to 256"):
-        encode(Importance({"n" * 257: entry([1], 1)}, legacy=True), "legacy")
+        encode(ImportanceMatrix({"n" * 257: entry([1], 1)}, legacy=True), "legacy")
 
 
 # -- mutations -------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ KEPT: Final = (
 
 
 class Case(NamedTuple):
-    """A model and how it is quantized; `options`: names of `mixtures.Options`, types by name, patterns as given."""
+    """A model and how it is quantized; `options`: names of `ftypes.TypeOptions`, types by name, patterns as given."""
 
     facts: tuple[str, int, int, int, int]  # architecture, layers, heads, key heads, experts
     tensors: tuple[Tensor, ...]

@@ -132,5 +132,5 @@ def test_too_small_and_too_much_at_once(folder: Path, capsys: pytest.CaptureFixt
     assert "at least" in capsys.readouterr().err
     assert main([*words, "Q4_0", "--target-bpw", "5"]) == 2
     assert "no TYPE" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="mutually exclusive"):
         weighbridge.plan_quantize(folder / "dense.gguf", "out.gguf", target_bpw=5, target_size=10**6)

@@ -20,10 +20,10 @@ import weighbridge as wb
 from weighbridge.cli.main import main
 from weighbridge.containers.ggml import imatrix as files
 from weighbridge.containers.sniff.detect import sniff
-from weighbridge.conversion.quantize import ftypes as mixtures
-from weighbridge.conversion.quantize import imatrix_report as importance_report
-from weighbridge.conversion.quantize.imatrix import Entry, Importance, encode
-from weighbridge.conversion.quantize.imatrix_report import Line, Report, WrongSize, about
+from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import imatrix_report as imatrix_report
+from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, encode
+from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, WrongSize, report_on
 from weighbridge.io.source import BytesSource
 
 RNG = np.random.default_rng(11)
@@ -34,9 +34,11 @@ INPUTS = {"attn_q": HIDDEN, "attn_k": HIDDEN, "attn_v": HIDDEN, "attn_output": H
 WHOLE = {f"blk.{i}.{part}.weight": n for i in range(LAYERS) for part, n in INPUTS.items()}
 
 
-def matrix(sizes: dict[str, int]) -> Importance:
-    entries = {n: Entry(RNG.random((1, size), np.float32), np.array([512], np.int64)) for n, size in sizes.items()}
-    return Importance(entries, ("a.txt",), 1, 512)
+def matrix(sizes: dict[str, int]) -> ImportanceMatrix:
+    entries = {
+        n: ImatrixSums(RNG.random((1, size), np.float32), np.array([512], np.int64)) for n, size in sizes.items()
+    }
+    return ImportanceMatrix(entries, ("a.txt",), 1, 512)
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def line(found: Report, name: str) -> Line:
+def line(found: ImatrixReport, name: str) -> EntryStats:
     return next(entry for entry in found.entries if entry.name == name)
 
 
@@ -100,7 +102,7 @@ def by_hand(path: Path) -> dict[str, Any]:
 
 
 def test_the_numbers_of_an_entry(experts: Path) -> None:
-    report = about(experts)
+    report = report_on(experts)
     assert (report.form, report.unit, report.datasets, report.chunks, report.chunk_size, report.values) == (
         "gguf", "tokens", ("a.txt", "b.txt"), 3, 128, 12,
     )  # fmt: skip
@@ -117,16 +119,16 @@ def legacy(calls: int, *values: float, name: bytes = b"blk.0.ffn_down.weight") -
 
 def test_a_legacy_entry_is_divided_by_its_calls(tmp_path: Path) -> None:
     (tmp_path / "m.dat").write_bytes(legacy(4, 8, 0, 2, 0))
-    report = about(tmp_path / "m.dat")
+    report = report_on(tmp_path / "m.dat")
     assert (report.form, report.unit, report.datasets, report.chunks, report.chunk_size) == (
         "legacy", "calls", ("c.txt",), 8, 0,
     )  # fmt: skip
-    assert report.entries == (Line("blk.0.ffn_down.weight", 1, 4, 4, 4, 0, 2.5, 2.0, (0, 0), 0.0, (0, 1), 0.5),)
+    assert report.entries == (EntryStats("blk.0.ffn_down.weight", 1, 4, 4, 4, 0, 2.5, 2.0, (0, 0), 0.0, (0, 1), 0.5),)
 
 
 def test_an_entry_that_was_never_used_has_no_extremes(tmp_path: Path) -> None:
     (tmp_path / "m.dat").write_bytes(legacy(0, 8, 2))
-    found = about(tmp_path / "m.dat").entries[0]
+    found = report_on(tmp_path / "m.dat").entries[0]
     assert (found.unused, found.sum, found.most, found.most_at, found.least, found.least_at) == (1, 0, *[None] * 4)
 
 
@@ -155,7 +157,7 @@ FITS: dict[str, tuple[Callable[[dict[str, int]], dict[str, int]], dict[str, Any]
 
 
 def misfits(path: Path, model: Path) -> dict[str, Any]:
-    found = about(path, model=model).fit
+    found = report_on(path, model=model).fit
     assert found is not None
     return {
         "fits": found.fits, "extra": found.extra, "missing": tuple(sorted(found.missing)),
@@ -247,9 +249,9 @@ def test_other_files_are_none(data: bytes) -> None:
 # -- mutations -------------------------------------------------------------------------------------------------------
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
-    "embeddings count as missing": (importance_report, "_SELDOM", ()),
-    "norms and routers count as missing": (mixtures, "quantizable", lambda *_: True),
-    "nothing is missing": (mixtures, "quantizable", lambda *_: False),
+    "embeddings count as missing": (imatrix_report, "_SELDOM", ()),
+    "norms and routers count as missing": (ftypes, "quantizable", lambda *_: True),
+    "nothing is missing": (ftypes, "quantizable", lambda *_: False),
 }
 
 
@@ -263,8 +265,8 @@ def test_a_fault_in_the_fit_is_seen(fault: str, routed: Path, monkeypatch: pytes
 
 @pytest.mark.mutation
 def test_a_fault_in_the_numbers_is_seen(experts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importance_report._extreme
+    real = imatrix_report._extreme
     for swap in (np.argmin, np.argmax):
-        monkeypatch.setattr(importance_report, "_extreme", lambda m, u, _, swap=swap: real(m, u, swap))
+        monkeypatch.setattr(imatrix_report, "_extreme", lambda m, u, _, swap=swap: real(m, u, swap))
         with pytest.raises(AssertionError):
             test_the_numbers_of_an_entry(experts)

@@ -23,8 +23,8 @@ from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.quantize import ftypes as mixtures
-from weighbridge.conversion.quantize.ftypes import Facts, Options, choose, ftype, ordered
+from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize.ftypes import ModelFacts, TypeOptions, choose_types, ordered, parse_ftype
 
 pytestmark = pytest.mark.oracle
 
@@ -72,7 +72,7 @@ LEFT = (
 class Snapshot(NamedTuple):
     """One file: what it says of the model, and for each file type the default and the types that differ."""
 
-    facts: Facts
+    facts: ModelFacts
     embedding: int
     sections: Mapping[str, tuple[str, Mapping[str, str]]]
     tensors: tuple[tuple[str, Spec], ...]
@@ -81,7 +81,7 @@ class Snapshot(NamedTuple):
 def parse(path: Path, model: Model) -> Snapshot:
     lines = path.read_text("utf-8").splitlines()
     said = {k: int(n) for k, n in re.findall(r"(\w+)=(\d+)", lines[1])}
-    facts = Facts(model.arch, said["n_layer"], said["n_head"], said["n_head_kv"], said.get("n_expert", 0))
+    facts = ModelFacts(model.arch, said["n_layer"], said["n_head"], said["n_head_kv"], said.get("n_expert", 0))
     sections: dict[str, tuple[str, dict[str, str]]] = {}
     for line in filter(None, lines[2:]):
         first, second = line.split(" ")
@@ -113,9 +113,9 @@ def test_every_file_type_of_a_real_model(name: str) -> None:
     found = snapshot(name)
     assert len(found.sections) >= 33
     for wanted, (default, listed) in found.sections.items():
-        row = mixtures.table().ftypes[wanted]
+        row = ftypes.table().ftypes[wanted]
         assert row.type == BY_NAME[default], wanted
-        got = choose(found.tensors, found.facts, row).types
+        got = choose_types(found.tensors, found.facts, row).types
         assert {n: t.name for n, t in got.items() if t.name != default} == listed, wanted
 
 
@@ -129,8 +129,8 @@ def test_what_is_left_alone_changes_nothing(name: str) -> None:
     found = snapshot(name)
     vector = [(n, Spec((64,) if i < 3 else (64, 256), F32)) for i, n in enumerate(LEFT)]
     for wanted in ("Q4_K_M", "IQ3_XS", "MXFP4_MOE"):
-        plain = choose(found.tensors, found.facts, ftype(wanted)).types
-        both = choose(ordered([*found.tensors, *vector]), found.facts, ftype(wanted)).types
+        plain = choose_types(found.tensors, found.facts, parse_ftype(wanted)).types
+        both = choose_types(ordered([*found.tensors, *vector]), found.facts, parse_ftype(wanted)).types
         assert {n: both[n] for n in LEFT} == dict.fromkeys(LEFT, F32)
         assert {n: t for n, t in both.items() if n not in LEFT} == plain
 
@@ -148,10 +148,10 @@ def chosen(case: Case, wanted: FileType) -> list[str]:
     """As recorded: types in the order of the tensors, or that the reference stops."""
     tensors = [(name, Spec(shape, F32)) for name, shape in case.tensors]
     given = dict(case.options)
-    patterns = tuple(mixtures.tensor_type(p) for p in given.pop("patterns", ()))
+    patterns = tuple(ftypes.tensor_type(p) for p in given.pop("patterns", ()))
     named: dict[str, Any] = {k: BY_NAME[v] if isinstance(v, str) else v for k, v in given.items()}
-    options = Options(**named, tensor_types=patterns)
-    found = choose(tensors, Facts(*case.facts), wanted, options, {"x": 1} if case.imatrix else None)
+    options = TypeOptions(**named, tensor_types=patterns)
+    found = choose_types(tensors, ModelFacts(*case.facts), wanted, options, {"x": 1} if case.imatrix else None)
     if any(r.rule in ("layer", "fallback") for r in found.refusals):
         return ["refused"]
     return [t.name for t in found.types.values()]
@@ -161,14 +161,14 @@ def chosen(case: Case, wanted: FileType) -> list[str]:
 def test_recorded_models(name: str) -> None:
     assert len(GOLDEN[name]) >= 35
     for wanted, recorded in GOLDEN[name].items():
-        assert chosen(CASES[name], mixtures.table().ftypes[wanted]) == expand(recorded), wanted
+        assert chosen(CASES[name], ftypes.table().ftypes[wanted]) == expand(recorded), wanted
 
 
 # -- mutations: no row, and no word in one, can be changed without a difference --------------------------------------
 
 
 def raw() -> dict[str, Any]:
-    rules = tomllib.loads(Path(mixtures.__file__).with_name("ftypes.toml").read_text("utf-8"))
+    rules = tomllib.loads(Path(ftypes.__file__).with_name("ftypes.toml").read_text("utf-8"))
     return {**rules, "ftypes": dict(FILE_TYPES)}
 
 
@@ -229,8 +229,8 @@ def other_faults(good: dict[str, Any]) -> Iterator[Fault]:
             yield f"layers of {name}", [name], {**good, "ftypes": bad}
     # Not for 8 experts: attn_v is Q8_0 then, giant or not (`test_what_is_called_70b` has the word itself).
     for word in ["plain heads"]:
-        llama = {**good["giants"]["llama"], "unless": [w for w in good["giants"]["llama"]["unless"] if w != word]}
-        yield f"llama is a giant with {word}", (), {**good, "giants": {**good["giants"], "llama": llama}}
+        llama = {**good["large"]["llama"], "unless": [w for w in good["large"]["llama"]["unless"] if w != word]}
+        yield f"llama is large with {word}", (), {**good, "large": {**good["large"], "llama": llama}}
 
 
 def faults() -> list[Fault]:
@@ -240,7 +240,7 @@ def faults() -> list[Fault]:
 
 def difference(shows: Iterable[str]) -> bool:
     """Whether anything that is recorded comes out otherwise."""
-    rows = mixtures.table().ftypes
+    rows = ftypes.table().ftypes
     return any(
         chosen(case, rows[wanted]) != expand(GOLDEN[name][wanted])
         for name, case in CASES.items()
@@ -254,8 +254,8 @@ def test_every_word_of_the_table_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
     found, survivors = faults(), []
     assert len(found) > 300
     for what, shows, bad in found:
-        rows = mixtures.build_table(bad, bad["ftypes"])
-        monkeypatch.setattr(mixtures, "table", lambda rows=rows: rows)
+        rows = ftypes.build_table(bad, bad["ftypes"])
+        monkeypatch.setattr(ftypes, "table", lambda rows=rows: rows)
         if not difference(shows):
             survivors.append(what)
     assert survivors == []
@@ -272,7 +272,7 @@ def test_every_word_of_the_table_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )  # fmt: skip
 def test_names_of_file_types(text: str, name: str) -> None:
-    found = ftype(text)
+    found = parse_ftype(text)
     assert found is not None
     assert found.name == name
 
@@ -280,14 +280,14 @@ def test_names_of_file_types(text: str, name: str) -> None:
 @pytest.mark.parametrize("text", ["Q4_K_X", "2_K", "4", "NVFP4", "39", "", "Q8_1"])
 def test_no_file_type(text: str) -> None:
     with pytest.raises(UsageError):
-        ftype(text)
+        parse_ftype(text)
 
 
 def test_every_name_is_known() -> None:
-    assert len([ftype(name) for name in mixtures.ftype_names()]) == 39
-    assert ftype("copy") is None
+    assert len([parse_ftype(name) for name in ftypes.ftype_names()]) == 39
+    assert parse_ftype("copy") is None
     kept = [("blk.0.ffn_down.weight", Spec((64, 512), F32))]
-    assert choose(kept, Facts("llama", 1), None).types == {"blk.0.ffn_down.weight": F32}
+    assert choose_types(kept, ModelFacts("llama", 1), None).types == {"blk.0.ffn_down.weight": F32}
 
 
 @pytest.mark.parametrize(
@@ -296,22 +296,22 @@ def test_every_name_is_known() -> None:
 )
 def test_bad_patterns(text: str) -> None:
     with pytest.raises(UsageError):
-        mixtures.tensor_type(text)
+        ftypes.tensor_type(text)
 
 
 def test_patterns() -> None:
-    pattern, dtype = mixtures.tensor_type("ATTN_Q=Q8_0")
+    pattern, dtype = ftypes.tensor_type("ATTN_Q=Q8_0")
     assert (pattern.pattern, dtype.name) == ("attn_q", "Q8_0")
-    assert [t.name for _, t in mixtures.tensor_type_file("a=q4_0\n  b=tq1_0 c=F16\n")] == ["Q4_0", "TQ1_0", "F16"]
+    assert [t.name for _, t in ftypes.tensor_type_file("a=q4_0\n  b=tq1_0 c=F16\n")] == ["Q4_0", "TQ1_0", "F16"]
 
 
 def test_entries_by_name() -> None:
     names = ["blk.0.attn_q", "blk.0.attn_k", "output"]
-    assert mixtures.selected(names) == names
-    assert mixtures.selected(names, include=["attn", "k"]) == names[:2]
-    assert mixtures.selected(names, exclude=["attn_q", "out"]) == ["blk.0.attn_k"]
+    assert ftypes.selected(names) == names
+    assert ftypes.selected(names, include=["attn", "k"]) == names[:2]
+    assert ftypes.selected(names, exclude=["attn_q", "out"]) == ["blk.0.attn_k"]
     with pytest.raises(UsageError):
-        mixtures.selected(names, include=["a"], exclude=["b"])
+        ftypes.selected(names, include=["a"], exclude=["b"])
 
 
 def test_order() -> None:
@@ -322,33 +322,46 @@ def test_order() -> None:
 
 def test_facts() -> None:
     base: dict[str, Any] = {"general.architecture": "x", "x.block_count": 4, "x.attention.head_count": [8, 4]}
-    assert Facts.of(base) == Facts("x", 4, 8, 8)
+    assert ModelFacts.of(base) == ModelFacts("x", 4, 8, 8)
     more = {"x.attention.head_count_kv": [0, 2], "x.expert_count": 8, "x.nextn_predict_layers": 1}
-    assert Facts.of({**base, **more}) == Facts("x", 4, 8, 0, 8, 1)
-    assert Facts.of({**base, **more}).gqa == 0
+    assert ModelFacts.of({**base, **more}) == ModelFacts("x", 4, 8, 0, 8, 1)
+    assert ModelFacts.of({**base, **more}).gqa == 0
 
 
 @pytest.mark.parametrize("bad", [{"general.architecture": None}, {"x.block_count": "4"}, {"x.expert_count": True}])
 def test_bad_facts(bad: dict[str, Any]) -> None:
     with pytest.raises(FormatError):
-        Facts.of({"general.architecture": "x", "x.block_count": 4, **bad})
+        ModelFacts.of({"general.architecture": "x", "x.block_count": 4, **bad})
 
 
 @pytest.mark.parametrize(
     ("facts", "giant"),
     [
-        (Facts("llama", 80, 64, 8), True), (Facts("llama", 80, 64, 64), False), (Facts("llama", 80, 64, 8, 8), False),
-        (Facts("llama", 81, 64, 8, nextn=1), True), (Facts("llama", 32), False), (Facts("qwen2", 80, 8, 8), True),
-        (Facts("deci", 80), True), (Facts("olmo", 80), True), (Facts("jais2", 68), True), (Facts("gemma", 80), False),
+        (ModelFacts("llama", 80, 64, 8), True),
+        (ModelFacts("llama", 80, 64, 64), False),
+        (ModelFacts("llama", 80, 64, 8, 8), False),
+        (ModelFacts("llama", 81, 64, 8, nextn=1), True),
+        (ModelFacts("llama", 32), False),
+        (ModelFacts("qwen2", 80, 8, 8), True),
+        (ModelFacts("deci", 80), True),
+        (ModelFacts("olmo", 80), True),
+        (ModelFacts("jais2", 68), True),
+        (ModelFacts("gemma", 80), False),
     ],
-)  # fmt: skip
-def test_what_is_called_70b(facts: Facts, giant: bool) -> None:
+)
+def test_what_is_called_70b(facts: ModelFacts, giant: bool) -> None:
     """From load_arch_hparams of each architecture."""
-    assert facts.giant is giant
+    assert facts.is_70b is giant
 
 
 def refused(name: str, dtype: DType, to: str, imatrix: Mapping[str, int] | None = None, **options: Any) -> list[str]:
-    found = choose([(name, Spec((2, 64, 512), dtype))], Facts("llama", 1, 8, 8), ftype(to), Options(**options), imatrix)
+    found = choose_types(
+        [(name, Spec((2, 64, 512), dtype))],
+        ModelFacts("llama", 1, 8, 8),
+        parse_ftype(to),
+        TypeOptions(**options),
+        imatrix,
+    )
     return [r.rule for r in found.refusals]
 
 
@@ -377,5 +390,5 @@ def test_other_refusals() -> None:
 
 
 def test_fallbacks_are_told() -> None:
-    found = choose([(X, Spec((2, 96), F32))], Facts("llama", 1), ftype("Q4_K_S"))
+    found = choose_types([(X, Spec((2, 96), F32))], ModelFacts("llama", 1), parse_ftype("Q4_K_S"))
     assert found.fallbacks == {X: (BY_NAME["Q4_K"], BY_NAME["Q5_0"])}

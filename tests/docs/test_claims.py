@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.containers import _ggml
 
 from weighbridge.base.dtypes import BY_NAME, dtype
 from weighbridge.containers.sniff.detect import sniff
@@ -181,6 +183,111 @@ def test_mlx_lm_ignores_rope_parameters() -> None:
 
 def test_a_file_of_zeros_has_the_right_size() -> None:
     assert sniff(BytesSource(bytes(10_000))).format == "zeros"
+
+
+def test_torch_maps_a_checkpoint(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "mapped.pt"
+    torch.save({"a": torch.zeros(1 << 20)}, path)
+    tensor = torch.load(path, mmap=True, weights_only=True)["a"]
+    assert str(path) in Path("/proc/self/maps").read_text("utf-8")
+    assert float(tensor.sum()) == 0.0
+
+
+def test_llama_cpp_reads_no_safetensors(tmp_path: Path) -> None:
+    if _ggml.library() is None:
+        pytest.skip("xllamacpp isn't installed")
+    assert not _ggml.accepts(save())
+    assert _ggml.accepts(write_gguf(tmp_path / "m.gguf"))
+
+
+def test_0x46475547_spells_gugf() -> None:
+    assert (0x46475547).to_bytes(4, "little") == b"GUGF"
+    assert (0x46475547).to_bytes(4, "big") == b"FGUG"
+    assert gguf.GGUF_MAGIC != 0x46475547
+
+
+def test_safetensors_spells_dtypes_its_own_way() -> None:
+    assert load(header('{"a":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}', b"\0\0"))["a"]["dtype"] == "BF16"
+    for name in ("bfloat16", "float32", "torch.float32"):
+        with pytest.raises(st.SafetensorError):
+            load(header(f'{{"a":{{"dtype":"{name}","shape":[1],"data_offsets":[0,2]}}}}', b"\0\0"))
+
+
+def test_a_gguf_key_is_not_padded(tmp_path: Path) -> None:
+    data = write_gguf(tmp_path / "m.gguf")
+    at = data.index(b"general.architecture")
+    assert int.from_bytes(data[at - 8 : at], "little") == len("general.architecture") == 20
+    assert int.from_bytes(data[at + 20 : at + 24], "little") == gguf.GGUFValueType.STRING
+
+
+#: Layers, hidden, feed forward, key-value heads x head size, vocabulary, as published.
+SEVEN_BILLION = {"Llama 2 7B": (32, 4096, 11008, 4096, 32000), "Llama 3.1 8B": (32, 4096, 14336, 1024, 128256)}
+
+
+def sparse_llama(path: Path, layers: int, hidden: int, wide: int, narrow: int, vocabulary: int) -> Path:
+    """An F16 GGUF of these sizes: its header, and a hole where the weights would be."""
+    shapes = {"token_embd": (vocabulary, hidden), "output_norm": (hidden,), "output": (vocabulary, hidden)}
+    each = {
+        **{"attn_norm": (hidden,), "attn_q": (hidden, hidden), "attn_k": (narrow, hidden), "attn_v": (narrow, hidden)},
+        **{"attn_output": (hidden, hidden), "ffn_norm": (hidden,), "ffn_gate": (wide, hidden)},
+        **{"ffn_up": (wide, hidden), "ffn_down": (hidden, wide)},
+    }
+    shapes |= {f"blk.{i}.{name}": shape for i in range(layers) for name, shape in each.items()}
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(layers)
+    writer.add_head_count(hidden // 128)
+    writer.add_head_count_kv(narrow // 128)
+    for name, shape in shapes.items():
+        kind = np.float16 if len(shape) > 1 else np.float32
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        writer.add_tensor_info(f"{name}.weight", shape, np.dtype(kind), size)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    reader_size = sum(-(-int(np.prod(s)) * (2 if len(s) > 1 else 4) // 32) * 32 for s in shapes.values())
+    with path.open("r+b") as file:
+        file.truncate(-(-path.stat().st_size // 32) * 32 + reader_size)
+    return path
+
+
+def test_7b_at_q4_k_m(tmp_path: Path) -> None:
+    import weighbridge
+
+    sizes = {}
+    for name, numbers in SEVEN_BILLION.items():
+        source = sparse_llama(tmp_path / f"{len(name)}.gguf", *numbers)
+        sizes[name] = weighbridge.plan_quantize(source, tmp_path / "out.gguf", "Q4_K_M").size / 1e9
+    assert {name: round(size, 2) for name, size in sizes.items()} == {"Llama 2 7B": 4.08, "Llama 3.1 8B": 4.91}
+
+
+def test_a_chat_template_is_a_program() -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    from jinja2.sandbox import SandboxedEnvironment
+
+    template = "{{ cycler.__init__.__globals__.os.getpid() }}"
+    assert jinja2.Environment().from_string(template).render() == str(os.getpid())
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        SandboxedEnvironment().from_string(template).render()
+
+
+def test_mlx_keeps_its_config_in_config_json(tmp_path: Path) -> None:
+    nn = pytest.importorskip("mlx.nn")
+    utils = pytest.importorskip("mlx_lm.utils")
+    layers = nn.Sequential(nn.Linear(64, 64))
+    nn.quantize(layers)
+    utils.save_model(tmp_path, layers)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    assert json.loads(data[8 : start(data)])["__metadata__"] == {"format": "mlx"}
+
+
+def test_four_bits_are_not_a_quarter() -> None:
+    bits = {name: dtype(name).bits for name in ("Q4_0", "Q4_K", "Q4_1", "IQ4_XS")}
+    assert bits == {"Q4_0": 4.5, "Q4_K": 4.5, "Q4_1": 5.0, "IQ4_XS": 4.25}
+    assert {name: round(16 / b, 2) for name, b in bits.items()} == {
+        **{"Q4_0": 3.56, "Q4_K": 3.56, "Q4_1": 3.2, "IQ4_XS": 3.76}
+    }
 
 
 def test_every_claim_names_a_test_that_exists() -> None:

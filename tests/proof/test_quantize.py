@@ -23,11 +23,11 @@ from weighbridge.cli.main import main
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.quantize import ftypes as mixtures
+from weighbridge.conversion.quantize import ftypes as ftypes
 from weighbridge.conversion.quantize import inputs as prepare
-from weighbridge.conversion.quantize import keys as quantize_keys
+from weighbridge.conversion.quantize import keys as keys_
 from weighbridge.conversion.quantize import prune_layers as layers
-from weighbridge.conversion.quantize import type_hints as forks
+from weighbridge.conversion.quantize import type_hints as type_hints
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import kernels
 
@@ -99,15 +99,15 @@ REFUSED: Mapping[str, tuple[str, tuple[str, ...], str, str]] = {
     "no entry for the embedding": ("dense", ("--pure", "--imatrix", "FOLDER/imatrix-dense.gguf"), "IQ2_XS", "IQ2_XS"),
     "another size": ("dense", ("--imatrix", "FOLDER/misshapen.gguf"), "Q4_K_M", "512 values for it, not 256"),
     "quantized": ("quantized", (), "Q4_K_M", "--allow-requantize"),
-    "rows of no block": ("odd", (), "Q1_0", "no type stands in for it"),
+    "rows of no block": ("odd", (), "Q1_0", "has no fallback"),
     "include and exclude": ("dense", ("--include-weights", "a", "--exclude-weights", "b"), "Q4_0", "together"),
     "no pattern": ("dense", ("--tensor-type", "attn_q"), "Q4_0", "PATTERN=TYPE"),
-    "no type": ("dense", ("--tensor-type", "attn_q=q9_z"), "Q4_0", "no type"),
-    "no override": ("dense", ("--override-kv", "a.b"), "Q4_0", "overrides no key"),
-    "no kind of override": ("dense", ("--override-kv", "a.b=number:4"), "Q4_0", "overrides no key"),
+    "no type": ("dense", ("--tensor-type", "attn_q=q9_z"), "Q4_0", "can't be quantized to"),
+    "no override": ("dense", ("--override-kv", "a.b"), "Q4_0", "isn't of the form KEY=TYPE:VALUE"),
+    "no kind of override": ("dense", ("--override-kv", "a.b=number:4"), "Q4_0", "isn't of the form KEY=TYPE:VALUE"),
     "no bool": ("dense", ("--override-kv", "a.b=bool:maybe"), "Q4_0", "neither true nor false"),
     "no layers": ("dense", ("--prune-layers", "a,b"), "Q4_0", "no list of layers"),
-    "no output type": ("dense", ("--output-tensor-type", "nothing"), "Q4_0", "no type"),
+    "no output type": ("dense", ("--output-tensor-type", "nothing"), "Q4_0", "can't be quantized to"),
     "no file": ("dense", ("--imatrix", "FOLDER/absent.gguf"), "Q4_0", "absent.gguf"),
     "no imatrix file": ("dense", ("--imatrix", "FOLDER/dense.gguf"), "Q4_0", "dense.gguf"),
     "unknown type": ("dense", (), "Q4_K_X", "did you mean Q4_K_S, Q4_K_M"),
@@ -140,7 +140,7 @@ def test_refusals(
 @pytest.mark.parametrize(
     ("arguments", "ftype", "words"),
     [
-        (("--imatrix", "FOLDER/imatrix-experts.gguf", "--include-weights", "exps"), "Q4_0", "is of another model"),
+        (("--imatrix", "FOLDER/imatrix-experts.gguf", "--include-weights", "exps"), "Q4_0", "matches a tensor"),
         (("--prune-layers", "9"), "Q4_0", "the model has no layer 9"),
         (("--prune-layers", "0,1,2,3,4,5,6,7"), "Q4_0", "no layer would be left"),
         (("--override-kv", "a.b=int:-1"), "Q4_0", "not a u32"),
@@ -172,8 +172,8 @@ def test_types_of_others_are_named(
 
 
 def test_no_name_of_ours_is_another_s() -> None:
-    names = [n for row in mixtures.table().ftypes.values() if row.writable for n in (row.name, *row.aliases)]
-    assert [name for name in names if forks.origin(name)] == []
+    names = [n for row in ftypes.table().ftypes.values() if row.writable for n in (row.name, *row.aliases)]
+    assert [name for name in names if type_hints.origin(name)] == []
 
 
 # -- mutation: a fault in a key, an order, an option shows -----------------------------------------------------------
@@ -207,7 +207,7 @@ def _reversed(keys: dict[str, Any]) -> dict[str, Any]:
     return dict(reversed(keys.items()))
 
 
-K = quantize_keys
+K = keys_
 # fault -> (what is patched, the case that sees it)
 FAULTS: Mapping[str, tuple[Patch, str]] = {
     "version 1": (_put(K, "_VERSION", KV("u32", 1)), "Q4_0-dense"),
@@ -237,14 +237,14 @@ FAULTS: Mapping[str, tuple[Patch, str]] = {
     "layers not moved up": (
         _wrap(layers, "pruned", lambda found: found._replace(names={n: n for n in found.names})), "prune",
     ),
-    "order of the file": (lambda m: m.setattr(mixtures, "ordered", list), "Q4_0-dense"),
+    "order of the file": (lambda m: m.setattr(ftypes, "ordered", list), "Q4_0-dense"),
     "leading dimensions kept": (lambda m: m.setattr(prepare, "_trimmed", lambda node: node), "Q4_0-odd"),
     "weights forgotten": (
-        lambda m: m.setattr(prepare.Prepared, "weights", lambda self, name: None), "Q4_0-dense-imatrix",
+        lambda m: m.setattr(prepare.QuantizeInputs, "weights", lambda self, name: None), "Q4_0-dense-imatrix",
     ),
     "a guess without its mark": (_put(prepare, "_GUESSED", 0), "copy-guess"),
     "a pattern's order": (
-        _wrap(prepare.QuantizeOptions, "types", lambda o: mixtures.Options(tensor_types=o.tensor_types[1:])),
+        _wrap(prepare.QuantizeOptions, "types", lambda o: ftypes.TypeOptions(tensor_types=o.tensor_types[1:])),
         "tensor-type",
     ),
 }  # fmt: skip

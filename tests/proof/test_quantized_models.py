@@ -16,7 +16,7 @@ from tests.oracles.models import F32
 
 import weighbridge
 from weighbridge.conversion.quantize import imatrix as importance
-from weighbridge.conversion.quantize.imatrix import Entry, Importance
+from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix
 
 pytestmark = [pytest.mark.oracle, pytest.mark.xdist_group("quantized-models")]
 
@@ -54,12 +54,12 @@ def matrix(wide: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = weighbridge.plan_quantize(wide, "out.gguf", "Q8_0")
     rng = np.random.default_rng(5)
     entries = {
-        row.name: Entry((rng.random((1, row.shape[-1])) + 0.1).astype(np.float32) * 512, np.array([512]))
+        row.name: ImatrixSums((rng.random((1, row.shape[-1])) + 0.1).astype(np.float32) * 512, np.array([512]))
         for row in plan.rows
         if len(row.shape) > 1 and row.name != "token_embd.weight"
     }
     path = tmp_path_factory.mktemp("imatrix") / "imatrix.gguf"
-    path.write_bytes(importance.encode(Importance(entries, ("random",), 1, 512), "gguf"))
+    path.write_bytes(importance.encode(ImportanceMatrix(entries, ("random",), 1, 512), "gguf"))
     return path
 
 

@@ -44,8 +44,8 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", "scheme"): schemes.Scheme,
     ("inspect", "ranks"): ranks.RankStatus,
     ("inspect", "role"): schemes.Layers,
-    ("importance", ""): importance_report.Report,
-    ("importance", "entry"): importance_report.Line,
+    ("importance", ""): importance_report.ImatrixReport,
+    ("importance", "entry"): importance_report.EntryStats,
     ("importance", "fit"): importance_report.ModelFit,
     ("importance", "wrong size"): importance_report.WrongSize,
     ("anatomy", ""): anatomy.AnatomyReport,
@@ -158,7 +158,7 @@ def test_a_real_importance_matrix_has_the_documented_types(tmp_path: Path) -> No
     file.write_bytes(m.imatrix_dat())
     keys = {"general.architecture": ("str", "llama"), "llama.block_count": ("u32", 1)}
     model.write_bytes(m.gguf(keys, {"blk.0.attn_v.weight": ("F32", (4, 8)), "blk.0.attn_q.weight": ("F32", (4, 4))}))
-    value = json.loads(json.dumps(plain(importance_report.about(file, model=model)), allow_nan=False))
+    value = json.loads(json.dumps(plain(importance_report.report_on(file, model=model)), allow_nan=False))
     assert value["schema"] == "weighbridge/importance/1"
     check(value, ("importance", ""))
     check(value["entries"][0], ("importance", "entry"))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.options import ConvertOptions
     from weighbridge.conversion.plan.model import Plan
     from weighbridge.conversion.plan.run import Progress, Result
-    from weighbridge.conversion.quantize.imatrix_report import Report as ImportanceReport
+    from weighbridge.conversion.quantize.imatrix_report import ImatrixReport as ImportanceReport
     from weighbridge.conversion.quantize.inputs import QuantizeOptions
     from weighbridge.conversion.quantize.plan import QuantizePlan
     from weighbridge.conversion.transform import TransformReport
@@ -81,9 +81,9 @@ def inspect(path: Path, **options: Any) -> InspectReport:
 
 def importance(path: Path, *, model: Path | None = None) -> ImportanceReport:
     """What an importance matrix says of each entry; with `model`, what of it doesn't fit. Errors: FormatError."""
-    from weighbridge.conversion.quantize import imatrix_report as importance_report
+    from weighbridge.conversion.quantize import imatrix_report
 
-    return importance_report.about(path, model=model)
+    return imatrix_report.report_on(path, model=model)
 
 
 def verify(path: Path, **options: Any) -> VerifyReport:

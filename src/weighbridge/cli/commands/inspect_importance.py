@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from weighbridge.cli.render import SCREEN, Column, clean, counted, echo, human_bytes, pairs, styled, table
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.quantize.imatrix_report import Line, ModelFit, Report
+    from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, ModelFit
 
 _SHOWN: Final = 10  # names of one kind of misfit, unless --verbose
 _HEADS: Final = ("entry", "matrices", "columns", "seen", "unused", "sum", "most", "at", "least", "at", "zeros")
 
 
-def show(report: Report) -> None:
+def show(report: ImatrixReport) -> None:
     """The head, a row for each entry, and what doesn't fit the model."""
     echo(clean(report.path), "head")
     pairs(_summary(report), indent=2)
@@ -26,7 +26,7 @@ def show(report: Report) -> None:
         _fit(report.fit)
 
 
-def _summary(report: Report) -> Iterator[tuple[str, object]]:
+def _summary(report: ImatrixReport) -> Iterator[tuple[str, object]]:
     yield "format", f"importance matrix, {'older form (.dat)' if report.form == 'legacy' else 'GGUF'}"
     yield "size", human_bytes(report.nbytes, exact=True)
     yield "data sets", ", ".join(map(clean, report.datasets)) or None
@@ -37,7 +37,7 @@ def _summary(report: Report) -> Iterator[tuple[str, object]]:
     yield "numbers", f"mean squares of the inputs; seen: {report.unit}"
 
 
-def _row(line: Line) -> tuple[str, ...]:
+def _row(line: EntryStats) -> tuple[str, ...]:
     seen = f"{line.seen_least:,}" if line.seen_least == line.seen_most else f"{line.seen_least:,}-{line.seen_most:,}"
     return (
         line.name, f"{line.matrices:,}", f"{line.columns:,}", seen, f"{line.unused:,}", f"{line.sum:.6g}",

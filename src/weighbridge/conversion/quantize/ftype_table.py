@@ -12,8 +12,8 @@ from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 
 
-class Rule(NamedTuple):
-    """A row of `mix` or `lift`: where every column fits (an empty one fits all), the tensor gets `type`."""
+class TypeRule(NamedTuple):
+    """A row of `mix` or `lift`: a tensor that matches every column gets `type`. An empty column matches all."""
 
     type: DType
     role: frozenset[str]
@@ -24,49 +24,51 @@ class Rule(NamedTuple):
     only_from: frozenset[str]
 
 
-class Giant(NamedTuple):
-    """An architecture's number of layers at which the reference calls it 70B."""
+class LargeModel(NamedTuple):
+    """The number of layers from which on the reference treats an architecture as a 70B model."""
 
     layers: int
     unless: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """ftypes.toml."""
+class FtypeRules:
+    """The content of ftypes.toml."""
 
     ftypes: Mapping[str, FileType]
     kept_names: frozenset[str]
     kept_parts: tuple[str, ...]
     kept_in: Mapping[str, tuple[str, ...]]
     roles: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...]
-    giants: Mapping[str, Giant]
-    mix: tuple[Rule, ...]
-    lift: tuple[Rule, ...]
+    large_models: Mapping[str, LargeModel]
+    mix: tuple[TypeRule, ...]
+    lift: tuple[TypeRule, ...]
     fallback: Mapping[str, DType]
     needs_imatrix: frozenset[str]
     needs_imatrix_in: Mapping[str, frozenset[str]]
 
 
 @cache
-def table() -> Table:
-    """The rows, parsed."""
+def table() -> FtypeRules:
+    """The parsed rules."""
     import tomllib
 
     text = (resources.files(__package__ or "") / "ftypes.toml").read_text(encoding="utf-8")
     return build_table(tomllib.loads(text))
 
 
-def build_table(raw: Mapping[str, Any], ftypes: Mapping[str, FileType] = FILE_TYPES) -> Table:
-    """The rows of a parsed ftypes.toml; an unknown word in it is a KeyError."""
+def build_table(raw: Mapping[str, Any], ftypes: Mapping[str, FileType] = FILE_TYPES) -> FtypeRules:
+    """The rules in a parsed ftypes.toml. KeyError for an unknown dtype."""
     keep = raw["keep"]
-    return Table(
+    return FtypeRules(
         ftypes=ftypes,
         kept_names=frozenset(keep["names"]),
         kept_parts=tuple(keep["parts"]),
         kept_in={arch: tuple(parts) for arch, parts in keep["architecture"].items()},
         roles=tuple((row["is"], frozenset(row.get("whole", ())), tuple(row.get("part", ()))) for row in raw["role"]),
-        giants={arch: Giant(row["layers"], tuple(row.get("unless", ()))) for arch, row in raw["giants"].items()},
+        large_models={
+            arch: LargeModel(row["layers"], tuple(row.get("unless", ()))) for arch, row in raw["large"].items()
+        },
         mix=tuple(map(_rule, raw["mix"])),
         lift=tuple(map(_rule, raw["lift"])),
         fallback={name: BY_NAME[other] for name, other in raw["fallback"].items()},
@@ -75,7 +77,7 @@ def build_table(raw: Mapping[str, Any], ftypes: Mapping[str, FileType] = FILE_TY
     )
 
 
-def _rule(row: Mapping[str, Any]) -> Rule:
+def _rule(row: Mapping[str, Any]) -> TypeRule:
     when = tuple(row.get("when", ()))
     role, ftype, barred, only_from = (frozenset(row.get(c, ())) for c in ("role", "ftype", "except", "from"))
-    return Rule(BY_NAME[row["type"]], role, ftype, tuple(row.get("part", ())), when, barred, only_from)
+    return TypeRule(BY_NAME[row["type"]], role, ftype, tuple(row.get("part", ())), when, barred, only_from)

@@ -1,21 +1,21 @@
-"""Which number type llama-quantize gives which tensor: its mixtures, from names, shapes and a few facts alone.
+"""The dtype of each tensor that llama-quantize chooses, from names, shapes and a few facts of the model.
 
-    facts = Facts.of(metadata)
-    choice = choose(ordered(tensors), facts, ftype("q4_k_m"), Options(pure=False), imatrix=None)
+    facts = ModelFacts.of(metadata)
+    choice = choose_types(ordered(tensors), facts, parse_ftype("q4_k_m"), TypeOptions(pure=False), imatrix=None)
     choice.types["blk.0.attn_v.weight"]   -> Q6_K
-    choice.refusals                       -> what llama-quantize would stop at
+    choice.refusals                       -> reasons for which llama-quantize would stop
 
-The decisions are rows of ftypes.toml; here is the order in which they are asked (llama_tensor_get_type of
-llama.cpp b11549, src/llama-quant.cpp):
+The rules are rows of ftypes.toml. They are applied in this order (llama_tensor_get_type of llama.cpp b11549,
+src/llama-quant.cpp):
 
- 1. what is kept: not a `weight`, one dimension, norms, routers ...                      `keep`
- 2. --token-embedding-type, --output-tensor-type: taken as they are, without fallback
- 3. a file type that is no quantization gives everything that type
- 4. --tensor-type (the first pattern that is found in the name), --pure, or the mixture  `mix`, `lift`
- 5. rows that aren't whole blocks of that type get another one                           `fallback`
+ 1. kept as it is: not a `weight`, one dimension, norms, routers ...                     `keep`
+ 2. --token-embedding-type, --output-tensor-type: taken literally, without a fallback
+ 3. a file type without quantization (F16 ...) applies to all
+ 4. --tensor-type (the first pattern that matches the name), --pure, or the mixture      `mix`, `lift`
+ 5. where the rows aren't whole blocks of that type, another one                         `fallback`
 
-Two kinds of state run along: how many tensors of a role came before, and how many there are. So order matters, and a
-tensor that is kept, or has a type by an option, doesn't count among those before it, but does among all.
+Rules may depend on how many tensors of a role came before and how many there are, so order matters. A tensor that is
+kept, or whose type an option sets, counts in the total but not among those before.
 """
 
 from __future__ import annotations
@@ -32,27 +32,41 @@ from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.ftypes import FileType
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.quantize import type_hints as forks
-from weighbridge.conversion.quantize.ftype_table import Rule, build_table, table
+from weighbridge.conversion.quantize import type_hints as type_hints
+from weighbridge.conversion.quantize.ftype_table import TypeRule, build_table, table
 
 __all__ = [
-    "COPY", "Choice", "Facts", "Options", "Refusal", "build_table", "choose", "ftype", "ftype_names", "layer",
-    "ordered", "quantizable", "role", "selected", "table", "target_type", "tensor_type", "tensor_type_file",
+    "COPY",
+    "ModelFacts",
+    "Refusal",
+    "TypeChoice",
+    "TypeOptions",
+    "build_table",
+    "choose_types",
+    "ftype_names",
+    "layer",
+    "ordered",
+    "parse_ftype",
+    "quantizable",
+    "role",
+    "selected",
+    "table",
+    "target_type",
+    "tensor_type",
+    "tensor_type_file",
 ]  # fmt: skip
 
 Tensors = Sequence[tuple[str, Spec]]
 
 
-# -- what is asked for -----------------------------------------------------------------------------------------------
+# -- requested types -------------------------------------------------------------------------------------------------
 
 COPY: Final = "COPY"
 
 
-def ftype(name: str) -> FileType | None:
-    """A file type by its name in any case, an alias of it, or its number; None for COPY, which changes no tensor.
-
-    llama-quantize also takes a number with anything behind it (`2_K` is its 2, Q4_0); that is refused here.
-    """
+def parse_ftype(name: str) -> FileType | None:
+    """The file type of this name (in any case), alias or number; None for COPY, which changes no tensor. UsageError for
+    others, also for a number followed by text: llama-quantize reads `2_K` as 2, Q4_0."""
     wanted = name.strip().upper()
     if wanted == COPY:
         return None
@@ -60,34 +74,33 @@ def ftype(name: str) -> FileType | None:
     for row in rows:
         if wanted in (row.name, *row.aliases, str(row.number)):
             return row
-    if origin := forks.origin(wanted):
-        raise UsageError(f"llama.cpp has no type {wanted}: {origin.whose}", hint=origin.instead)
+    if origin := type_hints.origin(wanted):
+        raise UsageError(f"llama.cpp has no type {wanted}: {origin.source}", hint=origin.hint)
     names = [n for row in rows for n in (row.name, *row.aliases)]
     near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}, {COPY}"
-    raise UsageError(f"llama-quantize knows no file type {name!r}", hint=hint)
+    raise UsageError(f"llama-quantize has no file type {name!r}", hint=hint)
 
 
 def ftype_names() -> tuple[str, ...]:
-    """Every name that can be asked for, aliases and COPY too."""
+    """Every valid name, with aliases and COPY."""
     return (*(n for row in table().ftypes.values() if row.writable for n in (row.name, *row.aliases)), COPY)
 
 
-# What llama.cpp takes a file for, by the type most of its tensors are in, where it isn't the type's own name; for some
-# it has no guess (llama-model-loader.cpp).
+# The file type that llama.cpp assumes from the dtype of most tensors, where the names differ (llama-model-loader.cpp).
 _GUESSES: Final = MappingProxyType({"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "F32"})
 
 
 def nearest_ftype(dtype: str) -> int:
-    """The number of the file type for a file that is mostly in the type `dtype`."""
+    """The number of the file type of a file whose tensors are mostly `dtype`."""
     row = table().ftypes.get(_GUESSES.get(dtype, dtype))
     return row.number if row is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """llama-quantize's options that bear on types. `tensor_types`: patterns, searched for in names, the first counts
-    (see `tensor_type`)."""
+class TypeOptions:
+    """llama-quantize's options that affect types. `tensor_types`: patterns to search for in names (`tensor_type`); the
+    first match wins."""
 
     pure: bool = False
     leave_output: bool = False
@@ -98,38 +111,36 @@ class Options:
 
 
 def tensor_type(text: str) -> tuple[re.Pattern[str], DType]:
-    """`REGEX=TYPE`, cut at the first `=`, the pattern lower-cased as llama-quantize does it (so `\\S` becomes `\\s`).
-
-    Its patterns are ECMAScript's. Where Python's would mean something else by the same text, UsageError.
-    """
+    """Parses `REGEX=TYPE`, split at the first `=`. The pattern is lower-cased as in llama-quantize (`\\S` turns to
+    `\\s`). UsageError where its ECMAScript patterns and Python's differ in meaning."""
     pattern, equals, name = text.partition("=")
     if not pattern or not equals or not name:
-        raise UsageError(f"{text!r} is no PATTERN=TYPE", hint="for example: attn_q=q8_0")
+        raise UsageError(f"{text!r} isn't of the form PATTERN=TYPE", hint="for example: attn_q=q8_0")
     # Python alone has (?i), (?P<..>), (?<=..), \A, \Z (lower-cased: \a, \z); ECMAScript alone [[:alpha:]] classes.
     if found := re.search(r"\(\?(?![:=!])|\[\[[:.=]|\\[az]", pattern.lower()):
-        raise UsageError(f"{found[0]!r} in {pattern!r} doesn't mean the same to llama-quantize")
+        raise UsageError(f"{found[0]!r} in {pattern!r} means something else in llama-quantize")
     try:
         return re.compile(pattern.lower(), re.ASCII), target_type(name)
     except re.error as error:
-        raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"{pattern!r} isn't a regular expression: {error}") from None
 
 
 def tensor_type_file(text: str) -> tuple[tuple[re.Pattern[str], DType], ...]:
-    """The content of a `--tensor-type-file`: such patterns, separated by white space."""
+    """The content of a `--tensor-type-file`: patterns separated by white space."""
     return tuple(map(tensor_type, text.split()))
 
 
 def target_type(name: str) -> DType:
-    """A ggml type that tensors can be quantized to, by its name in any case. UsageError for others (which
-    llama-quantize takes, and then aborts or writes what can't be loaded)."""
+    """The ggml type of this name (in any case) that tensors can be quantized to. UsageError for others, with which
+    llama-quantize aborts or writes a file that can't be loaded."""
     dtype = BY_NAME.get(name.upper())
     targets = _targets()
     if dtype is None or dtype not in targets:
-        if origin := forks.origin(name.upper()):
-            raise UsageError(f"llama.cpp has no type {name.upper()}: {origin.whose}", hint=origin.instead)
+        if origin := type_hints.origin(name.upper()):
+            raise UsageError(f"llama.cpp has no type {name.upper()}: {origin.source}", hint=origin.hint)
         near = difflib.get_close_matches(name.upper(), [t.name for t in targets], n=3, cutoff=0.4)
         raise UsageError(
-            f"{name!r} is no type that a tensor can be quantized to",
+            f"tensors can't be quantized to {name!r}",
             hint=f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(t.name for t in targets)}",
         )
     return dtype
@@ -143,7 +154,7 @@ def _targets() -> list[DType]:
 
 
 def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
-    """The entries of an importance matrix that --include-weights or --exclude-weights leave, by parts of names."""
+    """The entries of an importance matrix that --include-weights or --exclude-weights select, by parts of names."""
     if include and exclude:
         raise UsageError("--include-weights and --exclude-weights can't be used together")
     if include:
@@ -151,13 +162,13 @@ def selected(names: Iterable[str], *, include: Sequence[str] = (), exclude: Sequ
     return [name for name in names if not any(part in name for part in exclude)]
 
 
-# -- what is known of a model ----------------------------------------------------------------------------------------
+# -- facts of the model ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the mixtures ask of a model. Heads are those of the first layer; `layers` counts all, `nextn` of them at the
-    end are for speculative decoding."""
+class ModelFacts:
+    """What the rules depend on. `heads`, `kv_heads`: of the first layer. `layers`: of all layers, of which the last
+    `nextn` are for speculative decoding."""
 
     architecture: str
     layers: int
@@ -167,11 +178,11 @@ class Facts:
     nextn: int = 0
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> Facts:
+    def of(cls, metadata: Mapping[str, Any]) -> ModelFacts:
         """From a GGUF's key-values, with llama.cpp's defaults (llama_model_base::load_hparams)."""
         arch = metadata.get("general.architecture")
         if not isinstance(arch, str):
-            raise FormatError("no architecture, so no mixture", field="general.architecture", found=arch)
+            raise FormatError("the architecture is missing", field="general.architecture", found=arch)
         heads = _first(metadata, f"{arch}.attention.head_count", 0)
         return cls(
             arch,
@@ -184,13 +195,13 @@ class Facts:
 
     @property
     def gqa(self) -> int:
-        """Query heads that share a key head."""
+        """Query heads per key head."""
         return self.heads // self.kv_heads if self.kv_heads else 0
 
     @property
-    def giant(self) -> bool:
-        """Whether the reference calls it 70B."""
-        row = table().giants.get(self.architecture)
+    def is_70b(self) -> bool:
+        """Whether the reference treats it as a 70B model."""
+        row = table().large_models.get(self.architecture)
         if row is None or self.layers - self.nextn != row.layers:
             return False
         return not any(
@@ -199,12 +210,12 @@ class Facts:
 
 
 def _first(metadata: Mapping[str, Any], key: str, default: int | None) -> int:
-    """A number, or the first of one for each layer."""
+    """A number, or the first one of a list with one per layer."""
     value = metadata.get(key, default)
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value):
         value = value[0]
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise FormatError("this number decides on types", field=key, expected="a number", found=value)
+        raise FormatError("types depend on this number", field=key, expected="a number", found=value)
     return value
 
 
@@ -212,7 +223,7 @@ def _first(metadata: Mapping[str, Any], key: str, default: int | None) -> int:
 
 
 class Refusal(NamedTuple):
-    """Why llama-quantize would stop. `tensor`: at which one."""
+    """Why llama-quantize would stop, and at which tensor."""
 
     tensor: str
     rule: str
@@ -220,42 +231,41 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Types by name, in the order of the tensors; where rows weren't whole blocks; and what stands in the way."""
+class TypeChoice:
+    """The type of each tensor, in order; `fallbacks`: tensors whose rows aren't whole blocks of the `wanted` type."""
 
     types: Mapping[str, DType]
-    fallbacks: Mapping[str, tuple[DType, DType]] = field(default_factory=dict)  # name -> (wanted, got)
+    fallbacks: Mapping[str, tuple[DType, DType]] = field(default_factory=dict)  # name -> (wanted, chosen)
     refusals: tuple[Refusal, ...] = ()
 
 
-class _Refused(Exception):
-    """One tensor's refusal, on its way to `choose`: rule and words."""
+class _RefusedTensor(Exception):
+    """One tensor's refusal: rule and message."""
 
 
 def layer(name: str) -> int:
-    """The number in `blk.N.`, -1 where there is none: `sscanf(name, "blk.%d.", &layer)`."""
+    """The number in `blk.N.`, or -1, as `sscanf(name, "blk.%d.", &layer)` reads it."""
     found = re.match(r"blk\.[ \t\n\v\f\r]*([+-]?[0-9]+)", name)
     return int(found[1]) if found else -1
 
 
 def ordered(tensors: Tensors) -> list[tuple[str, Spec]]:
-    """The tensors in the order in which llama-quantize decides on and writes them (weight_name_comparer), whatever the
-    order in the file is; only with --keep-split it is the files'."""
+    """The tensors in llama-quantize's order (weight_name_comparer), which isn't the file's unless with --keep-split."""
     return sorted(tensors, key=lambda t: (layer(t[0]), t[0].encode()))
 
 
 def role(name: str) -> str:
-    """What a tensor is for; "" for other things."""
+    """The role of a tensor by its name; "" where no rule depends on it."""
     for found, whole, parts in table().roles:
         if name in whole or any(part in name for part in parts):
             return found
     return ""
 
 
-def quantizable(name: str, spec: Spec, architecture: str, options: Options = Options()) -> bool:
-    """Whether llama-quantize touches a tensor at all."""
+def quantizable(name: str, spec: Spec, architecture: str, options: TypeOptions = TypeOptions()) -> bool:
+    """Whether llama-quantize may change a tensor's type."""
     rows = table()
-    # A name of five bytes passes for one that ends in `weight` (`name.rfind("weight") == name.size() - 6`, both wrap).
+    # The reference's test accepts any name of five bytes: `name.rfind("weight") == name.size() - 6`, and both wrap.
     if _dims(spec) < 2 or not (name.endswith("weight") or len(name.encode()) == 5):
         return False
     if name in rows.kept_names or (options.leave_output and name == "output.weight"):
@@ -268,37 +278,36 @@ def _dims(spec: Spec) -> int:
     return next((len(spec.shape) - i for i, n in enumerate(spec.shape[:-1]) if n > 1), 1)
 
 
-def choose(
+def choose_types(
     tensors: Tensors,
-    facts: Facts,
+    facts: ModelFacts,
     wanted: FileType | None,
-    options: Options = Options(),
+    options: TypeOptions = TypeOptions(),
     imatrix: Mapping[str, int] | None = None,
-) -> Choice:
-    """The type of each tensor. `wanted` None: COPY. `imatrix`: entries and how many values each has (`selected`
-    already); an empty one counts as none."""
+) -> TypeChoice:
+    """The type of each tensor. `wanted`: None for COPY. `imatrix`: number of values of each entry; empty is as none."""
     if wanted is None:
-        return Choice({name: spec.dtype for name, spec in tensors})
+        return TypeChoice({name: spec.dtype for name, spec in tensors})
     if wanted.type is None:
-        raise UsageError(f"no type follows from {wanted.name}")
-    run = _Run(facts, wanted, wanted.type, options, imatrix or {}, [role(name) for name, _ in tensors])
+        raise UsageError(f"llama-quantize has no rules for {wanted.name}")
+    run = _TypeChooser(facts, wanted, wanted.type, options, imatrix or {}, [role(name) for name, _ in tensors])
     types, refusals = {}, []
     for name, spec in tensors:
         try:
             types[name] = run.type_of(name, spec)
-        except _Refused as refused:
+        except _RefusedTensor as refused:
             types[name] = spec.dtype
             refusals.append(Refusal(name, *refused.args))
         else:
             refusals += run.refusals(name, spec, types[name])
-    return Choice(types, run.fallbacks, tuple(refusals))
+    return TypeChoice(types, run.fallbacks, tuple(refusals))
 
 
-class _Place(NamedTuple):
-    """One tensor as conditions see it: its model, whether there is an imatrix, the block of the file type, and which
-    one of how many it is."""
+class _TensorFacts(NamedTuple):
+    """What a condition of ftypes.toml may depend on: the model, whether there is an imatrix, the block size of the file
+    type, and the tensor: the `nth` of `total` of its role."""
 
-    facts: Facts
+    facts: ModelFacts
     imatrix: bool
     block: int
     spec: Spec
@@ -306,18 +315,18 @@ class _Place(NamedTuple):
     total: int
 
 
-def _more_bits(at: _Place) -> bool:
+def _more_bits(at: _TensorFacts) -> bool:
     """The first and the last eighth, and every third between: `use_more_bits`."""
     eighth = at.total // 8
     return at.nth < eighth or at.nth >= 7 * at.total // 8 or (at.nth - eighth) % 3 == 2
 
 
-CONDITIONS: Final[Mapping[str, Callable[[_Place], bool]]] = MappingProxyType(
+CONDITIONS: Final[Mapping[str, Callable[[_TensorFacts], bool]]] = MappingProxyType(
     {
         "falcon": lambda at: at.facts.architecture == "falcon",
         "glm5-next": lambda at: at.facts.architecture == "glm5-next",
         "bailingmoe3": lambda at: at.facts.architecture == "bailingmoe3",
-        "70B": lambda at: at.facts.giant,
+        "70B": lambda at: at.facts.is_70b,
         "grouped by 4": lambda at: at.facts.gqa >= 4,
         "8 experts": lambda at: at.facts.experts == 8,
         "4 experts or more": lambda at: at.facts.experts >= 4,
@@ -333,18 +342,18 @@ CONDITIONS: Final[Mapping[str, Callable[[_Place], bool]]] = MappingProxyType(
     }
 )
 
-# Roles whose tensors are told apart by layer; of attn_v it is always the running count.
+# Roles whose tensors are numbered by layer; the others by counting.
 _BY_LAYER: Final = frozenset({"ffn_up", "ffn_gate", "ffn_down"})
 
 
 @dataclass
-class _Run:
-    """One pass over a model's tensors. `seen`: how many of each role the mixture has decided on."""
+class _TypeChooser:
+    """One pass over a model's tensors. `seen`: tensors of each role that the rules have decided so far."""
 
-    facts: Facts
+    facts: ModelFacts
     ftype: FileType
     default: DType
-    options: Options
+    options: TypeOptions
     imatrix: Mapping[str, int]
     roles: Sequence[str]
     seen: Counter[str] = field(default_factory=Counter)
@@ -367,7 +376,8 @@ class _Run:
         return self._whole_blocks(name, spec, wanted)
 
     def _fixed(self, name: str) -> DType | None:
-        """By --token-embedding-type (which a pattern overrides for the per-layer embedding) or --output-tensor-type."""
+        """The type set by --output-tensor-type or --token-embedding-type; for the per-layer embedding, a --tensor-type
+        pattern has precedence."""
         what = role(name)
         if what == "embedding" and (name == "token_embd.weight" or self._manual(name) is None):
             return self.options.embedding_type
@@ -382,7 +392,7 @@ class _Run:
             what = "output"
         if what == "output" and self.options.output_type is not None:
             return self.options.output_type
-        place = _Place(self.facts, bool(self.imatrix), self.default.block, spec, *self._position(name, what))
+        place = _TensorFacts(self.facts, bool(self.imatrix), self.default.block, spec, *self._position(name, what))
         found = self._first(table().mix, name, what, place, self.default)
         self.seen[what] += 1
         for rule in table().lift:
@@ -390,16 +400,19 @@ class _Run:
         return found
 
     def _position(self, name: str, what: str) -> tuple[int, int]:
-        """Which one a tensor is, of how many (`layer_info`)."""
+        """The tensor's number among how many (`layer_info`)."""
         if what not in _BY_LAYER:
             return self.seen[what], self.attn_v
         if self.facts.experts <= 1 or self.ftype.counted:
             return self.seen[what], self.facts.layers
         if not 0 <= (number := layer(name)) < self.facts.layers:
-            raise _Refused("layer", f"the type of {name} depends on its layer, which is none of {self.facts.layers}")
+            raise _RefusedTensor(
+                "layer",
+                f"its type depends on its layer, but the model has no layer {number} ({self.facts.layers} layers)",
+            )
         return number, self.facts.layers
 
-    def _first(self, rules: Iterable[Rule], name: str, what: str, place: _Place, now: DType) -> DType:
+    def _first(self, rules: Iterable[TypeRule], name: str, what: str, place: _TensorFacts, now: DType) -> DType:
         for rule in rules:
             if (
                 (not rule.role or what in rule.role)
@@ -413,21 +426,22 @@ class _Run:
         return now
 
     def _whole_blocks(self, name: str, spec: Spec, wanted: DType) -> DType:
-        """`wanted`, or what tensor_type_fallback puts in its place."""
+        """`wanted`, or its replacement by tensor_type_fallback where rows aren't whole blocks of it."""
         columns = spec.shape[-1]
         if columns % wanted.block == 0:
             return wanted
         other = table().fallback.get(wanted.name)
         if other is None and wanted.block > 32:
-            raise _Refused(
-                "fallback", f"rows of {columns} aren't whole blocks of {wanted}, and no type stands in for it"
+            raise _RefusedTensor(
+                "fallback",
+                f"row length {columns} isn't a multiple of {wanted.block}, and {wanted} has no fallback",
             )
         got = other if other is not None and columns % other.block == 0 else F16
         self.fallbacks[name] = wanted, got
         return got
 
     def refusals(self, name: str, spec: Spec, target: DType) -> Iterable[Refusal]:
-        """What stands in the way of giving a tensor the type that was chosen for it."""
+        """Why a tensor can't get the type that was chosen for it."""
         if not quantizable(name, spec, self.facts.architecture, self.options):
             return
         needed = role(name) not in ("output", "embedding") and self._needs_imatrix(target)
@@ -436,18 +450,18 @@ class _Run:
         if target == spec.dtype:
             return
         if self.imatrix:
-            yield from self._imatrix_faults(name, spec, needed)
+            yield from self._imatrix_faults(name, spec, target, needed)
         if spec.dtype.kind is Kind.BLOCK and not self.options.allow_requantize:
-            yield Refusal(name, "requantize", f"it is quantized already, to {spec.dtype}")
+            yield Refusal(name, "requantize", f"it is already quantized to {spec.dtype}")
         elif spec.dtype.kind is not Kind.BLOCK and spec.dtype.name not in ("F32", "F16", "BF16"):
             yield Refusal(name, "source", f"{spec.dtype} can't be quantized")
 
-    def _imatrix_faults(self, name: str, spec: Spec, needed: bool) -> Iterable[Refusal]:
-        # One value for each column, of each matrix of a stack.
+    def _imatrix_faults(self, name: str, spec: Spec, target: DType, needed: bool) -> Iterable[Refusal]:
+        # One value per column, of each matrix of a stack.
         columns = spec.shape[-1] * (spec.shape[-3] if len(spec.shape) > 2 else 1)
         found = self.imatrix.get(name)
         if found is None and needed:
-            yield Refusal(name, "imatrix-missing", "the importance matrix has no entry for it, and its type needs one")
+            yield Refusal(name, "imatrix-missing", f"the importance matrix has no entry for it, and {target} needs one")
         elif found not in (None, columns) and role(name) != "embedding":
             yield Refusal(name, "imatrix-size", f"the importance matrix has {found} values for it, not {columns}")
 
@@ -456,7 +470,7 @@ class _Run:
         return dtype.name in rows.needs_imatrix or dtype.name in rows.needs_imatrix_in.get(self.ftype.name, ())
 
 
-def _holds(condition: str, place: _Place) -> bool:
+def _holds(condition: str, place: _TensorFacts) -> bool:
     if condition.startswith("not "):
         return not CONDITIONS[condition[4:]](place)
     return CONDITIONS[condition](place)

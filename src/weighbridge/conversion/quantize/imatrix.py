@@ -1,12 +1,12 @@
-"""What an importance matrix says: the weight of each column of each tensor, merged, checked, written again.
+"""Importance matrices: the weight of each column of each tensor. Read, merge, check, write.
 
-    matrix = read(source)                       either form (containers/ggml/imatrix.py)
-    matrix.weights("blk.0.attn_v.weight")       f32, what llama-quantize hands to the encoder
-    merge([a, b])                               as llama-imatrix --in-file A --in-file B does
+    matrix = read(source)                       either format (containers/ggml/imatrix.py)
+    matrix.weights("blk.0.attn_v.weight")       f32, what llama-quantize passes to the encoder
+    merge([a, b])                               as llama-imatrix --in-file A --in-file B
     encode(matrix, "gguf")                      the bytes of a file
-    compare(matrix, tensors)                    what doesn't fit a model
+    compare(matrix, tensors)                    how it fits a model
 
-All arithmetic is f32, in the reference's order, so that weights and files equal its bit for bit.
+All arithmetic is f32 in the reference's order, so weights and files are bit-identical.
 Reference: tools/quantize/quantize.cpp (load_imatrix), tools/imatrix/imatrix.cpp of llama.cpp b11549.
 """
 
@@ -27,14 +27,14 @@ from weighbridge.io.source import Source
 
 Floats = NDArray[np.float32]
 
-# llama-imatrix's tokens in a chunk, where no file says it (n_ctx / n_parallel).
+# llama-imatrix's default of tokens per chunk (n_ctx / n_parallel).
 CHUNK_SIZE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """`sums` of squares, [matrices, columns]; `counts` of tokens for each matrix; `inputs`: sums of the inputs
-    themselves, where the file has them. Of a legacy file: one matrix, a count of calls, sums that are mean x calls."""
+class ImatrixSums:
+    """One entry. `sums` of squares, f32[matrices, columns]; `counts` of tokens per matrix; `inputs`: sums of the inputs
+    themselves, if the file has them. In a legacy file: one matrix, a count of calls, and sums that are mean x calls."""
 
     sums: Floats
     counts: NDArray[np.int64]
@@ -42,10 +42,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Importance:
-    """An importance matrix in memory, entries by the tensor's name."""
+class ImportanceMatrix:
+    """An importance matrix; `entries` by tensor name."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, ImatrixSums]
     datasets: tuple[str, ...] = ()
     chunks: int = 0
     chunk_size: int = 0
@@ -53,7 +53,7 @@ class Importance:
     legacy: bool = field(default=False)
 
     def weights(self, name: str) -> Floats:
-        """One weight for each column of each matrix: the mean square. 1 for a matrix that was never used."""
+        """The mean square of each column of each matrix, f32[matrices * columns]; 1 for a matrix without tokens."""
         entry = self.entries[name]
         counts = entry.counts.astype(np.float32)[:, None]
         used = counts > 0
@@ -63,16 +63,16 @@ class Importance:
         return np.where(used, means, idle).astype(np.float32).reshape(-1)
 
     def sizes(self) -> dict[str, int]:
-        """How many weights each entry has (what `mixtures.choose` asks for)."""
+        """The number of weights of each entry."""
         return {name: entry.sums.size for name, entry in self.entries.items()}
 
-    def only(self, names: Sequence[str]) -> Importance:
-        """With these entries alone (see `mixtures.selected`)."""
+    def only(self, names: Sequence[str]) -> ImportanceMatrix:
+        """A copy with these entries only."""
         return replace(self, entries={name: self.entries[name] for name in names})
 
 
-def read(source: Source) -> Importance:
-    """A file of either form. FormatError where it is none, or where a number is not finite (llama-quantize refuses)."""
+def read(source: Source) -> ImportanceMatrix:
+    """Reads a file of either format. FormatError for another file, or a value that isn't finite, as llama-quantize."""
     parsed = files.parse(source)
     entries = {}
     for record in parsed.records:
@@ -83,10 +83,10 @@ def read(source: Source) -> Importance:
             bad = int(np.flatnonzero(~np.isfinite(sums))[0])
             at = record.sum2 + 4 * bad
             raise FormatError(
-                "a value is not finite", path=source.name, offset=at, field=record.name, found=sums.flat[bad]
+                "value is not finite", path=source.name, offset=at, field=record.name, found=sums.flat[bad]
             )
-        entries[record.name] = Entry(sums, counts.astype(np.int64), inputs)
-    return Importance(
+        entries[record.name] = ImatrixSums(sums, counts.astype(np.int64), inputs)
+    return ImportanceMatrix(
         entries, parsed.datasets, parsed.chunks, parsed.chunk_size, parsed.nextn, legacy=parsed.form == "legacy"
     )
 
@@ -97,63 +97,63 @@ def _floats(parsed: files.Imatrix, offset: int, count: int) -> Floats:
 
 
 def _counts(parsed: files.Imatrix, offset: int, count: int) -> NDArray[np.int64]:
-    """Counts are stored as f32 and rounded to the nearest, halves away from zero (lround)."""
+    """Counts, stored as f32, rounded to the nearest integer, halves away from zero (lround)."""
     found = _floats(parsed, offset, count).astype(np.float64)
     if not (np.abs(found) < 2.0**62).all():
-        raise FormatError("a count is no number", path=parsed.source.name, offset=offset, field="counts")
+        raise FormatError("count is not a valid number", path=parsed.source.name, offset=offset, field="counts")
     return (np.sign(found) * np.floor(np.abs(found) + 0.5)).astype(np.int64)
 
 
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
-def merge(parts: Sequence[Importance]) -> Importance:
-    """All of them together, added in this order; entries by name. Legacy ones are put at `chunk_size` tokens a call."""
+def merge(parts: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
+    """The sum of all, added in this order. Calls of legacy files count as `chunk_size` tokens each."""
     if not parts:
         raise UsageError("nothing to merge")
     size = next((p.chunk_size for p in parts if p.chunk_size), CHUNK_SIZE)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ImatrixSums] = {}
     for part in parts:
         for name, entry in part.entries.items():
-            scaled = _scaled(entry, size) if part.legacy else entry
-            entries[name] = _added(name, entries.get(name), scaled, part.legacy)
+            scaled = _to_tokens(entry, size) if part.legacy else entry
+            entries[name] = _sum_entries(name, entries.get(name), scaled, part.legacy)
     most = max((int(e.counts.max()) for e in entries.values()), default=0)
     datasets = tuple(d for part in parts for d in part.datasets)
     nextn = next((p.nextn for p in parts if p.nextn), 0)
     chunks = (most + size // 2) // size  # rows_to_chunks
-    return Importance(dict(sorted(entries.items(), key=_by_bytes)), datasets, chunks, size, nextn)
+    return ImportanceMatrix(dict(sorted(entries.items(), key=_by_bytes)), datasets, chunks, size, nextn)
 
 
-def _by_bytes(item: tuple[str, Entry]) -> bytes:
+def _by_bytes(item: tuple[str, ImatrixSums]) -> bytes:
     return item[0].encode("utf-8", "surrogateescape")
 
 
-def _scaled(entry: Entry, size: int) -> Entry:
-    return Entry(entry.sums * np.float32(size), entry.counts * size)
+def _to_tokens(entry: ImatrixSums, size: int) -> ImatrixSums:
+    return ImatrixSums(entry.sums * np.float32(size), entry.counts * size)
 
 
-def _added(name: str, old: Entry | None, new: Entry, legacy: bool) -> Entry:
+def _sum_entries(name: str, old: ImatrixSums | None, new: ImatrixSums, legacy: bool) -> ImatrixSums:
     if old is None:
         return new
     if old.sums.size != new.sums.size:
-        raise UsageError(f"the matrices have {old.sums.size} and {new.sums.size} values for {name}: not one model's")
+        raise UsageError(f"the matrices are of different models: {old.sums.size} and {new.sums.size} values for {name}")
     most = max(old.counts.size, new.counts.size)
-    # One count may stand for all matrices where it came first, or came from a legacy file.
+    # A single count applies to all matrices if it came first or from a legacy file.
     if old.counts.size not in (1, most) or new.counts.size not in ((1, most) if legacy else (most,)):
         raise UsageError(f"the matrices have {old.counts.size} and {new.counts.size} counts for {name}")
     counts = np.broadcast_to(old.counts, most) + new.counts
     sums = (old.sums.reshape(-1) + new.sums.reshape(-1)).reshape(most, -1)
     both = old.inputs is not None and new.inputs is not None
     inputs = (old.inputs.reshape(-1) + new.inputs.reshape(-1)).reshape(most, -1) if both else None  # type: ignore[union-attr]
-    return Entry(sums, counts, inputs)
+    return ImatrixSums(sums, counts, inputs)
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def encode(matrix: Importance, form: ImatrixForm) -> bytes:
-    """The bytes of a file of it, as llama-imatrix would write what it has read (without `NAME.stats`, which nothing
-    reads). Entries that were never used have no place in a legacy file."""
+def encode(matrix: ImportanceMatrix, form: ImatrixForm) -> bytes:
+    """The bytes of a file, as llama-imatrix writes it (without `NAME.stats`, which nothing reads). A legacy file leaves
+    out entries without tokens."""
     if form == "gguf":
         matrix = merge([matrix]) if matrix.legacy else matrix
         parts = [
@@ -173,13 +173,13 @@ def encode(matrix: Importance, form: ImatrixForm) -> bytes:
     return bytes(out)
 
 
-def _arrays(entry: Entry) -> list[tuple[str, NDArray[np.generic]]]:
+def _arrays(entry: ImatrixSums) -> list[tuple[str, NDArray[np.generic]]]:
     inputs = [] if entry.inputs is None else [(SUM, entry.inputs)]
     return [(SUM2, entry.sums), (COUNTS, entry.counts), *inputs]
 
 
-def _as_legacy(matrix: Importance) -> Importance:
-    """Means x calls, one count an entry (save_imatrix_legacy)."""
+def _as_legacy(matrix: ImportanceMatrix) -> ImportanceMatrix:
+    """Sums as mean x calls, with one count per entry (save_imatrix_legacy)."""
     size, entries = matrix.chunk_size or CHUNK_SIZE, {}
     for name, entry in sorted(matrix.entries.items(), key=_by_bytes):
         if not (entry.counts != 0).any():
@@ -188,7 +188,7 @@ def _as_legacy(matrix: Importance) -> Importance:
         counts = entry.counts.astype(np.float32)[:, None]
         ones = np.where(counts == 0, np.float32(1), entry.sums)
         sums = ones / np.where(counts == 0, np.float32(1), counts) * np.float32(calls)
-        entries[name] = Entry(sums.astype(np.float32), np.array([calls], np.int64))
+        entries[name] = ImatrixSums(sums.astype(np.float32), np.array([calls], np.int64))
     return replace(matrix, entries=entries, legacy=True)
 
 
@@ -196,18 +196,18 @@ def _as_legacy(matrix: Importance) -> Importance:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """How a matrix fits a model: entries of no tensor, tensors (of those given) without an entry, and entries of
-    another size, with what was expected and found."""
+class ImatrixFit:
+    """How a matrix fits a model. `unknown`: entries of no tensor. `missing`: tensors without an entry. `wrong_size`:
+    (name, expected, found) number of values."""
 
     unknown: tuple[str, ...]
     missing: tuple[str, ...]
-    misshapen: tuple[tuple[str, int, int], ...]
+    wrong_size: tuple[tuple[str, int, int], ...]
 
 
-def compare(matrix: Importance, tensors: Sequence[tuple[str, Spec]]) -> Fit:
-    """Names and sizes against a model's matrices: one weight for each column, of each matrix of a stack."""
+def compare(matrix: ImportanceMatrix, tensors: Sequence[tuple[str, Spec]]) -> ImatrixFit:
+    """Compares names and sizes with a model's matrices: one weight per column, of each matrix of a stack."""
     wanted = {n: s.shape[-1] * (s.shape[-3] if len(s.shape) > 2 else 1) for n, s in tensors if len(s.shape) > 1}
     sizes = matrix.sizes()
     wrong = tuple((n, size, sizes[n]) for n, size in wanted.items() if sizes.get(n, size) != size)
-    return Fit(tuple(n for n in sizes if n not in wanted), tuple(n for n in wanted if n not in sizes), wrong)
+    return ImatrixFit(tuple(n for n in sizes if n not in wanted), tuple(n for n in wanted if n not in sizes), wrong)

@@ -16,22 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.containers.ggml.imatrix import ImatrixForm
-from weighbridge.conversion.quantize import ftypes as mixtures
-from weighbridge.conversion.quantize.imatrix import Entry, Importance, compare, read
+from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, compare, read
 from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare, specs
 from weighbridge.io.source import FileSource
 from weighbridge.models.open import open_model
 
 SCHEMA: Final = "weighbridge/importance/1"
 
-# What llama-imatrix leaves out unless it is told otherwise, though llama-quantize quantizes it.
+# Roles that llama-imatrix leaves out by default, though llama-quantize quantizes them.
 _SELDOM: Final = ("embedding", "output")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One entry. `seen_least`, `seen_most`: how often a matrix of it was used (`Report.unit`). All other numbers are of
-    mean squares, over the matrices that were used; `most` and `least` lie at [matrix, column]."""
+class EntryStats:
+    """One entry. `seen_least`, `seen_most`: least and most tokens or calls (`ImatrixReport.unit`) of a matrix. Other
+    numbers are of mean squares over the matrices that were used; `most_at`, `least_at`: [matrix, column]."""
 
     name: str
     matrices: int
@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WrongSize:
-    """An entry of another number of weights than the model's tensor asks for."""
+    """An entry whose number of weights doesn't match the model's tensor."""
 
     name: str
     expected: int
@@ -58,8 +58,8 @@ class WrongSize:
 
 @dataclass(frozen=True, slots=True)
 class ModelFit:
-    """`extra`: entries of no tensor. `missing`: tensors that llama-quantize would want an entry of; `seldom`: those of
-    them (embeddings, output) that llama-imatrix measures only if told to. Names are the GGUF's."""
+    """`extra`: entries of no tensor. `missing`: tensors for which llama-quantize uses an entry; `seldom`: those of them
+    (embeddings, output) that llama-imatrix measures only on request. Names are those of a GGUF."""
 
     model: str
     fits: bool
@@ -70,8 +70,8 @@ class ModelFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """`chunks` of `chunk_size` tokens were read; a legacy file doesn't say how large they were (0)."""
+class ImatrixReport:
+    """`chunks` of `chunk_size` tokens were read; 0 in a legacy file, which doesn't state the size."""
 
     path: str
     form: ImatrixForm
@@ -82,18 +82,18 @@ class Report:
     chunk_size: int
     values: int
     unused: int
-    entries: tuple[Line, ...]
+    entries: tuple[EntryStats, ...]
     fit: ModelFit | None = None
     schema: str = SCHEMA
 
 
-def about(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> Report:
-    """All of a file of either form, and with `model` (whatever `wb quantize` reads) what doesn't fit. FormatError where
-    it is no importance matrix, or holds a value that isn't finite."""
+def report_on(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> ImatrixReport:
+    """The report on a file of either format; with `model` (anything `wb quantize` reads) also how it fits. FormatError
+    where the file isn't an importance matrix or has a value that isn't finite."""
     with FileSource(path) as source:
         matrix, size = read(source), source.size
-    lines = tuple(_line(name, entry) for name, entry in matrix.entries.items())
-    return Report(
+    lines = tuple(_stats(name, entry) for name, entry in matrix.entries.items())
+    return ImatrixReport(
         path=os.fspath(path),
         form="legacy" if matrix.legacy else "gguf",
         unit="calls" if matrix.legacy else "tokens",
@@ -108,13 +108,13 @@ def about(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None 
     )
 
 
-def _line(name: str, entry: Entry) -> Line:
+def _stats(name: str, entry: ImatrixSums) -> EntryStats:
     matrices, columns = entry.sums.shape
     used = np.flatnonzero(entry.counts > 0)
     means = entry.sums[used].astype(np.float64) / entry.counts[used, None]
     most, most_at = _extreme(means, used, np.argmax)
     least, least_at = _extreme(means, used, np.argmin)
-    return Line(
+    return EntryStats(
         name, matrices, columns, int(entry.counts.min()), int(entry.counts.max()), matrices - len(used),
         float(means.sum()), most, most_at, least, least_at,
         float((means == 0).mean()) if means.size else 0.0,
@@ -124,23 +124,23 @@ def _line(name: str, entry: Entry) -> Line:
 def _extreme(
     means: NDArray[np.float64], used: NDArray[np.intp], where: Any
 ) -> tuple[float | None, tuple[int, int] | None]:
-    """The value that `where` points at, and its matrix (of all) and column; the first of several."""
+    """The value that `where` selects, and its [matrix, column]; the first of several."""
     if not means.size:
         return None, None
     row, column = divmod(int(where(means)), means.shape[1])
     return float(means[row, column]), (int(used[row]), column)
 
 
-def fit(matrix: Importance, path: str | os.PathLike[str]) -> ModelFit:
-    """Names and sizes against the model at `path`, its tensors called and shaped as `wb quantize` would write them."""
+def fit(matrix: ImportanceMatrix, path: str | os.PathLike[str]) -> ModelFit:
+    """How names and sizes fit the model at `path`, whose tensors are named and shaped as `wb quantize` writes them."""
     with open_model(path) as model:
         made = prepare(model, None, QuantizeOptions())
         tensors, architecture = specs(made.tensors), made.facts.architecture
     found = compare(matrix, tensors)
     shapes = dict(tensors)
-    absent = [n for n in found.missing if mixtures.quantizable(n, shapes[n], architecture)]
-    seldom = tuple(n for n in absent if mixtures.role(n) in _SELDOM)
+    absent = [n for n in found.missing if ftypes.quantizable(n, shapes[n], architecture)]
+    seldom = tuple(n for n in absent if ftypes.role(n) in _SELDOM)
     missing = tuple(n for n in absent if n not in seldom)
-    wrong = tuple(WrongSize(*row) for row in found.misshapen)
+    wrong = tuple(WrongSize(*row) for row in found.wrong_size)
     fits = not (found.unknown or missing or wrong)
     return ModelFit(os.fspath(path), fits, found.unknown, missing, seldom, wrong)

@@ -1,10 +1,10 @@
-"""The keys of a quantized GGUF, as llama-quantize leaves them: a key that is set goes to the end, also where it was
-there before. (`source` is without the keys of a split already: metadata.kept_keys.)
+"""The keys of a quantized GGUF in llama-quantize's order: a key that is set moves to the end. (The keys of a split are
+removed before, in `metadata.kept_keys`.)
 
     the source's keys, as they were
     general.quantization_version, general.file_type
     --override-kv, in the order given; then quantize.imatrix.*
-    ARCH.block_count                                            where layers were left out
+    ARCH.block_count                                            where layers were removed
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from weighbridge.base.errors import UsageError
 from weighbridge.containers.gguf.container import ALIGNMENT_KEY, KV
 from weighbridge.containers.gguf.values import SCALARS, LazyArray, raw_text
 from weighbridge.conversion.edit.plan import coerce
-from weighbridge.conversion.quantize.imatrix import Importance
+from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.conversion.quantize.prune_layers import Pruned
 
 FILE_TYPE: Final = "general.file_type"
 _VERSION: Final = KV("u32", 2)  # GGML_QNT_VERSION
-# llama.cpp's words of --override-kv; an int is written as u32. The exact types are ours beside them.
+# llama.cpp's type names of --override-kv (an int is written as u32), and the GGUF types by name.
 _KINDS: Final[Mapping[str, str]] = {"int": "u32", "float": "f32", "bool": "bool", "str": "str"} | {
     kind: kind for kind in SCALARS
 }
-# What llama-quantize keeps of a text in quantize.imatrix.* (`strncpy(kvo.val_str, ..., 127)`).
+# Bytes that llama-quantize keeps of a string in quantize.imatrix.* (`strncpy(kvo.val_str, ..., 127)`).
 _TEXT: Final = 127
 
 
@@ -53,43 +53,41 @@ def _architecture(keys: Mapping[str, KV]) -> str:
     return str(keys["general.architecture"].value)
 
 
-def overrides(texts: Iterable[str]) -> dict[str, KV]:
-    """`KEY=TYPE:VALUE` texts as keys; the last one of a key counts. UsageError for what is none."""
+def parse_overrides(texts: Iterable[str]) -> dict[str, KV]:
+    """Parses `KEY=TYPE:VALUE` strings; the last one of a key wins. UsageError for an invalid one."""
     found: dict[str, KV] = {}
     for text in texts:
         key, equals, rest = text.partition("=")
         word, colon, value = rest.partition(":")
         kind = _KINDS.get(word)
         if not key or not equals or not colon or kind is None:
-            raise UsageError(
-                f"{text!r} overrides no key", hint="write KEY=TYPE:VALUE, TYPE one of int, float, bool, str"
-            )
+            raise UsageError(f"{text!r} isn't of the form KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
         found.pop(key, None)
         found[key] = KV(kind, coerce(key, kind, value))
     return found
 
 
-def imatrix_keys(matrix: Importance, path: str) -> dict[str, KV]:
-    """What is said of the importance matrix; nothing where none of its entries was wanted."""
+def imatrix_keys(matrix: ImportanceMatrix, path: str) -> dict[str, KV]:
+    """The keys that describe the importance matrix; none where no entry of it is used."""
     if not matrix.entries:
         return {}
-    said: dict[str, KV] = {"file": KV("str", _cut(path))}
+    described: dict[str, KV] = {"file": KV("str", _truncate(path))}
     if matrix.datasets:
-        said["dataset"] = KV("str", _cut(matrix.datasets[0]))
-    said["entries_count"] = KV("u32", len(matrix.entries))
+        described["dataset"] = KV("str", _truncate(matrix.datasets[0]))
+    described["entries_count"] = KV("u32", len(matrix.entries))
     if matrix.chunks > 0:
-        said["chunks_count"] = KV("u32", matrix.chunks)
-    return {f"quantize.imatrix.{key}": kv for key, kv in said.items()}
+        described["chunks_count"] = KV("u32", matrix.chunks)
+    return {f"quantize.imatrix.{key}": kv for key, kv in described.items()}
 
 
-def _cut(text: str) -> str:
-    """At most 127 bytes, and none after a NUL; a character that is cut through stays cut, as there."""
+def _truncate(text: str) -> str:
+    """At most 127 bytes, up to the first NUL; may split a character, as the reference does."""
     return raw_text(text).split(b"\0")[0][:_TEXT].decode("utf-8", "surrogateescape")
 
 
 def shard_keys(keys: Mapping[str, KV], shard: int, count: int, tensors: int) -> dict[str, KV]:
-    """The keys of one of several shards: all are in the first, in the others only those of the split (and the
-    alignment, where one is stated: each file is read alone)."""
+    """The keys of one of several shards: all keys in the first one, only those of the split and the alignment in the
+    others."""
     own = dict(keys) if shard == 0 else {k: kv for k, kv in keys.items() if k == ALIGNMENT_KEY}
     if count == 1:
         return own
@@ -101,11 +99,11 @@ def shard_keys(keys: Mapping[str, KV], shard: int, count: int, tensors: int) -> 
 
 
 def _without_layers(keys: Mapping[str, KV], layers: Pruned) -> dict[str, KV]:
-    """Lists with one value for each layer lose those of the layers that are left out. (llama-quantize leaves them, and
+    """Removes the values of the removed layers from lists with one value per layer. (llama-quantize doesn't, and
     llama.cpp then refuses the file.)"""
     arch = _architecture(keys) + "."
     return {
-        key: KV(kv.type, [v for i, v in enumerate(kv.value) if i not in layers.gone])
+        key: KV(kv.type, [v for i, v in enumerate(kv.value) if i not in layers.removed])
         if key.startswith(arch) and _is_list(kv.value) and len(kv.value) == layers.before
         else kv
         for key, kv in keys.items()

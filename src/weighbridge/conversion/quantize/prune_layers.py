@@ -1,4 +1,4 @@
-"""Layers left out (--prune-layers): which tensors stay, and what they are called then (`remap_layer`)."""
+"""--prune-layers: which tensors remain, and their new names (`remap_layer` of llama-quantize)."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ _LAYER: Final = re.compile(r"blk\.(\d+)\.", re.ASCII)
 
 
 class Pruned(NamedTuple):
-    """`names`: old -> new, of the tensors that stay; `gone`: the layers that don't; how many layers are `left`, of how
-    many `before`."""
+    """`names`: old -> new name of the remaining tensors. `removed`: layers; `left` of `before` layers remain."""
 
     names: dict[str, str]
-    gone: frozenset[int]
+    removed: frozenset[int]
     left: int
     before: int
 
 
 def number(name: str) -> int | None:
-    """The layer that a tensor is of."""
+    """The layer of a tensor; None for tensors outside the layers."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
 
 
-def pruned(names: Iterable[str], gone: Sequence[int]) -> Pruned:
-    """The tensors without those of the layers `gone`, the later ones moved up. UsageError for one that isn't there."""
+def prune(names: Iterable[str], removed: Sequence[int]) -> Pruned:
+    """Removes layers and renumbers those that follow. UsageError for a layer that doesn't exist."""
     names = list(names)
-    there = sorted({n for name in names if (n := number(name)) is not None})
-    if strange := sorted(set(gone) - set(there)):
-        have = f"it has {there[0]} to {there[-1]}" if there else "it has none"
-        raise UsageError(f"the model has no layer {strange[0]}", hint=have)
-    kept = [n for n in there if n not in gone]
-    if gone and not kept:
+    existing = sorted({n for name in names if (n := number(name)) is not None})
+    if unknown := sorted(set(removed) - set(existing)):
+        have = f"it has {existing[0]} to {existing[-1]}" if existing else "it has none"
+        raise UsageError(f"the model has no layer {unknown[0]}", hint=have)
+    kept = [n for n in existing if n not in removed]
+    if removed and not kept:
         raise UsageError("no layer would be left")
-    moved = {old: new for new, old in enumerate(kept)} if gone else {n: n for n in there}
+    moved = {old: new for new, old in enumerate(kept)} if removed else {n: n for n in existing}
     stay = {name: _renamed(name, moved) for name in names if (at := number(name)) is None or at in moved}
-    return Pruned(stay, frozenset(gone), len(kept), len(there))
+    return Pruned(stay, frozenset(removed), len(kept), len(existing))
 
 
 def _renamed(name: str, moved: dict[int, int]) -> str:

@@ -1,10 +1,10 @@
-"""Types for a size: each tensor gets the type with which the whole model, at that size, is least in error.
+"""Chooses types for a target size, so that the error of the whole model is least.
 
-1. Probe. Rows spread over each tensor are quantized to every candidate and decoded again. Its error there is the
-   squared error relative to the squared values, each column weighted by the importance matrix where there is one: then
-   it is the expected relative error of the tensor's output.
-2. Allocate. Every tensor starts at its smallest type. The step that takes most error away for a byte comes first, along
-   each tensor's lower convex hull, as long as the steps fit; what doesn't fit any more is passed over.
+1. Probe. Rows spread over each tensor are encoded as every candidate and decoded again. The error is the sum of squared
+   differences relative to the sum of squares; with an importance matrix each column is weighted, which gives the
+   expected relative error of the tensor's output.
+2. Allocate. Every tensor starts at its smallest type and is upgraded along its lower convex hull. The upgrade that
+   removes most error per byte comes first; upgrades that no longer fit are skipped.
 
 The same model, matrix and size give the same types.
 """
@@ -23,26 +23,25 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers.gguf.container import KV
-from weighbridge.conversion.quantize import ftypes as mixtures
-from weighbridge.conversion.quantize import keys as quantize_keys
-from weighbridge.conversion.quantize.inputs import Prepared
+from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import keys as gguf_keys
+from weighbridge.conversion.quantize.inputs import QuantizeInputs
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import Node, cast
 
 Floats = NDArray[np.float32]
 
-# What a tensor may become, where its rows are whole blocks of it; the first that can't do without is an importance
-# matrix. Of two types of one size the better one is found by the probe.
+# The candidates, where a tensor's rows are whole blocks of them. The first ones need an importance matrix.
 CANDIDATES: Final = (
     "IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_K", "Q5_0",
     "Q5_K", "Q6_K", "Q8_0", "F16",
 )  # fmt: skip
-# Elements of a tensor that are looked at: enough that the error is told to a few percent.
+# Elements of a tensor that are probed: enough to know the error to a few percent.
 _SAMPLE: Final = 1 << 15
 
 
 class Offer(NamedTuple):
-    """A type for a tensor: bytes of all of it, and the error to expect."""
+    """A candidate type of a tensor: bytes of the whole tensor, and the expected error."""
 
     dtype: DType
     nbytes: int
@@ -51,48 +50,48 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True)
 class Allocation:
-    """The types, what they weigh, and the sum of the errors of the tensors that had a choice."""
+    """The chosen types, their bytes in all, and the sum of the errors."""
 
     types: Mapping[str, DType]
     nbytes: int
     error: float
 
 
-def budgeted(
-    prepared: Prepared,
-    options: mixtures.Options,
+def types_for_size(
+    inputs: QuantizeInputs,
+    options: ftypes.TypeOptions,
     *,
     bits: float | None = None,
     size: int | None = None,
     overhead: int = 0,
-) -> tuple[Prepared, mixtures.Choice]:
-    """The types for `bits` per weight, or for a file of `size` bytes of which at most `overhead` are none of tensors;
-    and the keys with the file type that most weights have. RefusedError where nothing is that small."""
-    fixed, free = _divided(prepared, options)
-    elements = sum(node.spec.elements for node in prepared.tensors.values())
+) -> tuple[QuantizeInputs, ftypes.TypeChoice]:
+    """The types for `bits` per weight, or for a file of `size` bytes, at most `overhead` of them outside tensors; and
+    the inputs with the file type of most weights. RefusedError where no choice of types is that small."""
+    fixed, free = _fixed_and_free(inputs, options)
+    elements = sum(node.spec.elements for node in inputs.tensors.values())
     room = int(bits * elements / 8) if bits is not None else (size or 0) - overhead
-    room -= sum(_bytes(node, fixed[name]) for name, node in prepared.tensors.items() if name in fixed)
-    offers = {name: probe(prepared.tensors[name], prepared.weights(name)) for name in free}
+    room -= sum(_bytes(node, fixed[name]) for name, node in inputs.tensors.items() if name in fixed)
+    offers = {name: probe(inputs.tensors[name], inputs.weights(name)) for name in free}
     found = allocate(offers, room)
-    types = {name: fixed.get(name) or found.types[name] for name in prepared.tensors}
-    keys = {**prepared.keys, quantize_keys.FILE_TYPE: KV("u32", _ftype(prepared.tensors, types))}
-    return replace(prepared, keys=keys), mixtures.Choice(types)
+    types = {name: fixed.get(name) or found.types[name] for name in inputs.tensors}
+    keys = {**inputs.keys, gguf_keys.FILE_TYPE: KV("u32", _ftype(inputs.tensors, types))}
+    return replace(inputs, keys=keys), ftypes.TypeChoice(types)
 
 
-def _divided(prepared: Prepared, options: mixtures.Options) -> tuple[dict[str, DType], list[str]]:
-    """Tensors whose type is settled (kept as they are, or by an option), and those that have a choice."""
-    arch, fixed, free = prepared.facts.architecture, {}, []
+def _fixed_and_free(inputs: QuantizeInputs, options: ftypes.TypeOptions) -> tuple[dict[str, DType], list[str]]:
+    """Tensors with a fixed type (not quantizable, or set by an option), and those whose type can be chosen."""
+    arch, fixed, free = inputs.facts.architecture, {}, []
     roles = {"embedding": options.embedding_type, "output": options.output_type}
-    for name, node in prepared.tensors.items():
-        said = roles.get(mixtures.role(name)) or next((t for p, t in options.tensor_types if p.search(name)), None)
-        if not mixtures.quantizable(name, node.spec, arch, options):
+    for name, node in inputs.tensors.items():
+        option = roles.get(ftypes.role(name)) or next((t for p, t in options.tensor_types if p.search(name)), None)
+        if not ftypes.quantizable(name, node.spec, arch, options):
             fixed[name] = node.spec.dtype
-        elif said is not None:
-            fixed[name] = said
+        elif option is not None:
+            fixed[name] = option
         else:
             free.append(name)
     if not free:
-        raise UsageError("no tensor is left whose type could be chosen")
+        raise UsageError("no tensor's type can be chosen: all are fixed by options or not quantizable")
     return fixed, free
 
 
@@ -104,11 +103,11 @@ def _ftype(tensors: Mapping[str, Node], types: Mapping[str, DType]) -> int:
     counts = Counter[str]()
     for name, node in tensors.items():
         counts[types[name].name] += node.spec.elements
-    return mixtures.nearest_ftype(counts.most_common(1)[0][0])
+    return ftypes.nearest_ftype(counts.most_common(1)[0][0])
 
 
 def probe(node: Node, weights: Any) -> list[Offer]:
-    """What each candidate makes of some of the tensor's rows."""
+    """The expected error of each candidate, from some of the tensor's rows."""
     sample, rows = _sample(node)
     columns = node.spec.shape[-1]
     groups = None if weights is None else weights[(rows * len(weights)) // node.spec.rows]
@@ -124,7 +123,7 @@ def probe(node: Node, weights: Any) -> list[Offer]:
 
 
 def _sample(node: Node) -> tuple[Floats, NDArray[np.int64]]:
-    """Rows spread evenly over the tensor [rows, columns], and which ones."""
+    """Evenly spaced rows of the tensor, f32[rows, columns], and their numbers."""
     source, columns = cast(node, F32), node.spec.shape[-1]
     count = min(node.spec.rows, max(1, _SAMPLE // columns))
     rows = np.linspace(0, node.spec.rows - 1, count).astype(np.int64)
@@ -132,7 +131,7 @@ def _sample(node: Node) -> tuple[Floats, NDArray[np.int64]]:
 
 
 def _rounded(sample: Floats, dtype: DType, groups: Floats | None) -> Floats:
-    """The rows as `dtype` holds them."""
+    """The rows encoded as `dtype` and decoded."""
     if dtype.block == 1:
         return sample.astype(np.float16).astype(np.float32)
     out = np.empty_like(sample)
@@ -149,7 +148,7 @@ def _power(values: Floats, groups: Floats | None) -> float:
 
 
 def hull(offers: Iterable[Offer]) -> list[Offer]:
-    """From the smallest on, each the one that takes away most error for a byte: the lower convex hull."""
+    """The lower convex hull of error over bytes, from the smallest offer on."""
     kept: list[Offer] = []
     for offer in sorted(offers, key=lambda o: (o.nbytes, o.error)):
         if kept and offer.error >= kept[-1].error:
@@ -161,19 +160,19 @@ def hull(offers: Iterable[Offer]) -> list[Offer]:
 
 
 def _gain(a: Offer, b: Offer) -> float:
-    """Error that a step from `a` to `b` takes away, for a byte."""
+    """Error that an upgrade from `a` to `b` removes per byte."""
     return (a.error - b.error) / (b.nbytes - a.nbytes)
 
 
 def allocate(offers: Mapping[str, Sequence[Offer]], room: int) -> Allocation:
-    """A type for each, `room` bytes in all. RefusedError where the smallest types don't fit."""
+    """A type for each tensor, within `room` bytes. RefusedError where the smallest types don't fit."""
     hulls = {name: hull(found) for name, found in offers.items()}
     at = dict.fromkeys(hulls, 0)
     used = sum(steps[0].nbytes for steps in hulls.values())
     if used > room:
         raise RefusedError(
-            f"the tensors take {used:,} bytes at least, there is room for {max(room, 0):,}",
-            hint="ask for a larger size; with an importance matrix smaller types are possible",
+            f"the tensors need at least {used:,} bytes, but only {max(room, 0):,} are available",
+            hint="choose a larger size, or pass an importance matrix, which allows smaller types",
         )
     order = {name: i for i, name in enumerate(hulls)}
     steps = [(-_gain(*h[:2]), order[n], n) for n, h in hulls.items() if len(h) > 1]
