@@ -1,60 +1,139 @@
 """Weighbridge: one tool for files of model weights.
 
     import weighbridge as wb
-    wb.identify(path)   what is this file?        wb.verify(path)        is it whole?
-    wb.inspect(path)    what is inside?           wb.plan(src, dst)      what would a conversion do?
-    wb.open(path)       its tensors, lazily       wb.convert(src, dst)   do it
-    wb.scan(path)       what would it do when it is loaded?
-    wb.strip(src, dst)  weights of a training checkpoint, alone
-    wb.rename(src, dst, strip="module.")          wb.slice(src, dst, layers="0-15")
-    wb.quantize(src, dst, "Q4_K_M")   llama-quantize's bytes, from any source
 
-Importing the package loads nothing heavy: the functions above are fetched from `weighbridge.api` on first use.
+Look. Each function gives a report, a dataclass; `bool(report)` is whether all is well.
+
+    wb.identify(path)       what a file or folder is       wb.verify(path)   everything that is wrong with it
+    wb.inspect(path)        what is inside                 wb.scan(path)     what it would do when it is loaded
+    wb.diff(a, b)           what differs                   wb.hash(path)     digests of files or tensors
+    wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
+
+Read. Any format, lazily: names to tensors.
+
+    model = wb.open("model/")                 headers only
+    model["lm_head.weight"].numpy()           one tensor, a view of the file where that is possible
+    model["lm_head.weight"][0:10].torch()     some rows, without reading the rest
+    wb.open("a.gguf", names="canonical")["layers.0.attention.q.weight"]
+
+Write. `wb.plan_convert(...)` says what would happen (`plan.losses`), `plan.run()` does it, `wb.convert(...)` is both;
+the same for every verb. Keywords are the options of the command.
+
+    wb.convert("model/", "model.gguf", dtype="q8_0")          wb.split(src, dst, max_shard_size=5 * 10**9)
+    wb.quantize("model/", "model.gguf", "Q4_K_M")             wb.merge(src, dst)
+    wb.rename(src, dst, strip_prefix="module.")               wb.strip(checkpoint, dst)
+    wb.slice(src, dst, layers="0-15")                         wb.edit(file, set={"general.name": "Mine"})
+    wb.save_checkpoint(folder, model=model, optimizer=opt)    wb.load_checkpoint(folder, model=model)
+
+Importing the package loads nothing else: each name is fetched on first use.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from weighbridge.api import (
+    from weighbridge.api.comparing import compare_quantized
+    from weighbridge.api.editing import edit, plan_edit
+    from weighbridge.api.objects import Model, Tensor, open
+    from weighbridge.api.training import load_checkpoint, save_checkpoint
+    from weighbridge.api.writing import (
         convert,
-        diff,
-        hash,
-        identify,
-        importance,
-        inspect,
-        load_checkpoint,
-        open,
-        plan,
+        merge,
+        plan_convert,
+        plan_merge,
         plan_quantize,
-        quality,
+        plan_rename,
+        plan_slice,
+        plan_split,
+        plan_strip,
         quantize,
         rename,
-        save_checkpoint,
-        scan,
         slice,
+        split,
         strip,
-        verify,
     )
+    from weighbridge.base import errors
+    from weighbridge.conversion.options import (
+        AdapterOptions,
+        CheckpointOptions,
+        GgufOptions,
+        HfOptions,
+        MlxOptions,
+        NumpyOptions,
+        SafetensorsOptions,
+        SchemeOptions,
+        TorchFolderOptions,
+        TorchOptions,
+        WriteOptions,
+    )
+    from weighbridge.conversion.plan.model import Loss, Move, Plan
+    from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
+    from weighbridge.conversion.quantize.inputs import QuantizeOptions
+    from weighbridge.conversion.result import Result
+    from weighbridge.models.checkpoint import SourceOptions
+    from weighbridge.reports.anatomy import anatomy
+    from weighbridge.reports.diff.report import DiffReport, diff
+    from weighbridge.reports.explain import explain
+    from weighbridge.reports.hash.digests import HashReport, hash
+    from weighbridge.reports.identify import identify
+    from weighbridge.reports.inspect.report import InspectReport, inspect
+    from weighbridge.reports.scan.engine import scan
+    from weighbridge.reports.scan.model import ScanReport
+    from weighbridge.reports.verify.report import VerifyReport, verify
 
 __version__ = "0.1.0"
 __all__ = [
-    "__version__", "convert", "diff", "hash", "identify", "importance", "inspect", "load_checkpoint", "open", "plan",
-    "plan_quantize", "quality", "quantize", "rename", "save_checkpoint", "scan", "slice", "strip", "verify",
+    "AdapterOptions", "CheckpointOptions", "DiffReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport",
+    "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result", "SafetensorsOptions",
+    "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport",
+    "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff", "edit", "errors", "explain",
+    "hash", "identify", "inspect", "inspect_imatrix", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit",
+    "plan_merge", "plan_quantize", "plan_rename", "plan_slice", "plan_split", "plan_strip", "quantize", "rename",
+    "save_checkpoint", "scan", "slice", "split", "strip", "verify",
 ]  # fmt: skip
 
-_API = frozenset(__all__) - {"__version__"}
+# Module -> the public names in it.
+_MODULES: Final = {
+    "api.comparing": "compare_quantized",
+    "api.editing": "edit plan_edit",
+    "api.objects": "Model Tensor open",
+    "api.training": "load_checkpoint save_checkpoint",
+    "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
+    "quantize rename slice split strip",
+    "conversion.options": "AdapterOptions CheckpointOptions GgufOptions HfOptions MlxOptions NumpyOptions "
+    "SafetensorsOptions SchemeOptions TorchFolderOptions TorchOptions WriteOptions",
+    "conversion.plan.model": "Loss Move Plan",
+    "conversion.quantize.imatrix_report": "inspect_imatrix",
+    "conversion.quantize.inputs": "QuantizeOptions",
+    "conversion.result": "Result",
+    "models.checkpoint": "SourceOptions",
+    "reports.anatomy": "anatomy",
+    "reports.diff.report": "DiffReport diff",
+    "reports.explain": "explain",
+    "reports.hash.digests": "HashReport hash",
+    "reports.identify": "identify",
+    "reports.inspect.report": "InspectReport inspect",
+    "reports.scan.engine": "scan",
+    "reports.scan.model": "ScanReport",
+    "reports.verify.report": "VerifyReport verify",
+}
+_HOME: Final = MappingProxyType({name: module for module, names in _MODULES.items() for name in names.split()})
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _API:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module("weighbridge.api"), name)
+    if name == "errors":
+        value: Any = import_module("weighbridge.base.errors")
+    elif name in _HOME:
+        value = getattr(import_module(f"weighbridge.{_HOME[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_API})
+    return sorted({*globals(), *__all__})

@@ -192,7 +192,7 @@ def test_mlx_parts_are_one_tensor_and_fuse_as_one(tmp_path: Path) -> None:
 def test_indexing_is_numpys(shape: list[int], key: list[object]) -> None:
     """Whatever numpy says to an index of integers, slices and `...`, we say."""
     array = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
-    from weighbridge.api import Tensor
+    from weighbridge import Tensor
 
     tensor = Tensor("t", {"t": n.const(array, F32)})
     index = tuple(key)
@@ -217,7 +217,7 @@ def test_indexing_reads_only_the_rows_it_names() -> None:
 
     array = np.arange(6 * 50 * 8, dtype=np.float32).reshape(6, 50, 8)
     node = n.Stored(n.const(array, F32).spec, Watched(array.tobytes()), 0)
-    from weighbridge.api import Tensor
+    from weighbridge import Tensor
 
     assert np.array_equal(Tensor("t", {"t": node})[4, 10:13], array[4, 10:13])
     assert sum(seen) == 3 * 8 * 4
@@ -242,7 +242,7 @@ def test_rows_are_a_tensor_of_their_own(folder: Path) -> None:
 
 
 def test_iterating_a_tensor_ends() -> None:
-    from weighbridge.api import Tensor
+    from weighbridge import Tensor
 
     assert len(list(Tensor("t", {"t": n.const(np.zeros((3, 2), np.float32), F32)}))) == 3  # type: ignore[call-overload]
 

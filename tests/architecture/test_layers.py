@@ -29,9 +29,9 @@ FLOORS = {
 }
 FRAMEWORKS = {"torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"}
 # Packages that must never import numpy, and those that may import it only inside functions, so that `wb inspect` and
-# `wb identify` never load it.
+# `wb identify` never load it. (`weighbridge.api` is imported module by module, on first use.)
 NO_NUMPY = {"base", "io", "unpickle", "containers", "cli", "packings.schema"}
-LAZY_NUMPY = {"models", "reports", "api", "__init__", "__main__"}
+LAZY_NUMPY = {"models", "reports", "__init__", "__main__"}
 HEAVY = {"rich", "numpy", "ml_dtypes"}
 
 Faults = Iterator[str]
@@ -121,7 +121,7 @@ ALLOWED_WRITES = {
     "cli/render.py": {"write_bytes"},
     "cli/commands/get.py": {"write_bytes"},
     # `--backup`: a second name for the old file; no byte is written.
-    "conversion/edit/plan.py": {"os.link"},
+    "conversion/edit/apply.py": {"os.link"},
 }
 
 

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 from tests.reports import bad_packings
 from tests.reports.bad_packings import BAD
 
-from weighbridge.cli.commands import plans
 from weighbridge.cli.main import main
+from weighbridge.cli.views import plan as plans
 from weighbridge.conversion.plan.model import Loss
 
 
@@ -76,25 +76,25 @@ def test_losses_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import weighbridge
-    from weighbridge.conversion.options import ConvertOptions
 
     seen: dict[str, Any] = {}
 
     class Done(Exception):
         pass
 
-    def convert(src: Path, dst: Path, **given: Any) -> None:
+    def plan_convert(src: Path, dst: Path, **given: Any) -> None:
         seen.update(given, dst=dst)
         raise Done
 
-    monkeypatch.setattr(weighbridge, "convert", convert, raising=False)
+    monkeypatch.setattr(weighbridge, "plan_convert", plan_convert, raising=False)
     words = (
         "--to gguf --outtype q8_0 --split-max-size 2G --split-max-tensors 7 --pre qwen2 --no-tokenizer --name Tiny "
         "--align 64 --allow-requantize --max-memory 64MiB --overwrite -j 3"
     )
     assert main(["convert", str(source), "x.gguf", *words.split()]) == 70
-    assert seen["to"] == "gguf"
-    assert seen["options"] == ConvertOptions(
+    assert seen == dict(
+        dst=Path("x.gguf"),
+        to="gguf",
         dtype="q8_0",
         max_shard_size=2 * 10**9,
         max_shard_tensors=7,
@@ -106,6 +106,8 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
         max_memory=64 * 2**20,
         overwrite=True,
         jobs=3,
+        resume=False,
+        allow_expand=False,
     )
 
 

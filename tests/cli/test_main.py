@@ -34,7 +34,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[click.Command], None]:
 
     def put(command: click.Command) -> None:
         fake = ModuleType("weighbridge.cli.commands.get")
-        fake.command = command  # type: ignore[attr-defined]
+        fake.get = command  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, fake.__name__, fake)
 
     return put
@@ -200,7 +200,7 @@ def test_a_signal_unwinds(number: int, code: int, tmp_path: Path) -> None:
         "    finally:\n"
         "        print('cleaned', flush=True)\n"
         "fake = types.ModuleType('weighbridge.cli.commands.get')\n"
-        "fake.command = click.Command('x', callback=body)\n"
+        "fake.get = click.Command('x', callback=body)\n"
         "sys.modules[fake.__name__] = fake\n"
         "from weighbridge.cli.main import main\n"
         "sys.exit(main(['get']))\n"

@@ -251,12 +251,12 @@ def test_progress_is_quiet_when_told(screen: Callable[[], Terminal], monkeypatch
     render.note("a note")
     render.warn("a warning")
     assert terminal.getvalue() == ""
-    render.complain("an error")
+    render.print_error("an error")
     assert "an error" in terminal.getvalue()
 
 
 def test_counts_agree_with_their_nouns() -> None:
-    assert [render.counted(n, "file") for n in (0, 1, 1204)] == ["0 files", "1 file", "1,204 files"]
+    assert [render.plural(n, "file") for n in (0, 1, 1204)] == ["0 files", "1 file", "1,204 files"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from tests.models._tokenizers import folder_files
 from tests.oracles import gguf_file, vocabularies
 
-from weighbridge import api
+import weighbridge as api
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 
 Files = dict[str, Any]
@@ -226,7 +226,7 @@ def test_what_is_left_out_is_told(name: str, tmp_path: Path) -> None:
     """Where the rest is right: the plan lists it as a loss."""
     files, count, words = LOST[name]
     source = model(tmp_path / "model", files(), count)
-    plan = api.plan(source, tmp_path / "out.gguf", to="gguf", dtype="f32")
+    plan = api.plan_convert(source, tmp_path / "out.gguf", to="gguf", dtype="f32")
     assert any(words in loss.what for loss in plan.losses), [loss.what for loss in plan.losses]
 
 

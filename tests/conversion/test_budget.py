@@ -103,7 +103,7 @@ def test_more_room_is_less_error(folder: Path, tmp_path: Path) -> None:
     for bits in (6, 7, 8, 10):
         out = tmp_path / f"{bits}.gguf"
         weighbridge.quantize(folder / "dense.gguf", out, target_bpw=bits)
-        errors.append(np.mean([q.nmse for q in weighbridge.quality(folder / "dense.gguf", out).tensors]))
+        errors.append(np.mean([q.nmse for q in weighbridge.compare_quantized(folder / "dense.gguf", out).tensors]))
     assert errors == sorted(errors, reverse=True)
     assert len(set(errors)) == len(errors)
 

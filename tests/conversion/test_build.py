@@ -17,9 +17,8 @@ from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.container import layout as gguf_layout
-from weighbridge.conversion import options as recipe
-from weighbridge.conversion.edit.plan import Edit, apply_edit, plan_edit
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion import dtype_policy
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.tensors import nodes as n
 
@@ -66,38 +65,38 @@ def types(plan: Plan) -> dict[str, str]:
 def test_the_format_follows_from_the_target_or_is_said(
     folder: Path, tmp_path: Path, target: str, to: str | None, format: str, folder_out: bool
 ) -> None:
-    plan = wb.plan(folder, tmp_path / target, to=to)
+    plan = wb.plan_convert(folder, tmp_path / target, to=to)
     assert (plan.format, plan.folder) == (format, folder_out)
 
 
 def test_an_unknown_extension_is_told(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no format to write"):
-        wb.plan(folder, tmp_path / "m.xyz")
+        wb.plan_convert(folder, tmp_path / "m.xyz")
     with pytest.raises(UnsupportedError, match="can't be written"):
-        wb.plan(folder, tmp_path / "m", to="xyz")
+        wb.plan_convert(folder, tmp_path / "m", to="xyz")
 
 
 def test_the_source_is_never_the_target(folder: Path) -> None:
     with pytest.raises(RefusedError, match="source itself"):
-        wb.plan(folder, folder / "model.safetensors")
+        wb.plan_convert(folder, folder / "model.safetensors")
     with pytest.raises(RefusedError, match="source itself"):
-        wb.plan(folder, folder, to="hf")
+        wb.plan_convert(folder, folder, to="hf")
     linked = folder.parent / "link.safetensors"
     linked.symlink_to(folder / "model.safetensors")
     with pytest.raises(RefusedError, match="source itself"):
-        wb.plan(folder, linked)
+        wb.plan_convert(folder, linked)
 
 
 def test_bad_options_are_usage_errors(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such option"):
-        wb.plan(folder, tmp_path / "m.gguf", nonsense=1)
+    with pytest.raises(UsageError, match="no option 'nonsense'"):
+        wb.plan_convert(folder, tmp_path / "m.gguf", nonsense=1)  # type: ignore[call-arg]
     for field in ("jobs", "max_memory", "max_shard_size", "max_shard_tensors", "align"):
-        with pytest.raises(UsageError, match=field):
-            wb.plan(folder, tmp_path / "m.gguf", **{field: 0})  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=field.replace("_", "-")):
+            wb.plan_convert(folder, tmp_path / "m.gguf", **{field: 0})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no number type"):
-        wb.plan(folder, tmp_path / "m.gguf", dtype="f17")
+        wb.plan_convert(folder, tmp_path / "m.gguf", dtype="f17")
     with pytest.raises(UsageError, match="GGUF"):
-        wb.plan(folder, tmp_path / "m.safetensors", dtype="q8_0")
+        wb.plan_convert(folder, tmp_path / "m.safetensors", dtype="q8_0")
 
 
 # ------------------------------------------------------------------------------------------------ types
@@ -120,23 +119,23 @@ def test_bad_options_are_usage_errors(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_types_of_a_gguf(name: str, shape: tuple[int, ...], wanted, chosen) -> None:
-    assert recipe.gguf_dtype(name, Spec(shape, F32), wanted) is chosen
+    assert dtype_policy.gguf_dtype(name, Spec(shape, F32), wanted) is chosen
 
 
 def test_auto_follows_the_first_matrix_that_says_something() -> None:
     specs = [Spec((4,), F16), Spec((4, 4), F32), Spec((4, 4), BF16), Spec((4, 4), F16)]
-    assert recipe.gguf_wanted("auto", specs) is BF16
-    assert recipe.gguf_wanted(None, specs[:2]) is F16
-    assert recipe.gguf_wanted("Q8_0", specs) is Q8_0
+    assert dtype_policy.gguf_wanted("auto", specs) is BF16
+    assert dtype_policy.gguf_wanted(None, specs[:2]) is F16
+    assert dtype_policy.gguf_wanted("Q8_0", specs) is Q8_0
     with pytest.raises(UsageError, match="wb convert writes GGUFs in"):
-        recipe.gguf_wanted("q4_k", specs)
+        dtype_policy.gguf_wanted("q4_k", specs)
 
 
 def test_a_gguf_has_vectors_in_f32_and_the_rest_as_asked(folder: Path, tmp_path: Path) -> None:
-    found = types(wb.plan(folder, tmp_path / "m.gguf", dtype="q8_0"))
+    found = types(wb.plan_convert(folder, tmp_path / "m.gguf", dtype="q8_0"))
     assert {v for k, v in found.items() if "norm" in k} == {"F32"}
     assert {v for k, v in found.items() if "norm" not in k} == {"Q8_0"}
-    assert {v for k, v in types(wb.plan(folder, tmp_path / "m.gguf")).items() if "norm" not in k} == {"BF16"}
+    assert {v for k, v in types(wb.plan_convert(folder, tmp_path / "m.gguf")).items() if "norm" not in k} == {"BF16"}
 
 
 def test_casts_count_what_they_lose(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
 
 
 def test_a_container_without_blocks_gets_values_and_says_so(quantized: Path, tmp_path: Path) -> None:
-    plan = wb.plan(quantized, tmp_path / "v.safetensors")
+    plan = wb.plan_convert(quantized, tmp_path / "v.safetensors")
     assert types(plan) == {"a.weight": "F32", "a_norm.weight": "F32"}
     assert "1 tensor is decoded" in plan.notes[0]
     assert "keys, 3 in all" in plan.losses[0].what
@@ -230,7 +229,7 @@ def test_a_split_set_merges_to_the_same_bytes(quantized: Path, tmp_path: Path) -
 
 def test_a_plan_is_plain_data_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
-    plan = wb.plan(folder, tmp_path / "m.gguf", dtype="f16")
+    plan = wb.plan_convert(folder, tmp_path / "m.gguf", dtype="f16")
     data = json.loads(json.dumps(plan.describe()))
     assert sorted(tmp_path.iterdir()) == before
     assert data["schema"] == "weighbridge/plan/1"
@@ -238,21 +237,21 @@ def test_a_plan_is_plain_data_and_writes_nothing(folder: Path, tmp_path: Path) -
     assert {t["how"] for f in data["files"] for t in f["tensors"]} == {"cast"}
     result = wb.convert(folder, tmp_path / "m.gguf", dtype="f16")
     assert result.bytes == plan.size == (tmp_path / "m.gguf").stat().st_size
-    assert plan.memory <= ConvertOptions().memory
+    assert plan.memory <= WriteOptions().memory
 
 
 def test_a_plan_keeps_to_the_memory_it_is_given(folder: Path, tmp_path: Path) -> None:
-    plan = wb.plan(folder, tmp_path / "m.gguf", dtype="f16", max_memory=4096, jobs=1)
+    plan = wb.plan_convert(folder, tmp_path / "m.gguf", dtype="f16", max_memory=4096, jobs=1)
     assert plan.memory <= 4096
     wb.convert(folder, tmp_path / "a.gguf", dtype="f16", max_memory=4096, jobs=1)
     wb.convert(folder, tmp_path / "b.gguf", dtype="f16")
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()  # slabs don't show in the bytes
     with pytest.raises(RefusedError, match="--max-memory"):
-        wb.plan(folder, tmp_path / "m.gguf", dtype="f16", max_memory=64, jobs=1).memory  # noqa: B018
+        wb.plan_convert(folder, tmp_path / "m.gguf", dtype="f16", max_memory=64, jobs=1).memory  # noqa: B018
 
 
 def test_a_copied_tensor_is_planned_as_a_copy(folder: Path, tmp_path: Path) -> None:
-    plan = wb.plan(folder, tmp_path / "m.safetensors")
+    plan = wb.plan_convert(folder, tmp_path / "m.safetensors")
     assert {t["how"] for f in plan.describe()["files"] for t in f["tensors"]} == {"copy"}
 
 
@@ -272,13 +271,13 @@ def test_a_file_that_the_file_system_cannot_hold_is_told(
 ) -> None:
     from weighbridge.conversion.plan import build
 
-    shards = wb.plan(folder, tmp_path / "m", max_shard_size=9_000)
+    shards = wb.plan_convert(folder, tmp_path / "m", max_shard_size=9_000)
     largest = max(file.layout.size for file in shards.files)
     monkeypatch.setattr(build, "largest_file", lambda path: largest)
-    assert "--max-shard-size" in wb.plan(folder, tmp_path / "m.safetensors").notes[-1]
-    assert not wb.plan(folder, tmp_path / "m", max_shard_size=9_000).notes
+    assert "--max-shard-size" in wb.plan_convert(folder, tmp_path / "m.safetensors").notes[-1]
+    assert not wb.plan_convert(folder, tmp_path / "m", max_shard_size=9_000).notes
     monkeypatch.setattr(build, "largest_file", lambda path: largest - 1)
-    assert "--max-shard-size" in wb.plan(folder, tmp_path / "m", max_shard_size=9_000).notes[-1]
+    assert "--max-shard-size" in wb.plan_convert(folder, tmp_path / "m", max_shard_size=9_000).notes[-1]
 
 
 def test_a_cast_folder_says_its_type(folder: Path, tmp_path: Path) -> None:
@@ -294,7 +293,8 @@ def test_a_cast_folder_says_its_type(folder: Path, tmp_path: Path) -> None:
 
 def test_progress_reaches_the_end_and_never_goes_back(folder: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    wb.convert(folder, tmp_path / "m.gguf", dtype="f16", progress=lambda done, total, label: seen.append((done, total)))
+    plan = wb.plan_convert(folder, tmp_path / "m.gguf", dtype="f16")
+    plan.run(lambda done, total, label: seen.append((done, total)))
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1] > 0
 
@@ -350,7 +350,7 @@ def test_npz_and_safetensors_there_and_back(tmp_path: Path) -> None:
 
 def test_what_numpy_lacks_goes_into_npz_as_f32(tmp_path: Path) -> None:
     write(tmp_path / "a.safetensors", {"x": np.array([1.5, -2.0], ml_dtypes.bfloat16)})
-    plan = wb.plan(tmp_path / "a.safetensors", tmp_path / "a.npz")
+    plan = wb.plan_convert(tmp_path / "a.safetensors", tmp_path / "a.npz")
     assert "decoded" in plan.notes[0]
     wb.convert(tmp_path / "a.safetensors", tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as back:
@@ -370,8 +370,8 @@ def test_a_folder_without_a_tokenizer_is_refused_or_becomes_a_gguf_that_says_so(
     (folder / "tokenizer.json").unlink()
     target = tmp_path / "m.gguf"
     with pytest.raises(UnsupportedError, match="--no-tokenizer"):
-        wb.plan(folder, target)
-    plan = wb.plan(folder, target, tokenizer=False)
+        wb.plan_convert(folder, target)
+    plan = wb.plan_convert(folder, target, tokenizer=False)
     assert any("the tokenizer" in loss.what for loss in plan.losses)
     wb.convert(folder, target, tokenizer=False)
     found = keys_of(target)
@@ -382,10 +382,10 @@ def test_a_folder_without_a_tokenizer_is_refused_or_becomes_a_gguf_that_says_so(
 def test_a_gguf_whose_tokenizer_we_cannot_write_is_refused_or_goes_without(folder: Path, tmp_path: Path) -> None:
     model, odd = tmp_path / "m.gguf", tmp_path / "odd.gguf"
     wb.convert(folder, model)
-    apply_edit(plan_edit(model, [Edit("tokenizer.ggml.model", "rwkv")], output=odd))
+    wb.edit(model, set={"tokenizer.ggml.model": "rwkv"}, output=odd)
     with pytest.raises(UnsupportedError, match="--no-tokenizer"):
-        wb.plan(odd, tmp_path / "back")
-    plan = wb.plan(odd, tmp_path / "back", tokenizer=False)
+        wb.plan_convert(odd, tmp_path / "back")
+    plan = wb.plan_convert(odd, tmp_path / "back", tokenizer=False)
     assert "config.json" in plan.texts
     assert not [name for name in plan.texts if name.startswith(("tokenizer", "special"))]
     assert any("the tokenizer" in loss.what for loss in plan.losses)
@@ -394,8 +394,8 @@ def test_a_gguf_whose_tokenizer_we_cannot_write_is_refused_or_goes_without(folde
 def test_weights_alone_name_what_is_missing(folder: Path, tmp_path: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(UnsupportedError, match=r"config\.json"):
-        wb.plan(folder, tmp_path / "m.gguf")
-    assert wb.plan(folder, tmp_path / "m.npz").files
+        wb.plan_convert(folder, tmp_path / "m.gguf")
+    assert wb.plan_convert(folder, tmp_path / "m.npz").files
 
 
 def test_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
     layout = gguf_layout((), {"general.architecture": KV("str", "llama")})
     path.write_bytes(b"".join(data for _, data in layout.pieces).ljust(layout.size, b"\0"))
     with pytest.raises(UsageError, match="no tensors"):
-        wb.plan(path, tmp_path / "back")
+        wb.plan_convert(path, tmp_path / "back")
 
 
 # ------------------------------------------------------------------------------------------------ resharding

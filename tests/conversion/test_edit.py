@@ -20,17 +20,12 @@ from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.values import KV
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.safetensors.layout import layout as safetensors_layout
+from weighbridge.conversion.edit import apply as applying
 from weighbridge.conversion.edit import plan as module
+from weighbridge.conversion.edit.apply import apply_edit, journal_of, recover
 from weighbridge.conversion.edit.headers import RESERVED
-from weighbridge.conversion.edit.plan import (
-    Edit,
-    apply_edit,
-    journal_of,
-    parse_array,
-    parse_assignment,
-    plan_edit,
-    recover,
-)
+from weighbridge.conversion.edit.plan import plan_edit
+from weighbridge.conversion.edit.values import Edit, parse_array, parse_assignment
 from weighbridge.io.sink import InPlace
 from weighbridge.io.source import FileSource
 
@@ -268,7 +263,7 @@ def test_an_edit_in_place_that_is_cut_off_is_undone(
             raise SystemExit("the machine stops here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "InPlace", Cut)
+        patch.setattr(applying, "InPlace", Cut)
         with pytest.raises(SystemExit):
             apply_edit(plan)
     assert (path.read_bytes() != before) is (written != 0)
@@ -380,11 +375,11 @@ def test_a_blob_of_a_store_is_refused(tmp_path: Path, blob: str) -> None:
 def test_a_backup_is_the_old_file(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     before = path.read_bytes()
-    plan = plan_edit(path, [Edit("llama.block_count", "3")], rewrite=True)
-    apply_edit(plan, backup=True)
+    plan = plan_edit(path, [Edit("llama.block_count", "3")], backup=True)
+    apply_edit(plan)
     assert (tmp_path / "m.gguf.bak").read_bytes() == before
     with pytest.raises(RefusedError):
-        apply_edit(plan_edit(path, [Edit("llama.block_count", "4")], rewrite=True), backup=True)
+        apply_edit(plan_edit(path, [Edit("llama.block_count", "4")], backup=True))
 
 
 # What is refused

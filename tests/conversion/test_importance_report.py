@@ -23,7 +23,7 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.conversion.quantize import ftypes as ftypes
 from weighbridge.conversion.quantize import imatrix_report as imatrix_report
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, encode
-from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, WrongSize, report_on
+from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, WrongSize, inspect_imatrix
 from weighbridge.io.source import BytesSource
 
 RNG = np.random.default_rng(11)
@@ -102,7 +102,7 @@ def by_hand(path: Path) -> dict[str, Any]:
 
 
 def test_the_numbers_of_an_entry(experts: Path) -> None:
-    report = report_on(experts)
+    report = inspect_imatrix(experts)
     assert (report.form, report.unit, report.datasets, report.chunks, report.chunk_size, report.values) == (
         "gguf", "tokens", ("a.txt", "b.txt"), 3, 128, 12,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def legacy(calls: int, *values: float, name: bytes = b"blk.0.ffn_down.weight") -
 
 def test_a_legacy_entry_is_divided_by_its_calls(tmp_path: Path) -> None:
     (tmp_path / "m.dat").write_bytes(legacy(4, 8, 0, 2, 0))
-    report = report_on(tmp_path / "m.dat")
+    report = inspect_imatrix(tmp_path / "m.dat")
     assert (report.form, report.unit, report.datasets, report.chunks, report.chunk_size) == (
         "legacy", "calls", ("c.txt",), 8, 0,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def test_a_legacy_entry_is_divided_by_its_calls(tmp_path: Path) -> None:
 
 def test_an_entry_that_was_never_used_has_no_extremes(tmp_path: Path) -> None:
     (tmp_path / "m.dat").write_bytes(legacy(0, 8, 2))
-    found = report_on(tmp_path / "m.dat").entries[0]
+    found = inspect_imatrix(tmp_path / "m.dat").entries[0]
     assert (found.unused, found.sum, found.most, found.most_at, found.least, found.least_at) == (1, 0, *[None] * 4)
 
 
@@ -157,7 +157,7 @@ FITS: dict[str, tuple[Callable[[dict[str, int]], dict[str, int]], dict[str, Any]
 
 
 def misfits(path: Path, model: Path) -> dict[str, Any]:
-    found = report_on(path, model=model).fit
+    found = inspect_imatrix(path, model=model).fit
     assert found is not None
     return {
         "fits": found.fits, "extra": found.extra, "missing": tuple(sorted(found.missing)),

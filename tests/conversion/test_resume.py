@@ -55,13 +55,13 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 #: name -> source, target, what is done: computed and copied slabs, checksums to be fixed up, folders, shards, texts
 CASES: Mapping[str, tuple[str, str, Callable[..., Any], dict[str, Any]]] = {
-    "quantized": ("dense", "o.gguf", wb.quantize, {"ftype": "Q4_K_M"}),
-    "quantized shards": ("shards", "o", wb.quantize, {"ftype": "Q5_0", "keep_split": True}),
-    "copied": ("plain", "o.safetensors", wb.convert, {}),
-    "cast": ("plain", "o.safetensors", wb.convert, {"dtype": "f16"}),
-    "checksums of npz": ("plain", "o.npz", wb.convert, {}),
-    "checksums of torch": ("plain", "o.pt", wb.convert, {}),
-    "sharded": ("plain", "o", wb.convert, {"to": "safetensors", "max_shard_tensors": 2}),
+    "quantized": ("dense", "o.gguf", wb.plan_quantize, {"ftype": "Q4_K_M"}),
+    "quantized shards": ("shards", "o", wb.plan_quantize, {"ftype": "Q5_0", "keep_split": True}),
+    "copied": ("plain", "o.safetensors", wb.plan_convert, {}),
+    "cast": ("plain", "o.safetensors", wb.plan_convert, {"dtype": "f16"}),
+    "checksums of npz": ("plain", "o.npz", wb.plan_convert, {}),
+    "checksums of torch": ("plain", "o.pt", wb.plan_convert, {}),
+    "sharded": ("plain", "o", wb.plan_convert, {"to": "safetensors", "max_shard_tensors": 2}),
 }
 
 
@@ -87,9 +87,9 @@ def content(target: Path) -> dict[str, bytes]:
     return {"": target.read_bytes()}
 
 
-def act(name: str, sources: Mapping[str, Path], folder: Path, **more: Any) -> Path:
-    source, target, function, options = CASES[name]
-    function(sources[source], folder / target, **{"jobs": 2, **options, **more})
+def act(name: str, sources: Mapping[str, Path], folder: Path, progress: Any = None, **more: Any) -> Path:
+    source, target, plan, options = CASES[name]
+    plan(sources[source], folder / target, **{"jobs": 2, **options, **more}).run(progress)
     return folder / target
 
 
@@ -183,8 +183,8 @@ def test_a_killed_process_is_gone_on_with(after: float, sources: Mapping[str, Pa
         def progress(done, total, label):
             if done >= {after} * total:
                 os.kill(os.getpid(), signal.SIGKILL)
-        wb.quantize({str(sources["dense"])!r}, {str(tmp_path / "o.gguf")!r}, "Q4_K_M", jobs=2, resume=True,
-                    progress=progress)
+        wb.plan_quantize({str(sources["dense"])!r}, {str(tmp_path / "o.gguf")!r}, "Q4_K_M", jobs=2, resume=True).run(
+            progress)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -262,12 +262,11 @@ def test_the_weights_of_an_importance_matrix_count(sources: Mapping[str, Path], 
 @pytest.mark.parametrize("name", CASES)
 def test_the_key_is_the_same_in_every_process(name: str, sources: Mapping[str, Path], tmp_path: Path) -> None:
     """Nothing in it is an address, an order of a set, a count."""
-    source, target, function, options = CASES[name]
-    verb = "plan_quantize" if function is wb.quantize else "plan"
+    source, target, plan, options = CASES[name]
     code = f"""
         import weighbridge as wb
         from weighbridge.conversion.plan.fingerprint import key_of
-        print(key_of(wb.{verb}({str(sources[source])!r}, {str(tmp_path / target)!r}, **{options!r})))
+        print(key_of(wb.{plan.__name__}({str(sources[source])!r}, {str(tmp_path / target)!r}, **{options!r})))
     """
     found = {
         subprocess.run(
@@ -300,7 +299,7 @@ def test_another_version_is_refused(sources: Mapping[str, Path], tmp_path: Path,
 
 
 def test_a_value_that_cannot_be_told_is_no_key(sources: Mapping[str, Path], tmp_path: Path) -> None:
-    plan = wb.plan(sources["plain"], tmp_path / "o.npz")
+    plan = wb.plan_convert(sources["plain"], tmp_path / "o.npz")
     with pytest.raises(UsageError, match="resumed"):
         key_of(replace(plan, texts={"x": object()}))  # type: ignore[dict-item]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import configs as scheme_configs
 from weighbridge.conversion.schemes import plan as schemes
 from weighbridge.conversion.schemes.configs import Settings
@@ -24,7 +24,7 @@ PRESETS = [name for name, scheme in schemes.SCHEMES.items() if scheme.method == 
 
 
 def told(scheme: str, **options: Any) -> dict[str, Any]:
-    how = schemes.chosen(ConvertOptions(scheme=scheme, **options))
+    how = schemes.chosen(SchemeOptions(scheme=scheme, **options))
     settings = {"model.layers.0.mlp.up_proj": Settings(how.bits, how.group, how.symmetric)}
     return scheme_configs.config(how, settings, ["lm_head"])
 
@@ -55,12 +55,12 @@ def test_a_preset_is_what_the_library_writes(name: str) -> None:
 
 
 def test_options_are_in_the_config() -> None:
-    weights = told("w4a16", q_group_size=-1, symmetric=False)["config_groups"]["group_0"]["weights"]
+    weights = told("w4a16", q_group_size=-1, sym=False)["config_groups"]["group_0"]["weights"]
     assert (weights["strategy"], weights["group_size"], weights["symmetric"]) == ("channel", None, False)
     assert told("w4a16", q_group_size=64)["config_groups"]["group_0"]["weights"]["group_size"] == 64
     gptq = told("gptq", q_bits=8, q_group_size=-1)
     assert (gptq["bits"], gptq["group_size"], gptq["sym"], gptq["checkpoint_format"]) == (8, -1, True, "gptq")
-    assert told("gptq", symmetric=False)["checkpoint_format"] == "gptq_v2"
+    assert told("gptq", sym=False)["checkpoint_format"] == "gptq_v2"
     assert told("awq")["zero_point"] is True
     assert told("fp8")["weight_block_size"] == [128, 128]
 

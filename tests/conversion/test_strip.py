@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -60,7 +61,7 @@ def equal(path: Path, expected: dict[str, Any]) -> None:
 def test_the_weights_are_left(tmp_path: Path, name: str, legacy: bool) -> None:
     source, target = tmp_path / "in.pt", tmp_path / "out.pt"
     torch.save(CHECKPOINTS[name], source, _use_new_zipfile_serialization=not legacy)
-    report = wb.strip(source, target)
+    report = report_of(wb.plan_strip(source, target))
     equal(target, WEIGHTS)
     assert report.tensors == len(WEIGHTS)
     assert report.bytes == target.stat().st_size
@@ -72,7 +73,7 @@ def test_the_weights_are_left(tmp_path: Path, name: str, legacy: bool) -> None:
 
 def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
     torch.save(CHECKPOINTS["other names"], tmp_path / "in.pt")
-    report = wb.strip(tmp_path / "in.pt", tmp_path / "out.safetensors", dry_run=True)
+    report = wb.plan_strip(tmp_path / "in.pt", tmp_path / "out.safetensors").report
     assert not (tmp_path / "out.safetensors").exists()
     assert [(d.name, d.part, d.why) for d in report.dropped] == [
         ("D_optim", "optimizer", "it has param_groups and state"),
@@ -88,7 +89,7 @@ def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
 def test_averages(tmp_path: Path) -> None:
     source = tmp_path / "in.pt"
     torch.save(CHECKPOINTS["timm"], source)
-    assert wb.strip(source, tmp_path / "ema.pt", ema_as_weights=True).ema_used == len(WEIGHTS)
+    assert report_of(wb.plan_strip(source, tmp_path / "ema.pt", ema_as_weights=True)).ema_used == len(WEIGHTS)
     equal(tmp_path / "ema.pt", EMA)
     wb.strip(source, tmp_path / "both.pt", keep_ema=True)
     both = {**{f"state_dict_ema.{n}": t for n, t in EMA.items()}, **WEIGHTS}
@@ -108,7 +109,7 @@ def test_averages_as_compvis_names_them(tmp_path: Path) -> None:
     averages = {"model_ema." + f"diffusion_model.{n}".replace(".", ""): t for n, t in EMA.items()}
     extra = {"model_ema.decay": torch.tensor(0.9), "first_stage_model.loss.net.weight": torch.ones(2)}
     torch.save({"state_dict": {**weights, **averages, **extra}, "global_step": 1}, tmp_path / "in.ckpt")
-    report = wb.strip(tmp_path / "in.ckpt", tmp_path / "out.pt", ema_as_weights=True)
+    report = report_of(wb.plan_strip(tmp_path / "in.ckpt", tmp_path / "out.pt", ema_as_weights=True))
     kept = {"first_stage_model.loss.net.weight": torch.ones(2)}
     equal(tmp_path / "out.pt", {f"model.diffusion_model.{n}": t for n, t in EMA.items()} | kept)
     assert [(d.name, d.part, d.tensors) for d in report.dropped] == [("state_dict.model_ema", "ema", len(EMA) + 1)]
@@ -129,7 +130,7 @@ def test_safetensors_with_an_optimizer(tmp_path: Path) -> None:
 
     state = {"model.w": torch.ones(3), "optimizer.w": torch.ones(4), "h.momentum_buffer": torch.ones(2)}
     save_file(state, tmp_path / "in.safetensors", {"note": "kept"})
-    report = wb.strip(tmp_path / "in.safetensors", tmp_path / "out.safetensors")
+    report = report_of(wb.plan_strip(tmp_path / "in.safetensors", tmp_path / "out.safetensors"))
     assert list(load_file(tmp_path / "out.safetensors")) == ["model.w"]
     assert wb.open(tmp_path / "out.safetensors").metadata == {"note": "kept"}
     assert {d.part for d in report.dropped} == {"optimizer"}
@@ -144,7 +145,7 @@ def test_a_trainers_folder(tmp_path: Path) -> None:
     torch.save(OPTIMIZER.state_dict(), folder / "optimizer.pt")
     for name in ("config.json", "trainer_state.json", "training_args.bin", "rng_state.pth", "tokenizer.json"):
         (folder / name).write_text("{}")
-    report = wb.strip(folder, tmp_path / "out")
+    report = report_of(wb.plan_strip(folder, tmp_path / "out"))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "config.json",
         "model.safetensors",

@@ -11,6 +11,7 @@ from tests.kernels.data import numbers
 
 from weighbridge.base.dtypes import BF16, F32
 from weighbridge.containers.base import Layout, Slot
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import model as planning
 from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
@@ -49,7 +50,11 @@ def plan_of(target: Path, files: list[dict[str, Node]], *, budget: int = 1 << 20
             at += node.spec.nbytes
         layout = replace(Layout("raw", (), tuple(slots), at), **more)
         planned.append(PlannedFile(f"{number}", layout, tuple(nodes.values())))
-    return Plan("test", target, "raw", True, tuple(planned), jobs=1, budget=budget)
+    return Plan("test", target, "raw", True, tuple(planned), write=WriteOptions(jobs=1, max_memory=budget))
+
+
+def resumable(plan: Plan) -> Plan:
+    return replace(plan, write=replace(plan.write, resume=True))
 
 
 def written(target: Path) -> bytes:
@@ -117,7 +122,7 @@ def test_a_unit_that_was_noted_in_part_is_done_again_and_noted_once(
     with monkeypatch.context() as during:
         during.setattr(Journal, "add", stop)
         with pytest.raises(KeyboardInterrupt):
-            run(plan_of(tmp_path / "o", [parts_of()]), resume=True)
+            run(resumable(plan_of(tmp_path / "o", [parts_of()])))
     seen.clear()
     again: list[Any] = []
 
@@ -126,7 +131,7 @@ def test_a_unit_that_was_noted_in_part_is_done_again_and_noted_once(
         return add(self, piece, crc)
 
     monkeypatch.setattr(Journal, "add", watch)
-    run(plan_of(tmp_path / "o", [parts_of()]), resume=True)
+    run(resumable(plan_of(tmp_path / "o", [parts_of()])))
     assert not set(noted) & set(again)
     assert 0 < sum(seen) < ROWS
     assert written(tmp_path / "o") == written(tmp_path / "whole")

@@ -169,7 +169,7 @@ def test_ranks_share_heads_and_widths_and_are_joined_again(tmp_path: Path) -> No
     (tmp_path / "gemma3n").mkdir()
     save_file(arrays, tmp_path / "gemma3n" / "model.safetensors", {"format": "pt"})
     (tmp_path / "gemma3n" / "config.json").write_text(json.dumps(CONFIG))
-    wb.convert(tmp_path / "gemma3n", tmp_path / "ranks", tp=2)
+    wb.split(tmp_path / "gemma3n", tmp_path / "ranks", tp=2)
     held = [load_file(path) for path in sorted((tmp_path / "ranks").glob("*.safetensors"))]
     cut = {name for name in arrays if held[0][name].shape != arrays[name].shape}
     parts = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -43,13 +43,13 @@ def test_biases_of_zeros_go_and_others_are_told(tmp_path: Path) -> None:
     gguf = _gguf(tmp_path, "gptj")
     with wb.open(gguf) as model:
         assert all(not np.asarray(model[f"blk.{i}.attn_output.bias"]).any() for i in (0, 1))
-    assert not any("attn_output" in (loss.tensor or "") for loss in wb.plan(gguf, tmp_path / "a").losses)
+    assert not any("attn_output" in (loss.tensor or "") for loss in wb.plan_convert(gguf, tmp_path / "a").losses)
     data = bytearray(gguf.read_bytes())
     with open_checkpoint(gguf) as model:
         at = model.index.by_name["blk.1.attn_output.bias"].offset
     data[at : at + 4] = np.float32(0.5).tobytes()
     (tmp_path / "other.gguf").write_bytes(data)
-    told = [loss for loss in wb.plan(tmp_path / "other.gguf", tmp_path / "c").losses if "no place" in loss.what]
+    told = [loss for loss in wb.plan_convert(tmp_path / "other.gguf", tmp_path / "c").losses if "no place" in loss.what]
     assert [loss.tensor for loss in told] == ["blk.1.attn_output.bias"]
     wb.convert(gguf, tmp_path / "hf", tokenizer=False)
     assert load_file(tmp_path / "hf" / "model.safetensors").keys() == golden()["gptj"]["hf"].keys()
@@ -59,7 +59,7 @@ def test_heads_go_to_ranks_in_both_forms(tmp_path: Path) -> None:
     """A rank's queries are those of its heads, whichever way they lie."""
     gguf = _gguf(tmp_path, "gptj")
     for source, name in ((gguf, "blk.0.attn_q.weight"), (tmp_path / "gptj", "transformer.h.0.attn.q_proj.weight")):
-        wb.convert(source, tmp_path / f"{source.name}-ranks", tp=2)
+        wb.split(source, tmp_path / f"{source.name}-ranks", tp=2)
         rank = sorted(p for p in (tmp_path / f"{source.name}-ranks").iterdir() if "rank-1-of-2" in p.name)[0]
         with open_checkpoint(rank) as part, open_checkpoint(source) as whole:
             assert part.stored[name].read(0, 32).tobytes() == whole.stored[name].read(32, 64).tobytes()

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.family_judges import golden
 from tests.models.record_families import values
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
@@ -148,7 +149,7 @@ def test_layers_that_are_left_keep_their_numbers(apertus: tuple[Path, Path], tmp
 
 
 def test_they_are_tensors_where_a_gguf_s_tensors_are_named_anew(apertus: tuple[Path, Path], tmp_path: Path) -> None:
-    done = wb.rename(apertus[1], tmp_path / "a.safetensors", names="hf")
+    done = report_of(wb.plan_rename(apertus[1], tmp_path / "a.safetensors", to_names="hf"))
     held = load_file(tmp_path / "a.safetensors")
     assert {ACTIVATION.format(i, name) for i in (0, 1) for name in FOUR} <= held.keys()
     assert [r.old for r in done.renamed if "act_fn" in r.new] == [
@@ -162,11 +163,11 @@ def test_check_counts_keys_that_are_tensors_elsewhere(apertus: tuple[Path, Path]
 
 
 def test_they_are_whole_on_every_rank(apertus: tuple[Path, Path], tmp_path: Path) -> None:
-    wb.convert(apertus[1], tmp_path / "ggufs", tp=2)
+    wb.split(apertus[1], tmp_path / "ggufs", tp=2)
     for rank in (tmp_path / "ggufs").glob("*.gguf"):
         with wb.open(rank) as part, wb.open(apertus[1]) as whole:
             assert all([*part.metadata[f"xielu.{n}"]] == [*whole.metadata[f"xielu.{n}"]] for n in FOUR)
-    wb.convert(apertus[0], tmp_path / "ranks", tp=2)
+    wb.split(apertus[0], tmp_path / "ranks", tp=2)
     held = [load_file(p) for p in sorted((tmp_path / "ranks").glob("*.safetensors"))]
     for name in (ACTIVATION.format(i, n) for i in (0, 1) for n in FOUR):
         assert held[0][name].tobytes() == held[1][name].tobytes() == values(name, ()).tobytes()

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from tests.models.family_judges import golden
 from tests.oracles import gguf_file
 
-from weighbridge import api
+import weighbridge as api
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.cli.main import BY_NAME, load
 from weighbridge.models.arch import schema
@@ -131,7 +131,7 @@ def test_an_unknown_class_is_told_its_nearest_family_and_every_difference(acme: 
     assert (found.known, found.ok, found.stated) == (False, False, "AcmeForCausalLM")
     assert found.unmapped == tuple(sorted(ACME)) or set(found.unmapped) <= set(ACME)
     with pytest.raises(UnsupportedError, match="AcmeForCausalLM") as error:
-        api.plan(acme, "x.gguf")
+        api.plan_convert(acme, "x.gguf")
     assert "wb arch check" in (error.value.hint or "")
 
 

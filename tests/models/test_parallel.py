@@ -237,7 +237,7 @@ def test_sizes_that_do_not_divide(said: dict[str, Any], ranks: int, words: str, 
     save_file({n: np.zeros(s, "f2") for n, s in shapes.items()}, model / "model.safetensors")
     (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match=words):
-        wb.convert(model, tmp_path / "out", tp=ranks)
+        wb.split(model, tmp_path / "out", tp=ranks)
     assert not (tmp_path / "out").exists()
 
 
@@ -326,7 +326,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_set_that_is_wrong_is_refused(name: str, model: Path, tmp_path: Path) -> None:
     fault, words = FAULTS[name]
-    wb.convert(model, tmp_path / "two", tp=2)
+    wb.split(model, tmp_path / "two", tp=2)
     fault(sorted((tmp_path / "two").glob("*.safetensors")))
     with pytest.raises(FormatError, match=words) as caught:
         wb.convert(tmp_path / "two", tmp_path / "out")
@@ -356,7 +356,7 @@ def test_a_rank_may_be_a_set_of_files(model: Path, tmp_path: Path) -> None:
 
 def test_a_gguf_may_be_a_set_too(model: Path, tmp_path: Path) -> None:
     wb.convert(model, tmp_path / "m.gguf", tokenizer=False)
-    wb.convert(tmp_path / "m.gguf", tmp_path / "two", tp=2, max_shard_size=30_000)
+    wb.split(tmp_path / "m.gguf", tmp_path / "two", tp=2, max_shard_size=30_000)
     assert "model-rank-0-of-2-00001-of-00003.gguf" in {p.name for p in (tmp_path / "two").iterdir()}
     wb.convert(tmp_path / "two", tmp_path / "back.gguf")
     assert (tmp_path / "back.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
@@ -364,7 +364,7 @@ def test_a_gguf_may_be_a_set_too(model: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_and_verify_say_what_it_is(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wb.convert(model, tmp_path / "four", tp=4)
+    wb.split(model, tmp_path / "four", tp=4)
     whole, found = wb.inspect(model), wb.inspect(tmp_path / "four")
     assert found.ranks == RankStatus(4)
     assert {t.name: (t.shape, t.dtype) for t in found.tensors} == {t.name: (t.shape, t.dtype) for t in whole.tensors}
@@ -403,7 +403,7 @@ STRANGE: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_verify_tells_ranks_that_do_not_belong_together(name: str, model: Path, tmp_path: Path) -> None:
     fault, words = STRANGE[name]
-    wb.convert(model, tmp_path / "two", tp=2)
+    wb.split(model, tmp_path / "two", tp=2)
     fault(sorted((tmp_path / "two").glob("*.safetensors")))
     found = [f for f in wb.verify(tmp_path / "two").findings if f.rule == "ranks/apart"]
     assert found

@@ -77,7 +77,7 @@ def shared_out(folder: Path, out: Path, ranks: int = 2) -> None:
     """The law: a rank's values are its share of the values; and together they are the file that it was."""
     end = folder.suffix  # of a GGUF; a folder has none
     wb.convert(folder, again := out / f"again{end}", to="gguf" if end else "hf")
-    wb.convert(folder, split := out / "split", tp=ranks)
+    wb.split(folder, split := out / "split", tp=ranks)
     wb.convert(split, back := out / f"back{end}", to="gguf" if end else "hf")
     names = [p.name for p in sorted(again.iterdir()) if p.suffix == ".safetensors"] if again.is_dir() else [""]
     for name in names:
@@ -114,7 +114,7 @@ def test_blocks_of_a_gguf(dtype: str, kind: str, source: Any, tmp_path: Path) ->
     wb.quantize(whole, quantized := tmp_path / "m.gguf", dtype, pure=True)
     if dtype == "q4_k":  # blocks of 256, and a rank has 128 columns of the attention's output
         with pytest.raises(UsageError, match=r"attn_output.* 128 of 256 columns, but 256 share a block"):
-            wb.convert(quantized, tmp_path / "split", tp=2)
+            wb.split(quantized, tmp_path / "split", tp=2)
         return
     shared_out(quantized, tmp_path)
 
@@ -190,7 +190,7 @@ def test_compressed_tensors_in_other_forms(case: str, source: Any, tmp_path: Pat
     folder = by_hand(tmp_path / "model", source("llama"), made, method)
     if case == "padded words":  # ten codes a word: no number of ranks has whole words of 256 columns
         with pytest.raises(UsageError, match="10 share a word") as caught:
-            wb.convert(folder, tmp_path / "out", tp=2)
+            wb.split(folder, tmp_path / "out", tp=2)
         assert "no number of ranks" in str(caught.value)
         return
     shared_out(folder, tmp_path)
@@ -226,7 +226,7 @@ def test_a_cut_inside_what_is_shared_is_refused(case: str, tmp_path: Path) -> No
     target = tmp_path / ("m.gguf" if how["to"] == "gguf" else "packed")
     wb.convert(model(tmp_path / "model", **said), target, **how)
     with pytest.raises(UsageError, match=words) as caught:
-        wb.convert(target, tmp_path / "out", tp=ranks)
+        wb.split(target, tmp_path / "out", tp=ranks)
     assert hint in (caught.value.hint or "")
     assert not (tmp_path / "out").exists()
 
@@ -244,7 +244,7 @@ def test_a_packing_that_does_not_lie_along_its_matrix_is_refused(source: Any, tm
 
     folder = by_hand(tmp_path / "model", source("llama"), made, {"quant_method": "hqq"})
     with pytest.raises(UnsupportedError, match="don't lie along its rows and columns"):
-        wb.convert(folder, tmp_path / "out", tp=2)
+        wb.split(folder, tmp_path / "out", tp=2)
 
 
 # ------------------------------------------------------------------------------------------------ faults

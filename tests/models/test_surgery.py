@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracles import tree
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
@@ -348,7 +349,7 @@ def written(path: Path) -> dict[str, Any]:
 def test_prefixes_and_patterns(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     patterns = [(r"^layers\.(\d)", r"h.\1"), (r"\.w$", ".weight")]
-    report = wb.rename(model, out, strip="module.", replacing=patterns, add="m.")
+    report = report_of(wb.plan_rename(model, out, strip_prefix="module.", replace=patterns, add_prefix="m."))
     before, after = written(model), written(out)
     assert set(after) == {"m.norm", "m.head"} | {f"m.h.{n}.{part}" for n in range(3) for part in ("weight", "v")}
     assert {r.new: r.old for r in report.renamed}["m.h.1.weight"] == ("module.layers.1.w",)
@@ -360,20 +361,20 @@ def test_prefixes_and_patterns(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".pt", ".npz", ".safetensors"])
 def test_renaming_writes_any_container(model: Path, tmp_path: Path, suffix: str) -> None:
     there, back = tmp_path / f"there{suffix}", tmp_path / "back.safetensors"
-    wb.rename(model, there, strip="module.")
-    wb.rename(there, back, replacing=[(r"^(layers|norm)", r"module.\1")])
+    wb.rename(model, there, strip_prefix="module.")
+    wb.rename(there, back, replace=[(r"^(layers|norm)", r"module.\1")])
     assert {n: a.tobytes() for n, a in written(back).items()} == {n: a.tobytes() for n, a in written(model).items()}
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ({"replacing": [(r"\.[wv]$", ".x")]}, r"'module\.layers\.0\.[vw]' and 'module\.layers\.0\.[vw]'"),
-        ({"strip": "model."}, "no tensor's name would change"),
-        ({"strip": ("module.", "model.")}, "no tensor's name has 'model.'"),
-        ({"strip": "head"}, "left without a name"),
-        ({"replacing": [("(", "x")]}, "in a --replace"),
-        ({"replacing": [("(w)$", r"\2")]}, "invalid group reference"),
+        ({"replace": [(r"\.[wv]$", ".x")]}, r"'module\.layers\.0\.[vw]' and 'module\.layers\.0\.[vw]'"),
+        ({"strip_prefix": "model."}, "no tensor's name would change"),
+        ({"strip_prefix": ("module.", "model.")}, "no tensor's name has 'model.'"),
+        ({"strip_prefix": "head"}, "left without a name"),
+        ({"replace": [("(", "x")]}, "in a --replace"),
+        ({"replace": [("(w)$", r"\2")]}, "invalid group reference"),
         ({}, "what shall be renamed"),
     ],
 )
@@ -429,7 +430,7 @@ def test_the_command_suggests_and_tells(model: Path, tmp_path: Path, capsys: pyt
 
 def test_a_part_keeps_its_numbers(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    report = wb.slice(model, out, layers="1-2")
+    report = report_of(wb.plan_slice(model, out, layers="1-2"))
     assert set(written(out)) == {"module.norm", "head", *(f"module.layers.{n}.{p}" for n in (1, 2) for p in "wv")}
     assert report.dropped == ("module.layers.0.v", "module.layers.0.w")
     assert any("--renumber" in note for note in report.notes)
@@ -490,7 +491,7 @@ def test_blocks_of_a_gguf_stay_as_they_are(tmp_path: Path) -> None:
     source = mixture(tmp_path / "model")
     whole, cut = tmp_path / "whole.gguf", tmp_path / "cut.gguf"
     wb.convert(source, whole, dtype="q8_0", tokenizer=False)
-    report = wb.slice(whole, cut, experts="2,5-7", layers="1", renumber=True)
+    report = report_of(wb.plan_slice(whole, cut, experts="2,5-7", layers="1", renumber=True))
     with wb.open(whole) as before, wb.open(cut) as after:
         stack = before["blk.1.ffn_up_exps.weight"].raw()
         each = len(stack) // 8
@@ -525,10 +526,10 @@ def test_a_rename_to_a_dialect_that_is_refused(tmp_path: Path) -> None:
     source = mixture(tmp_path / "model")
     for dialect, words in (("hf", "already"), ("nonsense", "no 'nonsense' names")):
         with pytest.raises(UsageError, match=words):
-            wb.rename(source, tmp_path / "out", names=dialect)
+            wb.rename(source, tmp_path / "out", to_names=dialect)
     wb.convert(source, tmp_path / "m.gguf", dtype="f32", tokenizer=False)
     with pytest.raises(UsageError, match="nothing loads"):
-        wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", names="hf")
+        wb.rename(tmp_path / "m.gguf", tmp_path / "n.gguf", to_names="hf")
 
 
 # ------------------------------------------------------------------------------------------------ quantized names
@@ -552,7 +553,7 @@ def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path)
     for key in ("quantization", "quantization_config"):
         config[key][stack] = {"group_size": 32, "bits": config[key]["bits"]}
     (there / "config.json").write_text(json.dumps(config))
-    report = wb.rename(there, back := tmp_path / "hf", names="hf")
+    report = report_of(wb.plan_rename(there, back := tmp_path / "hf", to_names="hf"))
     held, parted = written(there / "model.safetensors"), written(back / "model.safetensors")
     for part in ("weight", "scales", *(["biases"] if "q_bits" in how else [])):
         for expert in range(8):
@@ -563,7 +564,7 @@ def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path)
     each = [f"model.layers.1.mlp.experts.{e}.up_proj" for e in range(8)]
     assert [own[name] for name in each] == [config["quantization"][stack]] * 8
     assert stack not in own
-    wb.rename(back, again := tmp_path / "again", names="mlx")
+    wb.rename(back, again := tmp_path / "again", to_names="mlx")
     after = written(again / "model.safetensors")
     assert {n: t.tobytes() for n, t in after.items()} == {n: t.tobytes() for n, t in held.items()}
     assert config_of(again) == config
@@ -584,7 +585,9 @@ def test_parts_keep_their_endings(scheme: str, tmp_path: Path) -> None:
             "re:x.*",
         ]
     (source / "config.json").write_text(json.dumps(config))
-    report = wb.rename(source, out := tmp_path / "out", replacing=[("self_attn", "attention"), (r"\bmlp\b", "ffn")])
+    report = report_of(
+        wb.plan_rename(source, out := tmp_path / "out", replace=[("self_attn", "attention"), (r"\bmlp\b", "ffn")])
+    )
     before, after = raw(source), raw(out)
     assert {n.replace("self_attn", "attention").replace(".mlp.", ".ffn."): t for n, t in before.items()} == after
     for key in lists[:1]:
@@ -599,13 +602,13 @@ def test_fp8_experts_change_their_spelling(tmp_path: Path) -> None:
     wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
     source = mixture(tmp_path / "m", shapes=wide, **wide)
     wb.convert(source, there := tmp_path / "fp8", to="hf", scheme="fp8")
-    wb.rename(there, five := tmp_path / "five", names="hf5")
+    wb.rename(there, five := tmp_path / "five", to_names="hf5")
     held, stacked = raw(there), raw(five)
     front = "model.layers.0.mlp.experts"
     parts = [held[f"{front}.{e}.{p}_proj.weight_scale_inv"][1] for e in range(8) for p in ("gate", "up")]
     assert stacked[f"{front}.gate_up_proj_scale_inv"] == ((8, 2, 1), b"".join(parts))
     assert stacked[f"{front}.gate_up_proj"][0] == (8, 256, 128)
-    wb.rename(five, four := tmp_path / "four", names="hf")
+    wb.rename(five, four := tmp_path / "four", to_names="hf")
     assert raw(four) == held
 
 
@@ -613,7 +616,7 @@ def test_parts_that_no_stack_has_are_refused(tmp_path: Path) -> None:
     wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
     wb.convert(mixture(tmp_path / "m", shapes=wide), source := tmp_path / "gptq", to="hf", scheme="gptq")
     with pytest.raises(UnsupportedError, match="joins or parts tensors in gptq, which aren't stored so"):
-        wb.rename(source, tmp_path / "out", names="mlx")
+        wb.rename(source, tmp_path / "out", to_names="mlx")
     assert not (tmp_path / "out").exists()
 
 
@@ -655,14 +658,14 @@ def two(folder: Path, **said: Any) -> Path:
 
 def test_each_side_is_cut_by_its_name(tmp_path: Path) -> None:
     source = two(tmp_path / "m")
-    report = wb.slice(source, tmp_path / "a", layers="encoder:2,decoder:1,0", renumber=True)
+    report = report_of(wb.plan_slice(source, tmp_path / "a", layers="encoder:2,decoder:1,0", renumber=True))
     assert [(c.key, c.before, c.after) for c in report.changed] == [("num_layers", 3, 1)]
     bias = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     held = written(tmp_path / "a" / "model.safetensors")
     assert {f"{side}.{bias}" for side in ("encoder", "decoder")} < held.keys()  # of the stack, not of layer 0
     assert sum(name.startswith("encoder.block.") for name in held) == 9
     assert wb.verify(tmp_path / "a").ok
-    part = wb.slice(source, tmp_path / "part", layers="decoder:1")
+    part = report_of(wb.plan_slice(source, tmp_path / "part", layers="decoder:1"))
     assert any("--renumber" in note for note in part.notes)
     held = written(tmp_path / "part" / "model.safetensors")
     assert {f"decoder.{bias}", "decoder.block.1.layer.0.SelfAttention.q.weight"} < held.keys()
@@ -673,9 +676,9 @@ def test_each_side_is_cut_by_its_name(tmp_path: Path) -> None:
 
 def test_a_count_of_both_sides_is_spelled_out(tmp_path: Path) -> None:
     source = two(tmp_path / "m", num_layers=2, num_decoder_layers=None)
-    changed = wb.slice(source, tmp_path / "a", layers="encoder:0", dry_run=True).changed
+    changed = wb.plan_slice(source, tmp_path / "a", layers="encoder:0").report.changed
     assert [(c.key, c.before, c.after) for c in changed] == [("num_layers", 2, 1), ("num_decoder_layers", None, 2)]
-    changed = wb.slice(source, tmp_path / "b", layers="decoder:0", dry_run=True).changed
+    changed = wb.plan_slice(source, tmp_path / "b", layers="decoder:0").report.changed
     assert [(c.key, c.before, c.after) for c in changed] == [("num_decoder_layers", None, 1)]
 
 
@@ -713,7 +716,9 @@ def test_a_gguf_that_no_graph_runs_is_refused(tmp_path: Path) -> None:
     wb.convert(two(tmp_path / "m"), tmp_path / "m.gguf", dtype="f32", tokenizer=False)
     with pytest.raises(UsageError, match="no decoder of 2 layers beside an encoder of 1"):
         wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:0")
-    report = wb.slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:2,decoder:1", renumber=True)
+    report = report_of(
+        wb.plan_slice(tmp_path / "m.gguf", tmp_path / "out.gguf", layers="encoder:2,decoder:1", renumber=True)
+    )
     assert {c.key: c.after for c in report.changed if "count" in c.key} == {
         "t5.block_count": 1, "t5.decoder_block_count": 1
     }  # fmt: skip

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from weighbridge import api
+import weighbridge as api
 
 
 def to_gguf(source: Path, target: Path, dtype: str | None, *, pre: str | None = None) -> Path:
@@ -17,3 +18,10 @@ def to_folder(source: Path, target: Path, dtype: str | None = None) -> Path:
     """`source` as a Hugging Face folder."""
     api.convert(source, target, to="hf", dtype=dtype)
     return target
+
+
+def report_of(plan: Any) -> Any:
+    """Carries out the plan of a rename, a slice or a strip; what it changes."""
+    with plan:
+        plan.run()
+    return plan.report

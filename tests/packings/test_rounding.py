@@ -12,7 +12,7 @@ from tests.packings.stored import of_torch, values
 
 from weighbridge.base.dtypes import F16, F32
 from weighbridge.base.errors import RefusedError
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import plan as schemes
 from weighbridge.packings.canonical import MXTensor
 from weighbridge.packings.unpacking import unpack
@@ -77,7 +77,7 @@ def weights(dtype: Any, seed: int = 1, rows: int = 130, columns: int = 192) -> T
 
 def made(scheme: str, options: dict[str, Any], weight: Tensor) -> dict[str, Node]:
     """The stored tensors of one module, as the conversion makes them."""
-    how = schemes.chosen(ConvertOptions(scheme=scheme, **options))
+    how = schemes.chosen(SchemeOptions(scheme=scheme, **options))
     node = of_torch(weight)
     form = how.round("m", n.cast(node, F32), how, node.spec.dtype, n.peak([node]))
     return how.write(form, how.symmetric)
@@ -233,7 +233,7 @@ def test_a_plan_asks_a_peak_for_little() -> None:
     assert found.over == (wide,)
     assert found.scratch(0, 1) == found.scratch(0, 1) == 2 << 20
     assert len(asked) == 1
-    how = schemes.chosen(ConvertOptions(scheme="nvfp4a16"))
+    how = schemes.chosen(SchemeOptions(scheme="nvfp4a16"))
     nodes = {f"l.{name}_proj.weight": n.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
     work = SimpleNamespace(floats=nodes, scheme=how, draft=SimpleNamespace(notes=[]))
     forms = schemes._rounded(work, list(nodes))  # type: ignore[arg-type]

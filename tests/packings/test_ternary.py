@@ -12,7 +12,7 @@ from tests.packings import makers as packed
 from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import BY_NAME, F32
-from weighbridge.conversion import options as recipe
+from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.plan import probe
 from weighbridge.packings import ggml_blocks as blocks
 from weighbridge.packings import mlx_affine_bridge as regrid
@@ -60,7 +60,7 @@ def test_bitnet_in_blocks(scale: float, code: int) -> None:
     tensors = {**made.tensors, "m.weight": of_numpy(raw.reshape(24, 256), "U8")}
     node = unpack(tensors, TOLD)["m.weight"]
     assert isinstance(node, QuantizedTensor)
-    block, why = probe.block_for(node, recipe.EXACT_BLOCKS)
+    block, why = probe.block_for(node, dtype_policy.EXACT_BLOCKS)
     assert block is blocks.Q2_0
     assert bool(why) == (scale == 1.7)
     found, want = ggml_values(node, block), values(node)
@@ -72,7 +72,7 @@ def test_bitnet_in_blocks(scale: float, code: int) -> None:
 def test_rows_of_no_whole_blocks_take_the_next_type(columns: int) -> None:
     node = unpack(packed.bitnet(inner=columns).tensors, TOLD)["m.weight"]
     assert isinstance(node, QuantizedTensor)
-    assert probe.block_for(node, recipe.EXACT_BLOCKS) == (BY_NAME["Q4_0"], "")
+    assert probe.block_for(node, dtype_policy.EXACT_BLOCKS) == (BY_NAME["Q4_0"], "")
     np.testing.assert_array_equal(ggml_values(node, BY_NAME["Q4_0"]), values(node))
 
 
@@ -98,14 +98,14 @@ def test_mlx_of_two_bits_around_one_is_q2_0(group: int, kind: str) -> None:
     node = affine(2, group, numbers(), -numbers(), kind)
     grid = regrid.as_grid(node)
     assert grid is not None
-    assert probe.block_for(grid, recipe.EXACT_BLOCKS) == (blocks.Q2_0, "")
+    assert probe.block_for(grid, dtype_policy.EXACT_BLOCKS) == (blocks.Q2_0, "")
     np.testing.assert_array_equal(ggml_values(grid, blocks.Q2_0), values(node))
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "F32"])
 def test_mlx_of_signs_is_q1_0(kind: str) -> None:
     node = affine(1, 128, 2 * numbers(), -numbers(), kind)
-    assert probe.block_for(node, recipe.EXACT_BLOCKS) == (blocks.Q1_0, "")
+    assert probe.block_for(node, dtype_policy.EXACT_BLOCKS) == (blocks.Q1_0, "")
     np.testing.assert_array_equal(ggml_values(node, blocks.Q1_0), values(node))
 
 
@@ -125,7 +125,7 @@ def test_others_take_a_type_that_holds_them(case: str) -> None:
     bits, group, scales, biases, kind, block = WRONG[case]
     node = affine(bits, group, scales, biases, kind)
     grid = regrid.as_grid(node)
-    found, why = probe.block_for(grid or node, recipe.EXACT_BLOCKS)
+    found, why = probe.block_for(grid or node, dtype_policy.EXACT_BLOCKS)
     assert (found.name if found and not why else "") == block
     if found and not why:
         np.testing.assert_array_equal(ggml_values(grid or node, found), values(node))

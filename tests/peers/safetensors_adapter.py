@@ -128,7 +128,7 @@ class safe_open:
         if self._framework != "pt" and device not in ("cpu", None):
             raise SafetensorError(f"Device {device} is not supported for framework {framework}")
         try:
-            self._model: weighbridge.api.Model | None = weighbridge.open(filename, names="stored")
+            self._model: weighbridge.Model | None = weighbridge.open(filename, names="stored")
         except FileNotFoundError:
             raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}") from None
         except WeighbridgeError as error:

@@ -16,7 +16,7 @@ from tests.oracles import folded, gguf_file, models, ours, vocabularies
 from tests.oracles.folders import assert_same, tensors
 from tests.oracles.models import CASES, probe_of
 
-from weighbridge import api
+import weighbridge as api
 
 pytestmark = pytest.mark.oracle
 
@@ -89,7 +89,7 @@ def test_a_mistral_comes_back_as_a_llama(
     """llama.cpp's "llama" has no sliding window and its GGUF no place for one: the plan says so, the numbers are those
     of full attention."""
     assert np.array_equal(models.logits(back_of("mistral", "f32"), probe_of("mistral")), expected_logits("mistral"))
-    losses = " ".join(loss.what for loss in api.plan(gguf_of("mistral", "f32"), "elsewhere", to="hf").losses)
+    losses = " ".join(loss.what for loss in api.plan_convert(gguf_of("mistral", "f32"), "elsewhere", to="hf").losses)
     assert "MistralForCausalLM" in losses
 
 

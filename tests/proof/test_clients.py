@@ -12,7 +12,7 @@ from tests.oracles import gguf_file, llamacpp, models, ours
 from tests.oracles.folders import tensors
 from tests.oracles.models import probe_of
 
-from weighbridge import api
+import weighbridge as api
 
 pytestmark = pytest.mark.oracle
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from weighbridge import api
-from weighbridge.conversion.options import ConvertOptions
+import weighbridge as api
+from weighbridge.conversion.options import GgufOptions
 
 pytestmark = pytest.mark.oracle
 
@@ -36,8 +36,8 @@ def test_a_folder_and_its_gguf_do_not_differ(
 
 
 def test_the_plan_says_which_are_in_the_weights(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    folder, settings = folder_of("falcon-h1"), ConvertOptions(dtype="f32", tokenizer=False)
-    (note,) = [n for n in api.plan(folder, tmp_path / "a.gguf", options=settings).notes if "multiplied" in n]
+    folder, settings = folder_of("falcon-h1"), GgufOptions(dtype="f32", tokenizer=False)
+    (note,) = [n for n in api.plan_convert(folder, tmp_path / "a.gguf", to=settings).notes if "multiplied" in n]
     said, _, _ = note.partition(":")
     config = json.loads((folder / "config.json").read_text())
     single = {key for key in config if key.endswith("_multiplier")}
@@ -46,4 +46,4 @@ def test_the_plan_says_which_are_in_the_weights(folder_of: Callable[[str], Path]
     }
     ones = {key: 1.0 if key in single else [1.0] * len(config[key]) for key in config if "_multiplier" in key}
     plain = changed(folder, tmp_path / "plain", **ones)
-    assert not [n for n in api.plan(plain, tmp_path / "b.gguf", options=settings).notes if "multiplied" in n]
+    assert not [n for n in api.plan_convert(plain, tmp_path / "b.gguf", to=settings).notes if "multiplied" in n]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.oracles import llamacpp, models, ours
 
-from weighbridge import api
+import weighbridge as api
 from weighbridge.base.errors import FormatError
 
 pytestmark = pytest.mark.oracle

@@ -187,7 +187,7 @@ def test_rows_of_zeros_come_back_and_are_told(folder: Callable[[str], Path], tmp
     assert not back[name][-16:].any()
     rest = {n: t for n, t in back.items() if n in first and n != name}
     assert_same(rest, {n: t for n, t in first.items() if n != name})
-    losses = [str(loss) for loss in weighbridge.plan(folder("padded"), tmp_path / "x.gguf").losses]
+    losses = [str(loss) for loss in weighbridge.plan_convert(folder("padded"), tmp_path / "x.gguf").losses]
     assert any("vocab_size_per_layer_input" in loss for loss in losses)
 
 

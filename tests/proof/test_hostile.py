@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weighbridge import api
+import weighbridge as api
 
 MIB = 1 << 20
 OLD = b"what was here before"
@@ -188,7 +188,7 @@ def test_a_source_truncated_midway(dtype: str | None, target: Path, tmp_path: Pa
 
     kinds = (OSError, api_errors())
     with pytest.raises(kinds, match="shrinking"):
-        api.convert(path, target, dtype=dtype, overwrite=True, jobs=1, progress=progress)
+        api.plan_convert(path, target, dtype=dtype, overwrite=True, jobs=1).run(progress)
     assert cut
     assert_unharmed(target)
 
@@ -208,7 +208,7 @@ def test_a_source_deleted_midway(target: Path, tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
 
     try:
-        api.convert(path, target, overwrite=True, jobs=1, progress=progress)
+        api.plan_convert(path, target, overwrite=True, jobs=1).run(progress)
     except FileNotFoundError:
         assert_unharmed(target)
     else:
@@ -218,7 +218,7 @@ def test_a_source_deleted_midway(target: Path, tmp_path: Path) -> None:
 # Opens a model, maps one tensor, shortens the file, and asks for what lies beyond.
 _MAPPED = """
 import os, sys
-from weighbridge import api
+import weighbridge as api
 from weighbridge.base.errors import WeighbridgeError
 
 model = api.open(sys.argv[1])

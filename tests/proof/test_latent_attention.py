@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.oracles import faults, gguf_file, llamacpp, models, ours
 
-from weighbridge import api
+import weighbridge as api
 
 pytestmark = pytest.mark.oracle
 
@@ -31,7 +31,8 @@ def made(name: str, folder: Path, **options: Any) -> tuple[Path, models.F32, lis
     source = models.build(replace(case, options=case.options | options), folder / "hf")
     gguf = ours.to_gguf(source, folder / "model.gguf", "f32", pre=case.pre)
     losses = [
-        loss.what for loss in api.plan(source, folder / "other.gguf", to="gguf", dtype="f32", pre=case.pre).losses
+        loss.what
+        for loss in api.plan_convert(source, folder / "other.gguf", to="gguf", dtype="f32", pre=case.pre).losses
     ]
     with llamacpp.Model(gguf) as model:
         return source, model.logits(models.probe_of(name)), losses

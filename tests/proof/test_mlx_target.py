@@ -40,9 +40,9 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "experts beside the feed forward": ("gemma4-experts", {"q_bits": 4, "q_group_size": 32},
                                         {"q_bits": 4, "q_group_size": 32}),
     "mixed_3_6": ("llama3-v4", {"quant_predicate": "mixed_3_6", "q_group_size": 32},
-                  {"q_recipe": "mixed_3_6", "q_group_size": 32}),
+                  {"recipe": "mixed_3_6", "q_group_size": 32}),
     "mixed_4_6": ("qwen3", {"quant_predicate": "mixed_4_6", "q_group_size": 32},
-                  {"q_recipe": "mixed_4_6", "q_group_size": 32}),
+                  {"recipe": "mixed_4_6", "q_group_size": 32}),
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_period_of_layers_is_said_as_mlx_lm_reads_it(full: list[int], tmp_path
 def test_layers_of_no_period_are_refused(full: list[int], tmp_path: Path) -> None:
     told = f"layers {', '.join(map(str, full))}" if full else "none"
     with pytest.raises(UnsupportedError, match=f"full_attention in every n-th layer, this model in {told} of 4"):
-        weighbridge.plan(odd(tmp_path / "hf", full), tmp_path / "mlx", to="mlx")
+        weighbridge.plan_convert(odd(tmp_path / "hf", full), tmp_path / "mlx", to="mlx")
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
@@ -212,7 +212,7 @@ def test_a_quantized_gguf_keeps_its_values(ftype: str, folder_of: Maker, tmp_pat
     """GGUF -> MLX: the floats of MLX's folder are those of the GGUF's blocks, and its logits those of the same
     floats."""
     gguf = ours.to_gguf(folder_of("llama3-v4"), tmp_path / "q.gguf", ftype, pre=CASES["llama3-v4"].pre)
-    plan = weighbridge.plan(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
+    plan = weighbridge.plan_convert(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
     assert {m.kind for m in plan.moves} == {"exact"}
     weighbridge.convert(gguf, tmp_path / "mlx", to="mlx", inexact="refuse")
     with weighbridge.open(gguf, names="canonical") as a, weighbridge.open(tmp_path / "mlx", names="canonical") as b:
@@ -226,7 +226,7 @@ def test_an_mlx_folder_again_is_copied(folder_of: Maker, tmp_path: Path) -> None
     weighbridge.convert(once, tmp_path / "twice", to="mlx")
     assert loaded(tmp_path / "twice") == loaded(once)
     with pytest.raises(RefusedError, match="quantized again"):
-        weighbridge.plan(once, tmp_path / "x", to="mlx", q_bits=2)
+        weighbridge.plan_convert(once, tmp_path / "x", to="mlx", q_bits=2)
 
 
 @pytest.mark.parametrize(
@@ -236,11 +236,11 @@ def test_an_mlx_folder_again_is_copied(folder_of: Maker, tmp_path: Path) -> None
         {"q_bits": 7},
         {"q_bits": 4, "q_group_size": 16},
         {"q_mode": "mxfp4", "q_bits": 8},
-        {"q_mode": "mxfp4", "q_recipe": "mixed_3_6"},
-        {"q_recipe": "mixed_1_2"},
+        {"q_mode": "mxfp4", "recipe": "mixed_3_6"},
+        {"recipe": "mixed_1_2"},
         {"dtype": "q8_0"},
     ],
 )
 def test_options_that_contradict_each_other(options: dict[str, Any], folder_of: Maker, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        weighbridge.plan(folder_of("llama3-v4"), tmp_path / "x", to="mlx", **options)
+        weighbridge.plan_convert(folder_of("llama3-v4"), tmp_path / "x", to="mlx", **options)

@@ -104,7 +104,7 @@ def test_blocks_hold_the_very_values(scheme: str, made: Any, tmp_path: Path) -> 
 
 def test_the_plan_says_how_exact_each_move_is(made: Any, tmp_path: Path) -> None:
     folder, values = made("gptq4-zeros")
-    plan = weighbridge.plan(folder, tmp_path / "x.gguf", inexact="refuse")
+    plan = weighbridge.plan_convert(folder, tmp_path / "x.gguf", inexact="refuse")
     assert {(m.source, m.target, m.kind) for m in plan.moves} == {("gptq", "Q5_0", "exact")}
     assert len(plan.moves) == len(values)
     assert plan.describe()["moves"][0]["kind"] == "exact"
@@ -119,14 +119,14 @@ def test_what_is_not_exact_is_decoded_rounded_or_refused_as_asked(made: Any, tmp
     tensors = load_file(other / "model.safetensors")
     scales = {n: t.astype(np.float32) * np.float32(1.0001) for n, t in tensors.items() if n.endswith(".scales")}
     save_file(tensors | scales, other / "model.safetensors", {"format": "pt"})
-    plan = weighbridge.plan(other, tmp_path / "x.gguf")
+    plan = weighbridge.plan_convert(other, tmp_path / "x.gguf")
     assert {m.kind for m in plan.moves} == {"decoded"}
     assert all("not f16 numbers" in m.why for m in plan.moves)
-    near = weighbridge.plan(other, tmp_path / "x.gguf", inexact="near")
+    near = weighbridge.plan_convert(other, tmp_path / "x.gguf", inexact="near")
     assert {(m.target, m.kind) for m in near.moves} == {("Q4_0", "near")}
     assert all(0 < (m.relative or 0) < 1e-3 for m in near.moves)
     with pytest.raises(RefusedError, match="without loss"):
-        weighbridge.plan(other, tmp_path / "x.gguf", inexact="refuse")
+        weighbridge.plan_convert(other, tmp_path / "x.gguf", inexact="refuse")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -94,7 +94,7 @@ def test_the_sum_of_the_ranks_is_the_model(name: str, ranks: int, folder_of: Mak
     import torch
 
     source, split = folder_of(name), tmp_path / "split"
-    wb.convert(source, split, tp=ranks)
+    wb.split(source, split, tp=ranks)
     parts = [rank_model(source, split, rank, ranks, tmp_path / f"{rank}") for rank in range(ranks)]
     tied = "lm_head.weight" not in shares(split, ranks)[0]
     ids = list(models.probe_of(name))
@@ -114,7 +114,7 @@ ROUND = [
 @pytest.mark.parametrize(("name", "ranks"), ROUND)
 def test_the_ranks_together_are_the_model(name: str, ranks: int, folder_of: Maker, tmp_path: Path) -> None:
     wb.convert(folder_of(name), source := tmp_path / "source")
-    wb.convert(source, tmp_path / "split", tp=ranks)
+    wb.split(source, tmp_path / "split", tp=ranks)
     wb.convert(tmp_path / "split", tmp_path / "back")
     before, after = (sorted(p for p in d.iterdir() if p.is_file()) for d in (source, tmp_path / "back"))
     assert [p.name for p in before] == [p.name for p in after]
@@ -128,7 +128,7 @@ def test_fused_tensors_are_cut_as_transformers_takes_them_apart(folder_of: Maker
     import torch
 
     for name, ranks in (("gptneox", 2), ("gpt2", 2), ("falcon-new", 2)):
-        wb.convert(folder_of(name), tmp_path / name, tp=ranks)
+        wb.split(folder_of(name), tmp_path / name, tp=ranks)
         config = json.loads((folder_of(name) / "config.json").read_text())
         whole, parts = folders.tensors(folder_of(name)), shares(tmp_path / name, ranks)
         heads = config.get("num_attention_heads") or config["n_head"]
@@ -217,7 +217,7 @@ def test_partial_results_add_up(name: str, folder_of: Maker, tmp_path: Path) -> 
 
     ranks, shared, partial = TOGETHER[name]
     source, split = folder_of(name), tmp_path / "split"
-    wb.convert(source, split, tp=ranks)
+    wb.split(source, split, tp=ranks)
     config = json.loads((source / "config.json").read_text())
     config |= {key: _smaller(config, key, ranks) for key in (*shared, "vocab_size")}
     config |= {"tie_word_embeddings": False, "pad_token_id": None, "use_cache": False}

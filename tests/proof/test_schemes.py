@@ -116,7 +116,7 @@ def test_fused_layers_share_their_global_scale(wide: Path, tmp_path: Path) -> No
 def test_the_reference_converter_reads_our_gptq(
     bits: int, symmetric: bool, wide: Path, tmp_path: Path, parsed: Parsed
 ) -> None:
-    weighbridge.convert(wide, tmp_path / "q", scheme="gptq", q_bits=bits, symmetric=symmetric, q_group_size=64)
+    weighbridge.convert(wide, tmp_path / "q", scheme="gptq", q_bits=bits, sym=symmetric, q_group_size=64)
     found = told(tmp_path / "q")
     assert (found["checkpoint_format"], found["sym"]) == (("gptq", True) if symmetric else ("gptq_v2", False))
     theirs = parsed(reference_converter.convert(tmp_path / "q", tmp_path / "r.gguf", "f32"))
@@ -206,8 +206,8 @@ def test_mlx_goes_back_where_its_biases_are_whole(folder_of: Maker, tmp_path: Pa
 def test_mlx_of_its_own_has_no_whole_biases(folder_of: Maker, tmp_path: Path) -> None:
     mlx = models.quantize_mlx(folder_of("llama3-v4"), tmp_path / "mlx", bits=4, group=32)
     with pytest.raises(RefusedError, match="are rounded"):
-        weighbridge.plan(mlx, tmp_path / "t", scheme="gptq", inexact="refuse")
-    plan = weighbridge.plan(mlx, tmp_path / "t", scheme="gptq", allow_requantize=True)
+        weighbridge.plan_convert(mlx, tmp_path / "t", scheme="gptq", inexact="refuse")
+    plan = weighbridge.plan_convert(mlx, tmp_path / "t", scheme="gptq", allow_requantize=True)
     assert any("second time" in loss.what for loss in plan.losses)
 
 
@@ -225,23 +225,23 @@ def test_what_does_not_fit_is_told_rounded_or_refused(folder_of: Maker, tmp_path
 
     folder, _ = packed_folder(folder_of("llama3-v4"), tmp_path / "s", "gptq4")
     with pytest.raises(RefusedError, match="it has 4 bits"):
-        weighbridge.plan(folder, tmp_path / "t", scheme="gptq", q_bits=8, inexact="refuse")
+        weighbridge.plan_convert(folder, tmp_path / "t", scheme="gptq", q_bits=8, inexact="refuse")
     with pytest.raises(RefusedError, match="groups of 32"):
-        weighbridge.plan(folder, tmp_path / "t", scheme="w4a16", q_group_size=64, inexact="refuse")
+        weighbridge.plan_convert(folder, tmp_path / "t", scheme="w4a16", q_group_size=64, inexact="refuse")
     other = tmp_path / "f32"
     shutil.copytree(folder, other)
     tensors = load_file(other / "model.safetensors")
     scales = {n: t.astype(np.float32) * np.float32(1.0001) for n, t in tensors.items() if n.endswith(".scales")}
     save_file(tensors | scales, other / "model.safetensors", {"format": "pt"})
-    exact = weighbridge.plan(other, tmp_path / "t", scheme="w4a16", inexact="refuse")
+    exact = weighbridge.plan_convert(other, tmp_path / "t", scheme="w4a16", inexact="refuse")
     assert {m.kind for m in exact.moves} == {"exact"}  # compressed-tensors has scales of F32
-    near = weighbridge.plan(other, tmp_path / "t", scheme="awq", inexact="near")
+    near = weighbridge.plan_convert(other, tmp_path / "t", scheme="awq", inexact="near")
     assert {m.kind for m in near.moves} == {"near"}
     assert all(0 < (m.relative or 0) < 1e-3 for m in near.moves)
     with pytest.raises(RefusedError, match="not f16 numbers"):
-        weighbridge.plan(other, tmp_path / "t", scheme="awq", inexact="refuse")
+        weighbridge.plan_convert(other, tmp_path / "t", scheme="awq", inexact="refuse")
     with pytest.raises(RefusedError, match="no linear layer"):
-        weighbridge.plan(other, tmp_path / "t", scheme="awq")
+        weighbridge.plan_convert(other, tmp_path / "t", scheme="awq")
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ def test_what_does_not_fit_is_told_rounded_or_refused(folder_of: Maker, tmp_path
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], words: str, folder_of: Maker, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=words):
-        weighbridge.plan(folder_of("llama"), tmp_path / "q", **options)
+        weighbridge.plan_convert(folder_of("llama"), tmp_path / "q", **options)

@@ -14,6 +14,7 @@ import pytest
 from tests.oracles import folders, gguf_file, llamacpp, models, vocabularies
 from tests.oracles.case import Case
 from tests.oracles.families.common import BPE, GQA, SPM, WINDOW, theta
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.base.errors import UsageError
@@ -220,7 +221,7 @@ def test_what_lies_layer_by_layer_in_one_tensor_is_cut(folder_of: Any, tmp_path:
 
     folder, case = folder_of("gemma3n"), models.CASES["gemma3n"]
     ids = models.probe(vocabularies.SIZES[case.tokenizer])
-    report = wb.slice(folder, tmp_path / "cut", layers="0-2", renumber=True)
+    report = report_of(wb.plan_slice(folder, tmp_path / "cut", layers="0-2", renumber=True))
     assert {c.tensor.rpartition(".")[0].rpartition(".")[2]: (c.before, c.after) for c in report.cut} == {
         "embed_tokens_per_layer": ((640, 128), (640, 96)), "per_layer_model_projection": ((128, 96), (96, 96)),
     }  # fmt: skip
@@ -255,15 +256,19 @@ def test_names_of_every_dialect_go_there_and_back(folder_of: Any, tmp_path: Path
     source = folder_of("mixture")
     for dialect in ("hf5", "mlx", "gguf", "canonical"):
         there, back = tmp_path / dialect, tmp_path / f"{dialect}-back"
-        wb.rename(source, there, names=dialect, to="hf")
+        wb.rename(source, there, to_names=dialect, to="hf")
         assert set(folders.tensors(there)) != set(folders.tensors(source))
-        wb.rename(there, back, names="hf", to="hf")
+        wb.rename(there, back, to_names="hf", to="hf")
         folders.assert_same(folders.tensors(back), folders.tensors(source))
     assert np.array_equal(models.logits(tmp_path / "hf5", probe("mixture")), models.logits(source, probe("mixture")))
 
 
 def test_the_index_of_a_set_is_true_after_a_rename(folder_of: Any, tmp_path: Path) -> None:
-    report = wb.rename(folder_of("plain"), tmp_path / "out", strip="model.", replacing=[("self_attn", "attention")])
+    report = report_of(
+        wb.plan_rename(
+            folder_of("plain"), tmp_path / "out", strip_prefix="model.", replace=[("self_attn", "attention")]
+        )
+    )
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     before = folders.tensors(folder_of("plain"))
     held = folders.tensors(tmp_path / "out")

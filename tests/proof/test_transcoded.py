@@ -148,7 +148,7 @@ def test_mlx_to_gguf(mode: str, wide: Path, tmp_path: Path) -> None:
 
     how = MODES[mode]
     mlx_lm.convert(str(wide), str(tmp_path / "mlx"), quantize=True, **{"q_group_size": None, **how})
-    plan = weighbridge.plan(tmp_path / "mlx", tmp_path / "x.gguf", inexact="near")
+    plan = weighbridge.plan_convert(tmp_path / "mlx", tmp_path / "x.gguf", inexact="near")
     kinds = {m.kind for m in plan.moves}
     assert kinds == {KINDS.get(mode, "near")}
     weighbridge.convert(tmp_path / "mlx", tmp_path / "x.gguf", inexact="near", pre=WIDE.pre)

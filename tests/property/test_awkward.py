@@ -25,6 +25,7 @@ from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan, PlannedFile, losses_of
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.source import BytesSource
@@ -203,7 +204,14 @@ def test_any_range_of_rows_equals_the_same_rows_of_the_whole(name: str) -> None:
 
 def plan_of(node: Node, target: Path, budget: int) -> Plan:
     layout = Layout("raw", (), (Slot("t", node.spec, 0),), node.spec.nbytes)
-    return Plan("test", target, "raw", False, (PlannedFile("t", layout, (node,)),), jobs=1, budget=budget)
+    return Plan(
+        "test",
+        target,
+        "raw",
+        False,
+        (PlannedFile("t", layout, (node,)),),
+        write=WriteOptions(jobs=1, max_memory=budget),
+    )
 
 
 @pytest.mark.parametrize("name", FIVE)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, Q4_0, Q4_1, Q8_0, U32, DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.conversion import options as recipe
+from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.plan.model import losses_of
 from weighbridge.conversion.plan.probe import block_for
 from weighbridge.packings.unpacking import unpack
@@ -29,7 +29,7 @@ from weighbridge.tensors.reference import simple as reference
 
 def fits(node: Node) -> DType | None:
     assert isinstance(node, QuantizedTensor)
-    block, why = block_for(node, recipe.EXACT_BLOCKS)
+    block, why = block_for(node, dtype_policy.EXACT_BLOCKS)
     return None if why else block
 
 

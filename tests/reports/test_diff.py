@@ -14,14 +14,14 @@ from safetensors.numpy import save_file
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
 from weighbridge.reports.diff import report as reports
-from weighbridge.reports.diff.report import Diff, diff
+from weighbridge.reports.diff.report import DiffReport, diff
 
 Arrays = dict[str, NDArray[Any]]
 
 
 @pytest.fixture
-def compare(tmp_path: Path) -> Callable[..., Diff]:
-    def run(a: Arrays, b: Arrays, **options: Any) -> Diff:
+def compare(tmp_path: Path) -> Callable[..., DiffReport]:
+    def run(a: Arrays, b: Arrays, **options: Any) -> DiffReport:
         save_file(a, tmp_path / "a.safetensors")
         save_file(b, tmp_path / "b.safetensors")
         return diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors", **options)
@@ -33,7 +33,7 @@ def normal(*shape: int, seed: int = 1) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def test_measures_are_those_of_numpy(compare: Callable[..., Diff]) -> None:
+def test_measures_are_those_of_numpy(compare: Callable[..., DiffReport]) -> None:
     a, b = normal(300, 50), normal(300, 50, seed=2)
     found = compare({"x": a}, {"x": b})
     (change,) = found.tensors
@@ -45,7 +45,7 @@ def test_measures_are_those_of_numpy(compare: Callable[..., Diff]) -> None:
     assert not found.same
 
 
-def test_slabs_add_up(compare: Callable[..., Diff], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slabs_add_up(compare: Callable[..., DiffReport], monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = {"x": normal(97, 13)}, {"x": normal(97, 13, seed=2)}
     whole = compare(a, b).tensors[0]
     monkeypatch.setattr(reports, "_SLAB", 100)
@@ -55,7 +55,7 @@ def test_slabs_add_up(compare: Callable[..., Diff], monkeypatch: pytest.MonkeyPa
     assert part.cosine == pytest.approx(whole.cosine)
 
 
-def test_each_kind_worst_first(compare: Callable[..., Diff]) -> None:
+def test_each_kind_worst_first(compare: Callable[..., DiffReport]) -> None:
     base = normal(8, 8)
     a = {"gone": base, "shape": base, "near": base, "far": base, "type": base.astype(np.float16), "same": base}
     b = {"new": base, "shape": normal(4, 8), "near": base + np.float32(1e-3), "far": base * 2,
@@ -68,12 +68,12 @@ def test_each_kind_worst_first(compare: Callable[..., Diff]) -> None:
     assert found.counts == {"only in a": 1, "only in b": 1, "shape": 1, "values": 2, "type": 1, "equal": 1}
 
 
-def test_another_type_with_the_same_values_is_no_difference(compare: Callable[..., Diff]) -> None:
+def test_another_type_with_the_same_values_is_no_difference(compare: Callable[..., DiffReport]) -> None:
     x = normal(4, 4).astype(np.float16)
     assert compare({"x": x}, {"x": x.astype(np.float32)}).same
 
 
-def test_tolerance(compare: Callable[..., Diff]) -> None:
+def test_tolerance(compare: Callable[..., DiffReport]) -> None:
     x = normal(4, 4)
     y = x.copy()
     y[0, 0] += np.float32(0.25)
@@ -81,7 +81,7 @@ def test_tolerance(compare: Callable[..., Diff]) -> None:
     assert not compare({"x": x}, {"x": y}, tolerance=0.24).same
 
 
-def test_nan_and_inf_count_only_where_they_stand_alone(compare: Callable[..., Diff]) -> None:
+def test_nan_and_inf_count_only_where_they_stand_alone(compare: Callable[..., DiffReport]) -> None:
     x, y = normal(6), normal(6)
     x[0] = y[0] = np.nan
     x[1] = y[1] = np.inf
@@ -90,18 +90,18 @@ def test_nan_and_inf_count_only_where_they_stand_alone(compare: Callable[..., Di
     assert (change.broken, change.max_abs) == (3, 0.0)
 
 
-def test_integers_beyond_f32(compare: Callable[..., Diff]) -> None:
+def test_integers_beyond_f32(compare: Callable[..., DiffReport]) -> None:
     x = np.array([2**24, 5], np.int64)
     assert not compare({"x": x}, {"x": x + np.array([1, 0])}).same
     assert compare({"x": x}, {"x": x.copy()}).same
 
 
-def test_negative_zero_and_empty(compare: Callable[..., Diff]) -> None:
+def test_negative_zero_and_empty(compare: Callable[..., DiffReport]) -> None:
     assert compare({"x": np.zeros(3, np.float32), "e": np.zeros((0, 3), np.float32)},
                    {"x": -np.zeros(3, np.float32), "e": np.zeros((0, 3), np.float32)}).same  # fmt: skip
 
 
-def test_unknown_families_are_compared_by_their_own_names(compare: Callable[..., Diff]) -> None:
+def test_unknown_families_are_compared_by_their_own_names(compare: Callable[..., DiffReport]) -> None:
     found = compare({"x": normal(2)}, {"y": normal(2)})
     assert (found.names, found.counts["only in a"], found.counts["only in b"]) == ("logical", 1, 1)
     assert found.notes

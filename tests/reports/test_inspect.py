@@ -110,6 +110,21 @@ def test_mxfp4_of_gpt_oss() -> None:
     assert (found.schemes, found.total) == ({"mxfp4": 1}, 2 * 8 * 96 + 16)
 
 
+COUNTED: dict[str, tuple[Group, dict[str, Any], int]] = {
+    "BitNet": ({"m.weight": ("U8", (16, 64)), "m.weight_scale": ("F32", (1,))},
+               {"quantization_config": {"quant_method": "bitnet"}}, 4096),
+    "DeepSeek V4": ({"m.weight": ("F8_E4M3", (256, 256)), "m.scale": ("F8_E8M0", (2, 2))}, {}, 65_536),
+    "experts": ({"m": ("F8_E4M3", (2, 256, 256)), "m_scale_inv": ("F32", (2, 2, 2))}, {}, 131_072),
+    "E4M3FNUZ": ({"m.weight": ("F8_E4M3FNUZ", (256, 256)), "m.weight_scale": ("F32", (256, 1))}, {}, 65_536),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_scales_are_no_parameters(case: str) -> None:
+    tensors, config, want = COUNTED[case]
+    assert counting.count(entries(tensors), config).total == want
+
+
 def test_plain_and_block_types_count_their_shape() -> None:
     found = counting.count(entries({"a": ("Q4_K", (2, 512)), "b": ("F32", (3,)), "c.weight": ("U32", (2, 2))}))
     assert (found.total, found.schemes) == (1024 + 3 + 4, {})
@@ -371,7 +386,7 @@ def test_the_tree_shown_unasked_is_bounded(tmp_path: Path, monkeypatch: pytest.M
     from click.testing import CliRunner
 
     from weighbridge.base import limits
-    from weighbridge.cli.commands.inspect import command
+    from weighbridge.cli.commands.inspect import inspect as command
 
     file = tmp_path / "x.safetensors"
     file.write_bytes(m.safetensors({f"t{i:02}": ("F32", (1,)) for i in range(30)}))

@@ -13,7 +13,7 @@ from tests.oracles import quantize_cases
 import weighbridge
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.main import main
-from weighbridge.reports.diff.quality import Report
+from weighbridge.reports.diff.quality import QualityReport
 
 pytest.importorskip("gguf")
 
@@ -26,9 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> Report:
+def report(folder: Path) -> QualityReport:
     weighbridge.quantize(folder / "experts.gguf", folder / "out.gguf", "Q5_0")
-    return weighbridge.quality(
+    return weighbridge.compare_quantized(
         folder / "experts.gguf", folder / "out.gguf", imatrix=folder / "imatrix-experts.gguf", jobs=2
     )
 
@@ -43,7 +43,7 @@ def decoded(path: Path) -> dict[str, tuple[str, np.ndarray]]:
     }
 
 
-def test_numbers_are_those_of_the_decoded_tensors(folder: Path, report: Report) -> None:
+def test_numbers_are_those_of_the_decoded_tensors(folder: Path, report: QualityReport) -> None:
     before, after = decoded(folder / "experts.gguf"), decoded(folder / "out.gguf")
     changed = [name for name, (kind, _) in after.items() if kind != before[name][0]]
     assert [q.name for q in report.tensors] == changed
@@ -60,7 +60,7 @@ def test_numbers_are_those_of_the_decoded_tensors(folder: Path, report: Report) 
     assert sum(report.types.values()) == report.bytes
 
 
-def test_weights_are_those_of_each_expert_s_columns(folder: Path, report: Report) -> None:
+def test_weights_are_those_of_each_expert_s_columns(folder: Path, report: QualityReport) -> None:
     before, after = decoded(folder / "experts.gguf"), decoded(folder / "out.gguf")
     q = next(q for q in report.tensors if q.name == "blk.2.ffn_down_exps.weight")
     sums, tokens = quantize_cases._weights(q.name, q.shape)
@@ -71,8 +71,8 @@ def test_weights_are_those_of_each_expert_s_columns(folder: Path, report: Report
     assert next(q for q in report.tensors if q.name == "token_embd.weight").weighted is None
 
 
-def test_the_same_whatever_the_threads(folder: Path, report: Report) -> None:
-    again = weighbridge.quality(
+def test_the_same_whatever_the_threads(folder: Path, report: QualityReport) -> None:
+    again = weighbridge.compare_quantized(
         folder / "experts.gguf", folder / "out.gguf", imatrix=folder / "imatrix-experts.gguf", jobs=1
     )
     assert again == report
@@ -80,7 +80,7 @@ def test_the_same_whatever_the_threads(folder: Path, report: Report) -> None:
 
 def test_another_model_is_named(folder: Path) -> None:
     with pytest.raises(UsageError, match="not the same model"):
-        weighbridge.quality(folder / "dense.gguf", folder / "out.gguf")
+        weighbridge.compare_quantized(folder / "dense.gguf", folder / "out.gguf")
 
 
 @pytest.mark.parametrize("suffix", [".json", ".html", ".svg"])

@@ -34,7 +34,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
 CLASSES: dict[tuple[str, str], type] = {
     ("identify", ""): identify.IdentifyReport,
     ("identify", "file line"): identify.FileLine,
-    ("inspect", ""): inspect.Report,
+    ("inspect", ""): inspect.InspectReport,
     ("inspect", "model"): facts.Model,
     ("inspect", "tokenizer"): facts.Tokenizer,
     ("inspect", "quantization"): facts.Quantization,
@@ -53,7 +53,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("anatomy", "share"): anatomy.KindTotal,
     ("anatomy", "place"): anatomy.TensorPosition,
     ("stats", ""): get.Stats,
-    ("verify", ""): verify.Report,
+    ("verify", ""): verify.VerifyReport,
     ("verify", "finding"): Finding,
     ("verify", "verdict"): verify.Verdict,
     ("scan", ""): scan.ScanReport,
@@ -158,7 +158,7 @@ def test_a_real_importance_matrix_has_the_documented_types(tmp_path: Path) -> No
     file.write_bytes(m.imatrix_dat())
     keys = {"general.architecture": ("str", "llama"), "llama.block_count": ("u32", 1)}
     model.write_bytes(m.gguf(keys, {"blk.0.attn_v.weight": ("F32", (4, 8)), "blk.0.attn_q.weight": ("F32", (4, 4))}))
-    value = json.loads(json.dumps(plain(importance_report.report_on(file, model=model)), allow_nan=False))
+    value = json.loads(json.dumps(plain(importance_report.inspect_imatrix(file, model=model)), allow_nan=False))
     assert value["schema"] == "weighbridge/importance/1"
     check(value, ("importance", ""))
     check(value["entries"][0], ("importance", "entry"))

@@ -14,7 +14,7 @@ from tests.reports import bad_packings
 from tests.reports import makers as m
 
 from weighbridge.cli.main import main
-from weighbridge.reports.inspect.report import Report, inspect
+from weighbridge.reports.inspect.report import InspectReport, inspect
 from weighbridge.reports.inspect.schemes import _ranges
 
 LAYERS = 6
@@ -44,7 +44,7 @@ def mixed(path: Path) -> Path:
     return folder(path, modules, {"quantization": {"bits": 4, "group_size": 64, **own}})
 
 
-def found(report: Report) -> list[tuple[Any, ...]]:
+def found(report: InspectReport) -> list[tuple[Any, ...]]:
     return [(s.scheme, s.bits, s.group, s.weights, s.bits_per_weight) for s in report.schemes]
 
 

@@ -22,7 +22,7 @@ from tests.reports import makers as m
 
 from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import READ
-from weighbridge.conversion.edit.plan import journal_of
+from weighbridge.conversion.edit.apply import journal_of
 from weighbridge.io.sink import Sink
 from weighbridge.reports.identify import identify
 from weighbridge.reports.inspect.report import inspect
@@ -30,7 +30,7 @@ from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import report as module
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
-from weighbridge.reports.verify.report import RULES, Report, failed, verify
+from weighbridge.reports.verify.report import RULES, VerifyReport, failed, verify
 
 Break = Callable[[Path], Path | None]
 TOKENIZER = {
@@ -697,12 +697,12 @@ KEYS: dict[str, tuple[str, Any]] = {
 ASIDE = {"gguf/final-padding", "gguf/no-architecture", "safetensors/data-alignment", "sharded/no-total-size"}
 
 
-def found_by(case: Case, folder: Path) -> Report:
+def found_by(case: Case, folder: Path) -> VerifyReport:
     path = case.breaks(model(folder)) or folder
     return verify(path, values=any(rule.startswith(("values/", "npz/checksum")) for rule in case.rules))
 
 
-def rules(report: Report) -> set[str]:
+def rules(report: VerifyReport) -> set[str]:
     return {f.rule for f in report.findings} - ASIDE
 
 

@@ -11,16 +11,16 @@ from tests.reports.bad_packings import BAD, GOOD, P
 
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify import report as module
-from weighbridge.reports.verify.report import RULES, Report, verify
+from weighbridge.reports.verify.report import RULES, VerifyReport, verify
 
 OURS = {rule.id for rule in (*verify_packing.RULES, *verify_packing.VALUE_RULES)}
 
 
-def rules(report: Report) -> set[str]:
+def rules(report: VerifyReport) -> set[str]:
     return {f.rule for f in report.findings if f.rule in OURS or f.rule.startswith("values/")}
 
 
-def found_by(name: str, folder: Path) -> Report:
+def found_by(name: str, folder: Path) -> VerifyReport:
     bad = BAD[name]
     return verify(bad_packings.write(folder, bad.arrays(), bad.config), values=True)
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 from tests.oracles import vocabularies
 
-from weighbridge import api
+import weighbridge as api
 
 pytestmark = pytest.mark.oracle
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.oracles.ours import report_of
 
 import weighbridge as wb
 from weighbridge.reports.scan.model import ScanVerdict
@@ -203,7 +204,7 @@ def test_what_is_stripped_of_a_module_that_was_saved_whole(tmp_path: Path) -> No
     data, weights, rest = yolo(True)
     path = tmp_path / "x.pt"
     path.write_bytes(data)
-    report = wb.strip(path, tmp_path / "weights.safetensors")
+    report = report_of(wb.plan_strip(path, tmp_path / "weights.safetensors"))
     assert ([(d.name, d.part, d.tensors) for d in report.dropped], report.wrapper) == (
         [("ema", "ema", len(rest))],
         "model",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
+from weighbridge.api.keywords import Path, SourceKeywords
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import dtype as _dtype
 from weighbridge.base.errors import UsageError
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
+
+
+def open(path: Path, *, names: Names = "logical", **options: Unpack[SourceKeywords]) -> Model:
+    """The model at `path` (a file, a folder, an index, one file of a numbered or tensor-parallel set) as a mapping of
+    names to tensors.
+
+    `names`: "logical" keeps the file's names, several stored tensors that are one being one (MLX's weight, scales,
+    biases); "stored" keeps those apart; "canonical" gives the same names whatever the file; "hf", "gguf", "mlx" another
+    dialect's. `options`: fields of `SourceOptions`. Errors: FormatError, UnsupportedError, OSError.
+    """
+    from weighbridge.models.open import SourceOptions, open_model
+
+    return Model(open_model(path, SourceOptions(**options)), names)
 
 
 class Tensor:

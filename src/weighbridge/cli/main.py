@@ -23,7 +23,7 @@ import click
 
 from weighbridge import __version__
 from weighbridge.base.errors import WeighbridgeError
-from weighbridge.cli.render import SCREEN, complain, echo, os_words
+from weighbridge.cli.render import SCREEN, echo, os_words, print_error
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -32,46 +32,46 @@ FINDING, TROUBLE, FAULT, INTERRUPTED, NO_READER, TERMINATED = 1, 2, 70, 130, 141
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Verb:
     """A command: its name, its line in the help, where its code is, what else people type for it."""
 
     name: str
     help: str
     section: str
     aliases: tuple[str, ...] = ()
-    place: str = ""  # module:attribute under cli/commands; the command's own name if empty
+    module: str = ""  # under cli/commands; the command's own name if empty
 
 
 _LOOK, _CHANGE, _OTHER = "Look", "Change", "Other"
 COMMANDS: Final = (
-    Row("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
-    Row("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "ls", "tree")),
-    Row("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
-    Row("explain", "Tell what a pickle would make Python do, step by step.", _LOOK, ("disassemble", "dis")),
-    Row("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
-    Row("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
-    Row("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
-    Row("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
-    Row("scan", "Say what a file would do when it is loaded: code, tricks, traps.", _LOOK, ("audit",)),
-    Row("hash", "Digests of files and tensors, written and checked.", _LOOK, ("sha256sum", "checksum", "digest")),
-    Row("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
-    Row("quantize", "Quantize to any ggml type, as llama-quantize does.", _CHANGE, ("quant",)),
-    Row("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert:plan"),
-    Row("split", "Split a model into shards.", _CHANGE, ("shard",)),
-    Row("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
-    Row("strip", "Take the weights out of a training checkpoint.", _CHANGE, ("prune",)),
-    Row("rename", "Give tensors other names: prefixes, patterns, another dialect's.", _CHANGE, ("mv",)),
-    Row("slice", "Take some layers, experts or tensors of a model.", _CHANGE, ("cut", "trim")),
-    Row("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
-    Row("completion", "Print the completion script of a shell.", _OTHER),
+    Verb("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
+    Verb("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "ls", "tree")),
+    Verb("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
+    Verb("explain", "Tell what a pickle would make Python do, step by step.", _LOOK, ("disassemble", "dis")),
+    Verb("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
+    Verb("verify", "Check a file or a model for everything that can be wrong.", _LOOK, ("check", "doctor", "validate")),
+    Verb("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
+    Verb("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
+    Verb("scan", "Say what a file would do when it is loaded: code, tricks, traps.", _LOOK, ("audit",)),
+    Verb("hash", "Digests of files and tensors, written and checked.", _LOOK, ("sha256sum", "checksum", "digest")),
+    Verb("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
+    Verb("quantize", "Quantize to any ggml type, as llama-quantize does.", _CHANGE, ("quant",)),
+    Verb("plan", "Say what a conversion would do, without doing it.", _CHANGE, (), "convert"),
+    Verb("split", "Split a model into shards.", _CHANGE, ("shard",)),
+    Verb("merge", "Merge shards into one file.", _CHANGE, ("cat", "join")),
+    Verb("strip", "Take the weights out of a training checkpoint.", _CHANGE, ("prune",)),
+    Verb("rename", "Give tensors other names: prefixes, patterns, another dialect's.", _CHANGE, ("mv",)),
+    Verb("slice", "Take some layers, experts or tensors of a model.", _CHANGE, ("cut", "trim")),
+    Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
+    Verb("completion", "Print the completion script of a shell.", _OTHER),
 )
 BY_NAME: Final = MappingProxyType({name: row for row in COMMANDS for name in (row.name, *row.aliases)})
 
 
-def load(row: Row) -> click.Command:
+def load(row: Verb) -> click.Command:
     """Import the command of a row, and give it the options that every command has."""
-    module, _, attribute = (row.place or row.name).partition(":")
-    command = cast(click.Command, getattr(import_module(f"weighbridge.cli.commands.{module}"), attribute or "command"))
+    module = import_module(f"weighbridge.cli.commands.{row.module or row.name}")
+    command = cast(click.Command, getattr(module, row.name))
     command.name, command.short_help = row.name, row.help
     command.context_settings.setdefault("help_option_names", ["-h", "--help"])
     have = {option for param in command.params for option in param.opts}
@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:  # the boundary: whatever it is becomes words and a code
         code = _explain(error)
         for line in getattr(error, "__notes__", ()):  # what became of the work done so far
-            complain("", line)
+            print_error("", line)
         return code
 
 
@@ -217,20 +217,20 @@ def _explain(error: BaseException) -> int:
         traceback.print_exception(error, file=sys.stderr)
     match error:
         case WeighbridgeError():
-            complain(error.message, error.hint)
+            print_error(error.message, error.hint)
             return TROUBLE
         case click.ClickException():
             return _usage(error)
         case KeyboardInterrupt() | click.Abort():
-            complain("interrupted")
+            print_error("interrupted")
             return INTERRUPTED
         case SystemExit():
             return error.code if isinstance(error.code, int) else TROUBLE
         case OSError():
-            complain(_os_words(error), _NEXT_STEPS.get(error.errno or 0))
+            print_error(_os_words(error), _NEXT_STEPS.get(error.errno or 0))
             return TROUBLE
         case MemoryError():
-            complain("out of memory", "give it less to hold at once: --max-memory, -j 1")
+            print_error("out of memory", "give it less to hold at once: --max-memory, -j 1")
             return TROUBLE
     return _fault(error)
 
@@ -243,7 +243,7 @@ def _usage(error: click.ClickException) -> int:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         sys.stderr.write(error.ctx.get_usage() + "\n")
         hint = f"{error.ctx.command_path} --help"
-    complain(error.format_message(), hint)
+    print_error(error.format_message(), hint)
     return TROUBLE
 
 
@@ -266,7 +266,7 @@ def _fault(error: BaseException) -> int:
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     place = f" at {PurePath(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}" if frame else ""
-    complain(
+    print_error(
         f"this is a fault of weighbridge {__version__}: {type(error).__name__}: {error}{place}",
         "run the same command with --debug and report what it prints, with the file's `wb identify --json`",
     )

@@ -123,7 +123,7 @@ def warn(text: str) -> None:
     note(f"{styled('warning:', 'warning', sys.stderr)} {text}")
 
 
-def complain(text: str, hint: str | None = None) -> None:
+def print_error(text: str, hint: str | None = None) -> None:
     """An error and the next step. Shown with `--quiet` too."""
     for label, style, words in (("error:", "error", text), ("  hint:", "info", hint)):
         if words:
@@ -161,7 +161,7 @@ def human_count(n: int) -> str:
     return f"{n}" if not unit else f"{value:.3g}{unit}" if abs(value) < 999.5 else f"{value:.0f}{unit}"
 
 
-def counted(n: int, noun: str) -> str:
+def plural(n: int, noun: str) -> str:
     """`1 file`, `1,204 files`."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
@@ -337,7 +337,7 @@ class Progress:
         now = time.monotonic()
         if self.active and now - self.drawn >= self.PERIOD:
             self.drawn = now
-            self._draw(f"{counted(done, noun)}  {clean(label)}")
+            self._draw(f"{plural(done, noun)}  {clean(label)}")
 
     def clear(self) -> None:
         """Take the line away before something else is printed."""

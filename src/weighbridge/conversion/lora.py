@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV
-from weighbridge.conversion import options as recipe
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion import dtype_policy
+from weighbridge.conversion.options import AdapterOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, retyped
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.io.source import FileSource
@@ -69,7 +69,7 @@ def converts_adapter(model: Checkpoint, kind: str) -> bool:
     return form is not None and kind in form.targets
 
 
-def plan_adapter(model: Checkpoint, kind: str, options: ConvertOptions) -> PlanBuilder:
+def plan_adapter(model: Checkpoint, kind: str, options: AdapterOptions) -> PlanBuilder:
     """An adapter in another form."""
     form = _form(model)
     if form is None:
@@ -91,7 +91,7 @@ class _Base(NamedTuple):
     tied: bool
 
 
-def _base(model: Checkpoint, adapter: LoraAdapter, options: ConvertOptions) -> _Base:
+def _base(model: Checkpoint, adapter: LoraAdapter, options: AdapterOptions) -> _Base:
     """What is known of the model that an adapter is for."""
     said = options.base or adapter.base
     if said is None:
@@ -102,10 +102,10 @@ def _base(model: Checkpoint, adapter: LoraAdapter, options: ConvertOptions) -> _
     if path.is_dir() and (path / "config.json").is_file():
         with FileSource(path / "config.json") as source:
             config = decode(source.read(0, source.size), source.name, dict[str, Any])
-        family = family_of_hf(config, (read_family(Path(options.arch_file)),) if options.arch_file else ())
+        family = family_of_hf(config, (read_family(Path(model.arch_file)),) if model.arch_file else ())
         sizes = family.sizes_from_hf(config)
         return _Base(family, sizes, bool(sizes.facts.get("tie_word_embeddings")))
-    with open_model(path, SourceOptions(arch_file=options.arch_file)) as base:
+    with open_model(path, SourceOptions(arch_file=model.arch_file)) as base:
         head = base.format != "gguf" or "output.weight" in base.index
         return _Base(base.family, base.sizes, not head or bool(base.sizes.facts.get("tie_word_embeddings")))
 
@@ -114,7 +114,7 @@ def _base(model: Checkpoint, adapter: LoraAdapter, options: ConvertOptions) -> _
 
 
 def _to_gguf(
-    model: Checkpoint, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: ConvertOptions
+    model: Checkpoint, adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions
 ) -> PlanBuilder:
     out, (family, sizes, tied) = PlanBuilder({}), base
     named = pairs.save(family, "gguf", sizes, roles)
@@ -127,9 +127,9 @@ def _to_gguf(
     places = family.expansion("gguf", sizes).places
     order = reference_order(family, {n: places[n] for n in named}, sizes, list(adapter.pairs))
     tensors = gguf.tensors({name: named[name] for name in order}, whole)
-    asked = recipe.gguf_wanted(options.dtype or "f32", (n.spec for n in model.stored.values()))
+    asked = dtype_policy.gguf_wanted(options.dtype or "f32", (n.spec for n in model.stored.values()))
     for name, node in tensors.items():
-        out.tensors[name] = retyped(name, node, recipe.gguf_dtype(name, node.spec, asked), out)
+        out.tensors[name] = retyped(name, node, dtype_policy.gguf_dtype(name, node.spec, asked), out)
     out.metadata = _keys(model, adapter, family, {n: p.shape for n, p in named.items()}, options)
     return out
 
@@ -194,7 +194,7 @@ def _keys(
     adapter: LoraAdapter,
     family: Family,
     shapes: Mapping[str, tuple[int, ...]],
-    options: ConvertOptions,
+    options: AdapterOptions,
 ) -> dict[str, KV]:
     """The adapter's key-values, in the reference's order."""
     about, _ = card.read_card(model.place.read("README.md"))
@@ -211,7 +211,7 @@ def _keys(
 # ------------------------------------------------------------------------------------------------ to PEFT
 
 
-def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: ConvertOptions) -> PlanBuilder:
+def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions) -> PlanBuilder:
     family, sizes, _ = base
     if adapter.whole:
         raise UnsupportedError(f"the adapter holds {next(iter(adapter.whole))} whole, which is no part of a LoRA")
@@ -223,7 +223,7 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Con
     tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
     out = PlanBuilder({}, {"format": "pt"})
     for name, node in tensors.items():
-        out.tensors[name] = retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), out)
+        out.tensors[name] = retyped(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), out)
     out.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
     return out
 
@@ -231,7 +231,7 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Con
 # ------------------------------------------------------------------------------------------------ into the model
 
 
-def merge_adapter(model: Checkpoint, path: Path, options: ConvertOptions) -> Checkpoint:
+def merge_adapter(model: Checkpoint, path: Path) -> Checkpoint:
     """The model with the adapter at `path` in its weights: W + alpha/rank * B @ A, computed in F32 and rounded once.
     Tensors that the adapter holds whole take the place of the model's. The adapter's files stay open with the model."""
     found = open_model(path)

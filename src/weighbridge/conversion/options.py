@@ -1,142 +1,272 @@
-"""Which number type for which tensor, and the options of a conversion. Policy lives here and nowhere else: tables of
-architectures know names and shapes, packings know bits, this knows what is wanted.
+"""The options of everything that writes a model: `WriteOptions` for all of it, and one class per target.
+
+An option belongs to the classes that have it as a field; `resolve` refuses it for every other target and says where it
+applies. The classes are also what a caller hands over in Python: `wb.convert(src, dst, to=wb.GgufOptions(align=64))`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType, Kind, dtype
 from weighbridge.base.errors import UsageError
-from weighbridge.base.ftypes import FILE_TYPES
 from weighbridge.base.limits import MEMORY
-from weighbridge.base.spec import Spec
 
-# More threads than this gain nothing: a conversion is bound by the disk, and each one holds slabs.
-_MOST_JOBS: Final = 8
+# More threads than this gain nothing: a conversion is bound by the disk, and each thread holds slabs.
+_MAX_JOBS: Final = 8
+
+Path = str | os.PathLike[str]
+Options = TypeVar("Options", bound="TargetOptions")
 
 
-@dataclass(frozen=True)
-class ConvertOptions:
-    """What a caller may say of a conversion; the defaults keep everything as it is.
+def _check_positive(options: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name, None)
+        if value is not None and value < 1:
+            raise UsageError(f"{flag(name)} must be at least 1", hint=f"not {value}")
 
-    `dtype`: the number type of the weights by name, `auto` (GGUF: the type most of the source is in) or None (keep).
-    `tokenizer=False` leaves the vocabulary out: a folder without tokenizer files, a GGUF that takes token ids only.
-    `rms_eps` and `context_length`: what a file from before GGUF doesn't say of its model. `q_*`: the quantization of an
-    MLX folder, as mlx_lm.convert calls it. `scheme`: that of a Hugging Face folder (conversion/schemes/plan.py), with
-    `q_bits`, `q_group_size` and `symmetric` where it takes them. `inexact`: what becomes of a quantized tensor that no
-    type of the target holds exactly: its values as floats, the nearest type with the same codes and rounded scales, or
-    a refusal. `allow_expand`: write a pickle's expanded views (stride 0) also where together they are more than a GiB
-    larger than the bytes they are of. `arch_file`: a table of the caller's own for the model's family. `max_shard_size`
-    in bytes, `max_shard_tensors`: when given, the target is a sharded set. `resume`: what an interrupted run has done
-    stays beside the target, and is gone on with. `lora`: an adapter that is merged into the
-    weights. `base`: the model that a source, which is an adapter itself, is for.
-    `tp`: the target is a folder with a file for each of so many ranks of a tensor-parallel group.
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How any command writes.
+
+    `overwrite`: replace an existing target. `resume`: keep the finished part of an interrupted run beside the target
+    and continue from it. `jobs`: threads. `max_memory`: bytes that all slabs together may take.
     """
 
-    dtype: str | None = None
-    max_shard_size: int | None = None
-    max_shard_tensors: int | None = None
-    pre: str | None = None
-    tokenizer: bool = True
-    name: str | None = None
-    align: int | None = None
-    allow_requantize: bool = False
-    rms_eps: float | None = None
-    context_length: int | None = None
-    q_bits: int | None = None
-    q_group_size: int | None = None
-    q_mode: str | None = None
-    q_recipe: str | None = None
-    scheme: str | None = None
-    symmetric: bool | None = None
-    inexact: Literal["float", "near", "refuse"] = "float"
-    max_memory: int | None = None
-    allow_expand: bool = False
     overwrite: bool = False
     resume: bool = False
     jobs: int | None = None
-    arch_file: str | os.PathLike[str] | None = None
-    lora: str | os.PathLike[str] | None = None
-    base: str | os.PathLike[str] | None = None
-    tp: int | None = None
+    max_memory: int | None = None
 
     def __post_init__(self) -> None:
-        for field in ("max_shard_size", "max_shard_tensors", "align", "max_memory", "jobs"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise UsageError(f"{field} must be at least 1", hint=f"not {value}")
-
-    @property
-    def sharded(self) -> bool:
-        return self.max_shard_size is not None or self.max_shard_tensors is not None
+        _check_positive(self, "jobs", "max_memory")
 
     @property
     def workers(self) -> int:
-        return self.jobs or min(os.cpu_count() or 1, _MOST_JOBS)
+        return self.jobs or min(os.cpu_count() or 1, _MAX_JOBS)
 
     @property
     def memory(self) -> int:
         return self.max_memory or MEMORY
 
 
-# llama.cpp's file types that the converter writes (general.file_type), by the type of most weights.
-FTYPES: Final = MappingProxyType({name: FILE_TYPES[name].number for name in ("F32", "F16", "Q8_0", "BF16")})
+def only_from(*sources: str, default: Any = None) -> Any:
+    """A field that applies to these kinds of source only."""
+    return field(default=default, metadata={"sources": sources})
 
-# ... and by the block type that tensors were quantized in already, where they are kept in it.
-KEPT_FTYPES: Final = MappingProxyType(
-    {name: FILE_TYPES[name].number for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "NVFP4")}
-    | {"MXFP4": FILE_TYPES["MXFP4_MOE"].number}
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """The options of one kind of target, which `title` names in messages."""
+
+    title: ClassVar[str] = "this target"
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "max_shard_size", "max_shard_tensors", "align", "context_length")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions(TargetOptions):
+    """A training checkpoint, as a folder or a PyTorch file: its structure and types are kept, nothing can be chosen."""
+
+    title: ClassVar[str] = "a training checkpoint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CastOptions(TargetOptions):
+    """What every target of tensors takes.
+
+    `dtype`: the dtype of the weights; None keeps the source's, `auto` is for a GGUF the type that most of the source is
+    in. `inexact`: what to do with a quantized tensor that no type of the target holds exactly: store floats, store the
+    nearest type (same codes, rounded scales; GGUF and schemes), or refuse. `allow_requantize`: quantize tensors that
+    are quantized already.
+    """
+
+    dtype: str | None = None
+    inexact: Literal["float", "near", "refuse"] = "float"
+    allow_requantize: bool = False
+    rounds_scales: ClassVar[bool] = False  # whether `near` applies
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inexact == "near" and not self.rounds_scales:
+            raise UsageError(f"--inexact near doesn't apply to {self.title}", hint="it applies to GGUF and --scheme")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions(TargetOptions):
+    """Bounds on one file of the target: `max_shard_size` in bytes, `max_shard_tensors`. With either one the target is a
+    sharded set."""
+
+    max_shard_size: int | None = None
+    max_shard_tensors: int | None = None
+
+    @property
+    def sharded(self) -> bool:
+        return self.max_shard_size is not None or self.max_shard_tensors is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyOptions(CastOptions):
+    """A .npz or .npy file."""
+
+    title: ClassVar[str] = "a NumPy file"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOptions(CastOptions, ShardOptions):
+    """A PyTorch state dict."""
+
+    title: ClassVar[str] = "a PyTorch file"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(TargetOptions):
+    """A model folder with config and tokenizer beside the weights. `tokenizer=False` leaves out the tokenizer files
+    that a GGUF's keys would become."""
+
+    tokenizer: bool = only_from("gguf", default=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchFolderOptions(TorchOptions, FolderOptions):
+    """A model folder with pytorch_model.bin."""
+
+    title: ClassVar[str] = "a PyTorch model folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafetensorsOptions(CastOptions, ShardOptions):
+    """A safetensors file. `align`: bytes at a multiple of which the data section begins [4096]."""
+
+    title: ClassVar[str] = "a safetensors file"
+    align: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfOptions(SafetensorsOptions, FolderOptions):
+    """A Hugging Face folder."""
+
+    title: ClassVar[str] = "a Hugging Face folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeOptions(HfOptions):
+    """A quantized Hugging Face folder. `scheme`: a name in conversion/schemes; `q_bits`, `q_group_size` and `sym`
+    (symmetric: no zero points) where the scheme leaves a choice."""
+
+    title: ClassVar[str] = "a quantized Hugging Face folder (--scheme)"
+    rounds_scales: ClassVar[bool] = True
+    scheme: str = ""
+    q_bits: int | None = None
+    q_group_size: int | None = None
+    sym: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlxOptions(HfOptions):
+    """An MLX folder; any of the `q_` options or a `recipe` quantizes it, under the names of mlx_lm.convert."""
+
+    title: ClassVar[str] = "an MLX folder"
+    q_bits: int | None = None
+    q_group_size: int | None = None
+    q_mode: str | None = None
+    recipe: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufOptions(CastOptions, ShardOptions):
+    """A GGUF.
+
+    `pre`: pre-tokenizer to write where the source's isn't recognized. `tokenizer=False` writes a GGUF that takes token
+    ids only. `name`: general.name. `align`: alignment of the tensors in bytes. `rms_eps`, `context_length`: what a
+    LLaMA file from before GGUF doesn't state.
+    """
+
+    title: ClassVar[str] = "a GGUF"
+    rounds_scales: ClassVar[bool] = True
+    pre: str | None = only_from("model")
+    tokenizer: bool = only_from("model", default=True)
+    name: str | None = None
+    align: int | None = None
+    rms_eps: float | None = only_from("ggml")
+    context_length: int | None = only_from("ggml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterOptions(TargetOptions):
+    """A LoRA adapter in another form. `base`: the model that it is for; None: the one that it names. `name`:
+    general.name of a GGUF adapter."""
+
+    title: ClassVar[str] = "a LoRA adapter"
+    base: Path | None = None
+    dtype: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions(ShardOptions):
+    """A folder with one file or sharded set per rank of a tensor-parallel group. `tp`: number of ranks."""
+
+    title: ClassVar[str] = "tensor-parallel ranks"
+    tp: int = 2
+
+
+#: Format of a target -> its options.
+FORMATS: Final[Mapping[str, type[TargetOptions]]] = MappingProxyType(
+    {
+        "gguf": GgufOptions,
+        "hf": HfOptions,
+        "mlx": MlxOptions,
+        "safetensors": SafetensorsOptions,
+        "torch": TorchOptions,
+        "hf-torch": TorchFolderOptions,
+        "npz": NumpyOptions,
+        "npy": NumpyOptions,
+        "checkpoint": CheckpointOptions,
+    }
+)
+#: The classes that `wb convert` chooses from.
+TARGETS: Final[tuple[type[TargetOptions], ...]] = (*dict.fromkeys(FORMATS.values()), SchemeOptions, AdapterOptions)
+# Kind of source -> what messages call it.
+_SOURCES: Final = MappingProxyType(
+    {"gguf": "a GGUF", "ggml": "a LLaMA file from before GGUF", "model": "a model folder"}
 )
 
-# Tensors that ggml's graphs take in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549): everything of
-# one dimension, norms, whatever isn't a `.weight`, and these.
-_F32_ALWAYS: Final = (
-    "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
-    "ssm_conv1d.weight", "shortconv.conv.weight", "altup_correct_coef.weight", "altup_predict_coef.weight",
-)  # fmt: skip
+
+def flag(name: str) -> str:
+    """The command-line option of a keyword: `q_bits` -> `--q-bits`."""
+    return "--" + name.replace("_", "-")
 
 
-def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
-    """The type of a GGUF tensor as the reference converter chooses it. A row that isn't whole blocks of the wanted type
-    falls back to F16, as there; the caller tells it as a loss."""
-    weight = name.endswith((".weight", ".lora_a", ".lora_b"))
-    if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not weight:
-        return F32
-    if spec.shape[-1] % wanted.block:
-        return F16
-    return wanted
+def names_of(options: type[TargetOptions]) -> frozenset[str]:
+    """The options that a target takes."""
+    return frozenset(f.name for f in fields(options))
 
 
-# What a GGUF can hold of a tensor that arrives quantized, where its parameters fit exactly.
-EXACT_BLOCKS: Final = tuple(
-    BY_NAME[d] for d in ("Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "NVFP4")
-)
+def resolve(options: type[Options], source: str, given: Mapping[str, Any], base: Options | None = None) -> Options:
+    """`options` with the values of `given`, on top of `base`. UsageError for an option that doesn't apply to this
+    target, or to a source of this kind (`gguf`, `ggml`, `model` or another format), and says to which it applies."""
+    known = {f.name: f for f in fields(options)}
+    for name in given:
+        if name not in known:
+            raise _inapplicable(name, options)
+        allowed = known[name].metadata.get("sources", ())
+        if allowed and source not in allowed:
+            wanted = " or ".join(_SOURCES[s] for s in allowed)
+            raise UsageError(
+                f"{flag(name)} doesn't apply to {_SOURCES.get(source, f'a {source} file')} as the source",
+                hint=f"it applies when {options.title} is written from {wanted}",
+            )
+    own = {name: getattr(base, name) for name in known} if base is not None else {}
+    return options(**{**own, **given})
 
 
-def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:
-    """The type that was asked for; `auto` or nothing: BF16 or F16 where the first matrix is that, else F16, as the
-    reference converter guesses (a config's torch_dtype is often wrong)."""
-    if name not in (None, "auto"):
-        wanted = dtype(name)
-        if wanted.name not in FTYPES:
-            known = ", ".join(map(str.lower, FTYPES))
-            raise UsageError(f"wb convert writes GGUFs in {known}", hint=f"for others: wb quantize SRC DST {wanted}")
-        return wanted
-    first = next((s.dtype for s in specs if len(s.shape) > 1 and s.dtype in (BF16, F16)), F16)
-    return first
-
-
-def plain_dtype(name: str | None, spec: Spec) -> DType:
-    """The type of a tensor in a container of plain types: floats are cast where a type is asked for, others stay."""
-    kept = spec.dtype
-    if name is None or name == "auto" or kept.kind is not Kind.FLOAT:
-        return kept
-    wanted = dtype(name)
-    if wanted.kind is Kind.BLOCK:
-        raise UsageError(f"{wanted} is a type of GGUF files", hint="give the target the extension .gguf")
-    return wanted
+def _inapplicable(name: str, options: type[TargetOptions]) -> UsageError:
+    takers = [o.title for o in TARGETS if name in names_of(o)]
+    hint = f"it applies to {', '.join(takers)}" if takers else None
+    return UsageError(f"{flag(name)} doesn't apply to {options.title}", hint=hint)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SHARDS
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import RankOptions, WriteOptions
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.build import check_target
 from weighbridge.conversion.plan.builder import side_files
@@ -26,8 +26,9 @@ _GGUF: Final = "gguf"
 _WHOLE_GGUF: Final = "llama.cpp splits a whole GGUF itself while loading; these files are for other programs"
 
 
-def plan_ranks(model: Checkpoint, target: Path, ranks: int, options: ConvertOptions) -> Plan:
-    """Plans a folder with one file per rank and the model's other files."""
+def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: WriteOptions = WriteOptions()) -> Plan:
+    """Plans to write a folder with a file for each rank, and with what lies beside the model's weights."""
+    ranks = options.tp
     if not 2 <= ranks <= SHARDS:
         raise UsageError(f"a tensor-parallel group has 2 to {SHARDS:,} ranks, not {ranks}")
     check_target(target, model, folder=True)
@@ -55,9 +56,9 @@ def plan_ranks(model: Checkpoint, target: Path, ranks: int, options: ConvertOpti
                *(targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in beside)),
         texts={name: text for w in written for name, text in w.texts.items()},
         notes=(summary, *([_WHOLE_GGUF] if container == _GGUF else [])),
-        jobs=options.workers,
-        budget=options.memory,
+        write=write,
         sources=tuple(map(state_of, model.place.weights)),
+        model=model,
     )  # fmt: skip
 
 

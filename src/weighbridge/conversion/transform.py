@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.conversion.options import ConvertOptions
-from weighbridge.conversion.plan.build import build, own_form
+from weighbridge.conversion.options import ShardOptions, WriteOptions
+from weighbridge.conversion.plan.build import build, choose, same_format
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import KeyChange, RenamedTensor, ResizedTensor, Transformed, with_entries
@@ -52,24 +53,33 @@ class TransformReport:
     schema: str = "weighbridge/surgery/1"
 
 
+@dataclass(frozen=True)
+class TransformPlan(Plan):
+    """The plan of a rename or a slice, and what it changes."""
+
+    report: TransformReport = field(kw_only=True)
+
+
 def plan_rename(
-    model: Checkpoint, target: Path, names: RenameRules, to: str | None = None, options: ConvertOptions | None = None
-) -> tuple[Plan, TransformReport]:
-    """The plan that writes the model under other names, and the account of it."""
-    plan, report = _planned(model, target, lambda m: rename(m, names), to, options)
+    model: Checkpoint, target: Path, names: RenameRules, to: str | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
+) -> TransformPlan:  # fmt: skip
+    """Plans to write the model under other names. `given`: options of the target by name."""
+    plan = _planned(model, target, lambda m: rename(m, names), to, given, write)
     if names.dialect not in (None, _GGUF) and plan.format == _GGUF and model.format == _GGUF:
         raise UsageError(
             f"a GGUF under {names.dialect} names is one that nothing loads",
             hint="name a target that ends in .safetensors",
         )
-    return plan, report
+    return plan
 
 
 def plan_slice(
-    model: Checkpoint, target: Path, what: SliceOptions, to: str | None = None, options: ConvertOptions | None = None
-) -> tuple[Plan, TransformReport]:
-    """The plan that writes what is left of the model, and the account of it."""
-    return _planned(model, target, lambda m: sliced(m, what), to, options)
+    model: Checkpoint, target: Path, what: SliceOptions, to: str | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
+) -> TransformPlan:  # fmt: skip
+    """Plans to write a part of the model. `given`: options of the target by name."""
+    return _planned(model, target, lambda m: sliced(m, what), to, given, write)
 
 
 def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
@@ -112,14 +122,17 @@ def _planned(
     target: Path,
     operate: Callable[[Checkpoint], Transformed],
     to: str | None,
-    options: ConvertOptions | None,
-) -> tuple[Plan, TransformReport]:
+    given: Mapping[str, Any],
+    write: WriteOptions,
+) -> TransformPlan:
     done = operate(model)
-    chosen = _sharded_as(model, target, options or ConvertOptions())
-    plan = build(done.model, target, to or own_form(model, target), chosen)
+    chosen = choose(done.model, target, to or same_format(model, target), given)
+    if (size := _shard_size(model, target)) and isinstance(chosen.options, ShardOptions) and not chosen.options.sharded:
+        chosen = chosen._replace(options=replace(chosen.options, max_shard_size=size))
+    plan = build(done.model, chosen, write)
     unwritten = done.changed and "config.json" in done.model.texts and not plan.folder
     aside = [f"config.json isn't written beside {target.name}: it would change, too"] if unwritten else []
-    return plan, TransformReport(
+    report = TransformReport(
         source=str(model.place.path),
         target=str(plan.target),
         tensors=len(done.model.index),
@@ -132,13 +145,14 @@ def _planned(
         losses=tuple(f"{x.tensor}: {x.what}" if x.tensor else x.what for x in plan.losses),
         notes=(*done.notes, *aside, *plan.notes),
     )
+    return TransformPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)
 
 
-def _sharded_as(model: Checkpoint, target: Path, options: ConvertOptions) -> ConvertOptions:
+def _shard_size(model: Checkpoint, target: Path) -> int | None:
     """A set stays a set: its largest file is the bound of the new ones."""
-    if len(model.index.files) < 2 or options.sharded or target.suffix:
-        return options
+    if len(model.index.files) < 2 or target.suffix:
+        return None
     sizes = Counter[int]()
     for entry in model.index:
         sizes[entry.file] += entry.nbytes
-    return replace(options, max_shard_size=max(sizes.values(), default=1) or 1)
+    return max(sizes.values(), default=1) or 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option, option
 
 if TYPE_CHECKING:
     from weighbridge.reports.anatomy import AnatomyReport
@@ -35,7 +35,7 @@ def _range(text: str) -> dict[str, int]:
     return ({"start": _offset(start)} if start else {}) | ({"end": _offset(end)} if end else {})
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb anatomy model.gguf --limit 40",
         "wb anatomy model.safetensors --map",
@@ -44,16 +44,14 @@ def _range(text: str) -> dict[str, int]:
     )
 )
 @click.argument("file")
-@click.option("--at", type=_offset, metavar="OFFSET", help="Say what the byte there means.")
-@click.option("--range", "span", type=_range, default="", metavar="A:B", help="Regions that meet bytes A to B.")
-@click.option("--map", "only_map", is_flag=True, help="Show how the file divides, and no regions.")
-@click.option(
-    "--kind", "kinds", multiple=True, metavar="KIND", help="Regions of a kind (key, value, tensor, padding ...)."
-)
-@click.option("--bytes", "head", type=click.IntRange(0, 1 << 20), default=32, help="Bytes of a region to dump [32].")
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
+@option("--at", type=_offset, metavar="OFFSET", help="Say what the byte there means.")
+@option("--range", "span", type=_range, default="", metavar="A:B", help="Regions that meet bytes A to B.")
+@option("--map", "only_map", is_flag=True, help="Show how the file divides, and no regions.")
+@option("--kind", "kinds", multiple=True, metavar="KIND", help="Regions of a kind (key, value, tensor, padding ...).")
+@option("--bytes", "head", type=click.IntRange(0, 1 << 20), default=32, help="Bytes of a region to dump [32].")
+@option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N regions.")
 @json_option
-def command(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **options: Any) -> None:
+def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **options: Any) -> None:
     """Name every byte of FILE: an annotated hexdump (FILE::TENSOR for one tensor's bytes) and a map of the layout."""
     from weighbridge.cli.render import emit_json, width
     from weighbridge.reports.anatomy import anatomy

@@ -16,11 +16,11 @@ _SHOWN = 20  # names of a list on the screen; --json has them all
 
 
 @click.group(epilog=examples("wb arch list", "wb arch show gemma2", "wb arch check ./my-model/"))
-def command() -> None:
+def arch() -> None:
     """Model families: which are known, what their tensors are called, how a model fits them."""
 
 
-@command.command("list", epilog=examples("wb arch list --json"))
+@arch.command("list", epilog=examples("wb arch list --json"))
 @json_option
 def list_families(as_json: bool) -> None:
     """List the families: GGUF's name, classes of transformers, whose names are known."""
@@ -34,7 +34,7 @@ def list_families(as_json: bool) -> None:
     table(["family", "in GGUF", "classes", "names", "roles"], rows)
 
 
-@command.command(epilog=examples("wb arch show llama", "wb arch show Qwen3MoeForCausalLM --json"))
+@arch.command(epilog=examples("wb arch show llama", "wb arch show Qwen3MoeForCausalLM --json"))
 @click.argument("family")
 @arch_file_option
 @json_option
@@ -65,7 +65,7 @@ def show(family: str, arch_file: Path | None, as_json: bool) -> None:
     return None
 
 
-@command.command(epilog=examples("wb arch check ./my-model/", "wb arch check model.gguf --arch-file mine.toml"))
+@arch.command(epilog=examples("wb arch check ./my-model/", "wb arch check model.gguf --arch-file mine.toml"))
 @click.argument("path")
 @arch_file_option
 @json_option
@@ -86,11 +86,11 @@ def check(path: str, arch_file: Path | None, as_json: bool) -> int:
 
 
 def _tell(found: Check) -> None:
-    from weighbridge.cli.render import clean, counted, echo, pairs, styled
+    from weighbridge.cli.render import clean, echo, pairs, plural, styled
 
     said = clean(found.stated or "nothing")
     if found.known:
-        echo(f"{found.family}: {counted(found.tensors, 'tensor')} under {found.dialect} names")
+        echo(f"{found.family}: {plural(found.tensors, 'tensor')} under {found.dialect} names")
     else:
         echo(f"No family has {said}. The nearest is {found.family} ({found.architecture}, {found.dialect} names):")
     pairs([("sizes", ", ".join(f"{s} {n}" for s, n in found.sizes.items()))], indent=2)
@@ -102,9 +102,7 @@ def _tell(found: Check) -> None:
         if len(names) > _SHOWN:
             echo(f"  {label}: {len(names) - _SHOWN:,} more; --json has them all")
     for start, count in found.apart.items():
-        echo(
-            f"  {styled('left out', 'info')}  {clean(start)}*: {counted(count, 'tensor')} of another part of the model"
-        )
+        echo(f"  {styled('left out', 'info')}  {clean(start)}*: {plural(count, 'tensor')} of another part of the model")
     if found.ok:
         echo("  all fit")
     elif not found.known:

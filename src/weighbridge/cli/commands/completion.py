@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from weighbridge.cli.options import examples
+from weighbridge.cli.options import command, examples
 from weighbridge.cli.render import echo
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb completion bash >> ~/.bashrc",
         "wb completion zsh >> ~/.zshrc",
@@ -17,7 +17,7 @@ from weighbridge.cli.render import echo
     )
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(shell: str) -> None:
+def completion(shell: str) -> None:
     """Print the script that makes SHELL complete commands, options and paths."""
     from weighbridge.cli.main import cli
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import examples, jobs_option, json_option
+from weighbridge.cli.options import command, examples, jobs_option, json_option, option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.diff.report import Diff
+    from weighbridge.reports.diff.report import DiffReport
 
 _SHOWN = 20
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb diff ./my-model/ my-model.gguf",
         "wb diff base.safetensors tuned.safetensors --limit 50",
@@ -24,18 +24,18 @@ _SHOWN = 20
 )
 @click.argument("a")
 @click.argument("b")
-@click.option(
+@option(
     "--names",
     type=click.Choice(["auto", "stored", "logical", "canonical"]),
     default="auto",
     help="Compare under these names [auto: canonical where the names differ].",
 )
-@click.option("--tolerance", type=float, default=0.0, metavar="X", help="Differences up to X count as none [0].")
-@click.option("--limit", type=click.IntRange(0), default=_SHOWN, metavar="N", help=f"Rows to show [{_SHOWN}].")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole table as a page.")
+@option("--tolerance", type=float, default=0.0, metavar="X", help="Differences up to X count as none [0].")
+@option("--limit", type=click.IntRange(0), default=_SHOWN, metavar="N", help=f"Rows to show [{_SHOWN}].")
+@option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole table as a page.")
 @jobs_option
 @json_option
-def command(
+def diff(
     a: str, b: str, names: str, tolerance: float, limit: int, html: Path | None, jobs: int | None, as_json: bool
 ) -> int:
     """Compare the models A and B: names, bytes, then values after decoding (largest difference, NMSE, cosine).
@@ -57,14 +57,14 @@ def command(
     return int(not found.same)
 
 
-def _write(path: Path, found: Diff) -> None:
+def _write(path: Path, found: DiffReport) -> None:
     from weighbridge.io.sink import write_file
     from weighbridge.reports.diff.html import page
 
     write_file(path, page(found).encode())
 
 
-def _show(found: Diff, limit: int) -> None:
+def _show(found: DiffReport, limit: int) -> None:
     from weighbridge.cli.render import Column, clean, echo, note, table
 
     if found.tensors:

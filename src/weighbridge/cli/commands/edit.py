@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import examples, json_option, size_option
+from weighbridge.cli.options import command, examples, json_option, option, size_option
 from weighbridge.cli.render import (
     Progress,
     clean,
-    counted,
     echo,
     emit_json,
     human_bytes,
     is_terminal,
     note,
+    plural,
     short_float,
     table,
     warn,
@@ -27,13 +27,14 @@ from weighbridge.cli.render import (
 
 if TYPE_CHECKING:
     from weighbridge.containers.gguf.values import KV
-    from weighbridge.conversion.edit.plan import Edit, EditPlan
+    from weighbridge.conversion.edit.plan import EditPlan
+    from weighbridge.conversion.edit.values import Edit
 
 _SHOWN = 60  # characters of a value in a table
 _PATH = click.Path(path_type=Path)
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb edit model.gguf --list",
         "wb edit model.gguf --get tokenizer.chat_template",
@@ -45,23 +46,21 @@ _PATH = click.Path(path_type=Path)
     )
 )
 @click.argument("file", type=_PATH)
-@click.option("--list", "show_all", is_flag=True, help="List all keys; what happens without another option.")
-@click.option("--get", "wanted", metavar="KEY", multiple=True, help="Print the value of KEY.")
-@click.option("--set", "assigned", metavar="KEY=[TYPE:]VALUE", multiple=True, help="Set KEY.")
-@click.option(
-    "--set-array", "arrays", metavar="KEY=TYPE:[...]", multiple=True, help="Set KEY to an array (JSON, or @FILE)."
-)
-@click.option("--remove", "removed", metavar="KEY", multiple=True, help="Remove KEY.")
-@click.option("--chat-template", "template", type=_PATH, help="Set the chat template to the content of a file.")
-@click.option("-o", "--output", type=_PATH, help="Write the result there; leave FILE as it is.")
-@click.option("--overwrite", is_flag=True, help="Replace the file named by --output.")
-@click.option("--rewrite", is_flag=True, help="Write the file anew even where the edit fits in place.")
+@option("--list", "show_all", is_flag=True, help="List all keys; what happens without another option.")
+@option("--get", "wanted", metavar="KEY", multiple=True, help="Print the value of KEY.")
+@option("--set", "assigned", metavar="KEY=[TYPE:]VALUE", multiple=True, help="Set KEY.")
+@option("--set-array", "arrays", metavar="KEY=TYPE:[...]", multiple=True, help="Set KEY to an array (JSON, or @FILE).")
+@option("--remove", metavar="KEY", multiple=True, help="Remove KEY.")
+@option("--chat-template", type=_PATH, help="Set the chat template to the content of a file.")
+@option("-o", "--output", type=_PATH, help="Write the result there; leave FILE as it is.")
+@option("--overwrite", is_flag=True, help="Replace the file named by --output.")
+@option("--rewrite", is_flag=True, help="Write the file anew even where the edit fits in place.")
 @size_option("--reserve", help="Write the file anew with room for later edits, such as 64k.")
-@click.option("--backup", is_flag=True, help="Write the file anew and keep the old one as FILE.bak.")
-@click.option("--force", is_flag=True, help="Change what is guarded: a key's type, a store's blob, structural keys.")
-@click.option("--dry-run", is_flag=True, help="Say what would change and write nothing.")
+@option("--backup", is_flag=True, help="Write the file anew and keep the old one as FILE.bak.")
+@option("--force", is_flag=True, help="Change what is guarded: a key's type, a store's blob, structural keys.")
+@option("--dry-run", is_flag=True, help="Say what would change and write nothing.")
 @json_option
-def command(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, **given: Any) -> int:
+def edit(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, **given: Any) -> int:
     """Read and change the metadata of FILE, a GGUF or a safetensors file.
 
     TYPE is a GGUF type (u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str). Without it a key keeps the type it has, and a
@@ -70,52 +69,42 @@ def command(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, *
     The file is changed in place where the new header fits in the old one's room, and written anew otherwise; tensors
     are never touched.
     """
-    from weighbridge.conversion.edit.plan import journal_of, read_metadata, recover
+    from weighbridge.conversion.edit.apply import journal_of, recover
+    from weighbridge.conversion.edit.plan import read_metadata
 
     edits = list(_edits(given))
-    if not edits and not given["output"] and given["reserve"] is None:
+    change = edits or any(given[name] for name in ("remove", "chat_template", "output")) or given["reserve"] is not None
+    if not change:
         if journal_of(file).exists():
-            warn("an edit of this file was cut off; the next one undoes it first")
+            warn("an edit of this file was interrupted; the next edit undoes it first")
         return _read(read_metadata(file), wanted, as_json)
     if wanted or given["show_all"]:
-        raise UsageError("--get and --list go with no change", hint="run the two after each other")
+        raise UsageError("--get and --list can't be combined with a change", hint="run one after the other")
     if not dry_run and recover(file):
-        note("an edit that was cut off has been undone")
-    return _change(file, edits, dry_run, as_json, given)
+        note("an interrupted edit has been undone")
+    import weighbridge
 
-
-def _edits(given: dict[str, Any]) -> Iterator[Edit]:
-    from weighbridge.conversion.edit.plan import CHAT_TEMPLATE, Edit, parse_array, parse_assignment
-
-    yield from (Edit(key, remove=True) for key in given["removed"])
-    yield from (parse_assignment(text) for text in given["assigned"])
-    yield from (parse_array(text, lambda name: Path(name).read_text("utf-8")) for text in given["arrays"])
-    if given["template"] is not None:
-        yield Edit(CHAT_TEMPLATE, given["template"].read_text("utf-8"), "str")
-
-
-def _change(file: Path, edits: list[Edit], dry_run: bool, as_json: bool, given: dict[str, Any]) -> int:
-    from weighbridge.conversion.edit.plan import apply_edit, plan_edit
-
-    plan = plan_edit(
-        file,
-        edits,
-        output=given["output"],
-        force=given["force"],
-        rewrite=given["rewrite"] or given["backup"],
-        reserve=given["reserve"] or 0,
-    )
+    template = given["chat_template"].read_text("utf-8") if given["chat_template"] is not None else None
+    options = {name: given[name] for name in ("remove", "output", "overwrite", "rewrite", "backup", "force")}
+    plan = weighbridge.plan_edit(file, set=edits, chat_template=template, reserve=given["reserve"] or 0, **options)
     if not dry_run:
         with Progress() as progress:
-            apply_edit(plan, backup=given["backup"], overwrite=given["overwrite"], progress=progress)
+            plan.run(progress)
     if as_json:
         emit_json(plan.describe() | {"written": not dry_run})
     else:
-        _tell(plan, dry_run)
+        _print_edit(plan, dry_run)
     return 0
 
 
-def _tell(plan: EditPlan, dry_run: bool) -> None:
+def _edits(given: dict[str, Any]) -> Iterator[Edit]:
+    from weighbridge.conversion.edit.values import parse_array, parse_assignment
+
+    yield from (parse_assignment(text) for text in given["assigned"])
+    yield from (parse_array(text, lambda name: Path(name).read_text("utf-8")) for text in given["arrays"])
+
+
+def _print_edit(plan: EditPlan, dry_run: bool) -> None:
     for change in plan.changes:
         echo(f"{clean(change.key)}: {_short(change.before)} -> {_short(change.after)}")
     if not plan.changes:
@@ -129,7 +118,7 @@ def _tell(plan: EditPlan, dry_run: bool) -> None:
 
 def _listed(kv: KV) -> str:
     """A value beside its type."""
-    return counted(len(kv.value), "element") if kv.type.startswith("arr[") else _short(kv)
+    return plural(len(kv.value), "element") if kv.type.startswith("arr[") else _short(kv)
 
 
 def _short(kv: KV | None) -> str:

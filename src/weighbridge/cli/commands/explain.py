@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option, option
 
 if TYPE_CHECKING:
     from weighbridge.reports.explain import ExplainedPickle
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb explain model.pt", "wb explain model.ckpt --calls --all", "wb explain model.pt --member data.pkl --json"
     )
 )
 @click.argument("file")
-@click.option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...).")
-@click.option("--calls", "only_calls", is_flag=True, help="Only steps that import, call, or set a state.")
-@click.option("--limit", type=click.IntRange(0), default=200, metavar="N", help="Steps of each pickle to tell [200].")
-@click.option("--all", "everything", is_flag=True, help="Tell every step.")
+@option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...).")
+@option("--calls", "only_calls", is_flag=True, help="Only steps that import, call, or set a state.")
+@option("--limit", type=click.IntRange(0), default=200, metavar="N", help="Steps of each pickle to tell [200].")
+@option("--all", "everything", is_flag=True, help="Tell every step.")
 @json_option
-def command(file: str, member: str | None, only_calls: bool, limit: int, everything: bool, as_json: bool) -> None:
+def explain(file: str, member: str | None, only_calls: bool, limit: int, everything: bool, as_json: bool) -> None:
     """Tell step by step what the pickles in FILE would make Python do. Nothing of it is done."""
     from weighbridge.cli.render import emit_json
     from weighbridge.reports.explain import explain
@@ -36,10 +36,10 @@ def command(file: str, member: str | None, only_calls: bool, limit: int, everyth
 
 
 def _show(pickle: ExplainedPickle, only_calls: bool) -> None:
-    from weighbridge.cli.render import clean, counted, echo, styled
+    from weighbridge.cli.render import clean, echo, plural, styled
 
     place = f"from byte {pickle.start:,}" if pickle.start >= 0 else "deflated"
-    words = f"protocol {pickle.protocol}, {counted(pickle.steps, 'step')}, {pickle.nbytes:,} bytes {place}"
+    words = f"protocol {pickle.protocol}, {plural(pickle.steps, 'step')}, {pickle.nbytes:,} bytes {place}"
     echo(f"{clean(pickle.name)}: {words}", "head")
     for line in pickle.lines:
         style = None if only_calls or line.op in _QUIET else "number"

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option, option
 
 if TYPE_CHECKING:
     from weighbridge.reports.get import Picked, Stats
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb get model.gguf::token_embd.weight",
         "wb get ./my-model/::lm_head.weight -o head.npy",
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("tensor", metavar="PATH::TENSOR")
-@click.option(
-    "-o", "--output", "out", metavar="FILE", help="Write it: FILE.npy an array, other names raw, - to stdout."
-)
-@click.option("--slice", "key", metavar="SLICE", help="Only a part, as numpy writes it: '[0:10, :]'.")
-@click.option("--dtype", help="Write numbers of this type [as stored; F32 where numpy has no such type].")
-@click.option("--raw", is_flag=True, help="The bytes as they are stored: ggml blocks stay blocks.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE where it exists.")
+@option("-o", "--output", "out", metavar="FILE", help="Write it: FILE.npy an array, other names raw, - to stdout.")
+@option("--slice", "key", metavar="SLICE", help="Only a part, as numpy writes it: '[0:10, :]'.")
+@option("--dtype", help="Write numbers of this type [as stored; F32 where numpy has no such type].")
+@option("--raw", is_flag=True, help="The bytes as they are stored: ggml blocks stay blocks.")
+@option("--overwrite", is_flag=True, help="Replace FILE where it exists.")
 @json_option
-def command(
+def get(
     tensor: str, out: str | None, key: str | None, dtype: str | None, raw: bool, overwrite: bool, as_json: bool
 ) -> None:
     """Take one tensor out of a file or a model, or (without -o) print its statistics.

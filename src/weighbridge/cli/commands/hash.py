@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import examples, jobs_option, json_option
+from weighbridge.cli.options import command, examples, jobs_option, json_option, option
 from weighbridge.cli.render import clean, echo, emit_json, plain, warn
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ALGORITHMS = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git", "uuid")
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb hash ./my-model/ > SHA256SUMS",
         "wb hash --check SHA256SUMS",
@@ -28,15 +28,15 @@ _ALGORITHMS = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "
     )
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256].")
-@click.option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights.")
-@click.option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone.")
-@click.option("--manifest", type=click.Path(path_type=Path), help="Write the digests there, as JSON.")
-@click.option("--check", is_flag=True, help="Compare: with the list PATH [of the file or folder FILE], or with names.")
-@click.option("--overwrite", is_flag=True, help="Replace the manifest where it exists.")
+@option("--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256].")
+@option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights.")
+@option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone.")
+@option("--manifest", type=click.Path(path_type=Path), help="Write the digests there, as JSON.")
+@option("--check", is_flag=True, help="Compare: with the list PATH [of the file or folder FILE], or with names.")
+@option("--overwrite", is_flag=True, help="Replace the manifest where it exists.")
 @jobs_option
 @json_option
-def command(
+def hash(
     paths: tuple[Path, ...], algorithms: tuple[str, ...], tensors: bool, gguf_hash: bool, manifest: Path | None,
     check: bool, overwrite: bool, jobs: int | None, as_json: bool,
 ) -> int:  # fmt: skip
@@ -54,7 +54,7 @@ def command(
         return _gguf_hash(paths, algorithms, as_json)
     if len(algorithms) > 1:
         raise UsageError("one digest at a time", hint="several go with --gguf-hash")
-    from weighbridge.reports.hash.digests import hash_paths
+    from weighbridge.reports.hash.digests import hash as hash_paths
 
     report = hash_paths(paths, algo=(*algorithms, "sha256")[0], tensors=tensors, jobs=jobs)
     if manifest is not None:

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option
 
 if TYPE_CHECKING:
     from weighbridge.reports.identify import IdentifyReport
 
 
-@click.command(
+@command(
     epilog=examples("wb identify model.bin", "wb identify ./downloads/*", "wb identify ./my-model/ --json"),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @json_option
-def command(paths: tuple[str, ...], as_json: bool) -> int:
+def identify(paths: tuple[str, ...], as_json: bool) -> int:
     """Say what each PATH is, by its content and never by its name, and on what evidence.
 
     Exit code 1 where a name lies or a file is visibly broken, 2 where a path can't be read.
     """
-    from weighbridge.cli.render import complain, emit_json, os_words
+    from weighbridge.cli.render import emit_json, os_words, print_error
     from weighbridge.reports.identify import identify
 
     reports, trouble = [], False
@@ -31,7 +31,7 @@ def command(paths: tuple[str, ...], as_json: bool) -> int:
             reports.append(identify(path))
         except OSError as error:
             trouble = True
-            complain(f"{path}: {os_words(error)}")
+            print_error(f"{path}: {os_words(error)}")
     if as_json:
         emit_json(reports[0] if len(paths) == 1 and reports else reports)
     else:

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option, option
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb inspect ./my-model/",
         "wb inspect model.gguf --metadata",
@@ -20,19 +20,17 @@ from weighbridge.cli.options import examples, json_option
     )
 )
 @click.argument("path")
-@click.option("--tensors", is_flag=True, help="List the tensors (implied by a filter, a glob, --sort or --limit).")
-@click.option("--tree", is_flag=True, help="Show the tree of names only.")
-@click.option("--metadata", is_flag=True, help="Show the metadata only.")
-@click.option(
-    "--filter", "filters", multiple=True, metavar="EXPR", help="Rows that satisfy it: 'size>1MB', 'dtype=F16'."
-)
-@click.option("--include", multiple=True, metavar="GLOB", help="Tensors whose name fits.")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Not those whose name fits.")
-@click.option("--sort", metavar="FIELD[:desc]", help="name, size, params, offset, dtype, rank, rows or file.")
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N rows.")
-@click.option("--model", metavar="MODEL", help="Of an importance matrix: what doesn't fit this model (exit code 1).")
+@option("--tensors", is_flag=True, help="List the tensors (implied by a filter, a glob, --sort or --limit).")
+@option("--tree", is_flag=True, help="Show the tree of names only.")
+@option("--metadata", is_flag=True, help="Show the metadata only.")
+@option("--filter", "filters", multiple=True, metavar="EXPR", help="Rows that satisfy it: 'size>1MB', 'dtype=F16'.")
+@option("--include", multiple=True, metavar="GLOB", help="Tensors whose name fits.")
+@option("--exclude", multiple=True, metavar="GLOB", help="Not those whose name fits.")
+@option("--sort", metavar="FIELD[:desc]", help="name, size, params, offset, dtype, rank, rows or file.")
+@option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N rows.")
+@option("--model", metavar="MODEL", help="Of an importance matrix: what doesn't fit this model (exit code 1).")
 @json_option
-def command(
+def inspect(
     path: str, tensors: bool, tree: bool, metadata: bool, model: str | None, as_json: bool, **selection: Any
 ) -> int:
     """Show what is inside PATH: a file, a folder, one of a set of shards, or PATH::TENSOR for a single tensor.
@@ -63,11 +61,11 @@ def _is_importance(path: str) -> bool:
 
 
 def _importance(path: str, model: str | None, as_json: bool) -> int:
-    from weighbridge.api import importance
-    from weighbridge.cli.commands import inspect_importance as view
+    import weighbridge
     from weighbridge.cli.render import emit_json
+    from weighbridge.cli.views import imatrix as view
 
-    report = importance(path, model=model)
+    report = weighbridge.inspect_imatrix(path, model=model)
     if as_json:
         emit_json(report)
     else:
@@ -85,7 +83,7 @@ def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, s
     report = inspect(path, **selection)
     if as_json:
         return emit_json(report)
-    from weighbridge.cli.commands import inspect_view as view
+    from weighbridge.cli.views import inspect as view
 
     one = len(report.tensors) == 1 and "::" in path
     if one:

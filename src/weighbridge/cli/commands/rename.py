@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.commands.surgery import tell, writing_options
-from weighbridge.cli.options import examples
-from weighbridge.cli.render import Cell, Column, Progress, clean, emit_json, note, table
+from weighbridge.cli.options import PATH, command, examples, option
+from weighbridge.cli.render import Cell, Column, clean, emit_json, note, table
+from weighbridge.cli.views.plan import given
+from weighbridge.cli.views.transform import transform_options, write_transform
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb rename checkpoint.pt",
         "wb rename checkpoint.pt model.pt --strip-prefix module.",
@@ -21,32 +22,28 @@ from weighbridge.cli.render import Cell, Column, Progress, clean, emit_json, not
         "wb rename ./model/ model.safetensors --to-names canonical --dry-run",
     )
 )
-@click.argument("src", type=click.Path(path_type=Path))
-@click.argument("dst", type=click.Path(path_type=Path), required=False)
-@click.option("--strip-prefix", "strip", metavar="PREFIX", multiple=True, help="Take PREFIX off names that have it.")
-@click.option(
-    "--replace", "replacing", type=(str, str), metavar="PATTERN NEW", multiple=True,
-    help=r"Replace what the regular expression PATTERN finds by NEW (\1: its first group).",
+@click.argument("src", type=PATH)
+@click.argument("dst", type=PATH, required=False)
+@option("--strip-prefix", metavar="PREFIX", multiple=True, help="Remove PREFIX from names that begin with it.")
+@option(
+    "--replace", type=(str, str), metavar="PATTERN NEW", multiple=True,
+    help=r"Replace what the regular expression PATTERN matches by NEW (\1: its first group).",
 )  # fmt: skip
-@click.option("--add-prefix", "add", default="", metavar="PREFIX", help="Put PREFIX before every name.")
-@click.option("--to-names", "names", metavar="DIALECT", help="Names and layout of hf, gguf, mlx or canonical.")
-@writing_options
-def command(src: Path, dst: Path | None, dry_run: bool, as_json: bool, **options: Any) -> int:
-    """Write the model SRC to DST with its tensors under other names; without DST, say what is usual to change.
+@option("--add-prefix", metavar="PREFIX", help="Put PREFIX before every name.")
+@option("--to-names", metavar="DIALECT", help="Names and layout of hf, gguf, mlx or canonical.")
+@transform_options
+def rename(src: Path, dst: Path | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+    """Write the model SRC to DST with its tensors under other names. Without DST, suggest what to change.
 
-    Prefixes go first, then patterns are replaced, then a prefix comes, then names become another dialect's. Two tensors
-    of one name are refused. Bytes stay as they are, but where a dialect has tensors lie otherwise (stacked experts,
-    rotary rows): the command tells which.
+    Prefixes are removed first, then patterns replaced, then a prefix added, then names become another dialect's. Two
+    tensors of one name are an error. Bytes stay as they are, except where a dialect lays a tensor out differently
+    (stacked experts, rotary rows); the command says where.
     """
     if dst is None:
         return _suggest(src, as_json)
     import weighbridge
-    from weighbridge.cli.commands.plans import recipe
 
-    own = {key: options.pop(key) for key in ("strip", "replacing", "add", "names", "to")}
-    with Progress() as progress:
-        report = weighbridge.rename(src, dst, **own, dry_run=dry_run, progress=progress, options=recipe(options))
-    return tell(report, dry_run=dry_run, as_json=as_json)
+    return write_transform(weighbridge.plan_rename(src, dst, **given(options)), dry_run=dry_run, as_json=as_json)
 
 
 def _suggest(src: Path, as_json: bool) -> int:
@@ -61,5 +58,5 @@ def _suggest(src: Path, as_json: bool) -> int:
         note(f"none of the {found.tensors:,} tensors has a usual prefix")
     else:
         rows: list[tuple[Cell, ...]] = [(clean(s.part), s.tensors, s.origin, s.options) for s in found.suggestions]
-        table(["part", Column("tensors", right=True), "from", "take it away with"], rows)
+        table(["part", Column("tensors", right=True), "from", "remove with"], rows)
     return 0

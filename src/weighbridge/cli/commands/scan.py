@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option, option
 
 if TYPE_CHECKING:
     from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanReport, ScanVerdict
@@ -30,7 +30,7 @@ _WORDS: Final = {
 }
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb scan pytorch_model.bin",
         "wb scan ./downloads/ --fail-on dangerous",
@@ -38,15 +38,15 @@ _WORDS: Final = {
     )
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
+@option(
     "--fail-on",
     type=click.Choice(list(_FAIL_ON)),
     default="unknown-code",
     help="Exit with 1 from this verdict on; incomplete: also where anything was not looked into [unknown-code].",
 )
-@click.option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0 too; - for standard output.")
+@option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0 too; - for standard output.")
 @json_option
-def command(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bool) -> int:
+def scan(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bool) -> int:
     """Say what each file under PATH would do when it is loaded, beyond giving numbers. Nothing in it is run.
 
     Pickles are interpreted, not unpickled: what is not in an exact table of harmless calls is unknown code. Archives
@@ -109,7 +109,7 @@ def _verdict(verdict: ScanVerdict) -> str:
 
 
 def _show(report: FileReport) -> None:
-    from weighbridge.cli.render import SCREEN, clean, counted, echo, styled
+    from weighbridge.cli.render import SCREEN, clean, echo, plural, styled
 
     echo(f"{styled(clean(report.path), 'head')}: {_verdict(report.verdict)}{_so_far(report)}")
     findings = report.findings if SCREEN.verbose else report.findings[:_SHOWN]
@@ -117,13 +117,13 @@ def _show(report: FileReport) -> None:
         _show_finding(finding)
     rest = len(report.findings) - len(findings) + report.more
     if rest:
-        echo(f"  ... {counted(rest, 'more finding')}" + ("" if SCREEN.verbose else " (--verbose, --json)"), "dim")
+        echo(f"  ... {plural(rest, 'more finding')}" + ("" if SCREEN.verbose else " (--verbose, --json)"), "dim")
     missed = report.skipped if SCREEN.verbose else report.skipped[:_SHOWN]
     for part in missed:
         inside = f"{'!'.join(part.members)}: " if part.members else ""
         echo(f"  {styled('not looked into', 'warning')}: {clean(f'{inside}{part.what}: {part.why}')}")
     if len(report.skipped) > len(missed):
-        echo(f"  ... {counted(len(report.skipped) - len(missed), 'more part')} not looked into", "dim")
+        echo(f"  ... {plural(len(report.skipped) - len(missed), 'more part')} not looked into", "dim")
 
 
 def _so_far(report: FileReport) -> str:
@@ -148,12 +148,12 @@ def _show_finding(f: ScanFinding) -> None:
 
 
 def _summary(report: ScanReport) -> None:
-    from weighbridge.cli.render import counted, echo, human_bytes, styled
+    from weighbridge.cli.render import echo, human_bytes, plural, styled
 
     some = {verdict: n for verdict, n in report.counts.items() if n}
     words = ", ".join(f"{n:,} {_WORDS[verdict][0]}" for verdict, n in reversed(some.items()))
     echo(f"{styled('overall', 'head')}: {_verdict(report.verdict)} "
-         f"({counted(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {words})")  # fmt: skip
+         f"({plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {words})")  # fmt: skip
     if not report.complete:
-        unread = f"; {counted(report.unreadable, 'file')} can't be read" if report.unreadable else ""
+        unread = f"; {plural(report.unreadable, 'file')} can't be read" if report.unreadable else ""
         echo(f"not everything was looked into{unread}", "warning")

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weighbridge.cli.options import examples, json_option
+from weighbridge.cli.options import command, examples, json_option, option
 
 if TYPE_CHECKING:
     from weighbridge.containers.base import Finding
-    from weighbridge.reports.verify.report import Report
+    from weighbridge.reports.verify.report import VerifyReport
 
 _SHOWN = 10  # findings of one rule, unless --verbose
 
 
-@click.command(
+@command(
     epilog=examples(
         "wb verify ./my-model/",
         "wb verify model.gguf --values",
@@ -24,15 +24,15 @@ _SHOWN = 10  # findings of one rule, unless --verbose
     )
 )
 @click.argument("path")
-@click.option("--values", is_flag=True, help="Read every number too: NaN, Inf, broken block scales, zeros.")
-@click.option(
+@option("--values", is_flag=True, help="Read every number too: NaN, Inf, broken block scales, zeros.")
+@option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
     default="error",
     help="Exit with 1 from this severity on [error].",
 )
 @json_option
-def command(path: str, values: bool, fail_on: str, as_json: bool) -> int:
+def verify(path: str, values: bool, fail_on: str, as_json: bool) -> int:
     """Check PATH (a file, an index, a folder) for everything that can be wrong, and say all of it at once.
 
     Exit code 1 where there is an error. For GGUF also says whether llama.cpp would load the file.
@@ -50,8 +50,8 @@ def command(path: str, values: bool, fail_on: str, as_json: bool) -> int:
     return int(failed(report, Severity(fail_on)))
 
 
-def _show(report: Report) -> None:
-    from weighbridge.cli.render import SCREEN, clean, counted, echo, human_bytes, styled
+def _show(report: VerifyReport) -> None:
+    from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, plural, styled
 
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
@@ -65,13 +65,13 @@ def _show(report: Report) -> None:
             echo(f"{styled(severity, severity)}: {clean(finding.message)}  {styled(f'({rule})', 'dim')}")
             echo(f"  {styled('in', 'dim')} {clean(', '.join(place))}")
         _more(found, len(shown))
-    words = f"{counted(report.files, 'file')}, {counted(report.tensors, 'tensor')}, {human_bytes(report.nbytes)}"
+    words = f"{plural(report.files, 'file')}, {plural(report.tensors, 'tensor')}, {human_bytes(report.nbytes)}"
     for verdict in report.verdicts:
         if not verdict.accepts:
             echo(f"llama.cpp would refuse {clean(verdict.path)} (reading its {verdict.stage})", "warning")
     if report.findings:
         kinds = (report.errors, "error"), (report.warnings, "warning"), (report.infos, "note")
-        echo(f"{words}: {', '.join(counted(n, kind) for n, kind in kinds)}", "head")
+        echo(f"{words}: {', '.join(plural(n, kind) for n, kind in kinds)}", "head")
     else:
         echo(f"{styled('ok', 'ok')}: {words}" + ("" if report.values else "; values not read (--values)"))
 

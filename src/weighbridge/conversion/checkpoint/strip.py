@@ -8,8 +8,9 @@ called), by the last word of a tensor's name (`exp_avg`). The rest are weights.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +19,8 @@ import msgspec
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.torch.tree import FORMATS, read_tree
-from weighbridge.conversion.options import ConvertOptions
-from weighbridge.conversion.plan.build import build
+from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.plan.build import build, choose
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import is_training
@@ -244,19 +245,28 @@ def _spellings(name: str) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ the whole
 
 
+@dataclass(frozen=True)
+class StripPlan(Plan):
+    """The plan of writing the weights, and what it leaves out."""
+
+    report: StripReport = field(kw_only=True)
+
+
 def plan_strip(
     model: Checkpoint,
-    target: str,
+    target: Path,
     to: str | None = None,
-    options: ConvertOptions | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+    write: WriteOptions = WriteOptions(),
     *,
     keep_ema: bool = False,
     ema_as_weights: bool = False,
-) -> tuple[Plan, StripReport]:
-    """The plan that writes what is kept, and the account of what isn't."""
+) -> StripPlan:
+    """Plans to write the weights alone. `given`: options of the target by name."""
     judged = judge(model.index)
     kept = stripped(model.index, judged, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
-    plan = build(replace(model, index=kept), target, to, options or ConvertOptions())
+    bare = replace(model, index=kept)
+    plan = build(bare, choose(bare, target, to, given), write)
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(_averages(model.index, judged)) if ema_as_weights else 0
     gone = [v.part for v in judged.verdicts.values()]
@@ -276,7 +286,7 @@ def plan_strip(
         saved=before - plan.size,
         notes=tuple(notes),
     )
-    return plan, report
+    return StripPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)
 
 
 def _dropped(index: Index, judged: Classification, held: set[Part]) -> Iterator[Dropped]:

@@ -17,7 +17,7 @@ from weighbridge.base.state import Ordered, Ref
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.torch import write as torch_write
 from weighbridge.containers.torch.tree import FORMATS, read_tree
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Loss, Plan
 from weighbridge.conversion.plan.shared_storage import share
 from weighbridge.conversion.plan.writers import planned
@@ -30,18 +30,18 @@ from weighbridge.unpickle.tree import Gap, TensorLeaf
 NAME = "checkpoint"
 
 
-def plan_checkpoint(model: Checkpoint, target: Path, options: ConvertOptions) -> Plan:
+def plan_checkpoint(model: Checkpoint, target: Path, write: WriteOptions) -> Plan:
     """A training checkpoint as a folder. UnsupportedError for a source that has no structure."""
     if model.format not in FORMATS or len(model.index.files) == 0:
         hint = "a training checkpoint of PyTorch (.pt, .pth, .ckpt) has one"
         raise UnsupportedError(f"{model.place.path}: a {model.format} file holds no training state", hint=hint)
     state, losses = of_torch(model)
     losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
-    return folder_plan(state, target, options, str(model.place.path), losses)
+    return folder_plan(state, target, write, str(model.place.path), losses)
 
 
 def folder_plan(
-    state: State, target: Path, options: ConvertOptions, source: str = "memory", losses: list[Loss] | None = None
+    state: State, target: Path, write: WriteOptions, source: str = "memory", losses: list[Loss] | None = None
 ) -> Plan:
     """The folder of a state: one safetensors file for each part that has tensors, and the structure."""
     files: dict[str, dict[str, Node]] = {}
@@ -54,7 +54,7 @@ def folder_plan(
         made.append(planned(f"{file}.safetensors", layout, tensors))
     return Plan(
         source=source, target=target, format=NAME, folder=True, files=tuple(made), texts={FILE: encode(state.value)},
-        losses=tuple(losses or ()), jobs=options.workers, budget=options.memory,
+        losses=tuple(losses or ()), write=write,
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ class _Reader:
 # ------------------------------------------------------------------------------------------------ to a .pt
 
 
-def plan_torch(folder: Path, target: Path, options: ConvertOptions) -> Plan:
+def plan_torch(folder: Path, target: Path, write: WriteOptions) -> Plan:
     """A folder's whole checkpoint as one PyTorch file that `torch.load(weights_only=True)` takes."""
     state = read_state(folder)
     if target.resolve() == folder.resolve():
@@ -137,7 +137,7 @@ def plan_torch(folder: Path, target: Path, options: ConvertOptions) -> Plan:
     layout = torch_write.archive(value, [(key, node.spec) for key, node in nodes.items()])
     return Plan(
         source=str(folder), target=target, format="torch", folder=False, files=(planned(target.name, layout, nodes),),
-        losses=tuple(writer.losses), jobs=options.workers, budget=options.memory,
+        losses=tuple(writer.losses), write=write,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
-from weighbridge.base.limits import SAFETENSORS_HEADER
+from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, KeyValue, padded, walk
 from weighbridge.containers.gguf.rules import Collector
@@ -184,3 +184,16 @@ def check(old: Source, edited: Edited, metadata: Mapping[str, KV]) -> None:
     ]
     if not same or {k: after.metadata[k] for k in metadata} != {k: kv.value for k, kv in metadata.items()}:
         raise AssertionError("an edit would have changed more than was asked for")
+
+
+def changed_span(old: bytes, new: bytes) -> range:
+    """The bytes of `new` that must be written over `old`: from the first that differs to the last."""
+    if old == new:
+        return range(0)
+    first = next((i for i in range(0, len(new), MIB) if old[i : i + MIB] != new[i : i + MIB]), 0)
+    while old[first] == new[first]:
+        first += 1
+    last = len(new)
+    while old[last - 1] == new[last - 1]:
+        last -= 1
+    return range(first, last)

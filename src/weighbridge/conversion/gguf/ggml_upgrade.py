@@ -18,9 +18,9 @@ from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.containers.ggml import container as ggml
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import text
-from weighbridge.conversion import options as recipe
+from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf.metadata import with_alignment
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import GgufOptions
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node, repack
@@ -83,7 +83,7 @@ def tensors(model: Checkpoint, wanted: str | None) -> tuple[dict[str, Node], lis
 def _node(name: str, node: Node, wanted: str | None, losses: list[Loss]) -> tuple[Node, DType]:
     dtype = node.spec.dtype
     if wanted not in (None, "auto"):
-        return node, recipe.gguf_dtype(name, node.spec, recipe.gguf_wanted(wanted, ()))
+        return node, dtype_policy.gguf_dtype(name, node.spec, dtype_policy.gguf_wanted(wanted, ()))
     if dtype not in old_blocks.DECODED:
         return node, dtype
     if old_blocks.today(dtype) is None:
@@ -109,7 +109,7 @@ def _header(model: Checkpoint) -> ggml.GgmlHeader:
     return ggml.read_header(model.index.files[0])
 
 
-def keys(model: Checkpoint, named: Mapping[str, Node], options: ConvertOptions, notes: list[str]) -> dict[str, KV]:
+def keys(model: Checkpoint, named: Mapping[str, Node], options: GgufOptions, notes: list[str]) -> dict[str, KV]:
     """The key-values, in the reference's order. What the file doesn't say is taken from the options, and told."""
     header = _header(model)
     sizes = header.sizes
@@ -125,7 +125,11 @@ def keys(model: Checkpoint, named: Mapping[str, Node], options: ConvertOptions, 
     _check_parts(model, sizes, shapes)
     ftype = sizes["ftype"] % 1000
     words = f"converted from legacy {header.kind.upper()}v{header.version or 1} {_FTYPES.get(ftype, ftype)} format"
-    kept = recipe.FTYPES[recipe.gguf_wanted(options.dtype, ()).name] if options.dtype else _GONE.get(ftype, ftype)
+    kept = (
+        dtype_policy.FTYPES[dtype_policy.gguf_wanted(options.dtype, ()).name]
+        if options.dtype
+        else _GONE.get(ftype, ftype)
+    )
     made = {
         "general.architecture": KV("str", "llama"),
         "general.name": KV("str", options.name or model.place.weights[0].name),

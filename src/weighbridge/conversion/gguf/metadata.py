@@ -15,7 +15,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.gguf.container import KV
 from weighbridge.containers.gguf.values import kvs
-from weighbridge.conversion.options import FTYPES, KEPT_FTYPES, ConvertOptions
+from weighbridge.conversion.dtype_policy import FTYPES, KEPT_FTYPES
+from weighbridge.conversion.options import GgufOptions
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
@@ -39,7 +40,7 @@ _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_
 
 
 def for_gguf(
-    model: Checkpoint, tensors: Mapping[str, Node], wanted: DType, options: ConvertOptions, lost: list[Loss],
+    model: Checkpoint, tensors: Mapping[str, Node], wanted: DType, options: GgufOptions, lost: list[Loss],
     lists: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> dict[str, KV]:  # fmt: skip
     """All key-values of a GGUF for a model folder, in the reference converter's order. `lists`: what the model has in
@@ -64,7 +65,7 @@ def for_gguf(
     return with_alignment(whole, options.align)
 
 
-def _vocabulary(model: Checkpoint, options: ConvertOptions, lost: list[Loss]) -> dict[str, KV]:
+def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> dict[str, KV]:
     """The tokenizer's keys. Without one: "none", the word by which llama.cpp knows that there is nothing to look for,
     and the number of tokens, which it then can't count."""
     if not options.tokenizer:
@@ -118,7 +119,7 @@ def with_alignment(metadata: Mapping[str, KV], align: int | None) -> dict[str, K
 
 
 def for_hf(
-    model: Checkpoint, tensors: Mapping[str, Node], options: ConvertOptions, *, quantized: str | None = None
+    model: Checkpoint, tensors: Mapping[str, Node], tokenizer: bool = True, *, quantized: str | None = None
 ) -> tuple[dict[str, bytes], list[Loss]]:
     """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell. `quantized`: the dialect of
     tensors that are written in the codes they came in."""
@@ -131,7 +132,7 @@ def for_hf(
     if (readme := card.write_card(model.metadata)) is not None:
         texts["README.md"] = readme
     lost = [Loss(what) for what in found.losses]
-    if not options.tokenizer:
+    if not tokenizer:
         return texts, [*lost, Loss("left out, as asked: the tokenizer")]
     if "tokenizer.ggml.tokens" not in model.metadata:
         return texts, [*lost, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]

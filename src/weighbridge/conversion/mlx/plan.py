@@ -18,7 +18,7 @@ from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType, Kind, dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.mlx.periods import with_period
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
 from weighbridge.conversion.plan.model import Loss, Move
@@ -96,7 +96,7 @@ class MlxQuantization(NamedTuple):
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
-def to_mlx(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
     """The tensors and files of the folder. UsageError where the options contradict each other."""
     if "mlx" not in model.family.dialects:
         raise UnsupportedError(
@@ -127,7 +127,7 @@ def to_mlx(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
 # ------------------------------------------------------------------------------------------------ what is wanted
 
 
-def _wanted(model: Checkpoint, options: ConvertOptions) -> DType | None:
+def _wanted(model: Checkpoint, options: MlxOptions) -> DType | None:
     """The type of the weights: as asked for, or as an older config says; a newer one's `dtype` mlx_lm doesn't look
     at."""
     if options.dtype not in (None, "auto"):
@@ -140,18 +140,18 @@ def _wanted(model: Checkpoint, options: ConvertOptions) -> DType | None:
     return _CASTS.get(told) if isinstance(told, str) and model.format != "gguf" else None
 
 
-def _asked(options: ConvertOptions) -> MlxQuantization | None:
+def _asked(options: MlxOptions) -> MlxQuantization | None:
     """The quantization of all modules, or None where none was asked for."""
-    given = (options.q_bits, options.q_group_size, options.q_mode, options.q_recipe)
+    given = (options.q_bits, options.q_group_size, options.q_mode, options.recipe)
     if all(x is None for x in given):
         return None
     mode = options.q_mode or "affine"
     if mode not in _DEFAULTS:
         raise UsageError(f"MLX has no mode {mode!r}", hint=f"one of {', '.join(_DEFAULTS)}")
-    if options.q_recipe and mode != "affine":
+    if options.recipe and mode != "affine":
         raise UsageError("a recipe mixes bits of affine quantization", hint="leave --q-mode out")
-    if options.q_recipe and options.q_recipe not in RECIPES:
-        raise UsageError(f"no recipe {options.q_recipe!r}", hint=f"one of {', '.join(RECIPES)}")
+    if options.recipe and options.recipe not in RECIPES:
+        raise UsageError(f"no recipe {options.recipe!r}", hint=f"one of {', '.join(RECIPES)}")
     group, bits = _DEFAULTS[mode]
     found = MlxQuantization(options.q_group_size or group, options.q_bits or bits, mode)
     known = found.bits in affine.BITS[1:] and found.group_size in affine.GROUPS
@@ -164,7 +164,7 @@ def _asked(options: ConvertOptions) -> MlxQuantization | None:
 
 
 def _quantization(
-    name: str, node: Node, model: Checkpoint, options: ConvertOptions, overall: MlxQuantization | None
+    name: str, node: Node, model: Checkpoint, options: MlxOptions, overall: MlxQuantization | None
 ) -> MlxQuantization | None:
     """How a tensor is to be quantized; None: not. What `to_quantized` has are linear and embedding weights."""
     if overall is None or not name.endswith(".weight") or len(node.spec.shape) < 2 or "conv" in name:
@@ -172,9 +172,9 @@ def _quantization(
     if node.spec.shape[-1] % overall.group_size:
         return None
     module = name.removesuffix(".weight")
-    if options.q_recipe:
+    if options.recipe:
         layers = int(model.family.effective(model.config).get("num_hidden_layers", model.sizes["L"]))
-        return MlxQuantization(overall.group_size, _mixed(module, options.q_recipe, layers), "affine")
+        return MlxQuantization(overall.group_size, _mixed(module, options.recipe, layers), "affine")
     ends = _EIGHT_BITS.get(str(model.config.get("model_type")), ())
     if any(module == end[1:] if end[0] == "=" else module.endswith(end) for end in ends):
         return MlxQuantization(64, 8)
@@ -267,7 +267,7 @@ def _plain(name: str, node: Node, wanted: DType | None, draft: PlanBuilder) -> N
 
 
 def _config(
-    model: Checkpoint, chosen: Mapping[str, MlxQuantization], overall: MlxQuantization | None, options: ConvertOptions
+    model: Checkpoint, chosen: Mapping[str, MlxQuantization], overall: MlxQuantization | None, options: MlxOptions
 ) -> dict[str, Any]:
     """config.json: the model's own, sorted, with the quantization under both names."""
     config = {
@@ -283,7 +283,7 @@ def _config(
     if chosen:
         top = overall or Counter(chosen.values()).most_common(1)[0][0]
         told = top.described()
-        own = {m: q.described() for m, q in chosen.items() if q != top or (options.q_recipe and overall is not None)}
+        own = {m: q.described() for m, q in chosen.items() if q != top or (options.recipe and overall is not None)}
         config["quantization"] = config["quantization_config"] = {**told, **own}
     return dict(sorted(config.items()))
 
@@ -303,10 +303,10 @@ def _whole(config: dict[str, Any], model: Checkpoint) -> dict[str, Any]:
     return said if within is config else {**config, "text_config": said}
 
 
-def _files(model: Checkpoint, options: ConvertOptions, draft: PlanBuilder, config: Mapping[str, Any]) -> None:
+def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: Mapping[str, Any]) -> None:
     """What lies beside the weights."""
     if model.format == "gguf":
-        texts, lost = meta.for_hf(model, draft.tensors, options)
+        texts, lost = meta.for_hf(model, draft.tensors, options.tokenizer)
         draft.texts |= texts
         draft.losses += lost
     else:

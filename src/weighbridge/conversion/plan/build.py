@@ -13,22 +13,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.gc_pause import paused
 from weighbridge.containers import BUILT_IN, by_target, model_suffixes, reader, target_of, writable
-from weighbridge.conversion import lora
-from weighbridge.conversion import options as recipe
+from weighbridge.conversion import dtype_policy, lora
 from weighbridge.conversion.checkpoint import training
 from weighbridge.conversion.gguf import ggml_upgrade as upgrade
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.mlx.plan import SHARD, to_mlx
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import (
+    FORMATS,
+    AdapterOptions,
+    CastOptions,
+    CheckpointOptions,
+    GgufOptions,
+    HfOptions,
+    MlxOptions,
+    SchemeOptions,
+    ShardOptions,
+    TargetOptions,
+    TorchFolderOptions,
+    WriteOptions,
+    resolve,
+)
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
@@ -54,36 +66,75 @@ _WEIGHTS: Final = MappingProxyType({"hf": "safetensors", "mlx": "safetensors", "
 _STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writable().values() if f.hub_name})
 
 
-def build(model: Checkpoint, target: str | Path, to: str | None, options: ConvertOptions) -> Plan:
-    """The plan of converting `model` to `target`; `to` is a format, or None to tell it from the target's name.
-    RefusedError, UnsupportedError or UsageError where it can't be done as asked."""
-    if options.tp is not None:
-        from weighbridge.conversion.tensor_parallel import plan_ranks
+class Target(NamedTuple):
+    """Where a conversion writes, in which format, with which options."""
 
-        return plan_ranks(model, Path(target), options.tp, options)
-    with paused():
-        return replace(_build(model, Path(target), to, options), sources=tuple(map(state_of, model.place.weights)))
+    path: Path
+    format: str
+    options: TargetOptions
 
 
-def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOptions) -> Plan:
-    kind = _said(to, path, model) if to else _told_by(path, model)
-    if kind == training.NAME:
-        return training.plan_checkpoint(model, path, options)
+def choose(
+    model: Checkpoint,
+    path: Path,
+    to: str | TargetOptions | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Target:
+    """The target of a conversion of `model` to `path`. `to`: a format, or options of one; None: it follows from the
+    path. `given`: options by name. UsageError for an option that doesn't apply."""
+    base = to if isinstance(to, TargetOptions) else None
+    name = _format_of(base, path) if base is not None else to
+    kind = _requested_format(str(name), path, model) if name else _infer_format(path, model)
+    options = type(base) if base is not None else _options_class(model, kind, "scheme" in given)
+    source = model.format if model.format in ("gguf", "ggml") else "model"
+    return Target(path, kind, resolve(options, source, given, base))
+
+
+def _format_of(options: TargetOptions, path: Path) -> str | None:
+    """The format that a class of options is for; None for an adapter, whose format follows from the path."""
+    if isinstance(options, SchemeOptions):
+        return "hf"
+    names = [name for name, known in FORMATS.items() if type(options) is known]
+    return next((name for name in names if path.suffix == f".{name}"), names[0] if names else None)
+
+
+def _options_class(model: Checkpoint, kind: str, scheme: bool) -> type[TargetOptions]:
     if training.wanted(model.place.path, kind):
-        return training.plan_torch(model.place.path, path, options)
-    if options.lora is not None:
-        model = lora.merge_adapter(model, Path(options.lora), options)
+        return CheckpointOptions
+    if lora.converts_adapter(model, kind):
+        return AdapterOptions
+    if kind == "hf" and scheme:
+        return SchemeOptions
+    if kind not in FORMATS:
+        targets.writer(kind)  # UnsupportedError where nothing writes it
+    return FORMATS.get(kind, CastOptions)
+
+
+def build(model: Checkpoint, target: Target, write: WriteOptions = WriteOptions()) -> Plan:
+    """The plan of converting `model` to `target`. RefusedError, UnsupportedError or UsageError where it can't be done
+    as asked."""
+    with paused():
+        return replace(_build(model, target, write), sources=tuple(map(state_of, model.place.weights)), model=model)
+
+
+def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
+    path, kind, options = target
+    if kind == training.NAME:
+        return training.plan_checkpoint(model, path, write)
+    if training.wanted(model.place.path, kind):
+        return training.plan_torch(model.place.path, path, write)
     draft = _drafted(model, kind, options)
     container = _WEIGHTS.get(kind, kind)
-    folder = kind in _WEIGHTS or (options.sharded and container in targets.SHARDABLE)
+    folder = kind in _WEIGHTS or (isinstance(options, ShardOptions) and options.sharded)
     check_target(path, model, folder)
     draft.stem = _stem(path, model, kind)
-    if kind == "mlx" and not options.sharded:
+    if isinstance(options, MlxOptions) and not options.sharded:
         options = replace(options, max_shard_size=SHARD)
-    if options.inexact == "refuse":
+    policy = options if isinstance(options, CastOptions) else CastOptions()
+    if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves)
     written = targets.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
-    lost = losses_of(draft.tensors, options.allow_requantize)
+    lost = losses_of(draft.tensors, policy.allow_requantize)
     if draft.index is not None:
         where = {slot.name: file.name for file in written.files for slot, _ in file.slots}
         draft.texts["model.safetensors.index.json"] = draft.index(where)
@@ -97,23 +148,26 @@ def _build(model: Checkpoint, path: Path, to: str | None, options: ConvertOption
         losses=(*draft.losses, *lost),
         moves=tuple(draft.moves),
         notes=(*draft.notes, *written.notes, *_too_large(path, written)),
-        jobs=options.workers,
-        budget=options.memory,
+        write=write,
         reports=draft.reports,
     )
 
 
-def _drafted(model: Checkpoint, kind: str, options: ConvertOptions) -> PlanBuilder:
+def _drafted(model: Checkpoint, kind: str, options: TargetOptions) -> PlanBuilder:
     """What will be in the files of a target."""
-    if lora.converts_adapter(model, kind):
-        return lora.plan_adapter(model, kind, options)
-    if options.scheme is not None:
-        if kind != "hf":
-            raise UsageError(
-                f"--scheme is for a Hugging Face folder, not for {kind}", hint="name a folder, or say --to hf"
-            )
-        return to_scheme(model, options)
-    return _DRAFTS[kind](model, options) if kind in _DRAFTS else _plain(model, options, kind)
+    match options:
+        case AdapterOptions():
+            return lora.plan_adapter(model, kind, options)
+        case SchemeOptions():
+            return to_scheme(model, options)
+        case MlxOptions():
+            return to_mlx(model, options)
+        case GgufOptions():
+            return to_gguf(model, options)
+        case HfOptions() | TorchFolderOptions():
+            return _to_hf(model, options, _WEIGHTS[kind])
+    assert isinstance(options, CastOptions)
+    return _plain(model, options, kind)
 
 
 def _called(name: str, files: tuple[PlannedFile, ...]) -> list[PlannedFile]:
@@ -132,9 +186,9 @@ def _too_large(path: Path, written: targets.Written) -> list[str]:
     ]
 
 
-def _said(to: str, path: Path, model: Checkpoint) -> str:
+def _requested_format(to: str, path: Path, model: Checkpoint) -> str:
     """The format that was asked for; for torch a model folder where a folder is asked for and there is one to make."""
-    if to in _DRAFTS or to == training.NAME:
+    if to in _WEIGHTS or to == training.NAME:
         return to
     container = by_target(to)
     if container and container.target == "torch" and target_of(path.suffix) is None and _folder_of_models(model):
@@ -146,7 +200,7 @@ def _folder_of_models(model: Checkpoint) -> bool:
     return model.format == "gguf" or (model.place.path.is_dir() and model.format in _FOLDERS)
 
 
-def _told_by(path: Path, model: Checkpoint) -> str:
+def _infer_format(path: Path, model: Checkpoint) -> str:
     """The target's format from its name: an extension, or a folder, which is the source's own kind of folder."""
     if (target := target_of(path.suffix)) is not None:
         return target
@@ -155,7 +209,7 @@ def _told_by(path: Path, model: Checkpoint) -> str:
     return "hf" if _folder_of_models(model) else reader(model.format).own_target
 
 
-def own_form(model: Checkpoint, path: Path) -> str | None:
+def same_format(model: Checkpoint, path: Path) -> str | None:
     """The format that keeps a model in the form it has; None where the target's extension says one."""
     if target_of(path.suffix) is not None:
         return None
@@ -183,7 +237,7 @@ def _stem(path: Path, model: Checkpoint, kind: str) -> str:
 # ------------------------------------------------------------------------------------------------ to GGUF
 
 
-def to_gguf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
     """Names, types, order and keys of `model` as a GGUF."""
     if model.format == "gguf":
         return _gguf_again(model, options)
@@ -198,7 +252,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
         names = family.holding(model.dialect, sizes, model.logical, which)
         draft.losses += [Loss(f"left out: a {family.gguf} GGUF has no place for {part}", name) for name in names]
     named = model.resolved.save("gguf", source_order=as_read(model.files_of_tensors))
-    wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
+    wanted = dtype_policy.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
     inside = keyed.names(family)
     for name in (n for n in named if n not in inside):
         draft.tensors |= _for_gguf(family.gguf, name, named[name], wanted, options, draft)
@@ -212,7 +266,7 @@ def to_gguf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
     return draft
 
 
-def _upgraded(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def _upgraded(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
     """A llama from before GGUF."""
     tensors, losses, types = upgrade.tensors(model, options.dtype)
     draft = PlanBuilder({}, losses=losses)
@@ -223,10 +277,10 @@ def _upgraded(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
 
 
 def _for_gguf(
-    graph: str, name: str, node: Node, wanted: DType, options: ConvertOptions, draft: PlanBuilder
+    graph: str, name: str, node: Node, wanted: DType, options: GgufOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """The stored tensors of a logical one: itself, and what goes beside it."""
-    chosen = recipe.gguf_dtype(name, node.spec, wanted)
+    chosen = dtype_policy.gguf_dtype(name, node.spec, wanted)
     if isinstance(node, QuantizedTensor):
         keep = chosen is wanted and options.dtype in (None, "auto")
         found = (keep and _scaled(graph, name, node)) or _moved(name, node, chosen, keep=keep, options=options)
@@ -246,21 +300,21 @@ class _Moved(NamedTuple):
 def _scaled(graph: str, name: str, node: QuantizedTensor) -> _Moved | None:
     """A tensor whose blocks want a scale of the whole tensor beside them; None where it isn't exact so."""
     parted = ggml.apart(graph, name, node)
-    block, why = probe.block_for(parted.blocks, recipe.EXACT_BLOCKS) if parted else (None, "")
+    block, why = probe.block_for(parted.blocks, dtype_policy.EXACT_BLOCKS) if parted else (None, "")
     if parted is None or block is None or why:
         return None
     beside = {f"{name.removesuffix('.weight')}.scale": parted.scale}
     return _Moved(Move(name, node.packing.name, block.name, "exact"), {name: transcode(parted.blocks, block), **beside})
 
 
-def _moved(name: str, node: QuantizedTensor, chosen: DType, *, keep: bool, options: ConvertOptions) -> _Moved:
+def _moved(name: str, node: QuantizedTensor, chosen: DType, *, keep: bool, options: GgufOptions) -> _Moved:
     """A packed tensor in a block type that holds its codes, where that is wanted (`keep`) and possible."""
     source = node.packing.name
     if not keep:
         return _Moved(Move(name, source, chosen.name, "decoded", "another type was asked for"), {})
     symmetric = regrid.as_grid(node)
     for form in (node,) if symmetric is None else (symmetric, node):
-        block, why = probe.block_for(form, recipe.EXACT_BLOCKS)
+        block, why = probe.block_for(form, dtype_policy.EXACT_BLOCKS)
         if block is not None and not why:
             return _Moved(Move(name, source, block.name, "exact"), {name: transcode(form, block)})
     if options.inexact == "refuse":
@@ -271,14 +325,14 @@ def _moved(name: str, node: QuantizedTensor, chosen: DType, *, keep: bool, optio
     return _Moved(Move(name, source, chosen.name, "decoded", why), {})
 
 
-def _gguf_again(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def _gguf_again(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
     """GGUF to GGUF: split, merged, realigned, cast; keys kept."""
     draft = PlanBuilder(dict(model.stored))
     kept = meta.kept_keys(model.metadata)
     if options.dtype is not None:
-        wanted = recipe.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
+        wanted = dtype_policy.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
         for name, node in model.stored.items():
-            draft.tensors[name] = retyped(name, node, recipe.gguf_dtype(name, node.spec, wanted), draft)
+            draft.tensors[name] = retyped(name, node, dtype_policy.gguf_dtype(name, node.spec, wanted), draft)
         kept = meta.with_file_type(kept, wanted)
     draft.metadata = meta.with_alignment(meta.named(kept, options.name), options.align)
     return draft
@@ -287,7 +341,7 @@ def _gguf_again(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
 # ------------------------------------------------------------------------------------------------ to plain containers
 
 
-def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> PlanBuilder:
+def _plain(model: Checkpoint, options: CastOptions, kind: str) -> PlanBuilder:
     """Names kept. A tensor stored in parts stays in parts unless its values are asked for."""
     targets.writer(kind)
     nodes = model.stored if options.dtype is None else model.logical
@@ -297,7 +351,7 @@ def _plain(model: Checkpoint, options: ConvertOptions, kind: str) -> PlanBuilder
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []
     for name, node in nodes.items():
-        wanted = _holdable(recipe.plain_dtype(options.dtype, node.spec), kind)
+        wanted = _holdable(dtype_policy.plain_dtype(options.dtype, node.spec), kind)
         if wanted is not node.spec.dtype and options.dtype is None:
             decoded.append(name)
         draft.tensors[name] = retyped(name, node, wanted, draft)
@@ -327,7 +381,7 @@ def _holdable(wanted: DType, kind: str) -> DType:
 # ------------------------------------------------------------------------------------------------ to an HF folder
 
 
-def _to_hf(model: Checkpoint, options: ConvertOptions, container: str = "safetensors") -> PlanBuilder:
+def _to_hf(model: Checkpoint, options: HfOptions | TorchFolderOptions, container: str) -> PlanBuilder:
     if model.format == "gguf":
         return _gguf_to_hf(model, options)
     if model.format not in _FOLDERS:
@@ -345,16 +399,16 @@ def _to_hf(model: Checkpoint, options: ConvertOptions, container: str = "safeten
     return draft
 
 
-def _unpacked(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def _unpacked(model: Checkpoint, options: CastOptions) -> PlanBuilder:
     """A quantized MLX folder as an ordinary one: values of the type asked for, under the original's names."""
     named = model.family.save("hf", model.sizes, model.roles)
     draft = PlanBuilder({}, {"format": "pt"}, losses=apart(model))
     for name, node in named.items():
-        draft.tensors[name] = retyped(name, node, recipe.plain_dtype(options.dtype, node.spec), draft)
+        draft.tensors[name] = retyped(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), draft)
     return draft
 
 
-def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def _gguf_to_hf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> PlanBuilder:
     if not model.index.by_name:
         raise UsageError(f"{model.place.path} holds no tensors, only keys", hint="name the GGUF with the weights")
     own = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
@@ -367,12 +421,12 @@ def _gguf_to_hf(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
             scales = name.removesuffix(BLOCKS) + SCALES
             draft.tensors[name], draft.tensors[scales] = makers.in_parts(node)
             continue
-        wanted = recipe.plain_dtype(options.dtype, node.spec)
+        wanted = dtype_policy.plain_dtype(options.dtype, node.spec)
         if wanted.kind is Kind.BLOCK:
             draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
             wanted = F16
         draft.tensors[name] = retyped(name, node, narrow.get(name, wanted), draft)
-    draft.texts, lost = meta.for_hf(model, draft.tensors, options, quantized=own)
+    draft.texts, lost = meta.for_hf(model, draft.tensors, options.tokenizer, quantized=own)
     draft.losses += lost
     return draft
 
@@ -383,8 +437,3 @@ def _unplaced(model: Checkpoint, dialect: str) -> list[Loss]:
     lost = [i for i in family.lost(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
     names = family.holding(model.dialect, model.sizes, model.tensors, lost)
     return [Loss(f"left out: a {family.name} folder has no place for it", name) for name in names]
-
-
-_DRAFTS: Final[Mapping[str, Callable[[Checkpoint, ConvertOptions], PlanBuilder]]] = MappingProxyType(
-    {"gguf": to_gguf, "hf": _to_hf, "hf-torch": partial(_to_hf, container="torch"), "mlx": to_mlx}
-)

@@ -13,17 +13,19 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weighbridge import __version__
 from weighbridge.base.errors import UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.plan.model import Plan
 from weighbridge.io.source import BytesSource, FileSource, Source, Window
 from weighbridge.tensors.nodes.base import Node, Stored
 from weighbridge.tensors.nodes.compute import CastReport
+
+if TYPE_CHECKING:
+    from weighbridge.conversion.plan.model import Plan
 
 
 def key_of(plan: Plan) -> dict[str, str]:

@@ -11,10 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
-from weighbridge.base.limits import MEMORY, MIB, SLAB
+from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Layout, Slot
+from weighbridge.conversion.options import WriteOptions
+from weighbridge.conversion.plan import run as running
+from weighbridge.conversion.result import Progress, Result
 from weighbridge.tensors.nodes import (
     Cast,
     CastReport,
@@ -82,7 +86,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Closing):
     """See the module. `files` hold tensors, `texts` are small files written as they are."""
 
     source: str
@@ -94,12 +98,24 @@ class Plan:
     losses: tuple[Loss, ...] = ()
     moves: tuple[Move, ...] = ()
     notes: tuple[str, ...] = ()
-    jobs: int = 1
-    budget: int = MEMORY
+    write: WriteOptions = field(default_factory=WriteOptions)
     #: casts that are counted while running, by tensor
     reports: Mapping[str, CastReport] = field(default_factory=dict)
     #: what the result depends on besides the plan, as "name: state": the files that are read, as they were then
     sources: tuple[str, ...] = ()
+    #: what is read; closed with the plan
+    model: Closing | None = None
+
+    def run(self, progress: Progress | None = None) -> Result:
+        """Write what is planned, all or nothing. On an error or an interrupt nothing is left behind and the old target
+        stays; with `resume` the finished part stays beside the target. RefusedError where the target exists and may not
+        be overwritten, or what lies there to resume belongs to another plan. Errors: OSError."""
+        return running.run(self, progress)
+
+    def close(self) -> None:
+        """Close the source."""
+        if self.model is not None:
+            self.model.close()
 
     @property
     def size(self) -> int:
@@ -109,7 +125,7 @@ class Plan:
     @property
     def slab_budget(self) -> int:
         """What one worker may hold at a time."""
-        return self.budget // max(self.jobs, 1)
+        return self.write.memory // self.write.workers
 
     @cached_property
     def slabs(self) -> Mapping[int, int]:
@@ -124,7 +140,7 @@ class Plan:
     def memory(self) -> int:
         """Most bytes that slabs hold at one time, over all workers."""
         units = ([node for _, node in unit] for file in self.files for unit in file.units)
-        return self.jobs * max((slab_cost(nodes, self.slabs[id(nodes[0])]) for nodes in units), default=0)
+        return self.write.workers * max((slab_cost(nodes, self.slabs[id(nodes[0])]) for nodes in units), default=0)
 
     @cached_property
     def passes(self) -> int:

@@ -8,14 +8,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of
-from weighbridge.conversion.plan.model import Loss, Move, Plan, PlannedFile
+from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
@@ -23,8 +22,9 @@ from weighbridge.tensors.nodes.base import Node, RowRange, Stored, held
 from weighbridge.tensors.nodes.compute import PackedMember, make
 from weighbridge.tensors.scratch import lent
 
-#: (bytes done, bytes in all, what is being done)
-Progress = Callable[[int, int, str], None]
+if TYPE_CHECKING:
+    from weighbridge.conversion.plan.model import Plan, PlannedFile
+
 # Copies inside the kernel hold no buffer, so their pieces may be longer than a slab.
 _COPY = 64 << 20
 
@@ -36,29 +36,15 @@ class Task(NamedTuple):
     work: Callable[[], int]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What was written, and what the casts on the way lost."""
-
-    target: str
-    files: tuple[str, ...]
-    bytes: int
-    seconds: float
-    overflow: dict[str, int] = field(default_factory=dict)
-    underflow: dict[str, int] = field(default_factory=dict)
-    losses: tuple[Loss, ...] = ()
-    moves: tuple[Move, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def run(plan: Plan, *, overwrite: bool = False, resume: bool = False, progress: Progress | None = None) -> Result:
+def run(plan: Plan, progress: Progress | None = None) -> Result:
     """Carry out `plan`. On any error, or an interrupt, nothing is left behind; with `resume` what is done stays beside
     the target, and the next run with `resume` goes on from there. RefusedError where what lies there is of another
     plan, or of sources that have changed since."""
     began = time.monotonic()
     slabs = plan.slabs  # refuses, where it must, before a file is made
-    key = key_of(plan) if resume else None
-    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=overwrite, key=key) as sink:
+    write = plan.write
+    key = key_of(plan) if write.resume else None
+    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=write.overwrite, key=key) as sink:
         outs = [(f, sink.create(f.name if plan.folder else "", f.layout.size)) for f in plan.files]
         for file, out in outs:
             for offset, data in file.layout.pieces:
@@ -154,7 +140,7 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
     digests = {piece: crc for piece, crc in sink.done.items() if piece.file in wanted}
     known, before, done = frozenset(sink.done), 0, 0
     total = sum(s.spec.nbytes for f in plan.files for s in f.layout.slots)
-    pool = ThreadPoolExecutor(plan.jobs, thread_name_prefix="weighbridge")
+    pool = ThreadPoolExecutor(plan.write.workers, thread_name_prefix="weighbridge")
     pending: dict[Future[int], tuple[Piece, ...]] = {}
 
     def collect() -> None:
@@ -177,7 +163,7 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
                 before += sum(piece.size for piece in task.pieces)
                 continue
             pending[pool.submit(task.work)] = task.pieces
-            if len(pending) > 2 * plan.jobs:
+            if len(pending) > 2 * plan.write.workers:
                 collect()
         while pending:
             collect()

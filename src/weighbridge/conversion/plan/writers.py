@@ -16,7 +16,7 @@ from weighbridge.containers import Format, by_target, writable
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.safetensors import container as safetensors
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import SafetensorsOptions, ShardOptions, TargetOptions
 from weighbridge.conversion.plan.model import PlannedFile
 from weighbridge.conversion.plan.shared_storage import share
 from weighbridge.io.source import FileSource
@@ -49,14 +49,16 @@ def raw(name: str, source: FileSource) -> PlannedFile:
     return PlannedFile(name, Layout("raw", (), (Slot(name, spec, 0),), source.size), (Stored(spec, source, 0),))
 
 
-def write_safetensors(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+def write_safetensors(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
     """One file, or with a bound on its size a numbered set and its index."""
     meta = {k: v if isinstance(v, str) else str(v) for k, v in metadata.items()}
 
-    def layout(names: Sequence[str]) -> Layout:
-        return safetensors.layout([(n, tensors[n].spec) for n in names], meta, align=options.align or 4096)
+    align = (options.align if isinstance(options, SafetensorsOptions) else None) or 4096
 
-    if not options.sharded:
+    def layout(names: Sequence[str]) -> Layout:
+        return safetensors.layout([(n, tensors[n].spec) for n in names], meta, align=align)
+
+    if not (isinstance(options, ShardOptions) and options.sharded):
         file = planned(f"{stem}.safetensors", layout(list(tensors)), tensors)
         return Written((file,), {}, file.layout.notes)
     from weighbridge.containers import sharded
@@ -72,9 +74,9 @@ def write_safetensors(stem: str, tensors: Tensors, metadata: Mapping[str, Any], 
     return Written(files, {f"{stem}.safetensors.index.json": sharded.index_json(where, total)}, notes)
 
 
-def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
     """One file, or a set with the names and keys of llama-gguf-split."""
-    if not options.sharded:
+    if not (isinstance(options, ShardOptions) and options.sharded):
         layout = gguf.layout(specs(tensors), metadata)
         return Written((planned(f"{stem}.gguf", layout, tensors),), {}, layout.notes)
     layouts = gguf.split_layouts(
@@ -85,7 +87,7 @@ def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options
     return Written(files, {}, tuple(f"{f.name}: {line}" for f in files for line in f.layout.notes))
 
 
-def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions) -> Written:
+def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
     """A state dict, or a numbered set and its index as the Hub has them. What the source stores once is stored once."""
     from weighbridge.containers import sharded
     from weighbridge.containers.torch import write as torch_write
@@ -97,7 +99,7 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
         views = {name: view for name, view in shared.views.items() if view.storage in here}
         return torch_write.layout([(n, shared.storages[n].spec) for n in names], metadata, views=views)
 
-    if not options.sharded:
+    if not (isinstance(options, ShardOptions) and options.sharded):
         file = planned(f"{stem}.bin", layout(list(shared.storages)), shared.storages)
         return Written((file,), {}, file.layout.notes)
     parts = sharded.partition(specs(shared.storages), options.max_shard_size, options.max_shard_tensors)
@@ -111,14 +113,14 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
 
 
 def write_one(
-    container: Format, stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: ConvertOptions
+    container: Format, stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions
 ) -> Written:
     """One file of a format without shards."""
     layout = container.layout(specs(tensors), metadata)
     return Written((planned(f"{stem}{container.suffix}", layout, tensors),), {}, layout.notes)
 
 
-Writer = Callable[[str, Tensors, Mapping[str, Any], ConvertOptions], Written]
+Writer = Callable[[str, Tensors, Mapping[str, Any], TargetOptions], Written]
 _SHARDED: Final[Mapping[str, Writer]] = MappingProxyType(
     {"safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch}
 )

@@ -1,7 +1,7 @@
 """What an importance matrix says and whether it is a model's, as plain data: what `wb inspect` shows of one.
 
-    about("imatrix.gguf") -> Report                          either form
-    about("imatrix.dat", model="./my-model/") -> Report      with `fit`: what doesn't go together
+    inspect_imatrix("imatrix.gguf") -> ImatrixReport                   either form
+    inspect_imatrix("imatrix.dat", model="./my-model/") -> ImatrixReport     with `fit`: what doesn't go together
 
 The JSON form of a report is documented in docs/schema.md.
 """
@@ -87,7 +87,7 @@ class ImatrixReport:
     schema: str = SCHEMA
 
 
-def report_on(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> ImatrixReport:
+def inspect_imatrix(path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None) -> ImatrixReport:
     """The report on a file of either format; with `model` (anything `wb quantize` reads) also how it fits. FormatError
     where the file isn't an importance matrix or has a value that isn't finite."""
     with FileSource(path) as source:

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from weighbridge.base.dtypes import BF16, F16
 from weighbridge.base.errors import RefusedError, UsageError
@@ -17,7 +17,7 @@ from weighbridge.base.ftypes import GUESSED, FileType
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import GgufOptions, TargetOptions, only_from
 from weighbridge.conversion.plan import build as building
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.model import Loss
@@ -30,16 +30,16 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node, QuantizedTensor, reshape
 
 
-@dataclass(frozen=True)
-class QuantizeOptions:
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(TargetOptions):
     """llama-quantize's options under its names, and those of a conversion to GGUF.
 
     `tensor_type`: `REGEX=TYPE` strings; the first match in a name wins. `override_kv`: `KEY=TYPE:VALUE` strings.
     `target_bpw`, `target_size`: bits per weight, or bytes of the file, for which types are chosen (size_target.py).
     `imatrix`: a file of either format; `include_weights`, `exclude_weights`: parts of the names of its entries.
-    `resume`: continue an interrupted run, and keep the finished part of this one if it is interrupted.
     """
 
+    title: ClassVar[str] = "a quantized GGUF"
     imatrix: str | os.PathLike[str] | None = None
     include_weights: tuple[str, ...] = ()
     exclude_weights: tuple[str, ...] = ()
@@ -54,14 +54,10 @@ class QuantizeOptions:
     target_bpw: float | None = None
     target_size: int | None = None
     allow_requantize: bool = False
-    pre: str | None = None
-    tokenizer: bool = True
+    pre: str | None = only_from("model")
+    tokenizer: bool = only_from("model", default=True)
     name: str | None = None
     align: int | None = None
-    max_memory: int | None = None
-    overwrite: bool = False
-    resume: bool = False
-    jobs: int | None = None
 
     def types(self) -> ftypes.TypeOptions:
         """The parsed options that affect types. UsageError for an invalid type or pattern."""
@@ -74,12 +70,9 @@ class QuantizeOptions:
             **{field: ftypes.target_type(name) for field, name in named.items() if name is not None},
         )
 
-    def conversion(self, dtype: str | None) -> ConvertOptions:
+    def conversion(self, dtype: str | None) -> GgufOptions:
         """The options of the conversion to the intermediate GGUF."""
-        return ConvertOptions(
-            dtype=dtype, pre=self.pre, tokenizer=self.tokenizer, name=self.name, align=self.align,
-            max_memory=self.max_memory, overwrite=self.overwrite, jobs=self.jobs,
-        )  # fmt: skip
+        return GgufOptions(dtype=dtype, pre=self.pre, tokenizer=self.tokenizer, name=self.name, align=self.align)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from weighbridge.base.errors import UsageError
 from weighbridge.containers.gguf.container import ALIGNMENT_KEY, KV
 from weighbridge.containers.gguf.values import SCALARS, LazyArray, raw_text
-from weighbridge.conversion.edit.plan import coerce
+from weighbridge.conversion.edit.values import coerce
 from weighbridge.conversion.quantize.imatrix import ImportanceMatrix
 from weighbridge.conversion.quantize.prune_layers import Pruned
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import build as building
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
@@ -27,6 +28,7 @@ from weighbridge.conversion.quantize import ftypes as ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import size_target as size_target
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
+from weighbridge.conversion.result import Progress, Result
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import CastReport, Encode, Node, QuantizedTensor, cast, walk
@@ -70,6 +72,10 @@ class QuantizePlan(Plan):
         if self.refusals:
             raise _refused(self.refusals)
 
+    def run(self, progress: Progress | None = None) -> Result:
+        self.check()
+        return super().run(progress)
+
     def describe(self) -> dict[str, Any]:
         data = super().describe() | {"schema": "weighbridge/quantize/1", "type": self.ftype}
         names = TensorRow.__slots__
@@ -88,7 +94,9 @@ def default_target(source: Path, ftype: str, keep_split: bool = False) -> Path:
     return folder / f"ggml-model-{row.name if row else ftypes.COPY}{'' if keep_split else '.gguf'}"
 
 
-def build(model: Checkpoint, target: str | Path, ftype: str, options: QuantizeOptions) -> QuantizePlan:
+def build(
+    model: Checkpoint, target: str | Path, ftype: str, options: QuantizeOptions, write: WriteOptions = WriteOptions()
+) -> QuantizePlan:
     """The plan of quantizing `model` to `target`. UsageError for options that contradict each other, UnsupportedError
     for a model that can't become a GGUF. What llama-quantize would stop at is in `refusals`."""
     path = Path(target)
@@ -96,14 +104,16 @@ def build(model: Checkpoint, target: str | Path, ftype: str, options: QuantizeOp
         path = path.with_suffix("")  # a folder of shards
     building.check_target(path, model, options.keep_split)
     if options.target_bpw is not None or options.target_size is not None:
-        return _for_a_size(model, path, ftype, options)
+        return _for_a_size(model, path, ftype, options, write)
     wanted = ftypes.parse_ftype(ftype)
     inputs = prepare(model, wanted, options)
     choice = inputs.choose(wanted, options.types())
-    return finish(model, path, wanted.name if wanted else ftypes.COPY, inputs, choice, options)
+    return finish(model, path, wanted.name if wanted else ftypes.COPY, inputs, choice, options, write)
 
 
-def _for_a_size(model: Checkpoint, path: Path, ftype: str, options: QuantizeOptions) -> QuantizePlan:
+def _for_a_size(
+    model: Checkpoint, path: Path, ftype: str, options: QuantizeOptions, write: WriteOptions
+) -> QuantizePlan:
     """The plan for --target-bpw or --target-size."""
     bits, size = options.target_bpw, options.target_size
     if ftype or (bits is not None and size is not None):
@@ -113,7 +123,7 @@ def _for_a_size(model: Checkpoint, path: Path, ftype: str, options: QuantizeOpti
     align = inputs.keys[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in inputs.keys else gguf.DEFAULT_ALIGNMENT
     overhead = header + align * len(inputs.tensors)
     inputs, choice = size_target.types_for_size(inputs, options.types(), bits=bits, size=size, overhead=overhead)
-    return finish(model, path, "", inputs, choice, options)
+    return finish(model, path, "", inputs, choice, options, write)
 
 
 # -- the types applied -----------------------------------------------------------------------------------------------
@@ -126,6 +136,7 @@ def finish(
     inputs: QuantizeInputs,
     choice: ftypes.TypeChoice,
     options: QuantizeOptions,
+    write: WriteOptions,
 ) -> QuantizePlan:
     """The plan that gives each tensor its chosen type."""
     made: dict[str, Node] = {}
@@ -157,8 +168,8 @@ def finish(
         files=files,
         losses=(*inputs.losses, *_losses(choice, inputs, weights)),
         notes=(*_notes(inputs, weights), *(line for f in files for line in f.layout.notes)),
-        jobs=options.conversion(None).workers,
-        budget=options.conversion(None).memory,
+        write=write,
+        model=model,
         reports=reports,
         sources=_sources(model, inputs),
         ftype=ftype,

@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind, dtype
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.conversion import options as recipe
+from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.options import ConvertOptions
+from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.builder import PlanBuilder, retyped, side_files
@@ -120,13 +120,13 @@ _TOGETHER: Final = (
 _OPTIONS: Final = MappingProxyType({"bits": "--bits", "group_size": "--group-size", "symmetric": "--sym or --asym"})
 
 
-def chosen(options: ConvertOptions) -> Scheme:
+def chosen(options: SchemeOptions) -> Scheme:
     """The scheme that was asked for, with what the options change of it. UsageError where they don't go together."""
     name = str(options.scheme).lower().replace("-", "_")
     if name not in SCHEMES:
         raise UsageError(f"no scheme is called {options.scheme!r}", hint=f"one of {', '.join(SCHEMES)}")
     scheme = SCHEMES[name]
-    given = {"bits": options.q_bits, "group_size": options.q_group_size, "symmetric": options.symmetric}
+    given = {"bits": options.q_bits, "group_size": options.q_group_size, "symmetric": options.sym}
     for option, value in given.items():
         if value is not None and option not in scheme.takes:
             raise UsageError(f"{name} has its own {option.replace('_', ' ')}", hint=f"leave {_OPTIONS[option]} out")
@@ -135,19 +135,17 @@ def chosen(options: ConvertOptions) -> Scheme:
     group = options.q_group_size
     if group is not None and group != -1 and group < 8:
         raise UsageError(f"no groups of {group} columns", hint="a number such as 32 or 128; -1: all of a row")
-    if options.q_mode or options.q_recipe:
-        raise UsageError("modes and recipes are MLX's", hint="leave --q-mode and --recipe out, or say --to mlx")
     return scheme._replace(
         bits=options.q_bits or scheme.bits,
         group=scheme.group if group is None else max(group, 0),
-        symmetric=scheme.symmetric if options.symmetric is None else options.symmetric,
+        symmetric=scheme.symmetric if options.sym is None else options.sym,
     )
 
 
 # ------------------------------------------------------------------------------------------------ the folder
 
 
-def to_scheme(model: Checkpoint, options: ConvertOptions) -> PlanBuilder:
+def to_scheme(model: Checkpoint, options: SchemeOptions) -> PlanBuilder:
     """The tensors and files of the folder."""
     draft = PlanBuilder({}, {"format": "pt"})
     named = _named(model)
@@ -178,7 +176,7 @@ class _Work(NamedTuple):
     named: Mapping[str, Node]
     floats: Mapping[str, Node]
     scheme: Scheme
-    options: ConvertOptions
+    options: SchemeOptions
     draft: PlanBuilder
 
 
@@ -236,7 +234,7 @@ def _tensors(work: _Work, found: Mapping[str, Form], kept: Mapping[str, Form | N
 
 
 def _floats(
-    model: Checkpoint, named: Mapping[str, Node], options: ConvertOptions, draft: PlanBuilder
+    model: Checkpoint, named: Mapping[str, Node], options: SchemeOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """Every tensor as floats: of the type asked for, or its own; a quantized one's is the config's, or F16."""
     said = model.config.get("dtype") or model.config.get("torch_dtype")
@@ -245,7 +243,7 @@ def _floats(
     out = {}
     for name, node in named.items():
         spec = node.spec.with_dtype(usual) if _quantized(node) else node.spec
-        out[name] = retyped(name, node, narrow.get(name, recipe.plain_dtype(options.dtype, spec)), draft)
+        out[name] = retyped(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
     return out
 
 
@@ -340,7 +338,7 @@ def _misfit(form: Form, work: _Work) -> str:
     return _MISFITS[type(form)](form, work.scheme, work.options)
 
 
-def _misfit_integers(form: IntQuantTensor, scheme: Scheme, options: ConvertOptions) -> str:
+def _misfit_integers(form: IntQuantTensor, scheme: Scheme, options: SchemeOptions) -> str:
     rows, columns = form.codes.spec.shape
     widths = {"gptq": _GPTQ_BITS, "awq": (4,)}.get(scheme.method, (8,) if scheme.format == "int-quantized" else None)
     if (widths and form.bits not in widths) or options.q_bits not in (None, form.bits):
@@ -348,17 +346,17 @@ def _misfit_integers(form: IntQuantTensor, scheme: Scheme, options: ConvertOptio
     bound = options.q_group_size is not None or scheme.method == "awq" or scheme.format == "int-quantized"
     if bound and form.group != (scheme.group or columns):
         return f"it has groups of {form.group}"
-    if options.symmetric and not form.symmetric:
+    if options.sym and not form.symmetric:
         return "it has zero points of its own"
     return _unfilled(rows, columns, scheme._replace(bits=form.bits))
 
 
-def _misfit_micro(form: MXTensor, scheme: Scheme, options: ConvertOptions) -> str:
+def _misfit_micro(form: MXTensor, scheme: Scheme, options: SchemeOptions) -> str:
     same = form.bits == scheme.bits and (form.overall is None) is (scheme.group == 32)
     return "" if same else f"it has {form.bits} bits in groups of {32 if form.overall is None else 16}"
 
 
-def _misfit_small(form: Fp8Tensor, scheme: Scheme, options: ConvertOptions) -> str:
+def _misfit_small(form: Fp8Tensor, scheme: Scheme, options: SchemeOptions) -> str:
     wanted = scheme.block or (1, form.weight.spec.shape[-1])
     if form.block != wanted:
         return f"its scales are for {form.block[0]} x {form.block[1]}"
@@ -391,12 +389,12 @@ _THEIRS: Final = ("config.json", "quantize_config.json", "quant_config.json", "h
 
 
 def _files(
-    model: Checkpoint, options: ConvertOptions, draft: PlanBuilder, floats: Mapping[str, Node], told: Mapping[str, Any]
+    model: Checkpoint, options: SchemeOptions, draft: PlanBuilder, floats: Mapping[str, Node], told: Mapping[str, Any]
 ) -> None:
     """What lies beside the weights."""
     config = model.config
     if model.format == "gguf":
-        texts, lost = meta.for_hf(model, floats, options)
+        texts, lost = meta.for_hf(model, floats, options.tokenizer)
         draft.texts |= texts
         draft.losses += lost
         config = json.loads(texts["config.json"])

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weighbridge.reports.diff.report import Change, Diff
+    from weighbridge.reports.diff.report import Change, DiffReport
 
 _SHOWN = 5000  # rows; more would freeze the page
 _STYLE = (
@@ -15,7 +15,7 @@ _STYLE = (
 )
 
 
-def page(diff: Diff) -> str:
+def page(diff: DiffReport) -> str:
     """The whole page."""
     counts = ", ".join(f"{n:,} {kind}" for kind, n in diff.counts.items() if n)
     rows = "".join(map(_row, diff.tensors[:_SHOWN]))

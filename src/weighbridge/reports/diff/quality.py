@@ -40,7 +40,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Report:
+class QualityReport:
     """All tensors whose type changed, the whole, and the sizes of all types."""
 
     tensors: tuple[Quality, ...]
@@ -100,7 +100,7 @@ class _Sums:
 def measure(
     originals: Mapping[str, Node], made: Mapping[str, Node], weights: Mapping[str, Any], *,
     jobs: int = 1, progress: Progress | None = None,
-) -> Report:  # fmt: skip
+) -> QualityReport:  # fmt: skip
     """The report on `made`, of the same names and shapes as `originals`; tensors of the same type in both are equal and
     left out. `weights`: importance of the columns [matrices, columns]."""
     names = [n for n, node in made.items() if node.spec.dtype is not originals[n].spec.dtype]
@@ -118,7 +118,7 @@ def measure(
             done += made[name].spec.elements
             if progress is not None:
                 progress(done, total, "measuring")
-    return Report(
+    return QualityReport(
         tuple(rows),
         nmse=_ratio(whole.error, whole.power),
         weighted=_ratio(whole.weighted_error, whole.weighted_power) if weights else None,

@@ -14,18 +14,18 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import UsageError
-from weighbridge.reports.diff.quality import Quality, Report
+from weighbridge.reports.diff.quality import Quality, QualityReport
 
 _WIDE, _HIGH, _LEFT, _TOP = 720, 300, 70, 40
 _COLORS: Final = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac", "#eeca3b")
 
 
-def render(report: Report, path: PurePath, title: str) -> bytes:
+def render(report: QualityReport, path: PurePath, title: str) -> bytes:
     """The report in the form that the file's suffix names."""
     return form_of(path)(report, title).encode()
 
 
-def form_of(path: PurePath) -> Callable[[Report, str], str]:
+def form_of(path: PurePath) -> Callable[[QualityReport, str], str]:
     """How a file of that suffix is written. UsageError where none is."""
     form = _FORMS.get(path.suffix.lower())
     if form is None:
@@ -34,11 +34,11 @@ def form_of(path: PurePath) -> Callable[[Report, str], str]:
     return form
 
 
-def _json(report: Report, title: str) -> str:
+def _json(report: QualityReport, title: str) -> str:
     return json.dumps(report.describe(), indent=1) + "\n"
 
 
-def svg(report: Report, title: str) -> str:
+def svg(report: QualityReport, title: str) -> str:
     """The picture."""
     colors = {name: _COLORS[i % len(_COLORS)] for i, name in enumerate(report.types)}
     bars = _bars(report, colors)
@@ -52,25 +52,25 @@ def svg(report: Report, title: str) -> str:
     )
 
 
-def _decades(report: Report) -> tuple[int, int]:
+def _decades(report: QualityReport) -> tuple[int, int]:
     """Powers of ten that hold every error above 0."""
     errors = [q.nmse for q in report.tensors if q.nmse > 0] or [1.0]
     low, high = math.floor(math.log10(min(errors))), math.ceil(math.log10(max(errors)))
     return low, max(high, low + 1)
 
 
-def _x(report: Report, bits: float) -> float:
+def _x(report: QualityReport, bits: float) -> float:
     most = max((q.bits for q in report.tensors), default=16)
     return _LEFT + _WIDE * bits / (most * 1.05)
 
 
-def _y(report: Report, error: float) -> float:
+def _y(report: QualityReport, error: float) -> float:
     low, high = _decades(report)
     at = math.log10(error) if error > 0 else low
     return _TOP + _HIGH * (high - at) / (high - low)
 
 
-def _axes(report: Report) -> Iterable[str]:
+def _axes(report: QualityReport) -> Iterable[str]:
     low, high = _decades(report)
     for power in range(low, high + 1):
         y = _y(report, 10.0**power)
@@ -82,7 +82,7 @@ def _axes(report: Report) -> Iterable[str]:
     yield f'<text x="{_LEFT + _WIDE / 2}" y="{_TOP + _HIGH + 34}" text-anchor="middle">bits per weight</text>'
 
 
-def _dots(report: Report, colors: dict[str, str]) -> Iterable[str]:
+def _dots(report: QualityReport, colors: dict[str, str]) -> Iterable[str]:
     for q in report.tensors:
         radius = 3 + min(7.0, math.sqrt(q.bytes) / 2000)
         yield (
@@ -91,7 +91,7 @@ def _dots(report: Report, colors: dict[str, str]) -> Iterable[str]:
         )
 
 
-def _bars(report: Report, colors: dict[str, str]) -> list[str]:
+def _bars(report: QualityReport, colors: dict[str, str]) -> list[str]:
     top, most = _TOP + _HIGH + 60, max(report.types.values(), default=1) or 1
     lines = []
     for i, (name, size) in enumerate(report.types.items()):
@@ -121,7 +121,7 @@ def _tr(q: Quality, marked: bool) -> str:
     return f"<tr{' class=worst' * marked}>" + "".join(f"<td>{escape(c)}</td>" for c in cells(q)) + "</tr>"
 
 
-def _html(report: Report, title: str) -> str:
+def _html(report: QualityReport, title: str) -> str:
     worst = {q.name for q in report.worst}
     head = "".join(f"<th>{name}</th>" for name in _HEADS)
     rows = "\n".join(
@@ -139,4 +139,6 @@ def _html(report: Report, title: str) -> str:
     )
 
 
-_FORMS: Final = MappingProxyType[str, Callable[[Report, str], str]]({".json": _json, ".html": _html, ".svg": svg})
+_FORMS: Final = MappingProxyType[str, Callable[[QualityReport, str], str]](
+    {".json": _json, ".html": _html, ".svg": svg}
+)

@@ -47,7 +47,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class DiffReport:
     """`names`: under which both were read. `tensors` holds all but the equal ones, worst first; `counts` is over
     all."""
 
@@ -79,7 +79,7 @@ def diff(
     tolerance: float = 0.0,
     jobs: int | None = None,
     progress: Progress | None = None,
-) -> Diff:
+) -> DiffReport:
     """What differs between the models at `a` and `b`. Tensors whose largest difference is at most `tolerance` count as
     equal. UsageError where `names` can't be had of both."""
     if names not in ("auto", "stored", "logical", "canonical"):
@@ -89,7 +89,7 @@ def diff(
         found = _compared(left, right, tolerance, jobs, progress)
         counts = {kind: sum(c.kind == kind for c in found) for kind in KINDS}
         ranked = sorted((c for c in found if c.kind != "equal"), key=_rank)
-        return Diff(str(a), str(b), called, counts, tuple(ranked), _metadata(one, other), notes)
+        return DiffReport(str(a), str(b), called, counts, tuple(ranked), _metadata(one, other), notes)
 
 
 def _rank(change: Change) -> tuple[int, float, str]:

@@ -114,14 +114,16 @@ class HashReport:
     schema: str = "weighbridge/hash/1"
 
 
-def hash_paths(
-    paths: Sequence[str | os.PathLike[str]],
+def hash(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     algo: str = "sha256",
     tensors: bool = False,
     jobs: int | None = None,
 ) -> HashReport:
-    """Digests of the files at `paths` (those of folders, too); with `tensors` of the models there and their tensors."""
+    """Digests of the files at `paths`, those in folders included; with `tensors` of each model's tensors, the same in
+    every container, and of all its weights."""
+    paths = [paths] if isinstance(paths, str | os.PathLike) else paths
     if tensors:
         return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs) for p in paths))
     found = [file for path in paths for file in files_of(Path(path))]

@@ -71,7 +71,7 @@ class DTypeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class InspectReport:
     """`tensors` holds the rows that pass the selection, `selected` is their number before `limit`; all sums are over
     the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is. `schemes`: of
     a quantized model, what its matrices lie in. `ranks`: of a tensor-parallel set, or one of its files, what it is; a
@@ -112,7 +112,7 @@ def inspect(
     exclude: Sequence[str] = (),
     sort: str | None = None,
     limit: int | None = None,
-) -> Report:
+) -> InspectReport:
     """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
     selection = Selection(tuple(filters), tuple(include), tuple(exclude), sort, limit)
     place, name = target.split(path)
@@ -123,14 +123,14 @@ def inspect(
             return replace(_report(model, rows, selection), ranks=ranks)
 
 
-def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> Report:
+def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> InspectReport:
     index = model.index
     facts_found = _facts(model)
     counted = counting.count(index.entries, _packing_config(model, facts_found), counting.settings_of(index))
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes
-    return Report(
+    return InspectReport(
         path=os.fspath(model.place.path),
         format=index.format,
         version=index.version,

@@ -50,7 +50,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     """`ok`: no finding is an error. `values`: whether every number was looked at."""
 
     path: str
@@ -71,13 +71,13 @@ class Report:
         return min((f.severity for f in self.findings), key=_RANK.__getitem__, default=None)
 
 
-def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Progress | None = None) -> Report:
+def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Progress | None = None) -> VerifyReport:
     """All findings on what lies at `path`: a file, an index, a folder. FileNotFoundError where nothing does."""
     with Repo(path) as repo:
         found = [*_checked(repo), *_passed_on(repo), *(_values(repo, progress) if values else ())]
         findings = tuple(sorted(dict.fromkeys(found), key=_order))
         count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
-        return Report(
+        return VerifyReport(
             path=os.fspath(path),
             ok=not count[Severity.ERROR],
             errors=count[Severity.ERROR],
@@ -137,6 +137,6 @@ def _verdicts(repo: Repo, findings: Iterable[Finding]) -> Iterator[Verdict]:
         yield Verdict(str(file.path), "llama.cpp", not stage, stage)
 
 
-def failed(report: Report, fail_on: Severity = Severity.ERROR) -> bool:
+def failed(report: VerifyReport, fail_on: Severity = Severity.ERROR) -> bool:
     """Whether any finding is at least as bad as `fail_on`."""
     return any(_RANK[f.severity] <= _RANK[fail_on] for f in report.findings)

@@ -8,23 +8,23 @@ from typing import Any
 from weighbridge.cli.render import (
     Column,
     clean,
-    counted,
     echo,
     human_bytes,
     human_count,
     pairs,
+    plural,
     short_float,
     table,
     warn,
 )
 from weighbridge.models.tensor_parallel.rank_files import RankStatus
 from weighbridge.reports.inspect.model_info import Model
-from weighbridge.reports.inspect.report import Report, Tensor
+from weighbridge.reports.inspect.report import InspectReport, Tensor
 from weighbridge.reports.inspect.schemes import Scheme
 from weighbridge.reports.inspect.tree import grow, lines
 
 
-def summary(report: Report) -> None:
+def summary(report: InspectReport) -> None:
     """The head of the report and the table of types."""
     echo(clean(report.path), "head")
     pairs(_summary(report), indent=2)
@@ -41,7 +41,7 @@ _ROLES = 4
 _NAMED = 4
 
 
-def schemes(report: Report) -> None:
+def schemes(report: InspectReport) -> None:
     """What a quantized model's matrices lie in, and where those are that lie in another scheme than most."""
     if not report.schemes:
         return
@@ -66,7 +66,7 @@ def _scheme(s: Scheme, other: bool, of: int) -> tuple[str, ...]:
     return name, f"{s.weights:,}", human_count(s.parameters), f"{s.bits_per_weight:.2f}", where
 
 
-def _summary(report: Report) -> Iterator[tuple[str, object]]:
+def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
     model, count = report.model, len(report.files)
     version = f" v{report.version}" if report.version else ""
     yield "format", f"{report.format}{version}" + (", big-endian" if report.byte_order == "big" else "")
@@ -84,7 +84,7 @@ def _summary(report: Report) -> Iterator[tuple[str, object]]:
     yield "context", f"{model.context_length:,}" if model.context_length else None
     yield "tokenizer", _tokenizer(model)
     yield "chat template", f"{model.chat_template:,} characters" if model.chat_template else None
-    alignment = f", each at a multiple of {counted(report.alignment, 'byte')}" if report.alignment > 1 else ""
+    alignment = f", each at a multiple of {plural(report.alignment, 'byte')}" if report.alignment > 1 else ""
     yield "tensors", f"{report.tensor_count:,}{alignment}"
 
 
@@ -119,7 +119,7 @@ def _tokenizer(model: Model) -> str | None:
     return model.tokenizer.kind + (f", {size:,} tokens" if size else "") + pre
 
 
-def tree(report: Report, most: int | None = None) -> None:
+def tree(report: InspectReport, most: int | None = None) -> None:
     """The names as a tree, layers that look alike folded; its first `most` lines."""
     echo()
     branches = list(lines(grow(report.tensors)))
@@ -128,7 +128,7 @@ def tree(report: Report, most: int | None = None) -> None:
         [_branch(line) for line in branches[:most]],
     )
     if most is not None and len(branches) > most:
-        echo(f"... {counted(len(branches) - most, 'more line')} (--tree shows all)", "dim")
+        echo(f"... {plural(len(branches) - most, 'more line')} (--tree shows all)", "dim")
     _unlisted(report)
 
 
@@ -143,7 +143,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-def rows(report: Report) -> None:
+def rows(report: InspectReport) -> None:
     """One row a tensor."""
     several = len(report.files) > 1
     heads: list[str | Column] = [
@@ -160,9 +160,9 @@ def rows(report: Report) -> None:
     _unlisted(report)
 
 
-def _unlisted(report: Report) -> None:
+def _unlisted(report: InspectReport) -> None:
     if report.selected > len(report.tensors):
-        echo(f"... {counted(report.selected - len(report.tensors), 'more tensor')}", "dim")
+        echo(f"... {plural(report.selected - len(report.tensors), 'more tensor')}", "dim")
 
 
 def _row(t: Tensor, several: bool) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _row(t: Tensor, several: bool) -> tuple[str, ...]:
     return t.name, t.dtype, _shape(t.shape), f"{t.parameters:,}", f"{t.nbytes:,}", f"{t.offset:,}", *file
 
 
-def one(report: Report) -> None:
+def one(report: InspectReport) -> None:
     """All that is known of a single tensor."""
     t = report.tensors[0]
     echo(clean(t.name), "head")
@@ -189,12 +189,12 @@ def one(report: Report) -> None:
     )
 
 
-def metadata(report: Report, brief: bool = False) -> None:
+def metadata(report: InspectReport, brief: bool = False) -> None:
     """Keys and values; `brief` cuts to what fits on a line."""
     if not report.metadata:
         return
     echo()
-    echo(f"metadata ({counted(len(report.metadata), 'key')})", "head")
+    echo(f"metadata ({plural(len(report.metadata), 'key')})", "head")
     pairs(((key, _value(value, 100 if brief else 10_000)) for key, value in report.metadata.items()), indent=2)
 
 
@@ -207,7 +207,7 @@ def _value(value: Any, width: int) -> str:
     return text if len(text) <= width else f"{text[:width]} ... ({len(text):,} characters)"
 
 
-def notes(report: Report) -> None:
+def notes(report: InspectReport) -> None:
     """What the parser met, beside the answer."""
     for finding in report.notes:
         if finding.severity != "info":

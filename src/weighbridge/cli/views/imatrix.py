@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from weighbridge.cli.render import SCREEN, Column, clean, counted, echo, human_bytes, pairs, styled, table
+from weighbridge.cli.render import SCREEN, Column, clean, echo, human_bytes, pairs, plural, styled, table
 
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, ModelFit
@@ -31,9 +31,9 @@ def _summary(report: ImatrixReport) -> Iterator[tuple[str, object]]:
     yield "size", human_bytes(report.nbytes, exact=True)
     yield "data sets", ", ".join(map(clean, report.datasets)) or None
     size = f" of {report.chunk_size:,} tokens" if report.chunk_size else ""
-    yield "read for it", counted(report.chunks, "chunk") + size if report.chunks else None
-    yield "entries", f"{len(report.entries):,} ({counted(report.values, 'value')})"
-    yield "unused", f"{counted(report.unused, 'expert')} that the text didn't reach" if report.unused else None
+    yield "read for it", plural(report.chunks, "chunk") + size if report.chunks else None
+    yield "entries", f"{len(report.entries):,} ({plural(report.values, 'value')})"
+    yield "unused", f"{plural(report.unused, 'expert')} that the text didn't reach" if report.unused else None
     yield "numbers", f"mean squares of the inputs; seen: {report.unit}"
 
 

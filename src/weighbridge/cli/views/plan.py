@@ -1,10 +1,9 @@
-"""What the converting commands share: their options made into a recipe, a plan shown, a conversion run and told."""
+"""Plans and results of the commands that write."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.cli.render import (
@@ -24,57 +23,27 @@ from weighbridge.cli.render import (
 )
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.options import ConvertOptions
     from weighbridge.conversion.plan.model import Loss, Move, Plan
-    from weighbridge.conversion.plan.run import Result
+    from weighbridge.conversion.result import Result
 
 _NOTES = 4  # lines
 _NAMED = 3  # tensors in a line
-# What the user types -> the library's name of it, where they differ.
-_FIELDS = {"split_max_tensors": "max_shard_tensors"}
 
 
-def recipe(options: dict[str, Any]) -> ConvertOptions:
-    """The library's options from the command's; what wasn't given keeps the library's default."""
-    from weighbridge.conversion.options import ConvertOptions
-
-    named = {_FIELDS.get(name, name): value for name, value in options.items() if value is not None}
-    return ConvertOptions(**named)
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given; the others are None or empty."""
+    return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
-def own_format(src: Path, dst: Path) -> str | None:
-    """What `split` and `merge` write: the format they read. None where DST's extension says it anyway."""
-    import weighbridge
-
-    if dst.suffix in (".gguf", ".safetensors"):
-        return None
-    with weighbridge.open(src) as model:
-        # A folder keeps what lies beside its weights: config, tokenizer.
-        return "hf" if src.is_dir() and model.format == "safetensors" else model.format
-
-
-def show_plan(src: Path, dst: Path, *, as_json: bool = False, to: str | None = None, **options: Any) -> int:
-    """Plan, print the plan, write nothing."""
-    import weighbridge
-
-    plan = weighbridge.plan(src, dst, to=to, options=recipe(options))
-    if as_json:
-        emit_json(plan.describe())
-    else:
-        _print_plan(plan)
-    return 0
-
-
-def convert_and_tell(src: Path, dst: Path, *, as_json: bool = False, to: str | None = None, **options: Any) -> int:
-    """Convert with a line of progress; then say what was written and what was lost."""
-    import weighbridge
-
-    with Progress() as progress:
-        result = weighbridge.convert(src, dst, to=to, options=recipe(options), progress=progress)
-    if as_json:
-        emit_json(result)
-    else:
-        print_result(result)
+def write(plan: Plan, *, dry_run: bool, as_json: bool) -> int:
+    """Prints the plan, or carries it out with a line of progress and says what was written and what was lost."""
+    with plan:
+        if dry_run:
+            emit_json(plan.describe()) if as_json else _print_plan(plan)
+            return 0
+        with Progress() as progress:
+            result = plan.run(progress)
+    emit_json(result) if as_json else print_result(result)
     return 0
 
 

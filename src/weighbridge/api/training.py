@@ -1,0 +1,47 @@
+"""Saves and loads the state of a training run, without pickles."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path as FilePath
+from typing import Any
+
+from weighbridge.base.errors import UsageError
+from weighbridge.conversion.result import Result
+
+Path = str | os.PathLike[str]
+
+
+def save_checkpoint(path: Path, *, overwrite: bool = False, rng: Any = None, **parts: Any) -> Result:
+    """Saves a training run's state as a folder of safetensors and JSON, all or nothing: `model=model, optimizer=opt,
+    epoch=3, loss=0.1, rng=True, ...`. A part with a `state_dict()` is saved by it; nested dicts, lists, tuples,
+    numbers, texts, bytes, tensors and arrays are kept as they are, shared storages shared. `rng=True` saves the random
+    states of Python, numpy and torch. UsageError names a part that isn't data."""
+    from weighbridge.adapters.state import capture, random_states
+    from weighbridge.conversion.checkpoint.training import folder_plan
+    from weighbridge.conversion.options import WriteOptions
+    from weighbridge.models.training_state import State, file_of
+
+    states = {} if rng is None or rng is False else {"rng": random_states() if rng is True else rng}
+    captured = capture({**parts, **states}, file_of)
+    state = State(captured.value, captured.storages)
+    return folder_plan(state, FilePath(path), WriteOptions(overwrite=overwrite)).run()
+
+
+def load_checkpoint(path: Path, *, numpy: bool = False, rng: bool = False, **into: Any) -> dict[str, Any]:
+    """The parts that `save_checkpoint` saved, tensors as torch's (`numpy=True`: as arrays). Parts named here are loaded
+    into the given objects (`model=model, optimizer=opt` calls their `load_state_dict`); `rng=True` sets the random
+    states. Nothing is unpickled. FormatError where the folder isn't as it was written."""
+    from weighbridge.adapters.state import restore, set_random_states
+    from weighbridge.models.training_state import read_state
+
+    with read_state(FilePath(path)) as state:
+        found: dict[str, Any] = restore(state.value, state.storages, numpy=numpy)
+    missing = [name for name in (*into, *(["rng"] if rng else [])) if name not in found]
+    if missing:
+        raise UsageError(f"the checkpoint has no {', '.join(missing)}", hint=f"it has {', '.join(map(str, found))}")
+    for name, target in into.items():
+        target.load_state_dict(found[name])
+    if rng:
+        set_random_states(found["rng"])
+    return found

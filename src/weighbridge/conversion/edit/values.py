@@ -1,0 +1,117 @@
+"""The values of an edit: what a person types, or Python hands over, as a GGUF value of the right type."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.containers.gguf.values import IDS, KV, RANGES, SCALARS, check_type, element_type, infer
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One wish: set `key` to `value` (as `type`; None: the type it has, or the one that fits), or remove it."""
+
+    key: str
+    value: Any = None
+    type: str | None = None
+    remove: bool = False
+
+
+def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = False) -> KV:
+    """The value of an edit with its GGUF type: the one stated, else the one the key has, else the one that fits."""
+    if not edit.key:
+        raise UsageError("a key can't be empty")
+    if text_only and edit.type in (None, "str"):
+        return KV("str", edit.value if isinstance(edit.value, str) else json.dumps(edit.value))
+    kind = edit.type or (old.type if old else None)
+    if old is not None and kind != old.type and not force:
+        raise RefusedError(
+            f"{edit.key} has the type {old.type}, not {kind}; readers look for exactly one type", option="--force"
+        )
+    if kind is None:
+        fitting = infer(guess(edit.value) if isinstance(edit.value, str) else edit.value)
+        return KV(fitting.type, coerce(edit.key, fitting.type, fitting.value))
+    return KV(check_type(kind), coerce(edit.key, kind, edit.value))
+
+
+# At most 20 digits fit into 64 bits; longer ones are text, not work for a big-integer parser.
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+_FLOAT: Final = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{1,4})?")
+
+
+def guess(text: str) -> Any:
+    """An untyped value of a new key: true/false, a number, or text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def coerce(key: str, kind: str, value: Any) -> Any:
+    """`value`, which may be text, as the GGUF type `kind`; UsageError where it is no such thing."""
+    inner = element_type(kind)
+    if inner is not None:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise UsageError(f"{key} is an array, {kind}", hint="give its elements: --set-array KEY=TYPE:[...]")
+        return [coerce(key, inner, element) for element in value]
+    if kind == "str":
+        if not isinstance(value, str):
+            raise UsageError(f"{key}: {value!r} is not text")
+        return value
+    return _number(key, kind, guess(value) if isinstance(value, str) else value)
+
+
+def _number(key: str, kind: str, value: Any) -> Any:
+    if kind == "bool":
+        if isinstance(value, bool):
+            return value
+        raise UsageError(f"{key}: {value!r} is neither true nor false")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"{key}: {value!r} is not a number")
+    if kind in RANGES:
+        low, high = RANGES[kind]
+        if not isinstance(value, int) or not low <= value <= high:
+            raise UsageError(f"{key}: {value} is not a {kind} ({low} to {high})")
+        return value
+    try:  # the value that the file will hold, which may have fewer digits
+        stored: float = struct.unpack("<" + SCALARS[kind], struct.pack("<" + SCALARS[kind], value))[0]
+    except OverflowError:
+        raise UsageError(f"{key}: {value} is too large for {kind}") from None
+    return stored
+
+
+# What people write for a type: llama.cpp's --override-kv has int, float, bool and str.
+_ALIASES: Final = {"string": "str", "float": "f32", "int": "i32", "float32": "f32", "uint32": "u32", "int32": "i32"}
+
+
+def parse_assignment(text: str) -> Edit:
+    """`KEY=VALUE`, or `KEY=TYPE:VALUE` where TYPE is a GGUF type (`KEY=str:i32:5` for a text that looks like one)."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text!r} is no assignment", hint="write KEY=VALUE or KEY=TYPE:VALUE")
+    kind, colon, rest = value.partition(":")
+    kind = _ALIASES.get(kind, kind)
+    return Edit(key, rest, kind) if colon and kind in IDS and kind != "arr" else Edit(key, value)
+
+
+def parse_array(text: str, read: Callable[[str], str]) -> Edit:
+    """`KEY=TYPE:[...]` with the elements as JSON, or `KEY=TYPE:@FILE` with a file of that JSON, which `read` gives."""
+    key, _, value = text.partition("=")
+    kind, colon, elements = value.partition(":")
+    kind = _ALIASES.get(kind, kind)
+    if not colon or kind not in IDS or kind == "arr":
+        raise UsageError(f"{text[:80]!r} is no array", hint='write KEY=TYPE:[...], such as general.tags=str:["a","b"]')
+    try:
+        found = json.loads(read(elements[1:]) if elements.startswith("@") else elements)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{key}: the elements are not JSON: {error}") from None
+    if not isinstance(found, list):
+        raise UsageError(f"{key}: the JSON is not an array")
+    return Edit(key, found, f"arr[{kind}]")

@@ -1,0 +1,290 @@
+"""Every law and promise of a packing, for every registered schema and a plug-in's: what is recognised, counted, cut and
+decoded is one and the same matrix."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from tests.architecture.house import ROOT
+from tests.conformance.packing_examples import EXAMPLES, IN, OUT, Example
+from tests.models.test_parallel_packed import by_hand, model
+from tests.packings.stored import of_numpy, values
+from tests.plugins import TOYS, installed, write_package
+
+import weighbridge as wb
+from weighbridge.base.dtypes import F32
+from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.containers.base import Entry
+from weighbridge.conversion.schemes import configs
+from weighbridge.conversion.schemes import plan as schemes
+from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Match, find
+from weighbridge.packings.schema.registry import SHIPPED
+from weighbridge.packings.schema.registry import schemas as registered
+from weighbridge.packings.unpacking import groups, probe, unpack
+from weighbridge.reports.inspect.parameter_count import count
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.slicing import take
+
+CASES = [pytest.param(name, make, id=f"{name}-{i}") for name, makes in EXAMPLES.items() for i, make in enumerate(makes)]
+each_example = pytest.mark.parametrize(("name", "make"), CASES)
+
+
+@pytest.fixture(autouse=True)
+def toy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The plug-in of a test of its packing."""
+    if getattr(request.node, "callspec", None) is None or request.node.callspec.params.get("name") != "toy":
+        yield
+        return
+    with installed(toy_package(tmp_path_factory.mktemp("toy"))):
+        yield
+
+
+def toy_package(folder: Path) -> Path:
+    text = (TOYS / "toy_packing.py").read_text("utf-8")
+    return write_package(folder, "toy", {"toy_packing.py": text}, {"weighbridge.packings": {"toy": "toy_packing:TOY"}})
+
+
+def matched(example: Example) -> Match[Any]:
+    (found,) = {id(g.match): g.match for g in groups(example.tensors, example.config).values()}.values()
+    return found
+
+
+def decoded(example: Example) -> NDArray[np.float32]:
+    (node,) = unpack(example.tensors, example.config).values()
+    return values(node)
+
+
+def test_every_schema_has_an_example() -> None:
+    assert {schema.name for schema in SHIPPED} == set(EXAMPLES) - {"toy"}
+    assert len({schema.name for schema in SHIPPED}) == len(SHIPPED)
+
+
+@each_example
+def test_a_group_is_recognised_by_its_own_schema(name: str, make: Callable[[], Example]) -> None:
+    example = make()
+    match = matched(example)
+    assert match.schema.name == name
+    assert match.tensors == set(example.tensors)
+
+
+@each_example
+def test_inspect_counts_what_is_unpacked(name: str, make: Callable[[], Example]) -> None:
+    example = make()
+    (node,) = unpack(example.tensors, example.config).values()
+    specs = {name: node.spec for name, node in example.tensors.items()}
+    entries = [Entry(name, spec.dtype, spec.shape, 0, spec.nbytes) for name, spec in specs.items()]
+    for read in (reading(example.tensors), None):
+        if read is None and any(spec.dtype.name == "I64" for spec in specs.values()):
+            continue  # its shape is in a tensor
+        counted = count(entries, example.config, read)
+        assert counted.total == node.spec.elements
+        assert set(counted.parts) == set(example.tensors)
+        assert counted.schemes == {matched(example).schema.label: 1}
+
+
+def reading(tensors: Mapping[str, Node]) -> Callable[[str, int], bytes]:
+    return lambda name, limit: probe(name, tensors[name], limit)
+
+
+@each_example
+def test_recognising_reads_declared_probes_only(name: str, make: Callable[[], Example]) -> None:
+    example = make()
+    asked: dict[str, int] = {}
+
+    def read(tensor: str, limit: int) -> bytes:
+        asked[tensor] = limit
+        return reading(example.tensors)(tensor, limit)
+
+    match = next(iter(find(registered(), example.tensors, example.config, read).values()))
+    declared = {match.stored[role]: m.probe for role, m in match.schema.members.items() if role in match.stored}
+    assert asked == {tensor: declared[tensor] for tensor in asked}
+    assert all(asked.values())
+
+
+@each_example
+def test_an_incomplete_group_is_no_tensor(name: str, make: Callable[[], Example]) -> None:
+    example = make()
+    match = matched(example)
+    for role, tensor in match.stored.items():
+        left = {key: node for key, node in example.tensors.items() if key != tensor}
+        if not match.schema.members[role].required:
+            continue
+        errors: list[WeighbridgeError] = []
+        assert not groups(left, example.config, lambda _, error: errors.append(error))  # noqa: B023
+        assert all(isinstance(error, FormatError) and re.match(r"m\b", str(error)) for error in errors)
+
+
+@each_example
+def test_rows_read_alone_are_those_of_the_whole(name: str, make: Callable[[], Example]) -> None:
+    (node,) = unpack(make().tensors, make().config).values()
+    whole = values(node).reshape(node.spec.rows, -1)
+    for lo, hi in ((0, 1), (3, 40), (node.spec.rows - 1, node.spec.rows)):
+        part = n.decode(node).read(lo, hi).view(np.float32).reshape(hi - lo, -1)
+        np.testing.assert_array_equal(part, whole[lo:hi])
+
+
+@each_example
+def test_rows_that_move_keep_their_values(name: str, make: Callable[[], Example]) -> None:
+    (node,) = unpack(make().tensors, make().config).values()
+    rows = node.spec.rows
+    whole, half = values(node).reshape(rows, -1), rows // 2
+    matrix = n.reshape(node, (rows, node.spec.shape[-1]))
+    np.testing.assert_array_equal(values(n.slice_rows(matrix, half, (half, node.spec.shape[-1]))), whole[half:])
+    order = np.roll(np.arange(rows), half)
+    np.testing.assert_array_equal(values(n.gather(matrix, order)), whole[order])
+    np.testing.assert_array_equal(values(n.concat([matrix, matrix])), np.concatenate([whole, whole]))
+
+
+# ------------------------------------------------------------------------------------------------ storage axes
+
+ALONG = [case for case in CASES if case.values[0] not in ("hqq", "bitnet") and "bnb" not in str(case.values[0])
+         and "torchao" not in str(case.values[0])]  # fmt: skip
+each_cut = pytest.mark.parametrize(("name", "make"), ALONG)
+
+
+@each_cut
+def test_axes_have_the_entries_that_they_declare(name: str, make: Callable[[], Example]) -> None:
+    example = make()
+    match = matched(example)
+    sizes = match.shape[-2:]
+    for tensor, axes in match.storage_axes.items():
+        shape = example.tensors[tensor].spec.shape
+        for size, use in zip(shape[len(shape) - len(axes) :], axes, strict=True):
+            if use is not None:
+                assert size == -(-sizes[use.side] // use.each) * use.entries, (tensor, use)
+
+
+@pytest.mark.parametrize("side", [ROWS, COLUMNS], ids=["rows", "columns"])
+@each_cut
+def test_a_cut_of_every_member_is_a_cut_of_the_matrix(name: str, make: Callable[[], Example], side: int) -> None:
+    example = make()
+    match = matched(example)
+    size = match.shape[len(match.shape) - 2 + side]
+    uses = match.storage_axes
+    step = math.lcm(*(use.each for axes in uses.values() for use in axes if use is not None and use.side == side))
+    half = size // 2 // step * step
+    if not half or (side == COLUMNS and not np.array_equal(np.sort(order(example)), order(example))):
+        return  # nothing to cut; groups of columns that lie anywhere
+    cut = {tensor: cut_member(node, uses[tensor], side, half) for tensor, node in example.tensors.items()}
+    if "shape" in match.stored:
+        shape = [*match.shape[:-2], *(half if i == side else d for i, d in enumerate(match.shape[-2:]))]
+        cut[match.stored["shape"]] = of_numpy(np.array(shape, "<i8"), "I64")
+    want = np.take(decoded(example), range(half), axis=len(match.shape) - 2 + side)
+    np.testing.assert_array_equal(decoded(Example(cut, example.config)), want)
+
+
+def order(example: Example) -> NDArray[np.int32]:
+    index = next((node for name, node in example.tensors.items() if name.endswith("g_idx")), None)
+    return index.read_all().view(np.int32) if index is not None else np.zeros(1, np.int32)
+
+
+def cut_member(node: Node, axes: tuple[AxisUse | None, ...], side: int, half: int) -> Node:
+    first = len(node.spec.shape) - len(axes)
+    for i, use in enumerate(axes):
+        if use is not None and use.side == side:
+            node = take(node, first + i, [(0, half // use.each * use.entries)])
+    return node
+
+
+# ------------------------------------------------------------------------------------------------ the room
+
+
+def test_schemas_load_without_numpy() -> None:
+    code = "import sys, weighbridge.packings.schema.registry; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ------------------------------------------------------------------------------------------------ the way out
+
+SCHEMES = [pytest.param(name, id=name) for name in schemes.SCHEMES]
+
+
+def packed(name: str) -> tuple[NDArray[np.float32], schemes.Scheme, dict[str, Node]]:
+    """Values, the scheme, and the values packed in it."""
+    scheme = schemes.SCHEMES[name]
+    x = np.random.default_rng(5).normal(size=(OUT, IN)).astype(np.float32)
+    node = n.const(x, F32)
+    return x, scheme, scheme.write(scheme.round("m.weight", node, scheme, F32, n.peak([node])), scheme.symmetric)
+
+
+def as_stored(parts: Mapping[str, Node]) -> dict[str, Node]:
+    return {f"m.{part}": n.Const(node.spec, node.read_all().tobytes()) for part, node in parts.items()}
+
+
+def hints(name: str, scheme: schemes.Scheme) -> Mapping[str, Any]:
+    settings = {"m": configs.Settings(scheme.bits, scheme.group, scheme.symmetric)}
+    return {"quantization_config": configs.config(scheme, settings, [])}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_is_packed_comes_back_within_its_step(name: str) -> None:
+    x, scheme, parts = packed(name)
+    (node,) = unpack(as_stored(parts), hints(name, scheme)).values()
+    group = min(scheme.group or IN, 32 if scheme.block else IN)
+    reach = np.abs(x.reshape(-1, group)).max(1, keepdims=True) if not scheme.block else np.abs(x).max()
+    # Integers: a step of the group's range. Floats of few bits: a quarter of the largest value, of 8 bits a sixteenth.
+    floats_ = scheme.format.startswith(("mxfp", "nvfp", "float")) or scheme.method == "fp8"
+    step = {4: 1 / 4, 6: 1 / 8, 8: 1 / 16}[scheme.bits] if floats_ else 2.02 / (2**scheme.bits - 1)
+    assert (np.abs(values(node) - x).reshape(-1, group) <= step * reach + 1e-6).all()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_is_unpacked_is_packed_again_to_the_same_bytes(name: str) -> None:
+    _, scheme, parts = packed(name)
+    stored = as_stored(parts)
+    (node,) = unpack(stored, hints(name, scheme)).values()
+    form = scheme.read(node)
+    assert not isinstance(form, str), form
+    again = as_stored(scheme.write(form, scheme.symmetric))
+    assert {key: node.read_all().tobytes() for key, node in again.items()} == {
+        key: node.read_all().tobytes() for key, node in stored.items()
+    }
+
+
+# ------------------------------------------------------------------------------------------------ a plug-in
+
+
+def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path) -> None:
+    """Inspect counts it, verify finds nothing, convert decodes it, and the page of what is supported names it."""
+    rng = np.random.default_rng(3)
+
+    def made(outer: int, inner: int) -> dict[str, Node]:
+        return {"m.toy_codes": of_numpy(rng.integers(0, 256, (outer, inner), np.uint8), "U8"),
+                "m.toy_scale": of_numpy(rng.uniform(0.5, 1, (outer, 1)).astype("<f4"), "F32")}  # fmt: skip
+
+    source = model(tmp_path / "plain")
+    folder = by_hand(tmp_path / "toy", source, made, {"quant_method": "toy"})
+    with installed(toy_package(tmp_path)):
+        report = wb.inspect(folder)
+        assert report.parameters == wb.inspect(source).parameters
+        assert {row.scheme for row in report.schemes} == {"toy", "F32"}
+        assert not [f for f in wb.verify(folder).findings if f.rule.startswith("config/")]
+        wb.convert(folder, tmp_path / "out", to="hf", dtype="f32")
+        assert toy_row() == ["| `toy` |  |"]
+    assert toy_row() == []
+    tensors, stored = load_file(tmp_path / "out" / "model.safetensors"), load_file(folder / "model.safetensors")
+    codes, scale = (stored[f"model.layers.0.self_attn.q_proj.toy_{part}"] for part in ("codes", "scale"))
+    want = (codes.astype(np.float32) - 128) * scale
+    np.testing.assert_array_equal(tensors["model.layers.0.self_attn.q_proj.weight"], want)
+
+
+def toy_row() -> list[str]:
+    """Rows of the toy on the page of what is supported, as the generator of the docs writes it."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    return [line for line in "\n".join(generate.supported()).split("\n") if "`toy`" in line]
