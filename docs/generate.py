@@ -1,5 +1,5 @@
 """Writes the pages that follow from the code: commands.md from the command line, supported.md from the
-registries, rules.md from the tables of rules.
+registries, rules.md from the tables of rules, family-schema.md from the schema of family tables.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where they are not up to date (a test and `make lint` do this)
@@ -10,11 +10,13 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from weighbridge.base.dtypes import TABLE, DType
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
@@ -143,7 +145,7 @@ def types_part(claims: dict[str, Any]) -> Iterator[str]:
 
 
 def models_part(claims: dict[str, Any]) -> Iterator[str]:
-    from weighbridge.models.arch.table import families
+    from weighbridge.models.arch.registry import families
     from weighbridge.packings.schema.registry import schemas
 
     yield "## Model families\n"
@@ -219,6 +221,57 @@ def rules() -> Iterator[str]:
     yield from table(("rule", "severity", "what is wrong"), plain_rows(reading.ENDS))
 
 
+# --- family-schema.md -----------------------------------------------------------------------------------------------
+
+
+def family_schema() -> Iterator[str]:
+    from weighbridge.models.arch.tables import expression, schema
+
+    yield "# Family tables\n"
+    yield NOTE
+    yield (
+        "What a table of a model family may say: the sections and fields of its TOML, for the tables that come with "
+        "Weighbridge, for those of plug-ins and for `--arch-file`. [Families](guide-families.md) is the guide.\n"
+    )
+    yield "## The table\n"
+    yield from fields(schema.FamilyTable)
+    for struct in schema.SECTIONS:
+        heading, _, text = (struct.__doc__ or "").partition(": ")
+        yield f"## {heading}\n"
+        yield " ".join(text.split()).capitalize()[:1] + " ".join(text.split())[1:] + "\n"
+        yield from fields(struct)
+    yield "## Expressions\n"
+    lines = (expression.__doc__ or "").split("\n\n")
+    yield " ".join(lines[1].split()) + "\n"
+    yield "```\n" + "\n".join(line.removeprefix("    ") for line in lines[2].split("\n")) + "\n```"
+
+
+def fields(struct: Any) -> Iterator[str]:
+    """A row for each field of a struct: its name, type and description."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    rows = []
+    for field in msgspec.structs.fields(struct):
+        plain, *notes = typing.get_args(hints[field.name]) if hasattr(hints[field.name], "__metadata__") else (None,)
+        text = next((note.description for note in notes if isinstance(note, msgspec.Meta)), None)
+        if text is not None:
+            rows.append((f"`{field.name}`", type_name(plain), "yes" if field.required else "", text))
+    yield from table(("field", "type", "required", "meaning"), rows)
+
+
+def type_name(kind: Any) -> str:
+    """A type in words of TOML."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return ", ".join(f"`{word}`" for word in arguments)
+    if origin is list:
+        return f"list of {type_name(arguments[0])}"
+    if origin is dict:
+        return f"table of {type_name(arguments[1])}"
+    if arguments:
+        return " or ".join(type_name(a) for a in arguments if a is not type(None))
+    return {str: "text", bool: "flag", int: "number", float: "number", Any: "value"}.get(kind) or "entry"
+
+
 def plain_rows(rules: Mapping[str, Rule]) -> Iterator[tuple[str, str, str]]:
     return ((f"`{name}`", str(r.severity), r.text) for name, r in rules.items())
 
@@ -263,7 +316,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
-PAGES = {"commands.md": commands, "supported.md": supported, "rules.md": rules}
+PAGES = {"commands.md": commands, "supported.md": supported, "rules.md": rules, "family-schema.md": family_schema}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from tests.oracles import gguf_file
 
 from weighbridge.cli.main import main
 from weighbridge.models.arch import diagnose as blame
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.registry import families
 
 Tensors = dict[str, Any]
 Config = dict[str, Any]

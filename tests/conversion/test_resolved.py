@@ -12,10 +12,10 @@ import pytest
 from tests.api.test_provider import CONFIG, llama_tensors, write
 
 import weighbridge as wb
-from weighbridge.models.arch import table
+from weighbridge.models.arch import family, registry
 
-STEPS = {table: ("family_of_hf", "family_of_gguf", "recognised"),
-         table.Family: ("sizes_from_hf", "sizes_from_gguf", "check", "load_checked")}  # fmt: skip
+STEPS = {registry: ("family_of_hf", "family_of_gguf"), family: ("detect_dialect",),
+         family.Family: ("sizes_from_hf", "sizes_from_gguf", "check", "load_checked")}  # fmt: skip
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-ONCE = dict.fromkeys(("recognised", "check", "load_checked"), 1)
+ONCE = dict.fromkeys(("detect_dialect", "check", "load_checked"), 1)
 FROM_HF = {**ONCE, "family_of_hf": 1, "sizes_from_hf": 1}
 FROM_GGUF = {**ONCE, "family_of_gguf": 1, "sizes_from_gguf": 1}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import harness
 
 from weighbridge.base.errors import UsageError
-from weighbridge.models.arch.table import families, read_family
+from weighbridge.models.arch.registry import families, read_family
 from weighbridge.models.config.keys import table
 from weighbridge.models.config.mapping import config_losses, config_to_gguf
 
@@ -43,8 +43,8 @@ def seeds() -> list[bytes]:
     """A table with one of each thing that the grammar has, and one that leans on another's."""
     small = Path(__file__).with_name("small_family.toml").read_bytes()
     leaning = (
-        b'name = "leaning"\ngguf = "llama"\nlike = "arcee"\n[architecture.LeaningForCausalLM]\nmodel_type = "x"\n'
-        b'gguf = []\n[role]\ngate = false\nembed = { hf = "wte.weight" }\n'
+        b'name = "leaning"\ngguf = "llama"\nlike = "arcee"\nexclude = ["role.up"]\n'
+        b'[architecture.LeaningForCausalLM]\nmodel_type = "x"\ngguf = []\n[role]\nembed.names.hf = "wte.weight"\n'
     )
     return [small, small, small, leaning]
 

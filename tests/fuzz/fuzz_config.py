@@ -16,7 +16,7 @@ import harness
 import msgspec
 
 from weighbridge.base.errors import UsageError
-from weighbridge.models.arch.table import families, family_of_gguf, family_of_hf
+from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf
 from weighbridge.models.config.keys import table
 from weighbridge.models.config.mapping import config_losses, config_to_gguf, gguf_to_config
 

@@ -19,8 +19,10 @@ from tests.models.family_judges import judge_recorded
 from tests.models.reference_cases import CASES
 
 from weighbridge.base.dtypes import F32
-from weighbridge.models.arch.inherit import resolve
-from weighbridge.models.arch.table import Family, Sizes, build_family, documents, families
+from weighbridge.models.arch.expand import Sizes
+from weighbridge.models.arch.family import Family, build_family
+from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.tables.documents import document, resolve
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.nodes import Node, const
 
@@ -36,7 +38,7 @@ def golden(name: str) -> dict[str, Any]:
 
 def doc(family: str) -> dict[str, Any]:
     """The TOML of a family as it is written, to be damaged."""
-    return copy.deepcopy(dict(documents()[family]))
+    return copy.deepcopy(dict(document(family)))
 
 
 def config_of(model: str) -> dict[str, Any]:
@@ -258,7 +260,7 @@ def judge_numbers(family: Family) -> None:
         roles = family.load("hf", sizes, nodes(hf))
         expected = {} if family.name == "bert" else plain(model, hf)
         for dialect in family.dialects:
-            kept = {i: n for i, n in roles.items() if i not in family.lost(dialect, sizes, roles)}
+            kept = {i: n for i, n in roles.items() if i not in family.unmapped_roles(dialect, sizes, roles)}
             out = {n: array(t) for n, t in family.save(dialect, sizes, kept).items()}
             for name, want in expected.get(dialect, {}).items():
                 assert np.array_equal(out[name], want), f"{model}, {dialect}: {name}"
@@ -350,14 +352,14 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
 )
 
 
-def build(document: Mapping[str, Any]) -> Family:
-    return build_family(resolve(document, documents().__getitem__))
+def build(table: Mapping[str, Any]) -> Family:
+    return build_family(resolve(table))
 
 
-def convicts(document: Mapping[str, Any]) -> bool:
+def convicts(table: Mapping[str, Any]) -> bool:
     """Whether any judge raises over a family built of this document."""
     try:
-        family = build(document)
+        family = build(table)
         for judge in JUDGES:
             judge(family)
     except Exception:

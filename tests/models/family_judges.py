@@ -23,10 +23,11 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch import kv_tensors as keyed
 from weighbridge.models.arch.config import LOCAL_THETA
-from weighbridge.models.arch.expand import applies
-from weighbridge.models.arch.table import Family, Sizes, families, family_of_gguf
+from weighbridge.models.arch.expand import Sizes, applies
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import families, family_of_gguf
 from weighbridge.models.arch.write_order import as_read
-from weighbridge.models.config.keys import lookup, table
+from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mapping import config_losses, config_to_gguf, facts_losses, gguf_to_config
 from weighbridge.tensors.nodes import Const, Node, const
 
@@ -213,11 +214,11 @@ def judge_numbers(family: Family, model: str) -> None:
             same = {(name, node.spec.shape) for name, node in held[dialect].items()} <= plain
             assert family.dialect_of(held[dialect], sizes) == ("hf" if same else dialect), f"{model}: {dialect}"
     for dialect, tensors in held.items():
-        lost = set(family.lost(dialect, sizes, roles))
+        lost = set(family.unmapped_roles(dialect, sizes, roles))
         assert dialect != "gguf" or family.save("hf", sizes, family.load("gguf", sizes, tensors)), model
         said = {i: n for i, n in roles.items() if i not in lost}
         back = family.load(dialect, sizes, tensors)
-        made = {i for i in back if family.rows[i[0]].make or (family.rows[i[0]].zeros and i not in said)}
+        made = {i for i in back if family.rows[i[0]].derived or (family.rows[i[0]].zeros and i not in said)}
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
         again = family.save("hf", sizes, {**roles, **back})
         for name, node in again.items():
@@ -312,7 +313,7 @@ def judge_return(family: Family, model: str) -> None:
         assert restored.config["architectures"] == recorded["config"]["architectures"], model
     before, after = family.effective(recorded["config"]), home.effective(restored.config)
     others = recorded["config"].keys() - own.keys()  # of what isn't the part that writes
-    said = {path for row in table().rules(family).keys for path in row.back}
+    said = {path for row in rules(family).keys for path in row.restored}
     differ = {
         key: (after.get(key), value)
         for key, value in before.items()
@@ -361,13 +362,13 @@ def judge_silences(family: Family, model: str) -> None:
     metadata, vectors = metadata_of(model), vectors_of(family, model).get
     restored = gguf_to_config(metadata, family, names, vectors=vectors).config
     said = _writing(golden()[model]["config"])
-    for row in table().rules(shipped).keys:
+    for row in rules(shipped).keys:
         key = row.key(family.gguf)
-        if row.null and row.back:
+        if row.null and row.restored:
             rest = {k: value for k, value in metadata.items() if k != key}
-            assert lookup(gguf_to_config(rest, family, names, vectors=vectors).config, row.back[0]) is None, key
+            assert lookup(gguf_to_config(rest, family, names, vectors=vectors).config, row.restored[0]) is None, key
         if row.whole and key in metadata:
-            assert type(lookup(restored, row.back[0])) is type(lookup(said, row.config[0])), key
+            assert type(lookup(restored, row.restored[0])) is type(lookup(said, row.config[0])), key
 
 
 def judge_losses(family: Family, model: str) -> None:
@@ -455,7 +456,7 @@ def judge_defaults(family: Family, model: str) -> None:
     assert said in (None, _sizes_or_none(family, plain)), name
     filled = {} if "layers_block_type" in CASES[model].unheld else family.effective(plain)
     assert not architecture.full_layers or filled["layer_types"] == theirs["layer_types"]
-    for row in table().rules(families()[family.name]).keys:  # what is written where a config is silent
+    for row in rules(families()[family.name]).keys:  # what is written where a config is silent
         default = lookup(theirs, row.config[0]) if row.absent is not None else None
         if default is not None:
             assert config_to_gguf(plain, family, file_type=0)[row.key(family.gguf)].value == default, row.name
@@ -483,7 +484,7 @@ def judge_pinned(family: Family, model: str) -> None:
     assert classifies or family.names("hf", labelled) == family.names("hf", sizes), model
     for dialect in family.dialects.values():
         rows = [(t.name, family.rows[t.roles[0]]) for t in dialect.templates]
-        names = [name for name, row in rows if applies(row, sizes) and not (row.layers or row.span)]
+        names = [name for name, row in rows if applies(row, sizes) and not row.layers]
         assert len(names) == len(set(names)), f"{model}: two roles of one {dialect.name} name"
     for template in (t for dialect in family.dialects.values() for t in dialect.templates):
         assert len({family.rows[role].kind for role in template.roles}) == 1, template.name

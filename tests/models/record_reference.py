@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 from tests.models.reference_cases import CASES, Case
 
-from weighbridge.models.arch.table import family_of_hf
+from weighbridge.models.arch.registry import family_of_hf
 
 GOLDEN = Path(__file__).parent / "golden" / "reference.json"
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.arch.layers import Kind, as_config, layer_sets
-from weighbridge.models.arch.table import family_of_hf
+from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.arch.tables.layers import LayerSet, as_config, layer_sets
 
 SEEN: dict[str, Any] = {
     "types": ["a", "b", "c", "a"],
@@ -29,35 +29,35 @@ SEEN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("source", "layers"),
     [
-        ("types: a", {0, 3}),
-        ("types: a, c", {0, 2, 3}),
-        ("types: z", set()),
-        ("pattern: M", {0, 2}),
-        ("pattern: *", {1}),
+        ('types == "a"', {0, 3}),
+        ('types in ("a", "c")', {0, 2, 3}),
+        ('types == "z"', set()),
+        ('pattern == "M"', {0, 2}),
+        ('pattern == "*"', {1}),
         ("heads", {1, 2}),
         ("flags", {0, 3}),
-        ("in few", {1, 3}),
-        ("[lo::step]", {1, 3}),
-        ("[step-1:3]", {1, 2}),
-        ("[0:0]", set()),
+        ("layer in few", {1, 3}),
+        ("layers[lo::step]", {1, 3}),
+        ("layers[step - 1:3]", {1, 2}),
+        ("layers[0:0]", set()),
         ("all", {0, 1, 2, 3}),
         ("none", set()),
-        ("@blk.{l}.x", {2}),
-        ("!known", {0, 2}),
-        ("!known, first", {2}),
-        ("!heads", {0, 3}),
-        ("known if heads", {1}),
-        ("known if all", {1, 3}),
-        ("known unless none", {1, 3}),
-        ("known unless all", set()),
-        ("known unless types: b", {3}),
+        ('tensor("blk.{l}.x")', {2}),
+        ("not known", {0, 2}),
+        ("not (known or first)", {2}),
+        ("not heads", {0, 3}),
+        ("known and heads", {1}),
+        ("known and all", {1, 3}),
+        ("known and not none", {1, 3}),
+        ("known and not all", set()),
+        ('known and not types == "b"', {3}),
     ],
 )
 def test_a_set_is_read(source: str, layers: set[int]) -> None:
     kinds = {
-        "known": Kind(("in few",), ()),
-        "first": Kind(("[:1]",), ()),
-        "it": Kind(("absent", "absent: a", "in absent", "[absent::2]", source), ()),
+        "known": LayerSet(("layer in few",), ()),
+        "first": LayerSet(("layers[:1]",), ()),
+        "it": LayerSet(("absent", 'absent == "a"', "layer in absent", "layers[absent::2]", source), ()),
     }
     assert layer_sets(kinds, "hf", SEEN, 4)["it"] == layers
 
@@ -65,29 +65,29 @@ def test_a_set_is_read(source: str, layers: set[int]) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("nothing: a", "which layers are which"),
-        ("short: a", "entry for each layer"),
-        ("in wrong", "list of layers"),
-        ("in far", "list of layers"),
-        ("in words", "list of layers"),
-        ("[lo::none]", "step from layer"),
-        ("[lo-4:]", "number of layers"),
+        ('nothing == "a"', "which layers are which"),
+        ('short == "a"', "entry for each layer"),
+        ("layer in wrong", "list of layers"),
+        ("layer in far", "list of layers"),
+        ("layer in words", "list of layers"),
+        ("layers[lo::none]", "step between layers"),
+        ("layers[lo - 4:]", "number of layers"),
     ],
 )
 def test_a_contradiction_is_told(source: str, words: str) -> None:
     seen = SEEN | {"short": ["a"], "wrong": 3, "far": [1, 4], "words": ["1"]}
     with pytest.raises(FormatError, match=words):
-        layer_sets({"it": Kind((source,), ())}, "hf", seen, 4)
+        layer_sets({"it": LayerSet((source,), ())}, "hf", seen, 4)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
 def test_lists_come_back(listed: list[str]) -> None:
     kinds = {
-        "a": Kind(("types: a, old",), ()),
-        "b": Kind(("types: b",), ()),
-        "c": Kind(("types: c",), ()),
-        "bs": Kind(("in numbers", "types: b"), ()),
-        "rest": Kind(("!b",), ()),
+        "a": LayerSet(('types in ("a", "old")',), ()),
+        "b": LayerSet(('types == "b"',), ()),
+        "c": LayerSet(('types == "c"',), ()),
+        "bs": LayerSet(("layer in numbers", 'types == "b"'), ()),
+        "rest": LayerSet(("not b",), ()),
     }
     sets = layer_sets(kinds, "hf", {"types": listed}, len(listed))
     said = as_config(kinds, sets, len(listed))
@@ -97,7 +97,7 @@ def test_lists_come_back(listed: list[str]) -> None:
 
 @given(st.integers(1, 6), st.integers(1, 12), st.data())
 def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None:
-    kinds = {"it": Kind(("[offset::period]",), ())}
+    kinds = {"it": LayerSet(("layers[offset::period]",), ())}
     sets = layer_sets(kinds, "hf", {"offset": data.draw(st.integers(0, period - 1)), "period": period}, count)
     said = as_config(kinds, sets, count)
     assert layer_sets(kinds, "hf", said, count) == sets
@@ -105,25 +105,25 @@ def test_periods_come_back(period: int, count: int, data: st.DataObject) -> None
 
 
 def test_a_run_s_bounds_are_keys_of_their_own() -> None:
-    assert as_config({"it": Kind(("[count-shared:]",), ())}, {"it": frozenset({2, 3})}, 4) == {}
+    assert as_config({"it": LayerSet(("layers[count - shared:]",), ())}, {"it": frozenset({2, 3})}, 4) == {}
 
 
-@pytest.mark.parametrize("source", ["few if flag", "few unless flag"])
+@pytest.mark.parametrize("source", ["few and flag", "few and not flag"])
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_condition_comes_back(source: str, flag: bool) -> None:
-    kinds = {"few": Kind(("in few",), ()), "it": Kind((source,), ())}
+    kinds = {"few": LayerSet(("layer in few",), ()), "it": LayerSet((source,), ())}
     sets = layer_sets(kinds, "hf", {"few": [1, 3], "flag": flag}, 4)
-    assert sets["it"] == ({1, 3} if flag == (" if " in source) else set())
+    assert sets["it"] == ({1, 3} if flag == ("not" not in source) else set())
     assert as_config(kinds, sets, 4) == {"few": [1, 3], "flag": flag}
     assert as_config(kinds, {"few": frozenset(), "it": frozenset()}, 4) == {"few": []}  # no layer says it
 
 
 def test_what_a_config_has_no_word_for_is_told() -> None:
-    with pytest.raises(FormatError, match="no kind"):
-        as_config({"a": Kind(("types: a",), ())}, {"a": frozenset({0})}, 2)
+    with pytest.raises(FormatError, match=r"no config\.json equivalent"):
+        as_config({"a": LayerSet(('types == "a"',), ())}, {"a": frozenset({0})}, 2)
     for layers in ({0, 1, 3}, {3, 4}):
         with pytest.raises(FormatError, match="no period"):
-            as_config({"it": Kind(("[lo::step]",), ())}, {"it": frozenset(layers)}, 6)
+            as_config({"it": LayerSet(("layers[lo::step]",), ())}, {"it": frozenset(layers)}, 6)
 
 
 def test_a_published_nemotron_says_its_layers_by_letters() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tests.models.arch_judges import convicts, doc
 
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.registry import families
 
 pytestmark = pytest.mark.mutation
 
@@ -33,75 +34,77 @@ def _set(path: tuple[Any, ...], value: Any) -> Fault:
     return fault
 
 
-def _row_faults(name: str, row: dict[str, Any], dialects: list[str]) -> Iterator[tuple[str, Fault]]:
+def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
     at = ("role", name)
-    for dialect in dialects:
-        if row.get(dialect) is False:
-            yield f"{name}: a {dialect} name all the same", _set((*at, dialect), ...)
-        elif dialect in row:
-            yield f"{name}: its {dialect} name", _set((*at, dialect), row[dialect].replace("weight", "wait") + "s")
-            yield f"{name}: no {dialect} name", _set((*at, dialect), ...)
+    for dialect, text in row.get("names", {}).items():
+        yield f"{name}: its {dialect} name", _set((*at, "names", dialect), text.replace("weight", "wait") + "s")
+        yield f"{name}: no {dialect} name", _set((*at, "names", dialect), ...)
     if "shape" in row:
         yield f"{name}: shape", _set((*at, "shape"), row["shape"] + "*2")
-        first, _, rest = row["shape"].partition(",")
+        first, _, rest = row["shape"].partition(", ")
         if rest and first != rest:
-            yield f"{name}: shape turned", _set((*at, "shape"), f"{rest},{first}")
+            yield f"{name}: shape turned", _set((*at, "shape"), f"{rest}, {first}")
     if "kind" in row:
         yield f"{name}: kind", _set((*at, "kind"), "linear" if row["kind"] in _F32_KINDS else "norm")
-    yield from _via_faults(name, row)
-    for attribute in ("group", "tied", "make", "when", "span", "flat", "each", "shaped", "layers", "keyed", "zeros"):
-        if row.get(attribute) is False:
-            yield f"{name}: {attribute} all the same", _set((*at, attribute), ...)
-        elif attribute in row:
+    yield from _layout_faults(name, row)
+    for attribute in (
+        "group",
+        "tied",
+        "derived",
+        "when",
+        "unstacked",
+        "stacked",
+        "shapes",
+        "layers",
+        "as_metadata",
+        "zeros",
+    ):
+        if attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)
-    if row.get("when"):
-        turned = row["when"][1:] if row["when"][0] == "!" else f"!{row['when']}"
+    if "when" in row:
+        turned = row["when"].removeprefix("not ") if row["when"].startswith("not ") else f"not {row['when']}"
         yield f"{name}: when turned", _set((*at, "when"), turned)
-    if "span" in row:
-        lo, hi, *step = row["span"].split(":")
-        yield f"{name}: span of the others", _set((*at, "span"), ":".join((hi, lo, *step)))
+    if row.get("layers", "").startswith("layers["):
+        lo, hi, *step = row["layers"][len("layers[") : -1].split(":")
+        yield f"{name}: the other layers", _set((*at, "layers"), f"layers[{':'.join((hi, lo, *step))}]")
 
 
 _ALIKE = {"baichuan"}  # as many heads of keys as of queries: one rotates as the other
-_WRONG_VIA = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2)", "parted(H,KV)": "parted(KV,KV)",
-              "halves(H,K)": "rope(H)"}  # fmt: skip
+_WRONG = {"rope(H)": "rope(KV)", "rope(KV)": "rope(H)", "shift(1)": "shift(2)", "parted(H, KV)": "parted(KV, KV)",
+          "halves(H, K)": "rope(H)"}  # fmt: skip
 
 
-def _via_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
-    at = ("role", name, "via")
-    if row.get("via") is False:
-        yield f"{name}: a via all the same", _set(at, ...)
-    for dialect, via in (row.get("via") or {}).items():
-        yield f"{name}: via {dialect} dropped", _set((*at, dialect), ...)
-        if via.startswith("times("):
-            keys = via.removeprefix("times(").removesuffix(")").split(", ")
+def _layout_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
+    at = ("role", name, "layout")
+    for dialect, layout in row.get("layout", {}).items():
+        yield f"{name}: layout {dialect} dropped", _set((*at, dialect), ...)
+        if layout.startswith("times("):
+            keys = layout.removeprefix("times(").removesuffix(")").split(", ")
             for key in keys:
                 rest = ", ".join(k for k in keys if k != key)
                 yield f"{name}: not times {key}", _set((*at, dialect), f"times({rest})")
-        if via in _WRONG_VIA:
-            yield f"{name}: via {dialect} of others", _set((*at, dialect), _WRONG_VIA[via])
-    if "gguf" in row and "shape" in row and not row.get("via") and not (row.get("make") or row.get("zeros")):
-        yield f"{name}: via where none is", _set(at, {"gguf": "rope(H)"})
+        if layout in _WRONG:
+            yield f"{name}: layout {dialect} of others", _set((*at, dialect), _WRONG[layout])
+    if "gguf" in row.get("names", {}) and "shape" in row and not any(k in row for k in ("layout", "derived", "zeros")):
+        yield f"{name}: layout where none is", _set(at, {"gguf": "rope(H)"})
 
 
 def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
-    dialects = [*families()[document["name"]].dialects]
-    for part in ("dialect", "size", "index", "layers", "role", "fuse"):
-        for name in (n for n, row in document.get(part, {}).items() if row is False):
-            yield f"{part} {name}: still there", _set((part, name), ...)
+    for i, entry in enumerate(document.get("exclude", ())):
+        rest = [e for n, e in enumerate(document["exclude"]) if n != i]
+        yield f"exclude: {entry}, still there", _set(("exclude",), rest)
     for name, row in document.get("role", {}).items():
-        if row is not False:
-            yield from _row_faults(name, row, dialects)
-    if "apart" in document:
-        yield "apart: nothing", _set(("apart",), [])
+        yield from _row_faults(name, row)
+    if "ignored_prefixes" in document:
+        yield "ignored_prefixes: none", _set(("ignored_prefixes",), [])
     for symbol, size in document.get("size", {}).items():
         for side in ("hf", "gguf"):
-            if size is not False and size.get(side):
-                yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), size[side][0] + "_")
+            if size.get(side):
+                yield f"size {symbol}: its {side} key", _set(("size", symbol, side, 0), _misnamed(size[side][0]))
     for name, kind in document.get("layers", {}).items():
-        for side in (side for side in ("hf", "gguf") if kind and kind.get(side) != ["[0:0]"]):
-            yield f"layers {name}: none by {side}", _set(("layers", name, side), ["[0:0]"])
-        for key in {"also", "spare"} & (kind or {}).keys():
+        for side in (side for side in ("hf", "gguf") if kind.get(side) != ["layers[0:0]"]):
+            yield f"layers {name}: none by {side}", _set(("layers", name, side), ["layers[0:0]"])
+        for key in {"include", "optional"} & kind.keys():
             yield f"layers {name}: not {key}", _set(("layers", name, key), ...)
     yield from _joined_faults(document)
     for key, value in document.get("defaults", {}).items():
@@ -110,12 +113,12 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
         yield f"{name}: model_type", _set(("architecture", name, "model_type"), "other")
         for key, value in architecture.get("defaults", {}).items():
             yield f"{name}: default {key}", _set(("architecture", name, "defaults", key), _other(value))
-        for key in {"some", "none"} & architecture.keys():
+        for key in {"requires", "forbids"} & architecture.keys():
             yield f"{name}: {key}", _set(("architecture", name, key), ...)
         for key in architecture.get("null", {}):
             yield f"{name}: null {key}", _set(("architecture", name, "null", key), ...)
         for i in range(len(architecture.get("full_layers", ()))):
-            yield f"{name}: full layers, {i}", _set(("architecture", name, "full_layers", i), "1::2")
+            yield f"{name}: full layers, {i}", _set(("architecture", name, "full_layers", i), "layers[1::2]")
         if "part" in architecture:
             yield f"{name}: no part", _set(("architecture", name, "part"), ...)
         if "prefix" in architecture:
@@ -123,40 +126,39 @@ def _faults(document: Document) -> Iterator[tuple[str, Fault]]:
             yield f"{name}: another's prefix", _set(("architecture", name, "prefix"), next(others))
         if "gguf" in architecture:
             yield f"{name}: gguf", _set(("architecture", name, "gguf"), ["general.nothing"])
-    for i, start in enumerate(document.get("apart", ())):
-        yield f"apart: {start}", _set(("apart",), [s for n, s in enumerate(document["apart"]) if n != i])
+    for i, start in enumerate(prefixes := document.get("ignored_prefixes", ())):
+        yield f"ignored_prefixes: {start}", _set(("ignored_prefixes",), [s for n, s in enumerate(prefixes) if n != i])
     yield from _meta_faults(document.get("meta", {}))
 
 
 def _joined_faults(document: Document) -> Iterator[tuple[str, Fault]]:
     """Faults in what dialects join, drop and order."""
     for dialect, fuses in document.get("fuse", {}).items():
-        for name, fuse in (fuses or {}).items():
-            if fuse is not False:
-                if len(fuse["roles"]) > 1:
-                    yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
-                yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
-                if "dealt" in fuse:
-                    yield f"{name}: not dealt", _set(("fuse", dialect, name, "dealt"), ...)
-                for i, via in enumerate(fuse.get("via", ())):
-                    rest = [*fuse["via"][:i], *fuse["via"][i + 1 :]]
-                    yield f"{name}: no {via}", _set(("fuse", dialect, name, "via"), rest)
+        for name, fuse in fuses.items():
+            if len(fuse["roles"]) > 1:
+                yield f"{name}: order", _set(("fuse", dialect, name, "roles"), fuse["roles"][::-1])
+            yield f"{name}: name", _set(("fuse", dialect, name, "name"), fuse["name"] + "s")
+            if "interleave" in fuse:
+                yield f"{name}: not interleaved", _set(("fuse", dialect, name, "interleave"), ...)
+            for i, layout in enumerate(fuse.get("layout", ())):
+                rest = [*fuse["layout"][:i], *fuse["layout"][i + 1 :]]
+                yield f"{name}: no {layout}", _set(("fuse", dialect, name, "layout"), rest)
     for dialect, names in document.get("drop", {}).items():
-        for i in range(len(names or ())):
+        for i in range(len(names)):
             yield f"drop {dialect}, {i}", _set(("drop", dialect), [*names[:i], *names[i + 1 :]])
     for name, options in document.get("dialect", {}).items():
-        for key, value in (options or {}).items():
+        for key, value in options.items():
             if value != []:
                 yield f"dialect {name}: {key}", _set(("dialect", name, key), ...)
-        for old in (options or {}).get("further", ()):
-            yield f"dialect {name}: further {old}", _set(("dialect", name, "further", old), "else.")
-        for i, group in enumerate((options or {}).get("together") or ()):
-            yield f"together: order {i}", _set(("dialect", name, "together", i), group[::-1])
+        for old in options.get("mtp_prefixes", ()):
+            yield f"dialect {name}: mtp prefix {old}", _set(("dialect", name, "mtp_prefixes", old), "else.")
+        for i, group in enumerate(options.get("write_groups", ())):
+            yield f"write_groups: order {i}", _set(("dialect", name, "write_groups", i), group[::-1])
 
 
 _COLUMNS = (
-    "layers", "others", "means", "times", "over", "root", "less", "usual", "padded", "absent", "null", "whole",
-    "quantile",
+    "layers", "others", "sets", "times", "divide_by", "divide_by_sqrt", "subtract", "omit_if", "pad_to", "absent",
+    "null", "whole", "quantile",
 )  # fmt: skip
 
 
@@ -167,7 +169,7 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         yield f"{label}: name", _set((*at, "name"), row["name"] + "s")
         yield f"{label}: type", _set((*at, "type"), "i32" if row["type"] == "u32" else "u32")
         if "config" in row:
-            yield f"{label}: config", _set((*at, "config"), [c + "_" for c in row["config"]])
+            yield f"{label}: config", _set((*at, "config"), [_misnamed(c) for c in row["config"]])
         if "value" in row:
             yield f"{label}: value", _set((*at, "value"), _other(row["value"]))
         for column in _COLUMNS:
@@ -182,17 +184,22 @@ def _meta_faults(meta: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
     for i, row in enumerate(meta.get("implied", ())):
         rest = [r for r in meta["implied"] if r is not row]
         yield f"implied: {row['config']}, {i}", _set(("meta", "implied"), rest)
-    for i, row in enumerate(meta.get("graph", ())):
-        rest = [r for r in meta["graph"] if r is not row]
-        yield f"graph: {row['config']}, {i}", _set(("meta", "graph"), rest)
+    for i, row in enumerate(meta.get("requires_value", ())):
+        rest = [r for r in meta["requires_value"] if r is not row]
+        yield f"requires_value: {row['config']}, {i}", _set(("meta", "requires_value"), rest)
         if "when" in row:
-            yield f"graph: {row['config']}, {i}, whenever", _set(("meta", "graph", i, "when"), ...)
+            yield f"requires_value: {row['config']}, {i}, whenever", _set(("meta", "requires_value", i, "when"), ...)
     for key in ("base", "without", "tokens"):
         if key in meta:
             yield f"meta: {key}", _set(("meta", key), ...)
-    for part in ("presence", "silent"):
+    for part in ("presence", "assumed"):
         for key in meta.get(part, ()):
             yield f"{part}: {key}", _set(("meta", part, key), ...)
+
+
+def _misnamed(text: str) -> str:
+    """An expression over keys that no config has."""
+    return re.sub(r"[A-Za-z_][\w.]*(?![\w.(])", r"\g<0>_", text)
 
 
 def _other(value: Any) -> Any:

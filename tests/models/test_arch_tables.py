@@ -15,7 +15,10 @@ from tests.models.arch_judges import JUDGES, array, build, config_of, doc, golde
 from weighbridge.base.dtypes import F32, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch.table import Family, MappingError, Sizes, families, family_of_gguf, family_of_hf
+from weighbridge.models.arch.expand import Sizes
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.layouts import (
     InterleaveGroups,
@@ -99,7 +102,7 @@ def test_load_and_save_undo_each_other_between_any_two_dialects(model, data) -> 
     there = family.save(a, sizes, roles)
     assert not family.check(a, sizes, {n: t.spec.shape for n, t in there.items()}).unmapped
     over = family.save(b, sizes, family.load(a, sizes, there))
-    lost = {i[0] for i in (*family.lost(a, sizes, roles), *family.lost(b, sizes, roles))}
+    lost = {i[0] for i in (*family.unmapped_roles(a, sizes, roles), *family.unmapped_roles(b, sizes, roles))}
     back = family.load(b, sizes, over)
     assert {i for i in roles if i[0] not in lost} == set(back)
     for instance, node in back.items():
@@ -309,7 +312,7 @@ def test_dialects_are_told_by_their_names() -> None:
 def test_what_gguf_cannot_hold_is_listed() -> None:
     sizes = BERT.sizes_from_hf(config_of("bert-mlm"))
     roles = BERT.load("hf", sizes, nodes(random_hf(BERT, sizes)))
-    lost = {role for role, _ in BERT.lost("gguf", sizes, roles)}
+    lost = {role for role, _ in BERT.unmapped_roles("gguf", sizes, roles)}
     assert lost == {
         "pooler",
         "pooler_bias",
@@ -323,13 +326,13 @@ def test_what_gguf_cannot_hold_is_listed() -> None:
         "nsp",
         "nsp_bias",
     }
-    assert not BERT.lost("canonical", sizes, roles)
+    assert not BERT.unmapped_roles("canonical", sizes, roles)
 
 
 def test_what_is_lost_is_named_as_in_the_file() -> None:
     sizes = BERT.sizes_from_hf(config_of("bert-mlm"))
     tensors = nodes(random_hf(BERT, sizes))
-    lost = BERT.lost("gguf", sizes, BERT.load("hf", sizes, tensors))
+    lost = BERT.unmapped_roles("gguf", sizes, BERT.load("hf", sizes, tensors))
     named = BERT.holding("hf", sizes, tensors, lost)
     assert sorted(named) == sorted(name for name in tensors if "pooler" in name or name.startswith("cls."))
 
@@ -379,7 +382,7 @@ def test_a_config_of_nonsense_is_a_format_error_that_names_the_key(change, field
         ({"key_multiplier": 1e39}, "key_multiplier"),
         ({"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers"),
         ({"ssm_multipliers": 2.0}, "ssm_multipliers"),
-        ({"mlp_multipliers": [2.0, float("nan")]}, "mlp_multipliers.1"),
+        ({"mlp_multipliers": [2.0, float("nan")]}, "mlp_multipliers[1]"),
     ],
     ids=str,
 )
@@ -425,9 +428,9 @@ def test_a_gguf_without_sizes_or_with_sizes_by_layer_is_refused() -> None:
     "damage",
     [
         lambda d: d["role"]["q"].update(shape="X,N"),
-        lambda d: d["role"]["q"]["via"].update(gguf="rope"),
-        lambda d: d["role"]["q"].update(hf="model.{x}.q"),
-        lambda d: d["fuse"]["hf5"]["gate_up_exp"].update(via=["times(rms_norm_eps)"]),
+        lambda d: d["role"]["q"]["layout"].update(gguf="rope"),
+        lambda d: d["role"]["q"]["names"].update(hf="model.{x}.q"),
+        lambda d: d["fuse"]["hf5"]["gate_up_exp"].update(layout=["times(rms_norm_eps)"]),
         lambda d: d["role"]["up_exp"].update(shape="F,F"),
         lambda d: d["role"]["gate_exp"].update(shape="F"),
     ],
@@ -442,7 +445,7 @@ def test_a_table_that_makes_no_sense_is_refused_when_it_is_read(damage) -> None:
 def test_a_hundred_thousand_tensors_map_within_a_second_and_names_need_no_numpy() -> None:
     code = """
 import sys, time
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.registry import families
 family = families()["llama"]
 config = {"architectures": ["MixtralForCausalLM"], "num_hidden_layers": 100, "num_local_experts": 330}
 start = time.process_time()

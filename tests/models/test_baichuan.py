@@ -13,7 +13,7 @@ from tests.models.family_judges import golden
 from tests.models.record_families import values
 
 import weighbridge as wb
-from weighbridge.models.arch.table import family_of_hf
+from weighbridge.models.arch.registry import family_of_hf
 
 OLDER: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "baichuan-older.json").read_text("utf-8"))
 SETTLED = "baichuan.attention.head_count_kv"  # which the older one says too: as many as of queries

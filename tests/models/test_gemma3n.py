@@ -21,15 +21,15 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32, Q8_0
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch.table import families
-from weighbridge.models.config.keys import from_value, quantile, table
+from weighbridge.models.arch.registry import families
+from weighbridge.models.config.keys import from_value, quantile, rules
 from weighbridge.models.config.mapping import config_to_gguf
 from weighbridge.tensors.layouts import layout
 from weighbridge.tensors.nodes import Const, const, zeros
 
 FAMILY = families()["gemma3n"]
 CONFIG: dict[str, Any] = golden()["gemma3n"]["config"]
-(SPARSITY,) = (row for row in table().rules(FAMILY).keys if row.quantile)
+(SPARSITY,) = (row for row in rules(FAMILY).keys if row.quantile)
 
 
 def read(config: dict[str, Any]) -> None:

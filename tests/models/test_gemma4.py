@@ -9,9 +9,9 @@ import pytest
 from tests.models.family_judges import golden, metadata_of
 
 from weighbridge.base.errors import FormatError
-from weighbridge.models.arch.config import of_layers
 from weighbridge.models.arch.derived import RESTORED, proportional_factors
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.tables.expression import shared_value
 from weighbridge.models.config.mapping import config_to_gguf, gguf_to_config
 
 FAMILY = families()["gemma4"]
@@ -119,10 +119,10 @@ def test_a_share_that_is_none_is_refused(share: Any) -> None:
 
 
 def test_what_some_layers_have() -> None:
-    assert of_layers([2, 2, 1], "x", {0, 1}) == 2
-    assert of_layers(2, "x", {0, 1}) == 2
-    assert of_layers([2, 2, 1], "x", frozenset()) is None
-    assert of_layers(None, "x", {0}) is None
+    assert shared_value([2, 2, 1], "x", {0, 1}) == 2
+    assert shared_value(2, "x", {0, 1}) == 2
+    assert shared_value([2, 2, 1], "x", frozenset()) is None
+    assert shared_value(None, "x", {0}) is None
     for wrong in ([2, 1, 1], [2], ["2", "2"]):
         with pytest.raises(FormatError):
-            of_layers(wrong, "x", {0, 1})
+            shared_value(wrong, "x", {0, 1})

@@ -12,7 +12,7 @@ from tests.models.family_judges import golden
 from tests.models.record_families import values
 
 import weighbridge as wb
-from weighbridge.models.arch.table import family_of_gguf
+from weighbridge.models.arch.registry import family_of_gguf
 from weighbridge.models.checkpoint import open_checkpoint
 
 

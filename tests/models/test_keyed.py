@@ -18,9 +18,10 @@ from tests.oracles.ours import report_of
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.containers.gguf.values import KV
+from weighbridge.models.arch.family import build_family
 from weighbridge.models.arch.kv_tensors import names, of_graph
-from weighbridge.models.arch.rows import parse_row
-from weighbridge.models.arch.table import MappingError, families
+from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.registry import families
 from weighbridge.models.checkpoint import open_checkpoint
 from weighbridge.reports import arch
 
@@ -176,14 +177,17 @@ def test_they_are_whole_on_every_rank(apertus: tuple[Path, Path], tmp_path: Path
 def test_a_table_keys_single_numbers_alone() -> None:
     assert names(families()["apertus"]) == {f"xielu.{n}" for n in FOUR} == of_graph("apertus")
     assert not names(families()["llama"])
-    row = {"kind": "state", "shape": "N", "gguf": "a.b", "keyed": ["gguf"]}
-    for wrong in (row, row | {"shape": "1", "gguf": "a.{l}"}, row | {"shape": "1", "keyed": ["mlx"]}):
-        with pytest.raises(UsageError, match="one number for each index"):
-            _checked(wrong)
-    _checked(row | {"shape": "1"})
+    role = {"kind": "state", "shape": "N", "names": {"gguf": "a.b"}, "as_metadata": ["gguf"]}
+    one = role | {"shape": "1"}
+    for wrong in (role, one | {"names": {"gguf": "a.{l}"}}, one | {"as_metadata": ["mlx"]}):
+        with pytest.raises(UsageError, match="shape 1 and a name without indices"):
+            _build(wrong)
+    _build(one)
 
 
-def _checked(row: dict[str, Any]) -> None:
-    from weighbridge.models.arch.rows import check
-
-    check({"a": parse_row("a", row)}, (), {"l": "L"}, {"L": None, "N": None})  # type: ignore[dict-item]
+def _build(role: dict[str, Any]) -> None:
+    sizes = {symbol: {"hf": [symbol], "gguf": [symbol]} for symbol in "LN"}
+    dialects: dict[str, Any] = {"hf": {}, "gguf": {}, "mlx": {}}
+    build_family({
+        "name": "a", "gguf": "a", "dialect": dialects, "size": sizes, "index": {"l": "L"}, "role": {"a": role},
+    })  # fmt: skip

@@ -15,7 +15,7 @@ from tests.oracles import gguf_file
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.registry import families
 
 Q, FRONT = "model.layers.0.self_attn.q_proj", "base_model.model."
 CONFIG = {

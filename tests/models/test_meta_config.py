@@ -22,7 +22,7 @@ from tests.models.reference_cases import CASES, GQA, LLAMA, SMALL, Case
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.models.arch.derived import f32, llama3, llama3_parameters
-from weighbridge.models.arch.table import families, family_of_hf
+from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.config import keys
 from weighbridge.models.config.card import read_card, write_card
 from weighbridge.models.config.general import general_to_gguf
@@ -112,32 +112,20 @@ def _damaged() -> list[Any]:
             faults: dict[str, Any] = {"name": row["name"] + "s", "type": "i32" if row["type"] == "u32" else "u32"}
             faults |= {"config": [c + "_" for c in row["config"]]} if "config" in row else {}
             faults |= {"value": True if row["value"] is False else row["value"] + 1} if "value" in row else {}
-            faults |= {"family": "llama" if row.get("family") == "bert" else "bert"} if "family" in row else {}
             faults |= (
                 {"map": {k: v + ("s" if isinstance(v, str) else 1) for k, v in row["map"].items()}}
                 if "map" in row
                 else {}
             )
             faults |= {"when": {k: ["never"] for k in row["when"]}} if "when" in row else {}
-            faults |= {"padded": 0} if "padded" in row else {}
+            faults |= {"pad_to": 0} if "pad_to" in row else {}
             for column, value in faults.items():
                 wrong = copy.deepcopy(document)
                 wrong[part][i][column] = value
                 cases.append(pytest.param(wrong, id=f"{row['name']}, {i}: {column}"))
-            for family in row.get("family", ()) if isinstance(row.get("family"), list) else ():
-                wrong = copy.deepcopy(document)
-                wrong[part][i]["family"].remove(family)
-                wrong[part][i]["family"] = wrong[part][i]["family"] or ["none"]
-                cases.append(pytest.param(wrong, id=f"{row['name']}, {i}: not for {family}"))
             wrong = copy.deepcopy(document)
             wrong[part].insert(0 if i else len(wrong[part]), wrong[part].pop(i))
             cases.append(pytest.param(wrong, id=f"{row['name']}, {i}: place"))
-    for part in ("tokens", "presence", "silent"):
-        for family in (f for f in document[part] if f.startswith("qwen")):
-            for key in document[part][family]:
-                wrong = copy.deepcopy(document)
-                del wrong[part][family][key]
-                cases.append(pytest.param(wrong, id=f"{part}, {family}: {key}"))
     return cases
 
 

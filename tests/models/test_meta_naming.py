@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weighbridge.base.limits import MODEL_CARD
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.registry import families
 from weighbridge.models.config.card import read_card, scalar, write_card
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.naming import count_parameters, parse_model_id, size_label, title

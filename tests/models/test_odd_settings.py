@@ -14,7 +14,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Index
 from weighbridge.io.source import BytesSource
-from weighbridge.models.arch.table import family_of_gguf, family_of_hf
+from weighbridge.models.arch.registry import family_of_gguf, family_of_hf
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import Place
 from weighbridge.models.lora import gguf, mlx, peft

@@ -11,7 +11,8 @@ from tests.models.family_judges import golden
 from tests.oracles.families import CASES
 from tests.oracles.models import respelled
 
-from weighbridge.models.arch.table import Family, family_of_hf
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import family_of_hf
 from weighbridge.models.config.mapping import config_losses, config_to_gguf
 
 pytestmark = pytest.mark.oracle

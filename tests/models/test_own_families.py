@@ -17,8 +17,7 @@ from tests.oracles import gguf_file
 import weighbridge as api
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.cli.main import BY_NAME, load
-from weighbridge.models.arch import schema
-from weighbridge.models.arch.table import documents, families, read_family
+from weighbridge.models.arch.registry import families, read_family
 from weighbridge.reports import arch
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-families.md"
@@ -228,26 +227,33 @@ def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> 
     ("damage", "error", "words"),
     [
         (lambda t: t + "[", FormatError, "no TOML"),
-        (lambda t: t.replace('gguf = "llama" ', 'other = "x" '), UsageError, "'gguf'"),
-        (lambda t: t.replace('like = "llama"', 'like = "nothing"'), UsageError, "nothing"),
-        (lambda t: t.replace("[role]", "[role]\nx = 3"), UsageError, "role.NAME"),
-        (lambda t: t.replace("[role]", '[role]\nx = {kind = "norm", shape = "Z", hf = "x"}'), UsageError, "unknown"),
-        (lambda t: t.replace("{l}.norm_1", "{q}.norm_1"), UsageError, "unknown index"),
+        (lambda t: t.replace('gguf = "llama" ', 'other = "x" '), UsageError, "unknown field 'other'"),
+        (lambda t: t.replace('gguf = "llama" ', ""), UsageError, "the field 'gguf' is missing"),
+        (lambda t: t.replace('like = "llama"', 'like = "lama"'), UsageError, "unknown family 'lama'; did you mean"),
+        (lambda t: t.replace('like = "llama"', 'include = ["x"]'), UsageError, "unknown mixin 'x'"),
+        (lambda t: t.replace("[role]", "[role]\nx = 3"), UsageError, "role.x: expected `object`"),
+        (lambda t: t.replace("[role]", "[roles]"), UsageError, "the table: unknown field 'roles'; did"),
+        (lambda t: t.replace("embed.names.hf", "embd.names.hf"), UsageError, "role.embd: the field 'kind' is missing"),
+        (lambda t: t.replace("o.names.hf", "o.names.fh"), UsageError, "role.o: unknown dialect 'fh'; did you mean"),
+        (lambda t: t + '[role.x]\nkind="linea"\nshape="N"', UsageError, "'linea' is none of .*you mean 'linear'"),
+        (lambda t: t + '[role.x]\nkind="norm"\nshape="Z"', UsageError, "role.x.shape: unknown size 'Z'"),
+        (lambda t: t + '[role.x]\nkind="norm"\nshape="N*"', UsageError, "in 'N[*]', column 3: invalid syntax"),
+        (lambda t: t + '[role.x]\nkind="norm"\nshape="N/2"', UsageError, "column 1: use // to divide"),
+        (lambda t: t + '[role.x]\nkind="norm"\nshape=3', UsageError, "role.x.shape: expected `str`"),
+        (lambda t: t + '[role.x]\nkind="norm"\nshape="N"\nlayers="al"', UsageError, "unknown set of layers 'al'"),
+        (lambda t: t + '[role.x]\nkind="norm"\nshape="N"\nvia={}', UsageError, "role.x: unknown field 'via'"),
+        (lambda t: t + '[size.Z]\nhf=["a +"]', UsageError, "in 'a [+]', column 4"),
+        (lambda t: t + '[size.Z]\nhf=["length(a)"]', UsageError, "length.a. is no part of a number"),
+        (lambda t: t.replace("{l}.norm_1", "{q}.norm_1"), UsageError, "unknown index 'q'"),
         (lambda t: "x" * (1 << 21), FormatError, "larger"),
-        (lambda t: t.replace("[role]", "[role]\nx = {kind = 'norm', shape = 3, hf = 'x'}"), UsageError, "shape"),
-        (lambda t: t.replace("[role]", "[role]\nx = {kind = 'norm', shape = 'N', hf = ['x']}"), UsageError, "hf name"),
         (lambda t: t + "\n[index]\nl = 'Q'\n", UsageError, "first index"),
         (lambda t: t + '\n[dialect]\nhf = { base = "mlx" }\n', UsageError, "no other dialect"),
         (lambda t: t + '\n[dialect]\nhf = { base = "none" }\n', UsageError, "no other dialect"),
-        (lambda t: t + "\n[drop]\nhf = ['a.{q}']\n", UsageError, "unknown indices"),
+        (lambda t: t + "\n[drop]\nhf = ['a.{q}']\n", UsageError, "drop.hf: unknown index 'q'"),
+        (lambda t: t.replace("[defaults]", 'exclude = ["role.q_nrom"]\n[defaults]'), UsageError, "no 'role.q_nrom'"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_table_is_told(damage: Any, error: type[Exception], words: str, table: Path) -> None:
+def test_a_mistake_in_a_table_names_its_place(damage: Any, error: type[Exception], words: str, table: Path) -> None:
     table.write_text(damage(table.read_text()))
     with pytest.raises(error, match=words):
         read_family(table)
-
-
-def test_the_tables_that_are_shipped_are_made_as_own_ones_must_be() -> None:
-    for name, document in documents().items():
-        schema.check(document, name)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
-from weighbridge.models.arch.table import families, family_of_hf
+from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.tensor_parallel import partition_rules as sharing
 from weighbridge.models.tensor_parallel.partition import Partition, Segment, partition_tensors
 from weighbridge.models.tensor_parallel.partition_rules import RULES

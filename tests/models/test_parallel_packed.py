@@ -18,7 +18,7 @@ from tests.packings import makers
 import weighbridge as wb
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
-from weighbridge.models.arch.table import families
+from weighbridge.models.arch.registry import families
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.models.tensor_parallel.partition import partition_tensors
 from weighbridge.packings.schema import gptq

@@ -12,7 +12,9 @@ from tests.models.record_families import values
 
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch.table import Family, MappingError, families
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.mapping_report import MappingError
+from weighbridge.models.arch.registry import families
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.config.mapping import gguf_to_config
 from weighbridge.tensors.nodes import Const, Node, const
@@ -55,11 +57,11 @@ def test_a_gguf_without_them_is_the_model_without_them() -> None:
 
 def test_what_a_dialect_has_no_layer_for_is_told() -> None:
     sizes, found = sizes_of(GLM, "glm4.5"), roles(GLM, "glm4.5")
-    lost = GLM.lost("mlx", sizes, found)
+    lost = GLM.unmapped_roles("mlx", sizes, found)
     assert {index[0] for _, index in lost} == {3}
     names = GLM.holding("hf", sizes, nodes("glm4.5"), lost)
     assert set(names) == {n for n in shapes("glm4.5") if n.startswith("model.layers.3.")}
-    assert GLM.lost("gguf", sizes, found) == []
+    assert GLM.unmapped_roles("gguf", sizes, found) == []
 
 
 def test_stacked_vectors_are_one_line_each() -> None:

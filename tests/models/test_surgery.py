@@ -460,7 +460,7 @@ def mixture(folder: Path, shapes: Mapping[str, int] | None = None, **said: Any) 
         "num_experts_per_tok": 4, "hidden_size": 64, "moe_intermediate_size": 64, "num_attention_heads": 2,
         "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 32,
     } | dict(shapes or {})  # fmt: skip
-    from weighbridge.models.arch.table import families
+    from weighbridge.models.arch.registry import families
 
     family = families()["qwen3moe"]
     generator = np.random.default_rng(3)
@@ -640,7 +640,7 @@ def two(folder: Path, **said: Any) -> Path:
     """A T5 of three and two layers, in names and shapes."""
     from safetensors.numpy import save_file
 
-    from weighbridge.models.arch.table import families
+    from weighbridge.models.arch.registry import families
 
     config = {
         "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "num_layers": 3, "num_decoder_layers": 2,

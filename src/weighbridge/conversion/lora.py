@@ -20,8 +20,9 @@ from weighbridge.conversion.options import AdapterOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, retyped
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.io.source import FileSource
-from weighbridge.models.arch.expand import Place, Sizes
-from weighbridge.models.arch.table import Family, family_of_hf, read_family
+from weighbridge.models.arch.expand import Sizes, TensorSlot
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import family_of_hf, read_family
 from weighbridge.models.arch.write_order import reference_order
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config import card
@@ -166,7 +167,7 @@ def _strangers(adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes,
     return any(name not in places for name in adapter.pairs)
 
 
-def _is_table(family: Family, place: Place) -> bool:
+def _is_table(family: Family, place: TensorSlot) -> bool:
     """Whether a tensor is looked up by token."""
     return family.rows[place.roles[0]].kind == "embedding"
 
@@ -219,7 +220,7 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Ada
     places = family.expansion("hf", sizes).places
     tables = frozenset(name for name in named if _is_table(family, places[name]))
     said = str(options.base) if options.base else adapter.base
-    conv = any(family.rows[places[name].roles[0]].turned("hf") for name in named)
+    conv = any(family.rows[places[name].roles[0]].transposed("hf") for name in named)
     tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
     out = PlanBuilder({}, {"format": "pt"})
     for name, node in tensors.items():
@@ -257,8 +258,8 @@ def _with(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Checkpoint:
                 f"the adapter changes {instance[0]}, which the model doesn't hold by itself",
                 hint="a tied head is the embedding: untie it, or merge with PEFT",
             )
-        via = family.rows[instance[0]].via.get("gguf")
-        if via is not None and via.of_config and not sizes.facts:
+        via = family.rows[instance[0]].layouts.get("gguf")
+        if via is not None and via.from_config and not sizes.facts:
             raise UnsupportedError(
                 f"the GGUF holds {instance[0]} times a number that it doesn't say ({via}), the adapter's change isn't",
                 hint="merge the adapter into the folder that the GGUF was made of",

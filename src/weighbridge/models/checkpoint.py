@@ -23,13 +23,14 @@ from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
-from weighbridge.models.arch.config import counted
+from weighbridge.models.arch.config import with_mtp_layers
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
-    from weighbridge.models.arch.table import Family, Instance, Sizes
+    from weighbridge.models.arch.expand import Instance, Sizes
+    from weighbridge.models.arch.family import Family
     from weighbridge.models.config.mapping import HfConfig
     from weighbridge.models.resolved import ResolvedModel
     from weighbridge.tensors.nodes import Node
@@ -126,7 +127,7 @@ class Checkpoint(Closing):
         keys stand for; {} where there is none."""
         if self.format == "gguf":
             return self.to_hf_config().config
-        return counted(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
+        return with_mtp_layers(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def to_hf_config(self, torch_dtype: str | None = None) -> HfConfig:
         """A GGUF's keys as config.json and generation_config.json, and what they can't express."""
@@ -162,12 +163,12 @@ class Checkpoint(Closing):
     @cached_property
     def family(self) -> Family:
         """The model's family table. UnsupportedError where none knows the model."""
-        from weighbridge.models.arch import table
+        from weighbridge.models.arch import registry
 
-        own = (table.read_family(Path(self.arch_file)),) if self.arch_file else ()
+        own = (registry.read_family(Path(self.arch_file)),) if self.arch_file else ()
         if self.format == "gguf":
-            return table.family_of_gguf(self.metadata, own, self.index.by_name)
-        return table.family_of_hf(self.config, own)
+            return registry.family_of_gguf(self.metadata, own, self.index.by_name)
+        return registry.family_of_hf(self.config, own)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.expand import Instance, Sizes
+from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
-from weighbridge.models.arch.table import Family
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node

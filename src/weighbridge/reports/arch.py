@@ -10,8 +10,9 @@ from typing import Any
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import families, read_family
 from weighbridge.models.arch.suggest import Fit, fit, nearest
-from weighbridge.models.arch.table import Family, families, read_family
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.open import SourceOptions, open_model
 
@@ -30,7 +31,7 @@ class FamilyLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class RoleLine:
     """A row: the role, its shape as symbols, when and in which layers it exists, whether it may be absent, and its name
     and layout in each dialect."""
 
@@ -50,7 +51,7 @@ class Table:
 
     family: FamilyLine
     sizes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    rows: tuple[Role, ...]
+    rows: tuple[RoleLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def listed() -> tuple[FamilyLine, ...]:
 
 def _line(family: Family) -> FamilyLine:
     classes, dialects = tuple(family.architectures), tuple(family.dialects)
-    return FamilyLine(family.name, family.gguf, family.like, classes, dialects, len(family.rows))
+    return FamilyLine(family.name, family.gguf, family.document.like, classes, dialects, len(family.rows))
 
 
 def shown(name: str, arch_file: str | os.PathLike[str] | None = None) -> Table:
@@ -107,18 +108,19 @@ def shown(name: str, arch_file: str | os.PathLike[str] | None = None) -> Table:
     raise UsageError(f"there is no family {name!r}", hint="wb arch list shows them")
 
 
-def _roles(family: Family) -> Iterable[Role]:
+def _roles(family: Family) -> Iterable[RoleLine]:
     names: dict[str, dict[str, str]] = {role: {} for role in family.rows}
-    layouts = {row.name: {d: str(via) for d, via in row.via.items()} for row in family.rows.values()}
+    layouts = {row.name: {d: str(via) for d, via in row.layouts.items()} for row in family.rows.values()}
     for dialect in family.dialects.values():
         for template in dialect.templates:
             for role in template.roles:
                 names[role][dialect.name] = template.name
-                if template.via:
-                    layouts[role][dialect.name] = ", ".join(map(str, template.via))
+                if template.layouts:
+                    layouts[role][dialect.name] = ", ".join(map(str, template.layouts))
     for row in family.rows.values():
-        span = ":".join(row.span) if row.span else row.layers
-        yield Role(row.name, row.kind, row.shape, row.when, span, row.optional, names[row.name], layouts[row.name])
+        yield RoleLine(
+            row.name, row.kind, row.shape, row.when, row.layers, row.optional, names[row.name], layouts[row.name]
+        )
 
 
 def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> Check:

@@ -105,7 +105,7 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
         )  # fmt: skip
     named = model.family.save("mlx", model.sizes, model.roles)
     draft = PlanBuilder({}, {"format": "mlx"}, losses=apart(model))
-    lost = model.family.lost("mlx", model.sizes, model.roles)
+    lost = model.family.unmapped_roles("mlx", model.sizes, model.roles)
     names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
     draft.losses += [Loss("left out: mlx-lm has no place for it", name) for name in names]
     wanted = _wanted(model, options)

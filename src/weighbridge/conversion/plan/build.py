@@ -50,7 +50,7 @@ from weighbridge.conversion.schemes.plan import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch import kv_tensors as keyed
-from weighbridge.models.arch.config import multiplier
+from weighbridge.models.arch.tables.values import multiplier
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import mlx_affine_bridge as regrid
@@ -246,7 +246,7 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
     family = model.family
     draft = PlanBuilder({}, losses=apart(model))
     sizes = model.sizes
-    lost = family.lost("gguf", sizes, model.roles)
+    lost = family.unmapped_roles("gguf", sizes, model.roles)
     spare = [i for i in lost if family.rows[i[0]].zeros]
     for part, which in (("it", [i for i in lost if i not in spare]), ("the rows that no token takes", spare)):
         names = family.holding(model.dialect, sizes, model.logical, which)
@@ -434,6 +434,6 @@ def _gguf_to_hf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> P
 def _unplaced(model: Checkpoint, dialect: str) -> list[Loss]:
     """What a GGUF holds that a folder has no place for; zeros that its graph asks for are no loss."""
     family = model.family
-    lost = [i for i in family.lost(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
+    lost = [i for i in family.unmapped_roles(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
     names = family.holding(model.dialect, model.sizes, model.tensors, lost)
     return [Loss(f"left out: a {family.name} folder has no place for it", name) for name in names]

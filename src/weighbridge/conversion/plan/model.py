@@ -253,12 +253,21 @@ def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> li
 
 
 _LOSSY: Final = (Decode, Encode, PackedMember)
+# Packings in which models are released (DeepSeek V3, Kimi K2, Qwen3-FP8): quantizing them is quantizing the original.
+RELEASED: Final = frozenset({"fp8"})
+
+
+def is_quantized(node: Node) -> bool:
+    """Whether a tensor's values were rounded by quantizing, and not released like that."""
+    if isinstance(node, QuantizedTensor):
+        return node.packing.name not in RELEASED
+    return node.spec.dtype.kind is Kind.BLOCK
 
 
 def _requantizes(node: Node) -> bool:
     if not (isinstance(node, Encode) or (isinstance(node, PackedMember) and node.maker.quantizes)):
         return False
-    return any(isinstance(b, QuantizedTensor) or b.spec.dtype.kind is Kind.BLOCK for b in walk(node.source))
+    return any(map(is_quantized, walk(node.source)))
 
 
 def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:

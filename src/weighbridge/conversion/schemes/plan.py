@@ -194,7 +194,7 @@ def _layers(model: Checkpoint, named: Mapping[str, Node], scheme: Scheme) -> lis
     return [
         name
         for name, node in named.items()
-        if name in rows and rows[name].kind in kinds and not rows[name].turned("hf") and _matrix(name, node)
+        if name in rows and rows[name].kind in kinds and not rows[name].transposed("hf") and _matrix(name, node)
         and (rows[name].kind != "head" or (scheme.method in (_CT, "gptq") and _quantized(node)))
     ]  # fmt: skip
 

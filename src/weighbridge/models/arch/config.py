@@ -8,20 +8,20 @@ defaults stand in the family's TOML. Pure functions over parsed JSON; wrong valu
 from __future__ import annotations
 
 import math
-import operator
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import LAYERS
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.layers import slice_bounds
+from weighbridge.models.arch.tables.values import INT_MAX, integer, number
 
 Config = Mapping[str, Any]
-_INT_MAX = (1 << 31) - 1
-_F32_LEAST, _F32_MOST = 2.0**-126, 2.0**127
 _LARGEST_STRETCH = 1e6  # published ones are 1000
 _ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all the same
-_OPERATORS = {"": operator.mul, "*": operator.mul, "/": operator.floordiv, "+": operator.add, "-": operator.sub}
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
@@ -31,48 +31,16 @@ FURTHER: Final = dict.fromkeys(
     ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
     ("mtp_num_hidden_layers", re.compile(r"mtp\.layers\.([0-9]{1,4})\.")),
 )
-_TERM = re.compile(r"([-+*/]?)([^-+*/]+)")
 
 
-def integer(value: Any, key: str, low: int = 0, most: int = _INT_MAX) -> int:
-    """A size from a config or a GGUF, checked: a bool, a fraction or a negative number is no size."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= most:
-        raise FormatError("is not a size", field=key, expected=f"an integer from {low} to {most}", found=repr(value))
-    return value
-
-
-def number(value: Any, key: str) -> float:
-    """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
-        raise FormatError("is not a number", field=key, expected="a finite number", found=repr(value))
-    return float(value)
-
-
-def multiplier(path: str, values: Config) -> float:
-    """A number that weights are multiplied by: that of a key, or with `.2` the third of its list. A null is 1, as
-    classes take it. FormatError for what no weight can be multiplied by and divided by again in F32."""
-    key, _, at = path.partition(".")
-    value = values.get(key)
-    if value is None and key in values:
-        return 1.0
-    if at and (not isinstance(value, list | tuple) or len(value) <= int(at)):
-        raise FormatError("hasn't a number for each part", field=key, expected=f"{int(at) + 1} or more", found=value)
-    factor = number(value[int(at)] if at and value is not None else value, path)
-    if not _F32_LEAST <= abs(factor) <= _F32_MOST:
-        raise FormatError("is no multiplier of weights", field=path, expected="an F32 that isn't zero", found=factor)
-    return factor
-
-
-def counted(config: Config, names: Iterable[str]) -> Config:
+def with_mtp_layers(config: Config, names: Iterable[str]) -> Config:
     """The config with the number of layers that predict further tokens as the tensors have it. Who trains a model on
     mostly leaves them out, and the number in."""
     told = FURTHER.get(str(config.get("model_type")))
     if told is None:
         return config
-    key, begun = told
-    count = max((int(found[1]) + 1 for name in names if (found := begun.match(name))), default=0)
+    key, started_groups = told
+    count = max((int(found[1]) + 1 for name in names if (found := started_groups.match(name))), default=0)
     text = config.get("text_config")
     part = text if isinstance(text, Mapping) else config
     if part.get(key, 0) == count:
@@ -91,58 +59,6 @@ def check_heads(values: Config, width: int) -> None:
         if values.get(key) is not None and width % (heads := integer(values[key], key, 1)):
             raise FormatError("heads don't divide the hidden size", field=key, expected=f"a divisor of {width:,}",
                               found=heads)  # fmt: skip
-
-
-def evaluate(expression: str, values: Config) -> int | None:
-    """`a/b/2`, `a*4`, `a-b` over sizes, strictly left to right (a division is floored, as transformers does), `#a` the
-    length of a list, `each a` what every layer has that has any, `a of SET` what each of a set's layers has (`values`
-    has the sets); None where one is absent or null, or the set is empty."""
-    if expression.startswith("each "):
-        return by_layer(values.get(expression[5:]), expression[5:])
-    key, among, name = expression.partition(" of ")
-    if among:
-        return of_layers(values.get(key), key, values["layer_sets"][name])
-    if expression.startswith("#"):
-        listed = values.get(expression[1:])
-        if listed is not None and not hasattr(listed, "__len__"):
-            raise FormatError("is no list", field=expression[1:], found=repr(listed)[:80])
-        return len(listed) or None if listed is not None else None
-    result = 1
-    for sign, name in _TERM.findall(expression):
-        value = int(name) if name.isdigit() else values.get(name)
-        if value is None:
-            return None
-        value = _scalar(value, name)
-        if sign == "/" and value == 0:
-            raise FormatError("is zero, but sizes are divided by it", field=name)
-        result = _OPERATORS[sign](result, value)
-    return result
-
-
-def by_layer(value: Any, name: str) -> int | None:
-    """The one number in a list with an entry for each layer, zeros aside; a number is that of all layers."""
-    if value is None or not hasattr(value, "__len__"):
-        return None if value is None else integer(value, name)
-    found = {integer(v, name) for v in value} - {0}
-    return _scalar(sorted(found), name) if len(found) > 1 else max(found, default=0)
-
-
-def of_layers(value: Any, name: str, layers: Collection[int]) -> int | None:
-    """The one number that these layers have in a list with an entry for each layer; a number is that of all."""
-    if value is None or not layers:
-        return None
-    if not hasattr(value, "__len__"):
-        return integer(value, name)
-    if len(value) <= max(layers):
-        raise FormatError("hasn't an entry for each layer", field=name, expected=max(layers) + 1, found=len(value))
-    found = {integer(value[i], name) for i in layers}
-    return _scalar(sorted(found), name) if len(found) > 1 else found.pop()
-
-
-def _scalar(value: Any, name: str) -> int:
-    if not isinstance(value, int | float | str) and hasattr(value, "__len__"):
-        raise FormatError("varies by layer, which this family's table doesn't describe", field=name)
-    return integer(value, name)
 
 
 def rope(config: Config, theta: float, share: str = "partial_rotary_factor") -> dict[str, Any]:
@@ -198,9 +114,9 @@ def effective(
     """The config as its class would hold it, with `rope`, `labels` and `layer_types` in one form. Keys of the file are
     kept. `full_layers`: see `layer_types`."""
     out = {**defaults, **config}
-    for key, expression in null.items():
+    for key, text in null.items():
         if out.get(key) in (None, "auto"):  # transformers' word for the same
-            out[key] = evaluate(expression, out)
+            out[key] = evaluate(text, out)
     out |= adjusted_width(out)
     for key in _ALIKE:
         if isinstance(listed := out.get(key), list) and listed and all(value == listed[0] for value in listed):
@@ -323,15 +239,15 @@ def _layers(config: Config) -> int:
 
 def layer_types(full_layers: Sequence[str], config: Config) -> list[str] | None:
     """How each layer attends where a config has no list of it. `full_layers`: which attend to all tokens, as slices
-    `3::4` whose parts may be keys of the config; the first whose keys are there. Without a window all do."""
+    `layers[3::4]` whose bounds may be keys of the config; the first whose keys are there. Without a window all do."""
     layers = range(_layers(config))
     if config.get("sliding_window", 0) is None:
         return ["full_attention"] * len(layers)
     for text in full_layers:
-        first, _, every_nth = text.partition("::")
-        start, step = evaluate(first, config), evaluate(every_nth, config)
+        first, _, every_nth = slice_bounds(expression.parse(text))
+        start, step = evaluate(first or "0", config), evaluate(every_nth or "1", config)
         if start is not None and step is not None:
-            full = layers[start :: integer(step, every_nth, 1)]
+            full = layers[start :: integer(step, every_nth or "", 1)]
             return ["full_attention" if i in full else "sliding_attention" for i in layers]
     return None
 
@@ -349,19 +265,19 @@ def every(layers: Any, wanted: Any) -> int | None:
 
 def _rope_dim(config: Config) -> int | None:
     """How many elements of a head rotate."""
-    head = evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config)
+    head = evaluate("head_dim", config) or evaluate("hidden_size // num_attention_heads", config)
     share = config["rope"].get("partial_rotary_factor")
     if share is None or head is None:
         return head
     rotated = number(share, "partial_rotary_factor") * head
-    if not abs(rotated) <= _INT_MAX:
+    if not abs(rotated) <= INT_MAX:
         raise FormatError("is no share of a head", field="partial_rotary_factor", found=share)
     return int(rotated)
 
 
 def _ntk_alpha_base(config: Config) -> float | None:
     """The base frequency that Hunyuan stretches; conversion/hunyuan.py `set_gguf_parameters` (llama.cpp b11549)."""
-    rope, head = config["rope"], evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config)
+    rope, head = config["rope"], evaluate("head_dim", config) or evaluate("hidden_size // num_attention_heads", config)
     if rope["rope_type"] != "ntk_alpha" or head is None or head < 4:
         return None
     if not 0 < (alpha := number(rope["alpha"], "rope_scaling.alpha")) <= _LARGEST_STRETCH:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import evaluate, number
 from weighbridge.models.arch.expand import Expansion, Instance, Sizes, shape_of
-from weighbridge.models.arch.rows import Row
+from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.spec import Role
+from weighbridge.models.arch.tables.values import number
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -65,7 +66,7 @@ def llama3_factors(config: Mapping[str, Any]) -> tuple[float, ...] | None:
     rope = config.get("rope") or {}
     if str(rope.get("rope_type", "")).lower() != "llama3":
         return None
-    dim = evaluate("head_dim", config) or evaluate("hidden_size/num_attention_heads", config) or 0
+    dim = evaluate("head_dim", config) or evaluate("hidden_size // num_attention_heads", config) or 0
     keys = (("rope_theta", 10000.0), ("factor", 8.0), ("low_freq_factor", 1.0), ("high_freq_factor", 4.0))
     base, factor, low, high = (_positive(rope.get(key, default), key) for key, default in keys)
     trained = _positive(rope.get("original_max_position_embeddings", 8192), "original_max_position_embeddings")
@@ -159,9 +160,9 @@ RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] |
 )
 
 
-def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
+def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
     """The tensor of a role that follows from the config; none where none is needed."""
-    if (values := MAKERS[row.make or ""](sizes.facts)) is None:
+    if (values := MAKERS[row.derived or ""](sizes.facts)) is None:
         return {}
     import numpy as np
 
@@ -172,7 +173,7 @@ def made(row: Row, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
 
 
 def absent_zeros(
-    dialect: str, rows: Mapping[str, Row], expansion: Expansion, sizes: Sizes, roles: Container[Instance]
+    dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Container[Instance]
 ) -> dict[Instance, Node]:
     """Zeros for the roles that nothing computes with, that a dialect has all the same, and of which none is given."""
     wanted = {row.name for row in rows.values() if dialect in row.zeros}

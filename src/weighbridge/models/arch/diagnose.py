@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.expand import Place
+from weighbridge.models.arch.expand import TensorSlot
+from weighbridge.models.arch.family import Family, Sizes
 from weighbridge.models.arch.mapping_report import MappingReport
-from weighbridge.models.arch.table import Family, Sizes
 
 _NUMBER: Final = re.compile(r"(?<=\.)\d{1,6}(?=\.)", re.ASCII)
 _MOST: Final = 2  # numbers that are told
@@ -54,7 +54,7 @@ def advice(family: Family, dialect: str, sizes: Sizes, shapes: Mapping[str, Shap
 
 def _blamed(
     family: Family, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape], report: MappingReport,
-    places: Mapping[str, Place], gguf: bool,
+    places: Mapping[str, TensorSlot], gguf: bool,
 ) -> Iterator[SizeMismatch]:  # fmt: skip
     for index, symbol in family.index.items():
         if (key := _key(family, symbol, gguf)) and (count := sizes.get(symbol)):
@@ -77,7 +77,7 @@ def _key(family: Family, symbol: str, gguf: bool) -> str | None:
 
 
 def _fewer(
-    index: str, report: MappingReport, shapes: Mapping[str, Shape], places: Mapping[str, Place], count: int
+    index: str, report: MappingReport, shapes: Mapping[str, Shape], places: Mapping[str, TensorSlot], count: int
 ) -> int | None:
     """How many there are, where everything of the last ones is missing."""
     gone = [_at(places[name], index) for name in report.missing if name in places]
@@ -87,7 +87,7 @@ def _fewer(
     return last + 1 if here and numbers and len(numbers) == len(gone) and min(numbers) > last < count - 1 else None
 
 
-def _more(index: str, report: MappingReport, places: Mapping[str, Place], count: int) -> int | None:
+def _more(index: str, report: MappingReport, places: Mapping[str, TensorSlot], count: int) -> int | None:
     """How many there are, where what is left over is called as what is known, with higher numbers."""
     known = {_NUMBER.sub("#", name): place for name, place in places.items()} if report.unmapped else {}
     numbers = []
@@ -99,19 +99,19 @@ def _more(index: str, report: MappingReport, places: Mapping[str, Place], count:
     return max(numbers) + 1 if numbers and min(numbers) >= count else None
 
 
-def _at(place: Place, index: str) -> int | None:
+def _at(place: TensorSlot, index: str) -> int | None:
     """The number of an index in a tensor's name."""
     named = place.indices[: len(place.named)]
     return place.named[named.index(index)] if index in named else None
 
 
-def _dimensions(family: Family, dialect: str, place: Place, shape: Shape) -> Iterator[tuple[str, int, int]]:
+def _dimensions(family: Family, dialect: str, place: TensorSlot, shape: Shape) -> Iterator[tuple[str, int, int]]:
     """The sizes that are a dimension by themselves, what they should be, and what they are."""
     row = family.rows[place.roles[0]]
-    dims: list[str] = [*row.shaped.get(dialect, row.shape)]
+    dims: list[str] = [*row.shapes.get(dialect, row.shape)]
     if len(place.roles) > 1:
         dims[0] = ""  # joined
-    if (row.turned(dialect) + sum(via.turns for via, _ in place.plan.layouts)) % 2:
+    if (row.transposed(dialect) + sum(via.transposes for via, _ in place.plan.layouts)) % 2:
         dims[-2:] = dims[:-3:-1]
     stacked = [family.index[i] for i in place.indices[len(place.named) :]]
     if len(place.shape) == len(shape) == len(stacked) + len(dims):

@@ -6,18 +6,18 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weighbridge.models.arch.expand import Sizes, applies, index_counts, run
-from weighbridge.models.arch.layers import spare_layers
+from weighbridge.models.arch.tables.layers import optional_layers
 
 if TYPE_CHECKING:
-    from weighbridge.models.arch.table import Family
+    from weighbridge.models.arch.family import Family
 
 
-def recognised(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
+def detect_dialect(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
     """How many of `names` are of the dialect and prefix that most are of, and these; the first of the table where
     several fit. Of dialects that share their names the one whose shapes the tensors have, where these are known."""
     held = names if isinstance(names, Mapping) else frozenset(names)
     pairs = ((d.name, prefix) for d in family.dialects.values() for prefix in d.prefixes)
-    options = [(held_of(family, dialect, prefix, held, sizes), dialect, prefix) for dialect, prefix in pairs]
+    options = [(count_matches(family, dialect, prefix, held, sizes), dialect, prefix) for dialect, prefix in pairs]
     best = max(options, key=lambda found: found[0])
     same = [o for o in options if o[0] == best[0] and (o == best or _cuts_otherwise(family, o[1]))]
     if len(same) == 1 or not isinstance(names, Mapping):
@@ -26,16 +26,16 @@ def recognised(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: 
     return min(same, key=lambda option: len(family.check(option[1], sizes, shapes).misshapen))
 
 
-def held_of(family: Family, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
+def count_matches(family: Family, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
     """How many of a dialect's names are held."""
     counts = index_counts(family.index, sizes)
     templates = [t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes)]
-    numbers = range(len(spare_layers(family.kinds, dict(sizes.layers))))
-    further = [t.further.replace("{n}", str(n)) for t in templates if t.further for n in numbers]
+    numbers = range(len(optional_layers(family.layer_sets, dict(sizes.layers))))
+    further = [t.mtp_name.replace("{n}", str(n)) for t in templates if t.mtp_name for n in numbers]
     names = dict.fromkeys((*(t.name for t in templates), *further))  # rows for some of the layers each may share one
     return sum(name in held for template in names for name in run(template, counts, prefix))
 
 
 def _cuts_otherwise(family: Family, dialect: str) -> bool:
     """Whether tensors of this dialect may have other shapes than those of its base under the same names."""
-    return any(dialect in row.shaped or row.turned(dialect) for row in family.rows.values())
+    return any(dialect in row.shapes or row.transposed(dialect) for row in family.rows.values())

@@ -6,6 +6,7 @@ name. Pure arithmetic over shapes, no numpy, so that inspecting a file costs not
 
 from __future__ import annotations
 
+import ast
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +18,12 @@ from typing import Any, NamedTuple
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import MAPPED_TENSORS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import multiplier
-from weighbridge.models.arch.rows import PREFIX, Dialect, Row, Template, Via, placeholders
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.layers import slice_bounds
+from weighbridge.models.arch.tables.spec import PREFIX, Dialect, LayoutCall, NameTemplate, Role, placeholders
+from weighbridge.models.arch.tables.values import multiplier
 
-_SPARE = "the spare layers"  # what they need, beside a group of their own
+_OPTIONAL = "the optional layers"  # what they need, beside a group of their own
 Instance = tuple[str, tuple[int, ...]]  # a role and its indices: one logical tensor
 
 
@@ -52,7 +55,7 @@ class Sizes:
         return symbol in self._by_symbol
 
 
-class Cell(NamedTuple):
+class RoleSlice(NamedTuple):
     """One logical tensor inside a physical one: rows [start, start + rows of its shape), before the layout of what is
     joined there. A vector has one element a row."""
 
@@ -62,7 +65,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompiledTemplate:
     """A template ready to be run through its indices: a printf format, and how an instance's index is put together."""
 
     text: str
@@ -72,22 +75,22 @@ class Plan:
     order: tuple[int, ...]  # where each index of an instance stands among (lead, rest, stacked)
     parts: tuple[tuple[str, Shape], ...]  # role and shape of what is joined
     joined: Shape  # what they make, of one stacked index
-    layouts: tuple[tuple[Via, tuple[float, ...]], ...]  # how that lies, with the sizes it takes
+    layouts: tuple[tuple[LayoutCall, tuple[float, ...]], ...]  # how that lies, with the sizes it takes
     block: Shape  # its shape then
     shape: Shape
     need: str | None
     layers: Collection[int] | None = None  # which of the lead index exist; None: all
-    dealt: int = 0  # in how many groups the parts are dealt out; 0: one under the other
+    interleave: int = 0  # in how many groups the parts are interleaved; 0: one under the other
     indices: tuple[str, ...] = ()  # the names of the indices: those of lead and rest, then the stacked ones
-    spare: Collection[int] = ()  # layers whose tensors may all be absent
-    further: str = ""  # the format of its name in those; "": the same
-    part: str = ""  # "others" or "further": the only layers that it is for
+    optional: Collection[int] = ()  # layers whose tensors may all be absent
+    mtp_name: str = ""  # the format of its name in those; "": the same
+    part: str = ""  # "others" or "mtp": the only layers that it is for
     unnamed: int = 0  # how many of the first indices the name hasn't, being of one layer alone
 
     @cached_property
     def single(self) -> bool:
         """Whether a physical tensor holds one logical tensor, in its own layout."""
-        return not self.stacked and len(self.parts) == 1 and not self.layouts and not self.dealt
+        return not self.stacked and len(self.parts) == 1 and not self.layouts and not self.interleave
 
     @cached_property
     def index_of(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
@@ -96,51 +99,51 @@ class Plan:
             return lambda at: at
         return lambda at: tuple([at[n] for n in self.order])
 
-    def cells(self, named: tuple[int, ...]) -> tuple[Cell, ...]:
+    def cells(self, named: tuple[int, ...]) -> tuple[RoleSlice, ...]:
         """What one physical tensor holds, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
             role, shape = self.parts[0]
-            return (Cell((role, self.index_of(named)), 0, shape),)
+            return (RoleSlice((role, self.index_of(named)), 0, shape),)
         cells, start = [], 0
         for values in product(*map(range, self.stacked)):
             index = self.index_of(named + values)
             for role, shape in self.parts:
-                cells.append(Cell((role, index), start, shape))
+                cells.append(RoleSlice((role, index), start, shape))
                 start += height(shape)
         return tuple(cells)
 
 
-class Place:
+class TensorSlot:
     """One physical tensor of a dialect. `need`: None if it must be there, else the name of the all-or-none group. There
     are as many as names, so its cells are made when they are asked for."""
 
     __slots__ = ("_cells", "_plan", "name", "named")
 
-    def __init__(self, plan: Plan, named: tuple[int, ...]) -> None:
+    def __init__(self, plan: CompiledTemplate, named: tuple[int, ...]) -> None:
         self.name, self.named, self._plan = plan.text % named[plan.unnamed :], named, plan
-        self._cells: tuple[Cell, ...] | None = None
+        self._cells: tuple[RoleSlice, ...] | None = None
 
     @property
     def shape(self) -> Shape:
         return self._plan.shape
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CompiledTemplate:
         return self._plan
 
     @property
     def need(self) -> str | None:
         plan = self._plan
-        spare = plan.spare and self.named and self.named[0] in plan.spare
-        return " of ".join(filter(None, (plan.need, _SPARE))) if spare else plan.need
+        optional = plan.optional and self.named and self.named[0] in plan.optional
+        return " of ".join(filter(None, (plan.need, _OPTIONAL))) if optional else plan.need
 
     @property
     def roles(self) -> tuple[str, ...]:
         return tuple(role for role, _ in self._plan.parts)
 
     @property
-    def dealt(self) -> int:
-        return self._plan.dealt
+    def interleave(self) -> int:
+        return self._plan.interleave
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -158,7 +161,7 @@ class Place:
         return self._plan.text % (*self.named[:at], number, *self.named[at + 1 :])[self._plan.unnamed :]
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[RoleSlice, ...]:
         if self._cells is None:
             self._cells = self._plan.cells(self.named)
         return self._cells
@@ -168,18 +171,22 @@ class Place:
 class Expansion:
     """All names of one dialect for one model."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, TensorSlot]
     dropped: frozenset[str]
 
 
-def shape_of(row: Row, sizes: Sizes, dialect: str = "") -> Shape:
+def shape_of(row: Role, sizes: Sizes, dialect: str = "") -> Shape:
     """A role's own shape, or that in a dialect which cuts its rows otherwise."""
-    dims = row.shaped.get(dialect, row.shape)
-    return tuple(sum(_product(term, sizes) for term in dim.split("+")) for dim in dims)
+    return tuple(dimension(dim, sizes) for dim in row.shapes.get(dialect, row.shape))
 
 
-def _product(term: str, sizes: Sizes) -> int:
-    return math.prod(int(s) if s.isdigit() else sizes[s] for s in term.split("*"))
+def dimension(text: str, sizes: Sizes) -> int:
+    """A dimension that is an expression of sizes."""
+    if (known := sizes.get(text)) is not None:
+        return known
+    found = expression.evaluate(text, dict(sizes.values))
+    assert found is not None, text
+    return found
 
 
 def height(shape: Shape) -> int:
@@ -187,18 +194,27 @@ def height(shape: Shape) -> int:
     return math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape)
 
 
-def applies(row: Row, sizes: Sizes) -> bool:
+def applies(row: Role, sizes: Sizes) -> bool:
     """Whether the role exists in a model of these sizes: its condition holds and the sizes in its shape are known."""
-    if row.when and (row.when.lstrip("!") in sizes) == row.when.startswith("!"):
+    if row.when is not None and not _holds(expression.parse(row.when), sizes):
         return False
     return row.symbols <= sizes.known
 
 
+def _holds(node: ast.expr, sizes: Sizes) -> bool:
+    """Whether a condition on which sizes are known holds."""
+    if isinstance(node, ast.BoolOp):
+        return (all if isinstance(node.op, ast.And) else any)(_holds(part, sizes) for part in node.values)
+    if isinstance(node, ast.UnaryOp):
+        return not _holds(node.operand, sizes)
+    return (expression.path(node) or "") in sizes
+
+
 def expand(
-    dialect: Dialect, rows: Mapping[str, Row], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
-    sizes: Sizes, prefix: str, spare: Collection[int] = (),
+    dialect: Dialect, rows: Mapping[str, Role], role_indices: Mapping[str, tuple[str, ...]], index: Mapping[str, str],
+    sizes: Sizes, prefix: str, optional: Collection[int] = (),
 ) -> Expansion:  # fmt: skip
-    """Every place of a dialect, layer by layer in the order of the table, and every name it drops. `spare`: layers
+    """Every place of a dialect, layer by layer in the order of the table, and every name it drops. `optional`: layers
     whose tensors may all be absent."""
     counts, gone = index_counts(index, sizes), absent(dialect, sizes)
     plans = [
@@ -206,10 +222,10 @@ def expand(
         for t in dialect.templates
         if applies(rows[t.roles[0]], sizes)
     ]
-    if spare or gone:
+    if optional or gone:
         layer = next(iter(index))
-        held = (_held(p, range(counts[layer]), spare, gone) if p.lead == (layer,) else p for p in plans)
-        plans = [part for plan in held for part in _further(plan)]
+        held = (_held(p, range(counts[layer]), optional, gone) if p.lead == (layer,) else p for p in plans)
+        plans = [part for plan in held for part in _with_mtp_names(plan)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
     listed = [*_places(plans, counts)]
     places = {place.name: place for place in listed}
@@ -220,10 +236,10 @@ def expand(
     return Expansion(places, dropped)
 
 
-def begun(places: Iterable[Place]) -> frozenset[str]:
-    """What of these must be there whole: their groups, and the spare layers if one of them is in those."""
+def started_groups(places: Iterable[TensorSlot]) -> frozenset[str]:
+    """What of these must be there whole: their groups, and the optional layers if one of them is in those."""
     needs = {need for place in places if (need := place.need) is not None}
-    return frozenset(needs | {_SPARE for need in needs if need.endswith(_SPARE)})
+    return frozenset(needs | {_OPTIONAL for need in needs if need.endswith(_OPTIONAL)})
 
 
 def absent(dialect: Dialect, sizes: Sizes) -> frozenset[int]:
@@ -231,21 +247,21 @@ def absent(dialect: Dialect, sizes: Sizes) -> frozenset[int]:
     return frozenset[int]().union(*(dict(sizes.layers)[name] for name in dialect.without))
 
 
-def _held(plan: Plan, layers: range, spare: Collection[int], gone: Collection[int]) -> Plan:
+def _held(plan: CompiledTemplate, layers: range, optional: Collection[int], gone: Collection[int]) -> CompiledTemplate:
     kept = layers if plan.layers is None else plan.layers
-    return replace(plan, spare=spare, layers=[n for n in kept if n not in gone])
+    return replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
 
 
-def _further(plan: Plan) -> Iterator[Plan]:
+def _with_mtp_names(plan: CompiledTemplate) -> Iterator[CompiledTemplate]:
     """A plan as it is, or for the layers that have names of their own one each beside that for the others."""
-    if not plan.further or plan.layers is None:
+    if not plan.mtp_name or plan.layers is None:
         yield plan
         return
-    if plan.part != "further":
-        yield replace(plan, layers=[n for n in plan.layers if n not in plan.spare])
-    for number, layer in enumerate(sorted(plan.spare)):
+    if plan.part != "mtp":
+        yield replace(plan, layers=[n for n in plan.layers if n not in plan.optional])
+    for number, layer in enumerate(sorted(plan.optional)):
         if layer in plan.layers and plan.part != "others":
-            text, _ = _printf(plan.further.replace("{n}", str(number)), "")
+            text, _ = _printf(plan.mtp_name.replace("{n}", str(number)), "")
             yield replace(plan, text=text, unnamed=1, layers=[layer])
 
 
@@ -278,36 +294,36 @@ def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _plan(
-    dialect: str, template: Template, rows: Mapping[str, Row], role_indices: Mapping[str, tuple[str, ...]],
+    dialect: str, template: NameTemplate, rows: Mapping[str, Role], role_indices: Mapping[str, tuple[str, ...]],
     counts: Mapping[str, int], sizes: Sizes, prefix: str,
-) -> Plan:  # fmt: skip
+) -> CompiledTemplate:  # fmt: skip
     members = [rows[r] for r in template.roles]
     text, named = _printf(template.name, prefix)
     all_indices = role_indices[members[0].name]
     stacked = tuple(i for i in all_indices if i not in named)
     order = tuple((*named, *stacked).index(i) for i in all_indices)
-    parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.turned(dialect))) for row in members)
+    parts = tuple((row.name, _turned(shape_of(row, sizes, dialect), row.transposed(dialect))) for row in members)
     joined = (sum(shape[0] for _, shape in parts), *parts[0][1][1:]) if len(parts) > 1 else parts[0][1]
-    block = _turned(joined, sum(via.turns for via in template.via) % 2 == 1)
-    layouts = tuple((via, arguments(via, sizes)) for via in template.via)
+    block = _turned(joined, sum(via.transposes for via in template.layouts) % 2 == 1)
+    layouts = tuple((via, arguments(via, sizes)) for via in template.layouts)
     need = members[0].group or (f"only {members[0].name}" if members[0].optional else None)
     runs = tuple(counts[i] for i in stacked)
     whole = (*runs, *block)
-    if dialect in (*members[0].flat, *members[0].keyed):
+    if dialect in (*members[0].unstacked, *members[0].as_metadata):
         whole = (math.prod(runs) * block[0], *block[1:])
     layers = _layers(members[0], sizes, counts[named[0]]) if named else None
-    dealt = sizes[template.dealt] if template.dealt else 0
+    interleave = sizes[template.interleave] if template.interleave else 0
     indices = (*named, *stacked)
-    return Plan(
-        text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers, dealt, indices,
-        further=template.further, part=template.part,
+    return CompiledTemplate(
+        text, named[:1], named[1:], runs, order, parts, joined, layouts, block, whole, need, layers, interleave,
+        indices, mtp_name=template.mtp_name, part=template.part,
     )  # fmt: skip
 
 
-def arguments(via: Via, sizes: Sizes) -> tuple[float, ...]:
+def arguments(via: LayoutCall, sizes: Sizes) -> tuple[float, ...]:
     """The numbers that a layout takes for a model of these sizes. Those of a config are none where it comes from a
     GGUF: its tensors are multiplied already."""
-    if via.of_config:
+    if via.from_config:
         return tuple(multiplier(key, sizes.facts) for key in via.symbols if sizes.facts)
     return tuple(int(s) if s.isdigit() else sizes[s] for s in via.symbols)
 
@@ -316,18 +332,18 @@ def _turned(shape: Shape, swap: bool) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
 
 
-def _layers(row: Row, sizes: Sizes, count: int) -> Collection[int] | None:
-    """The layers of a row's set, or the `lo:hi:step` of its span; what is left out is as in a slice, a size that isn't
-    known is 0. None: all."""
-    if row.layers is not None:
-        return dict(sizes.layers)[row.layers]
-    if not row.span:
+def _layers(row: Role, sizes: Sizes, count: int) -> Collection[int] | None:
+    """The layers of a role's set, or of its slice `layers[lo:hi:step]`, where an unknown size is 0. None: all."""
+    if row.layers is None:
         return None
-    bounds = [int(s) if s.isdigit() else (sizes.get(s) or 0) if s else None for s in (*row.span, "", "")[:3]]
+    if not isinstance(tree := expression.parse(row.layers), ast.Subscript):
+        return dict(sizes.layers)[row.layers]
+    known = dict(sizes.values)
+    bounds = [None if bound is None else expression.evaluate(bound, known) or 0 for bound in slice_bounds(tree)]
     return range(*slice(*bounds).indices(count))
 
 
-def _places(plans: Sequence[Plan], counts: Mapping[str, int]) -> Iterator[Place]:
+def _places(plans: Sequence[CompiledTemplate], counts: Mapping[str, int]) -> Iterator[TensorSlot]:
     """Rows that share their first named index run together, so that a layer's tensors are neighbours."""
     for lead, block in groupby(plans, key=lambda p: p.lead):
         group = list(block)
@@ -336,4 +352,4 @@ def _places(plans: Sequence[Plan], counts: Mapping[str, int]) -> Iterator[Place]
                 if plan.layers is not None and first[0] not in plan.layers:
                     continue
                 for rest in product(*(range(counts[i]) for i in plan.rest)):
-                    yield Place(plan, first + rest)
+                    yield TensorSlot(plan, first + rest)

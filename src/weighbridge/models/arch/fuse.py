@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.expand import Cell, Instance, Place, height
-from weighbridge.models.arch.rows import Via
+from weighbridge.models.arch.expand import Instance, RoleSlice, TensorSlot, height
+from weighbridge.models.arch.tables.spec import LayoutCall
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import Layout
@@ -25,14 +25,14 @@ LayoutMap = Mapping[str, "tuple[Layout | None, Shape]"]
 
 
 @lru_cache(maxsize=256)
-def layout_of(via: Via, arguments: tuple[float, ...]) -> Layout:
+def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> Layout:
     """The layout that a table names, for these sizes."""
     from weighbridge.tensors.layouts import layout
 
     return layout(via.layout, *arguments)
 
 
-def cut(place: Place, node: Node, known: LayoutMap) -> Iterable[tuple[Instance, Node]]:
+def cut(place: TensorSlot, node: Node, known: LayoutMap) -> Iterable[tuple[Instance, Node]]:
     """The logical tensors in a physical one."""
     if place.plan.single:  # as most are, of 100,000
         instance = place.cells[0].instance
@@ -42,7 +42,7 @@ def cut(place: Place, node: Node, known: LayoutMap) -> Iterable[tuple[Instance, 
     return _cut(place, node, known)
 
 
-def _cut(place: Place, node: Node, known: LayoutMap) -> Iterator[tuple[Instance, Node]]:
+def _cut(place: TensorSlot, node: Node, known: LayoutMap) -> Iterator[tuple[Instance, Node]]:
     from weighbridge.tensors.nodes import reshape, slice_rows
 
     for block, cells in _blocks(place, node):
@@ -52,7 +52,7 @@ def _cut(place: Place, node: Node, known: LayoutMap) -> Iterator[tuple[Instance,
             yield instance, reshape(layout.undo(part) if layout else part, own)
 
 
-def join(place: Place, parts: Sequence[Node]) -> Node:
+def join(place: TensorSlot, parts: Sequence[Node]) -> Node:
     """The physical tensor of its parts, which come in the order of its cells and in the layouts of their roles."""
     from weighbridge.tensors.nodes import concat, reshape
 
@@ -70,24 +70,24 @@ def join(place: Place, parts: Sequence[Node]) -> Node:
     return reshape(concat(blocks), place.shape)
 
 
-def _layouts(place: Place) -> Sequence[Layout]:
+def _layouts(place: TensorSlot) -> Sequence[Layout]:
     """How what is joined lies: dealt out, then one layout after another."""
-    if not place.dealt and not place.plan.layouts:
+    if not place.interleave and not place.plan.layouts:
         return ()
     from weighbridge.tensors.layouts import InterleaveGroups
 
-    dealt = [InterleaveGroups(place.dealt, place.heights)] if place.dealt else []
+    dealt = [InterleaveGroups(place.interleave, place.heights)] if place.interleave else []
     return [*dealt, *(layout_of(via, arguments) for via, arguments in place.plan.layouts)]
 
 
-def _blocks(place: Place, node: Node) -> Iterable[tuple[Node, Sequence[Cell]]]:
+def _blocks(place: TensorSlot, node: Node) -> Iterable[tuple[Node, Sequence[RoleSlice]]]:
     """What is joined, and what lies at which of its rows: the whole tensor, or where that has a layout of its own each
     stacked index by itself."""
     node, layouts = _in_rows(place, node), _layouts(place)
     return _laid_out(place, node, layouts) if layouts else ((node, place.cells),)
 
 
-def _laid_out(place: Place, node: Node, layouts: Sequence[Layout]) -> Iterator[tuple[Node, Sequence[Cell]]]:
+def _laid_out(place: TensorSlot, node: Node, layouts: Sequence[Layout]) -> Iterator[tuple[Node, Sequence[RoleSlice]]]:
     from weighbridge.tensors.nodes import slice_rows
 
     plan = place.plan
@@ -100,7 +100,7 @@ def _laid_out(place: Place, node: Node, layouts: Sequence[Layout]) -> Iterator[t
         yield block, [cell._replace(start=cell.start - i * rows) for cell in cells]
 
 
-def _in_rows(place: Place, node: Node) -> Node:
+def _in_rows(place: TensorSlot, node: Node) -> Node:
     """Stacked vectors as one line, so that each is a run of rows; quantized ones are decoded, as their blocks may lie
     across two vectors."""
     from weighbridge.tensors.nodes import decode, reshape

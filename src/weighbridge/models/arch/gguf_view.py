@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Container, Mapping
 from typing import Any
+
+from weighbridge.models.arch.tables import expression
 
 
 class ArchView(Mapping[str, Any]):
@@ -28,13 +31,17 @@ class ArchView(Mapping[str, Any]):
         return len(self._metadata)
 
     def shows(self, mark: str) -> bool:
-        """Whether all parts of a mark `A & !B` hold: a tensor, or a key that says something; `!`: neither."""
-        return all(self._shows(part.strip()) for part in mark.split("&"))
+        """Whether a condition `key and not tensor("x")` holds: a tensor is there, a key has a value other than 0."""
+        return self._holds(expression.parse(mark))
 
-    def _shows(self, part: str) -> bool:
-        if part.startswith("!"):
-            return bool(self._names) and not self._shows(part[1:])
-        return part in self._names or _filled(self.get(part))
+    def _holds(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.BoolOp):
+            return (all if isinstance(node.op, ast.And) else any)(map(self._holds, node.values))
+        if isinstance(node, ast.UnaryOp):
+            return bool(self._names) and not self._holds(node.operand)
+        if (called := expression.call(node)) is not None:
+            return expression.constant(called[1][0]) in self._names
+        return _filled(self.get(expression.path(node) or ""))
 
 
 def _filled(value: Any) -> bool:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError
 from weighbridge.models.arch.expand import Sizes
-from weighbridge.models.arch.table import Family, families
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.registry import families_of_graph
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def names(family: Family, dialect: str = "gguf") -> frozenset[str]:
     """The keys of a dialect that hold a role."""
     return (
-        frozenset(t.name for t in family.dialects[dialect].templates if t.keyed)
+        frozenset(t.name for t in family.dialects[dialect].templates if t.metadata)
         if dialect in family.dialects
         else frozenset()
     )
@@ -32,8 +33,7 @@ def names(family: Family, dialect: str = "gguf") -> frozenset[str]:
 
 def of_graph(architecture: str) -> frozenset[str]:
     """Those of every family whose GGUFs are of this `general.architecture`."""
-    same = (family for family in families().values() if family.gguf == architecture)
-    return frozenset[str]().union(*map(names, same))
+    return frozenset[str]().union(*map(names, families_of_graph(architecture)))
 
 
 def tensors(family: Family, sizes: Sizes, metadata: Mapping[str, Any]) -> dict[str, Node]:

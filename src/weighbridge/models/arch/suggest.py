@@ -13,9 +13,11 @@ from typing import Any
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.dialects import recognised
+from weighbridge.models.arch.dialects import detect_dialect
 from weighbridge.models.arch.expand import Sizes
-from weighbridge.models.arch.table import Family, MappingReport, families
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.mapping_report import MappingReport
+from weighbridge.models.arch.registry import families
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Fit:
 
 def fit(family: Family, sizes: Sizes, shapes: Mapping[str, Shape]) -> Fit:
     """How tensors of these names and shapes fit one family."""
-    _, dialect, _ = recognised(family, shapes, sizes)
+    _, dialect, _ = detect_dialect(family, shapes, sizes)
     report = family.check(dialect, sizes, shapes)
     hits = len(shapes) - len(report.unmapped)
     return Fit(family, sizes.architecture, dialect, sizes, report, hits)
@@ -49,10 +51,10 @@ def nearest(config: Mapping[str, Any], metadata: Mapping[str, Any], shapes: Mapp
     is none. `config`: of a folder; `metadata`: of a GGUF."""
     found = [fit(family, sizes, shapes) for family, sizes in _readings(config, metadata, shapes)]
     if shared := [f for f in found if f.hits]:
-        return min(shared, key=lambda f: (f.distance, -f.hits, f.family.like is not None))
+        return min(shared, key=lambda f: (f.distance, -f.hits, f.family.document.like is not None))
     wanted = Counter(map(tuple, shapes.values()))
     alike = {n: _alike(f, wanted) for n, f in enumerate(found)}
-    best = max(alike, key=lambda n: (alike[n], -found[n].distance, found[n].family.like is None), default=None)
+    best = max(alike, key=lambda n: (alike[n], -found[n].distance, found[n].family.document.like is None), default=None)
     return None if best is None or 2 * alike[best] < len(shapes) else found[best]
 
 

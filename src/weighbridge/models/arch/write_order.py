@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from weighbridge.models.arch.dialects import recognised
-from weighbridge.models.arch.expand import Instance, Place, Sizes
+from weighbridge.models.arch.dialects import detect_dialect
+from weighbridge.models.arch.expand import Instance, Sizes, TensorSlot
 
 if TYPE_CHECKING:
-    from weighbridge.models.arch.table import Family
+    from weighbridge.models.arch.family import Family
 
 
 def as_read(files: Mapping[str, str]) -> list[str]:
@@ -24,16 +24,16 @@ def as_read(files: Mapping[str, str]) -> list[str]:
 
 
 def reference_order(
-    family: Family, places: Mapping[str, Place], sizes: Sizes, source_order: Sequence[str] | None,
+    family: Family, places: Mapping[str, TensorSlot], sizes: Sizes, source_order: Sequence[str] | None,
     dialect_and_prefix: tuple[str, str] | None = None,
 ) -> list[str]:  # fmt: skip
     """The names of `places` as the reference would write them for a source with tensors in `source_order` (see
     `as_read`), which are of this dialect and prefix; without one, for a single file under Hugging Face's names."""
     if source_order is None:
         source_order, dialect_and_prefix = sorted(family.expansion("hf", sizes).places), None
-    dialect, prefix = dialect_and_prefix or recognised(family, source_order, sizes)[1:]
+    dialect, prefix = dialect_and_prefix or detect_dialect(family, source_order, sizes)[1:]
     source = family.expansion(dialect, sizes, prefix).places
-    together = family.dialects["gguf"].together
+    together = family.dialects["gguf"].write_groups
     rank = {role: (n, place) for n, bundle in enumerate(together) for place, role in enumerate(bundle)}
     came: dict[Instance, int] = {}
     last: dict[tuple[int, tuple[int, ...]], int] = {}  # of a bundle in a layer
@@ -43,7 +43,7 @@ def reference_order(
             came[cell.instance] = position
             if role in rank:
                 last[rank[role][0], index[:1]] = position
-    early = family.dialects[dialect].first
+    early = family.dialects[dialect].write_first
 
     def key(name: str) -> tuple[bool, int, int]:
         first = places[name].cells[0].instance

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weighbridge.containers.gguf.values import KV
-from weighbridge.models.arch.table import Family
+from weighbridge.models.arch.family import Family
 from weighbridge.models.config.card import Card, scalar, scalars
 from weighbridge.models.config.keys import table, to_kv
 from weighbridge.models.config.naming import ModelId, count_parameters, parse_model_id, size_label, title

@@ -13,16 +13,21 @@ from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.gguf.values import KV
-from weighbridge.models.arch.config import LOCAL_THETA, THETA, evaluate, integer, layer_types, number, of_layers
+from weighbridge.models.arch.config import LOCAL_THETA, THETA, layer_types
 from weighbridge.models.arch.derived import RESTORED
-from weighbridge.models.arch.layers import as_config
-from weighbridge.models.arch.table import Architecture, Family
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.tables.expression import evaluate, shared_value
+from weighbridge.models.arch.tables.layers import as_config
+from weighbridge.models.arch.tables.schema import KeyEntry, PresenceEntry
+from weighbridge.models.arch.tables.spec import Architecture
+from weighbridge.models.arch.tables.values import integer, number
 from weighbridge.models.config.keys import (
-    KeyRow,
+    differs,
     from_value,
     implied,
     is_list,
     lookup,
+    rules,
     shortest,
     store,
     table,
@@ -60,7 +65,7 @@ def config_to_gguf(
     `pooling`: see `sentence.pooling_type`."""
     facts = {**family.effective(config), "file_type": file_type, "pooling": pooling}
     out: dict[str, KV] = {}
-    for row in table().rules(family).keys:
+    for row in rules(family).keys:
         if (kv := to_kv(row, facts)) is not None:
             out[row.key(family.gguf)] = Leading(*kv) if row.first else kv
     return out
@@ -81,15 +86,15 @@ def config_losses(config: Mapping[str, Any], family: Family) -> list[str]:
 def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
     """The same of an effective config."""
     out = []
-    for path, harmless in table().rules(family).silent.items():
+    for path, harmless in rules(family).assumed.items():
         value = lookup(facts, path)
         if value is not None and value not in harmless:
             out.append(f"config.json: {path} = {value!r} has no key in a {family.gguf} GGUF")
-    for key, value in implied(table().rules(family), facts).items():
+    for key, value in implied(rules(family), facts).items():
         said = lookup(facts, key)
         if value is not None and said not in (None, value):
             out.append(f"config.json: {key} = {said!r} has no key in a {family.gguf} GGUF, which means {value!r}")
-    computed = (row for row in table().rules(family).graph if row.differs(facts))
+    computed = (row for row in rules(family).requires_value if differs(row, facts))
     return [*out, *(f"config.json: {row.config} = {lookup(facts, row.config)!r}: {row.why}" for row in computed)]
 
 
@@ -98,7 +103,7 @@ def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], 
     facts = family.effective(config)
     facts["token"] = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)}
     out, first, last = dict(tokenizer), dict[str, KV](), dict[str, KV]()
-    for row in table().rules(family).tokenizer:
+    for row in rules(family).tokenizer:
         kv = KV(row.type, facts["token"].get(row.token)) if row.token else to_kv(row, facts)
         if kv is None or kv.value is None:
             continue
@@ -139,14 +144,14 @@ def gguf_to_config(
     own = (key for key in metadata if key.startswith(f"{family.gguf}."))
     losses = [f"{key} is not carried over" for key in own if key not in known]
     losses += _rotary(config, metadata, family, tensors, vectors)
-    config |= as_config(family.kinds, layers.sets, layers.number)
+    config |= as_config(family.layer_sets, layers.sets, layers.number)
     _by_presence(config, family, tensors)
     if architecture.full_layers and config.get("layer_types") is None:
         config["layer_types"] = layer_types(architecture.full_layers, config)
     _implied(config, family)
     _vocabulary(config, metadata, family)
     _lessened(config, architecture, family)
-    config |= {k: v for k, v in implied(table().rules(family), config).items() if v is not None and "." not in k}
+    config |= {k: v for k, v in implied(rules(family), config).items() if v is not None and "." not in k}
     config |= {"architectures": [architecture.name], "model_type": architecture.model_type}
     if torch_dtype:
         config["torch_dtype"] = torch_dtype
@@ -163,7 +168,7 @@ class _Layers(NamedTuple):
 
 
 def _layers(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> _Layers:
-    if not family.kinds:
+    if not family.layer_sets:
         return _Layers({}, 0)
     sizes = family.sizes_from_gguf(metadata, tensors)
     return _Layers(dict(sizes.layers), sizes[next(iter(family.index.values()))])
@@ -172,28 +177,28 @@ def _layers(metadata: Mapping[str, Any], family: Family, tensors: Mapping[str, A
 def _restore(config: dict[str, Any], metadata: Mapping[str, Any], family: Family, layers: _Layers) -> set[str]:
     """Every row that gives something back; the keys that any row speaks of."""
     known = set()
-    for row in table().rules(family).keys:
+    for row in rules(family).keys:
         key = row.key(family.gguf)
         if key not in metadata or row.type.startswith("arr") == is_list(metadata[key]):
             known.add(key)
-        if (row.null or row.unsaid is not None) and key not in metadata:
-            store(config, row.back[0], row.unsaid)
+        if (row.null or row.default is not None) and key not in metadata:
+            store(config, row.restored[0], row.default)
         if row.others and key in metadata and understood(row, metadata[key]):
             _restore_both(config, row, metadata[key], layers)
-        elif row.back and key in metadata and understood(row, metadata[key]):
-            own = next(((c,) for c in row.config if row.known_back and c in config), row.back)
+        elif row.restored and key in metadata and understood(row, metadata[key]):
+            own = next(((c,) for c in row.config if row.restore is True and c in config), row.restored)
             for place in own:
                 store(config, place, from_value(row, metadata[key], config))
     return known
 
 
-def _restore_both(config: dict[str, Any], row: KeyRow, value: Sequence[Any], layers: _Layers) -> None:
+def _restore_both(config: dict[str, Any], row: KeyEntry, value: Sequence[Any], layers: _Layers) -> None:
     """What a list says of the layers of a set, and of the others."""
     within = layers.sets[row.layers or ""]
-    for place, some in ((row.back, within), ((row.others,), frozenset(range(layers.number)) - within)):
-        if place and (said := of_layers(value, row.name, some)) is not None:
+    for place, some in ((row.restored, within), ((row.others,), frozenset(range(layers.number)) - within)):
+        if place and (said := shared_value(value, row.name, some)) is not None:
             config[place[0]] = said
-    config |= row.means
+    config |= row.sets
 
 
 def _rotary(
@@ -202,7 +207,7 @@ def _rotary(
 ) -> list[str]:  # fmt: skip
     """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too. Where layers with a
     window rotate in another way, 5's spelling stands beside: 4 has words for them in few classes alone."""
-    own = {k.removeprefix("rope."): v for k, v in implied(table().rules(family), config).items() if k[:5] == "rope."}
+    own = {k.removeprefix("rope."): v for k, v in implied(rules(family), config).items() if k[:5] == "rope."}
     newer = "full_attention" in _plain_defaults(family).get("rope_parameters", {})  # a class that no older version has
     rope = {**config.pop("rope", {}), **own}
     sliding = config.pop("rope_sliding", {"rope_theta": 10000.0} if newer else None)
@@ -214,7 +219,7 @@ def _rotary(
         rope = {}
     config |= {word: theta} if sliding else {word: theta, "rope_theta": theta}
     if "rope_freqs.weight" in tensors:
-        made = next((row.make for row in family.rows.values() if row.make in RESTORED), None) or "llama3_factors"
+        made = next((row.derived for row in family.rows.values() if row.derived in RESTORED), None) or "llama3_factors"
         freqs = vectors("rope_freqs.weight")
         found = None if freqs is None else RESTORED[made](freqs, number(theta, "rope.freq_base"))
         if found is None:
@@ -270,7 +275,7 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
     head = config.get("head_dim") or integer(config["hidden_size"], "hidden_size") // max(
         integer(config["num_attention_heads"], "num_attention_heads"), 1
     )
-    if any(row.name == "{a}.rope.dimension_count" and row.back for row in table().rules(family).keys):
+    if any(row.name == "{a}.rope.dimension_count" and row.restored for row in rules(family).keys):
         return []
     share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in _plain_defaults(family)), None)
     if share is not None and rotated is not None:
@@ -284,16 +289,16 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
 
 
 def _by_presence(config: dict[str, Any], family: Family, tensors: Mapping[str, Any] | Sequence[str]) -> None:
-    for key, name in table().rules(family).presence.items():
-        if isinstance(name, Mapping):
-            config[key] = name["there" if name["tensor"] in tensors else "absent"]
+    for key, name in rules(family).presence.items():
+        if isinstance(name, PresenceEntry):
+            config[key] = name.there if name.tensor in tensors else name.absent
         elif key in config:
             config[key] = (name.lstrip("!") in tensors) != name.startswith("!")
 
 
 def _implied(config: dict[str, Any], family: Family) -> None:
     """What every GGUF of the family means without a key, where the class's default is another."""
-    for key, values in table().rules(family).silent.items():
+    for key, values in rules(family).assumed.items():
         if config.get(key) is not None and config[key] not in values:
             config[key] = values[0] if values else None
 
@@ -301,20 +306,20 @@ def _implied(config: dict[str, Any], family: Family) -> None:
 def _lessened(config: dict[str, Any], architecture: Architecture, family: Family) -> None:
     """What a GGUF counts without a config's number (positions behind the padding token) gets it back; a tokenizer that
     doesn't say the number is taken to have the class's own, where its absence doesn't mean that there is none."""
-    rows = table().rules(family).keys
-    none = {row.back[0] for row in rows if row.null}
+    rows = rules(family).keys
+    none = {row.restored[0] for row in rows if row.null}
     for row in rows:
-        if row.less:
-            if evaluate(row.less, config) is None:
-                said = {k: v for k, v in architecture.defaults.items() if k in row.less and k not in none}
+        if row.subtract:
+            if evaluate(row.subtract, config) is None:
+                said = {k: v for k, v in architecture.defaults.items() if k in row.subtract and k not in none}
                 config |= {k: v for k, v in said.items() if config[k] is None}
-            config[row.back[0]] += evaluate(row.less, config) or 0
+            config[row.restored[0]] += evaluate(row.subtract, config) or 0
 
 
 def _vocabulary(config: dict[str, Any], metadata: Mapping[str, Any], family: Family) -> None:
     """What a config repeats of the tokenizer: sizes and special tokens. A token that the GGUF hasn't is null, not the
     class's default; labels get their numbers."""
-    for key, source in table().rules(family).tokens.items():
+    for key, source in rules(family).tokens.items():
         if source in metadata:
             config[key] = metadata[source]
         elif key in config:
@@ -337,11 +342,11 @@ def _guess(architecture: Architecture, family: Family) -> list[str]:
 
 
 def _generation(metadata: Mapping[str, Any], config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    out = {key: config[key] for key in table().rules(family).tokens if config.get(key) is not None}
+    out = {key: config[key] for key in rules(family).tokens if config.get(key) is not None}
     sampled = {
-        row.back[0]: from_value(row, metadata[row.name])
+        row.restored[0]: from_value(row, metadata[row.name])
         for row in table().sampling
-        if row.back and row.name in metadata
+        if row.restored and row.name in metadata
     }
     # transformers refuses sampling parameters beside greedy decoding, and a model that recommends them samples.
     return {**out, **({"do_sample": True} if sampled else {}), **sampled}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.config import number
+from weighbridge.models.arch.tables.values import number
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.lora.peft import LoraAdapter, token_ids

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.config import number
+from weighbridge.models.arch.tables.values import number
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.lora.peft import CONFIG, LoraAdapter

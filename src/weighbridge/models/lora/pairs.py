@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.expand import Instance, Place, shape_of
-from weighbridge.models.arch.table import Family, MappingError, MappingReport, Sizes
+from weighbridge.models.arch.expand import Instance, Sizes, TensorSlot, shape_of
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import Layout
@@ -106,30 +107,30 @@ def _label(instance: Instance) -> str:
     return ".".join((instance[0], *map(str, instance[1])))
 
 
-def linear_shape(family: Family, dialect: str, place: Place) -> tuple[int, ...]:
+def linear_shape(family: Family, dialect: str, place: TensorSlot) -> tuple[int, ...]:
     """The shape of the linear layer, or of the stack of them, that a tensor is."""
     *lead, rows, columns = place.shape if len(place.shape) > 1 else (1, *place.shape)
     linear = dialect in _LINEAR and is_turned(family, dialect, place)
     return (*lead, columns, rows) if linear else place.shape
 
 
-def is_turned(family: Family, dialect: str, place: Place) -> bool:
+def is_turned(family: Family, dialect: str, place: TensorSlot) -> bool:
     """Whether a tensor holds its matrices with rows and columns swapped, alone or joined."""
-    joined = sum(via.turns for via, _ in place.plan.layouts)
-    return bool((family.rows[place.roles[0]].turned(dialect) + joined) % 2)
+    joined = sum(via.transposes for via, _ in place.plan.layouts)
+    return bool((family.rows[place.roles[0]].transposed(dialect) + joined) % 2)
 
 
-def _check(name: str, place: Place, dialect: str) -> None:
+def _check(name: str, place: TensorSlot, dialect: str) -> None:
     """UnsupportedError for a tensor that a pair can't be of."""
     stacked = place.indices[len(place.named) :]
     flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
     if flat or any(
-        not via.turns or dialect not in _LINEAR for via, _ in place.plan.layouts
+        not via.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts
     ):  # a layout of what is joined, which no part follows by itself
         raise UnsupportedError(f"{name} has no form in which a LoRA changes it", hint="merge the adapter: --lora")
 
 
-def _cut(family: Family, sizes: Sizes, place: Place, pair: LoraPair) -> Sequence[LoraPair]:
+def _cut(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> Sequence[LoraPair]:
     """The part of each of a place's cells."""
     from weighbridge.tensors.nodes import slice_rows
 
@@ -146,13 +147,13 @@ def _cut(family: Family, sizes: Sizes, place: Place, pair: LoraPair) -> Sequence
     return _under(family, sizes, place, pair)
 
 
-def _under(family: Family, sizes: Sizes, place: Place, pair: LoraPair) -> list[LoraPair]:
+def _under(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> list[LoraPair]:
     """The parts of one matrix in which several roles lie one under the other, or dealt out row by row."""
     from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import slice_rows
 
     heights = [shape_of(family.rows[role], sizes)[0] for role in place.roles]
-    whole = pair.moved(InterleaveGroups(place.dealt, tuple(heights)).undo) if place.dealt else pair
+    whole = pair.moved(InterleaveGroups(place.interleave, tuple(heights)).undo) if place.interleave else pair
     parts, start = [], 0
     for height in heights:
         parts.append(whole.moved(partial(_rows, slice_rows, start, height)))
@@ -164,7 +165,7 @@ def _rows(cut: Callable[..., Node], start: int, height: int, node: Node) -> Node
     return cut(node, start, (height, node.spec.shape[-1]))
 
 
-def _joined(name: str, place: Place, parts: Sequence[LoraPair]) -> LoraPair:
+def _joined(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair:
     """The parts of a place as one pair: a stack of experts, or roles under one another that share their A."""
     from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import concat, stack
@@ -181,12 +182,12 @@ def _joined(name: str, place: Place, parts: Sequence[LoraPair]) -> LoraPair:
             hint="merge the adapter into the model: wb convert BASE DST --lora ADAPTER",
         )
     b = concat([part.b for part in parts])
-    return LoraPair(parts[0].a, InterleaveGroups(place.dealt, place.heights).apply(b) if place.dealt else b)
+    return LoraPair(parts[0].a, InterleaveGroups(place.interleave, place.heights).apply(b) if place.interleave else b)
 
 
 def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair, *, undo: bool) -> LoraPair:
     """A pair in a role's own layout (`undo`), or in a dialect's."""
-    via = family.rows[role].via.get(dialect)
+    via = family.rows[role].layouts.get(dialect)
     if via is None or (via.layout == "transpose" and dialect in _LINEAR):
         return pair
     if via.layout == "transpose":

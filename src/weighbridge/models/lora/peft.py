@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.config import number
+from weighbridge.models.arch.tables.values import number
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.lora.pairs import LoraPair
 

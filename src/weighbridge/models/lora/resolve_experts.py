@@ -22,9 +22,9 @@ from dataclasses import replace
 from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.models.arch.config import number
-from weighbridge.models.arch.expand import Place
-from weighbridge.models.arch.table import Family, Sizes
+from weighbridge.models.arch.expand import Sizes, TensorSlot
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.tables.values import number
 from weighbridge.models.lora.pairs import LoraPair, is_turned, linear_shape
 from weighbridge.models.lora.peft import LoraAdapter
 
@@ -52,7 +52,7 @@ def resolve_adapter(
 
 
 def _stack(
-    family: Family, dialect: str, places: Mapping[str, Place], name: str, pair: LoraPair, version: tuple[int, ...]
+    family: Family, dialect: str, places: Mapping[str, TensorSlot], name: str, pair: LoraPair, version: tuple[int, ...]
 ) -> tuple[str, LoraPair]:
     """The tensor that a pair is for, and the pair expert by expert where that is a stack."""
     module = name.removesuffix(_WEIGHT)

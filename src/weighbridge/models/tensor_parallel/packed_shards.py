@@ -20,7 +20,7 @@ from weighbridge.packings.schema.base import COLUMNS, AxisUse, StorageAxes, axes
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Sizes
-    from weighbridge.models.arch.table import Family
+    from weighbridge.models.arch.family import Family
     from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import Node
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.models.arch.expand import Place, Sizes, shape_of
-from weighbridge.models.arch.rows import Row, Via
-from weighbridge.models.arch.table import Family
+from weighbridge.models.arch.expand import Sizes, TensorSlot, shape_of
+from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.tables.spec import LayoutCall, Role
 from weighbridge.models.tensor_parallel.partition_rules import SplitRule, Unit, rule_of
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class RolePartitioner:
         row = self.family.rows.get("a_log") or self.family.rows["conv"]
         return shape_of(row, self.sizes)[0]
 
-    def partition(self, place: Place) -> Partition | None:
+    def partition(self, place: TensorSlot) -> Partition | None:
         """How the tensor at `place` is divided; see `partition_tensors`."""
         rows = [self.family.rows[role] for role in place.roles]
         rules = {rule_of(row) for row in rows}
@@ -141,40 +141,40 @@ class RolePartitioner:
             axis, runs = self._axis_units(place, rows)
         return Partition(axis, tuple(self._segment(place.name, rule.unit, run) for run in runs))
 
-    def _axis_units(self, place: Place, rows: Sequence[Row]) -> _AxisUnits:
+    def _axis_units(self, place: TensorSlot, rows: Sequence[Role]) -> _AxisUnits:
         """The axis of the stored tensor and its runs."""
         by_role = [self._role_units(row, rule) for row in rows if (rule := rule_of(row))]
-        axis, rank = by_role[0].axis, len(rows[0].shaped.get(self.dialect, rows[0].shape))
+        axis, rank = by_role[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
         runs = [run for units in by_role for run in units.runs]
-        if place.dealt:
-            runs = [_Units(sum(place.heights), place.dealt)]
-        transposed = rows[0].turned(self.dialect)
+        if place.interleave:
+            runs = [_Units(sum(place.heights), place.interleave)]
+        transposed = rows[0].transposed(self.dialect)
         for via, _ in place.plan.layouts:
-            transposed ^= via.turns
-            laid = [] if via.turns or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
-            if not via.turns and not laid:
+            transposed ^= via.transposes
+            laid = [] if via.transposes or len(rows) > 1 else self._layout_units(via, sum(run.size for run in runs))
+            if not via.transposes and not laid:
                 raise UnsupportedError(f"{place.name} interleaves its roles ({via}); it can't be split")
             runs = laid or runs
         if transposed:
             axis = 2 * rank - 3 - axis  # the last two axes swap
         return _AxisUnits(len(place.shape) - rank + axis, runs)
 
-    def _role_units(self, row: Row, rule: SplitRule) -> _AxisUnits:
-        dims = row.shaped.get(self.dialect, row.shape)
+    def _role_units(self, row: Role, rule: SplitRule) -> _AxisUnits:
+        dims = row.shapes.get(self.dialect, row.shape)
         if dims == ("G", "W"):  # a norm per group: divide inside a single group, else group by group
             groups = self.sizes["G"]
             inside = groups == 1
             run = _Units(self.sizes["W"], self.state_heads) if inside else _Units(groups, groups)
             return _AxisUnits(int(inside), [run])
         size = shape_of(row, self.sizes, self.dialect)[rule.axis]
-        via = row.via.get(self.dialect)
+        via = row.layouts.get(self.dialect)
         if via is not None and via.layout not in _LAYOUTS:
             raise UnsupportedError(f"{row.name!r} has the layout {via}, which can't be split")
         if via is not None and (found := self._layout_units(via, size)):
             return _AxisUnits(rule.axis, found)
         return _AxisUnits(rule.axis, self._units(row, rule, dims[rule.axis], size))
 
-    def _layout_units(self, via: Via, size: int) -> list[_Units]:
+    def _layout_units(self, via: LayoutCall, size: int) -> list[_Units]:
         """The runs of a layout that regroups heads; [] for other layouts."""
         if via.layout == "parted":
             heads, groups = (self.sizes[s] for s in via.symbols)
@@ -186,7 +186,7 @@ class RolePartitioner:
             return [_Units(size // turns, groups)] * turns
         return []
 
-    def _units(self, row: Row, rule: SplitRule, dim: str, size: int) -> list[_Units]:
+    def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[_Units]:
         """The runs of a role along its axis, which its shape calls `dim`."""
         if rule.unit is Unit.HEAD:
             return [_Units(size, self.heads)]
@@ -198,11 +198,11 @@ class RolePartitioner:
             return self._state_terms(dim)
         if rule.unit is not Unit.FUSED:
             return [_Units(size, size)]
-        if (via := row.via.get("gguf")) is not None and via.layout == "parted":  # q, k and v within each group
+        if (via := row.layouts.get("gguf")) is not None and via.layout == "parted":  # q, k and v within each group
             return [_Units(size, self.sizes[via.symbols[1]])]
         return self._fused_terms(row.shape[0])
 
-    def _kv_heads(self, row: Row, dim: str) -> int:
+    def _kv_heads(self, row: Role, dim: str) -> int:
         """The number of key/value heads; layers of full attention may have their own (GK)."""
         of_full_layers = self.sizes.get("GK") if "GK" in dim else None
         return of_full_layers or self.sizes.get("KV") or (1 if row.shape[0] == "D" else self.heads)

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.models.arch.rows import Row
+from weighbridge.models.arch.tables.spec import Role
 
 
 class Unit(StrEnum):
@@ -77,7 +77,7 @@ _OF_HEADS: Final = MappingProxyType({"q_norm": SplitRule(0, Unit.HEAD), "k_norm"
 _OF_STATE: Final = frozenset({"ssm_norm"})
 
 
-def rule_of(row: Row) -> SplitRule | None:
+def rule_of(row: Role) -> SplitRule | None:
     """How a role is split; None: whole on every rank. UnsupportedError for a role without a rule."""
     if (row.kind == "norm" or row.name.endswith("norm_bias")) and row.name not in _OF_STATE:
         return _OF_HEADS.get(row.name) if len(row.shape) > 1 else None

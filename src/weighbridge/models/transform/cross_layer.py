@@ -51,5 +51,5 @@ def _axes(model: Checkpoint) -> dict[str, int]:
             continue
         row = family.rows[place.roles[0]]
         axis = next(i for i, dim in enumerate(row.shape) if symbol in dim.split("*")[:-1])
-        out[name] = len(place.shape) - len(row.shape) + (len(row.shape) - 1 - axis if row.turned(dialect) else axis)
+        out[name] = len(place.shape) - len(row.shape) + (len(row.shape) - 1 - axis if row.transposed(dialect) else axis)
     return out

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV, kvs
-from weighbridge.models.arch.config import integer
-from weighbridge.models.arch.expand import Place
+from weighbridge.models.arch.expand import TensorSlot
+from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import (
     KeyChange,
@@ -39,7 +39,7 @@ _GROUPS: Final = ("n_group", "expert_group_count")
 class ExpertAxis(NamedTuple):
     """How a tensor holds experts: under the number in its name, or along an axis."""
 
-    place: Place
+    place: TensorSlot
     axis: int | None  # None: in its name
 
 
@@ -191,7 +191,7 @@ def _module(name: str) -> str:
     return name.removesuffix(".weight")
 
 
-def _part(model: Checkpoint, place: Place, experts: _Experts) -> ExpertAxis | None:
+def _part(model: Checkpoint, place: TensorSlot, experts: _Experts) -> ExpertAxis | None:
     if _INDEX in place.indices[: len(place.named)]:
         return ExpertAxis(place, None)
     stacked: Sequence[str] = place.indices[len(place.named) :]
@@ -201,6 +201,6 @@ def _part(model: Checkpoint, place: Place, experts: _Experts) -> ExpertAxis | No
     if experts.symbol not in row.shape:
         return None
     axis = row.shape.index(experts.symbol)
-    if row.turned(model.dialect):
+    if row.transposed(model.dialect):
         axis = len(row.shape) - 1 - axis
     return ExpertAxis(place, len(stacked) + axis)

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.containers.gguf.values import KV, kvs
-from weighbridge.models.arch.config import integer
 from weighbridge.models.arch.kv_tensors import of_graph
-from weighbridge.models.arch.rows import placeholders
+from weighbridge.models.arch.tables.spec import placeholders
+from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import (
     KeyChange,

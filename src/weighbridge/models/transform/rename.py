@@ -182,7 +182,7 @@ def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
         )
     if dialect == model.dialect:
         raise UsageError(f"the tensors have {dialect} names already")
-    lost = family.holding(model.dialect, sizes, model.tensors, family.lost(dialect, sizes, model.roles))
+    lost = family.holding(model.dialect, sizes, model.tensors, family.unmapped_roles(dialect, sizes, model.roles))
     nodes = family.save(dialect, sizes, model.roles)
     renamed = tuple(_pairs(model, dialect, nodes))
     stored = packed.parts(model, nodes, renamed)

@@ -12,7 +12,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
-from weighbridge.models.arch.config import counted
+from weighbridge.models.arch.config import with_mtp_layers
 from weighbridge.reports import sidecars as beside
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify.repo import File, Repo
@@ -68,7 +68,7 @@ def no_config(repo: Repo) -> Iterator[Found]:
 def unknown_family(repo: Repo) -> Iterator[Found]:
     if repo.config and repo.model:
         try:
-            _table().family_of_hf(repo.config)
+            _registry().family_of_hf(repo.config)
         except UnsupportedError as error:
             words = f"names and shapes of tensors aren't checked: {error.message}"
             yield Found(words, str(repo.root / "config.json"))
@@ -106,10 +106,10 @@ def misshapen(repo: Repo) -> Iterator[Found]:
         yield Found(words, str(repo.root), name, "the config is another model's, or the weights are")
 
 
-def _table() -> Any:
-    from weighbridge.models.arch import table
+def _registry() -> Any:
+    from weighbridge.models.arch import registry
 
-    return table
+    return registry
 
 
 def _family(repo: Repo) -> Any:
@@ -117,7 +117,7 @@ def _family(repo: Repo) -> Any:
     if not repo.config or repo.model is None:
         return None
     try:
-        return _table().family_of_hf(repo.config)
+        return _registry().family_of_hf(repo.config)
     except (WeighbridgeError, KeyError, TypeError, ValueError):
         return None
 
@@ -137,7 +137,7 @@ def _mapped(repo: Repo) -> Any:
         shapes = verify_packing.shapes(repo)
         if shapes is None:
             return None  # said by the rules of packed weights
-        sizes = family.sizes_from_hf(counted(repo.config, shapes))
+        sizes = family.sizes_from_hf(with_mtp_layers(repo.config, shapes))
         return family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     except WeighbridgeError:
         return None  # said by config_size, or by the container's own findings

@@ -1,0 +1,106 @@
+"""The families: found by a config's class or by a GGUF's architecture, listed, or read from a user's own table.
+
+Finding a family parses no tables but those whose text has the wanted name, and what these inherit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
+from weighbridge.base.limits import FAMILY_TABLE
+from weighbridge.models.arch.family import Family, build_family
+from weighbridge.models.arch.tables import documents
+from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped
+
+_CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
+_GUIDE: Final = "docs/guide-families.md says what a table has"
+
+
+@cache
+def family(name: str) -> Family:
+    """The family of a shipped table, or of a plug-in's."""
+    try:
+        return build_family(resolve(document(name)))
+    except UsageError as error:
+        raise UsageError(f"the table of {name}: {error}") from None
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every family by name."""
+    return MappingProxyType({name: family(name) for name in (*shipped(), *plugged_in())})
+
+
+def read_family(path: Path) -> Family:
+    """A family from a user's TOML file. FormatError or UsageError name what is wrong with it."""
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(FAMILY_TABLE + 1)
+        if len(text) > FAMILY_TABLE:
+            raise FormatError(f"is larger than a table of names: over {FAMILY_TABLE:,} bytes", path=str(path))
+        return build_family(resolve(documents.parse(text.decode())))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FormatError(f"is no TOML: {error}", path=str(path)) from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}", hint=_GUIDE) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: invalid table: {error}", hint=_GUIDE) from None
+
+
+def _candidates(pattern: str) -> Iterator[Family]:
+    """The families whose tables match a regular expression: shipped ones, then those of plug-ins."""
+    for tables in (shipped, plugged_in):
+        yield from map(family, mentioning(pattern, tables()))
+
+
+def _naming(name: object) -> Iterator[Family]:
+    """The families whose tables have a class or a `model_type` of this name."""
+    return _candidates(rf"(?<!\w){re.escape(name)}(?!\w)") if isinstance(name, str) else iter(())
+
+
+def families_of_graph(architecture: object) -> Iterator[Family]:
+    """The families whose GGUFs are of this `general.architecture`."""
+    pattern = rf'^gguf\s*=\s*"{re.escape(str(architecture))}"'
+    return (found for found in _candidates(pattern) if found.gguf == architecture)
+
+
+def family_of_hf(config: Mapping[str, Any], own: Sequence[Family] = ()) -> Family:
+    """The family of a config.json, of `own` ones first. UnsupportedError names the classes that are known."""
+    listed = config.get("architectures")
+    stated = listed or config.get("model_type")
+    name = listed[0] if isinstance(listed, list | tuple) and listed else config.get("model_type")
+    for candidate in chain(own, _naming(name)):
+        if candidate.architecture(config) is not None:
+            return candidate
+    if not stated:
+        raise UnsupportedError(
+            "the model's architecture isn't known: no config.json names it",
+            hint="put the model's config.json beside the weights, or convert without it to .safetensors or .npz",
+        )
+    named = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
+    raise UnsupportedError(f"no family has the architecture {named}", hint=_CHECK)
+
+
+def family_of_gguf(
+    metadata: Mapping[str, Any], own: Sequence[Family] = (), names: Sequence[str] | Mapping[str, Any] = ()
+) -> Family:
+    """The family of a GGUF, by its `general.architecture`; of several that one graph runs, the one whose marks are
+    among its keys and tensors (`names`), else the first that needs none."""
+    architecture = metadata.get("general.architecture")
+    if (chosen := next((candidate for candidate in own if candidate.gguf == architecture), None)) is not None:
+        return chosen
+    same = [*families_of_graph(architecture)]
+    marked = (f for f in same if len(same) > 1 and f.shows(metadata, names))
+    open_to_any = (f for f in same if any(a.gguf == () for a in f.architectures.values()))
+    if (found := next(marked, None) or next(open_to_any, None)) is not None:
+        return found
+    raise UnsupportedError(f"no family has the GGUF architecture {architecture}", hint=_CHECK)

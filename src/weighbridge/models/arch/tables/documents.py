@@ -1,0 +1,149 @@
+"""Family tables as TOML files: those that are shipped, and those of plug-ins; what one inherits from others.
+
+A table begins as the mixins that it includes (`include`), and before these as another family's table (`like`), of which
+it has names alone: classes, defaults and metadata belong to one family. Its own entries are laid over these, entry by
+entry and key by key; `exclude` takes away inherited ones.
+
+Plug-ins are packages with TOML files, registered under the entry-point group `weighbridge.families`. They are looked
+for where no shipped family answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from types import ModuleType
+from typing import Any, Final
+
+from weighbridge.base.errors import UsageError
+from weighbridge.base.plugins import FAMILIES, plugins
+from weighbridge.models.arch.tables.schema import nearest_word
+
+INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop")
+_COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
+_DEEPEST: Final = 8
+
+Document = Mapping[str, Any]
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _texts(folder: Traversable) -> dict[str, str]:
+    """The TOML files of a folder by their names, in alphabetical order."""
+    files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    return {name.removesuffix(".toml"): (folder / name).read_text(encoding="utf-8") for name in files}
+
+
+@cache
+def shipped() -> Mapping[str, str]:
+    """The text of every shipped table by its family's name."""
+    return _texts(resources.files("weighbridge.models.arch.tables") / "families")
+
+
+@cache
+def plugged_in() -> Mapping[str, str]:
+    """The text of every table of installed plug-ins. UsageError where two have the same name."""
+    out: dict[str, str] = {}
+    for package in plugins(FAMILIES, ModuleType).values():
+        texts = _texts(resources.files(package))
+        if twice := texts.keys() & {*out, *shipped()}:
+            raise UsageError(f"the plug-in {package.__name__} brings a second family {min(twice)}")
+        out |= texts
+    return out
+
+
+@cache
+def mixin(name: str) -> Document:
+    """A shipped mixin by its name."""
+    folder = resources.files("weighbridge.models.arch.tables") / "mixins"
+    if not (file := folder / f"{name}.toml").is_file():
+        known = [f.name.removesuffix(".toml") for f in folder.iterdir()]
+        raise UsageError(f"include: unknown mixin {name!r}{nearest_word(name, sorted(known))}")
+    return parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def document(name: str) -> Document:
+    """The table of a family as it is written."""
+    text = shipped().get(name)
+    if text is None and (text := plugged_in().get(name)) is None:
+        raise UsageError(f"like: unknown family {name!r}{nearest_word(name, (*shipped(), *plugged_in()))}")
+    return parse(text)
+
+
+def parse(text: str) -> Document:
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def mentioning(pattern: str, tables: Mapping[str, str]) -> Iterator[str]:
+    """The families whose tables match a regular expression: those that are worth parsing for it."""
+    matches = re.compile(pattern, re.MULTILINE).search
+    return (name for name, text in tables.items() if matches(text))
+
+
+# ---------------------------------------------------------------------- inheritance
+
+
+def resolve(
+    own: Document, read: Callable[[str], Document] = document, included: Callable[[str], Document] = mixin
+) -> dict[str, Any]:
+    """The whole table of a document. `read` gives another family's document by name, `included` a mixin's."""
+    return _resolve(own, read, included, ())
+
+
+def _resolve(
+    own: Document, read: Callable[[str], Document], included: Callable[[str], Document], seen: tuple[str, ...]
+) -> dict[str, Any]:
+    base: dict[str, Any] = {}
+    if (like := own.get("like")) is not None:
+        if len(seen) >= _DEEPEST or like in seen:
+            raise UsageError(f"circular `like`: {like}")
+        parent = _resolve(read(like), read, included, (*seen, like))
+        base = {key: parent[key] for key in INHERITED if key in parent}
+    for name in own.get("include", ()):
+        base = _overlaid(base, _resolve(included(name), read, included, (*seen, name)))
+    for entry in own.get("exclude", ()):
+        base = _without(base, entry.split("."), entry)
+    return _overlaid(base, own)
+
+
+def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = _overlaid(out[key], value) if both else value
+    return out
+
+
+def _without(table: Mapping[str, Any], path: list[str], entry: str) -> dict[str, Any]:
+    """The table without the entry at a path, whose last part may be a pattern."""
+    first, *rest = path
+    found = [key for key in table if (fnmatchcase(key, first) if not rest else key == first)]
+    if not found:
+        raise UsageError(f"exclude: there is no {entry!r} to exclude{nearest_word(first, table)}")
+    if not rest:
+        return {key: value for key, value in table.items() if key not in found}
+    left = {**table, first: _without(table[first], rest, entry)}
+    return _without_column(left, rest[0]) if first == "dialect" and len(rest) == 1 else left
+
+
+def _without_column(table: Mapping[str, Any], dialect: str) -> dict[str, Any]:
+    """The table without what its roles, fuses and drops say of a dialect."""
+    roles = {
+        name: {key: _drop(value, dialect) if key in _COLUMNS else value for key, value in role.items()}
+        for name, role in table.get("role", {}).items()
+    }
+    return {**table, "role": roles, **{key: _drop(table[key], dialect) for key in ("fuse", "drop") if key in table}}
+
+
+def _drop(column: Any, dialect: str) -> Any:
+    if isinstance(column, Mapping):
+        return {key: value for key, value in column.items() if key != dialect}
+    return [key for key in column if key != dialect]

@@ -1,0 +1,261 @@
+"""The expression grammar of family tables, one for shapes, sizes, layer sets, conditions and layout calls.
+
+The grammar is a subset of Python's expressions with Python's precedence. Names are keys of a config, keys of a GGUF
+(without the architecture's name), sizes, or sets of layers; which of them depends on the field.
+
+    n_head * head_dim // 2             arithmetic: `+ - *`, and `//`, which rounds down
+    len(tokenizer.ggml.tokens)         length of a list
+    uniform(head_count_kv)             the one value in a list by layer, zeros aside
+    head_count_kv[full]                the one value that all layers of a set have in a list by layer
+    layers[lo:hi:step]                 layers by number, as a slice
+    layer_types == "mamba"             layers whose entry in a list is this, or one of several: `in ("a", "b")`
+    layer in moe_layers                layers whose number is in a list
+    feed_forward_length                layers whose entry in a list is set and not zero; a single value: all or none
+    tensor("blk.{l}.attn_v.weight")    whether the model has this tensor
+    not full, a and b, a or b          conditions and sets combined
+    rope(H), times(a, b[2])            a layout and its arguments
+
+Every expression of a table is parsed when the table is loaded; a mistake is a UsageError that names the column.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.models.arch.tables.values import integer, one_value
+
+Expr = ast.expr
+_LONGEST: Final = 400  # characters; the longest of a shipped table has 100
+_NODES: Final = (
+    ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.Subscript, ast.Slice, ast.Attribute, ast.Name,
+    ast.Constant, ast.Tuple, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
+)  # fmt: skip
+_SIGNS: Final = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
+_TESTS: Final = (ast.Eq, ast.In)
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Expr:
+    """The syntax tree of an expression. UsageError that names the column of a mistake."""
+    if len(text) > _LONGEST:
+        raise UsageError(f"an expression of {len(text)} characters is too long (at most {_LONGEST})")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        column = getattr(error, "offset", None) or len(text) + 1
+        raise _mistake(text, column - 1, getattr(error, "msg", "invalid syntax")) from None
+    for node in ast.walk(tree):
+        if (problem := _problem(node)) is not None:
+            raise _mistake(text, getattr(node, "col_offset", 0), problem)
+    return tree
+
+
+def _mistake(text: str, column: int, problem: str) -> UsageError:
+    return UsageError(f"in {text!r}, column {column + 1}: {problem}")
+
+
+def _problem(node: ast.AST) -> str | None:
+    """What the grammar of tables doesn't have, though Python's has."""
+    if not isinstance(node, _NODES):
+        return f"{type(node).__name__} is not part of the expression grammar"
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, _SIGNS):
+        return "use // to divide" if isinstance(node.op, ast.Div) else "unknown operator; use + - * //"
+    if isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not | ast.USub):
+        return "unknown operator; use `not` or `-`"
+    if isinstance(node, ast.Compare) and (len(node.ops) > 1 or not isinstance(node.ops[0], _TESTS)):
+        return "unknown comparison; use == or in"
+    if isinstance(node, ast.Constant) and type(node.value) not in (int, str):
+        return "expected a whole number or a string"
+    if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name)):
+        return "a call is written name(arguments)"
+    return None
+
+
+def path(node: ast.AST) -> str | None:
+    """`rope.dimension_count` of a dotted name; None of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{left}.{node.attr}" if (left := path(node.value)) else None
+    return None
+
+
+def names(node: ast.AST) -> Iterator[str]:
+    """The dotted names in an expression, from left to right; no names of functions."""
+    if (found := path(node)) is not None:
+        yield found
+        return
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.Call) and child is node.func):
+            yield from names(child)
+
+
+def call(node: ast.AST) -> tuple[str, tuple[ast.expr, ...]] | None:
+    """The function's name and the arguments of a call."""
+    return (node.func.id, tuple(node.args)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+
+
+def constant(node: ast.AST | None) -> Any:
+    """The value of a constant; None of anything else."""
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def elements(node: ast.expr) -> tuple[ast.expr, ...]:
+    """The parts of `a, b`; of a single expression that one."""
+    return tuple(node.elts) if isinstance(node, ast.Tuple) else (node,)
+
+
+# ---------------------------------------------------------------------- checks when a table is loaded
+
+
+def check_number(text: str, sets: Collection[str] = ()) -> None:
+    """UsageError unless an expression is a number over keys. `sets`: the sets of layers that subscripts may name."""
+    _require(text, parse(text), partial(_in_number, sets), "is no part of a number")
+
+
+def check_layers(text: str) -> None:
+    """UsageError unless an expression states a set of layers."""
+    _require(text, parse(text), _in_layers, "is no part of a set of layers")
+
+
+def check_condition(text: str) -> None:
+    """UsageError unless an expression combines names and `tensor(...)` by `and`, `or`, `not`."""
+    _require(text, parse(text), _in_condition, "is no part of a condition")
+
+
+def _require(text: str, node: ast.expr, parts: Callable[[ast.expr], Sequence[ast.expr] | None], problem: str) -> None:
+    """Checks an expression and those in it; `parts`: the latter, None of an expression that may not stand here."""
+    if (inner := parts(node)) is None:
+        raise _mistake(text, node.col_offset, f"{ast.unparse(node)} {problem}")
+    for part in inner:
+        _require(text, part, parts, problem)
+
+
+def _in_number(sets: Collection[str], node: ast.expr) -> Sequence[ast.expr] | None:
+    if isinstance(node, ast.BinOp):
+        return node.left, node.right
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return (node.operand,)
+    if isinstance(node, ast.Subscript):
+        return () if path(node.value) and path(node.slice) in sets else None
+    if (called := call(node)) is not None and len(called[1]) == 1:
+        return _in_call(*called)
+    return () if path(node) or type(constant(node)) is int else None
+
+
+def _in_call(function: str, arguments: Sequence[ast.expr]) -> Sequence[ast.expr] | None:
+    if function == "int":
+        return arguments
+    ok = type(constant(arguments[0])) is str if function == "tensor" else path(arguments[0]) is not None
+    return () if ok and function in ("len", "uniform", "tensor") else None
+
+
+def _in_layers(node: ast.expr) -> Sequence[ast.expr] | None:
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and path(node.value) == "layers":
+        for bound in filter(None, (node.slice.lower, node.slice.upper, node.slice.step)):
+            check_number(ast.unparse(bound))
+        return ()
+    if isinstance(node, ast.Compare) and path(node.left):
+        right = elements(node.comparators[0])
+        return () if path(right[0]) or all(isinstance(e, ast.Constant) for e in right) else None
+    return _in_condition(node)
+
+
+def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return (node.operand,)
+    if (called := call(node)) is not None:
+        return () if called[0] == "tensor" and [type(constant(a)) for a in called[1]] == [str] else None
+    return () if path(node) else None
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def evaluate(text: str, values: Mapping[str, Any]) -> int | None:
+    """The whole number that an expression gives over a config's or a GGUF's keys (`values`, which has the sets of
+    layers under `layer_sets`). None where a key is absent or null, or a set is empty."""
+    found = Evaluator(values.get, _scalar).number(parse(text))
+    return None if found is None else int(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Computes numbers. `get`: the value of a key; `operand`: checks a value and makes it a number."""
+
+    get: Callable[[str], Any]
+    operand: Callable[[Any, str], float]
+
+    def number(self, node: ast.expr) -> float | None:
+        """The number of an expression; None where one of its keys is absent or null."""
+        if isinstance(node, ast.BinOp):
+            left, right = self.number(node.left), self.number(node.right)
+            return None if left is None or right is None else _apply(node, left, right)
+        if isinstance(node, ast.UnaryOp):
+            operand = self.number(node.operand)
+            return None if operand is None else -operand
+        if isinstance(node, ast.Subscript):
+            key = path(node.value) or ""
+            return shared_value(self.get(key), key, self.get("layer_sets")[path(node.slice)])
+        if (called := call(node)) is not None:
+            return self._call(*called)
+        if isinstance(node, ast.Constant):
+            return int(constant(node))
+        key = path(node) or ""
+        return None if (value := self.get(key)) is None else self.operand(value, key)
+
+    def _call(self, function: str, arguments: tuple[ast.expr, ...]) -> float | None:
+        if function == "int":
+            number = self.number(arguments[0])
+            return None if number is None else int(number)
+        if function == "tensor":
+            return int(bool(self.get(f"@{constant(arguments[0])}")))
+        key = path(arguments[0]) or ""
+        return (_length if function == "len" else by_layer)(self.get(key), key)
+
+
+def _apply(node: ast.BinOp, left: float, right: float) -> float:
+    if isinstance(node.op, ast.FloorDiv):
+        if right == 0:
+            raise FormatError("is zero, but sizes are divided by it", field=ast.unparse(node.right))
+        return left // right
+    if isinstance(node.op, ast.Mult):
+        return left * right
+    return left + right if isinstance(node.op, ast.Add) else left - right
+
+
+def _length(value: Any, key: str) -> int | None:
+    if value is not None and not hasattr(value, "__len__"):
+        raise FormatError("is no list", field=key, found=repr(value)[:80])
+    return len(value) or None if value is not None else None
+
+
+def by_layer(value: Any, key: str) -> int | None:
+    """The one number in a list with an entry for each layer, zeros aside; a single number stands for all layers."""
+    if value is None or not hasattr(value, "__len__"):
+        return None if value is None else integer(value, key)
+    return one_value({integer(v, key) for v in value} - {0}, key, default=0)
+
+
+def shared_value(value: Any, key: str, layers: Collection[int]) -> int | None:
+    """The one number that these layers have in a list with an entry for each layer; a single number is that of all."""
+    if value is None or not layers:
+        return None
+    if not hasattr(value, "__len__"):
+        return integer(value, key)
+    if len(value) <= max(layers):
+        raise FormatError("hasn't an entry for each layer", field=key, expected=max(layers) + 1, found=len(value))
+    return one_value({integer(value[i], key) for i in layers}, key)
+
+
+def _scalar(value: Any, key: str) -> int:
+    if not isinstance(value, int | float | str) and hasattr(value, "__len__"):
+        raise FormatError("varies by layer, which this family's table doesn't describe", field=key)
+    return integer(value, key)

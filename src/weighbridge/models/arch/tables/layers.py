@@ -1,0 +1,185 @@
+"""Sets of layers: those that a table's `[layers]` names, from a config, from a GGUF, and as a config states them again.
+
+A set is stated by expressions (`expression.py`), the first whose keys are there. Pure functions over parsed JSON and
+metadata; what contradicts the number of layers is a FormatError.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+from weighbridge.base.errors import FormatError, UsageError
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.expression import evaluate
+from weighbridge.models.arch.tables.schema import LayerSetEntry
+
+Layers = frozenset[int]
+_ALL: Final = "layers"  # the name of all layers, which slices are taken of
+_ONE: Final = "layer"  # the name of one layer's number
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSet:
+    """Where a config and a GGUF state which layers are in a set; see `schema.LayerSetEntry`."""
+
+    hf: tuple[str, ...]
+    gguf: tuple[str, ...]
+    optional: bool = False
+    include: str = ""
+
+
+def build_layer_set(entry: LayerSetEntry) -> LayerSet:
+    return LayerSet(tuple(entry.hf), tuple(entry.gguf), entry.optional, entry.include)
+
+
+def optional_layers(sets: Mapping[str, LayerSet], known: Mapping[str, Layers]) -> Layers:
+    """The layers whose tensors may all be absent, of the sets that are known."""
+    return frozenset[int]().union(*(known[name] for name, s in sets.items() if s.optional and name in known))
+
+
+def layer_sets(sets: Mapping[str, LayerSet], side: str, values: Mapping[str, Any], count: int) -> dict[str, Layers]:
+    """Every set of a model with `count` layers. `side`: "hf" or "gguf". FormatError where nothing states one."""
+    out: dict[str, Layers] = {}
+    for name, layer_set in sets.items():
+        sources: tuple[str, ...] = getattr(layer_set, side)
+        reader = _Reader(values, count - len(optional_layers(sets, out)), out)
+        found = next((s for source in sources if (s := reader.read(expression.parse(source))) is not None), None)
+        if found is None:
+            key = next(expression.names(expression.parse(sources[0])), name)
+            raise FormatError("doesn't say which layers are which", field=key)
+        out[name] = found | out[layer_set.include] if layer_set.include else found
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads expressions over a config's or a GGUF's keys and the sets known so far, for a model of `count` layers."""
+
+    values: Mapping[str, Any]
+    count: int
+    known: Mapping[str, Layers]
+
+    def read(self, node: ast.expr) -> Layers | None:
+        """The layers that an expression states; None where its keys are absent."""
+        if isinstance(node, ast.BoolOp):
+            parts = [self.read(value) for value in node.values]
+            join = Layers.intersection if isinstance(node.op, ast.And) else Layers.union
+            return None if None in parts else reduce(join, (part for part in parts if part is not None))
+        if isinstance(node, ast.UnaryOp):
+            others = self.read(node.operand)
+            return None if others is None else frozenset(range(self.count)) - others
+        if isinstance(node, ast.Subscript):
+            return self._slice(node)
+        if (called := expression.call(node)) is not None:
+            name = str(expression.constant(called[1][0]))
+            return frozenset(i for i in range(self.count) if self.values.get(f"@{name.replace('{l}', str(i))}"))
+        if isinstance(node, ast.Compare):
+            return self._compare(node)
+        key = expression.path(node) or ""
+        return self.known[key] if key in self.known else self._entries(key, None)
+
+    def _compare(self, node: ast.Compare) -> Layers | None:
+        if expression.path(node.left) == _ONE:
+            key = expression.path(node.comparators[0]) or ""
+            listed = self.values.get(key)
+            return None if listed is None else frozenset(_numbers(listed, key, self.count))
+        return self._entries(expression.path(node.left) or "", compared(node))
+
+    def _entries(self, key: str, wanted: Collection[Any] | None) -> Layers | None:
+        """The layers whose entry in a list is wanted, or without such, is set."""
+        entries = self.values.get(key)
+        if entries is None:
+            return None
+        if not hasattr(entries, "__len__"):
+            return frozenset(range(self.count)) if entries else frozenset()
+        if len(entries) < self.count:
+            raise FormatError("hasn't an entry for each layer", field=key, expected=self.count, found=len(entries))
+        return frozenset(i for i, e in enumerate(entries[: self.count]) if (e if wanted is None else e in wanted))
+
+    def _slice(self, node: ast.Subscript) -> Layers | None:
+        bounds = slice_bounds(node)
+        found = [None if bound is None else evaluate(bound, self.values) for bound in bounds]
+        if any(bound is not None and value is None for bound, value in zip(bounds, found, strict=True)):
+            return None
+        lo, hi, step = found
+        source = ast.unparse(node)
+        if (low := min(lo or 0, hi or 0)) < 0:
+            raise FormatError("isn't a number of layers", field=source, expected="0 or more", found=low)
+        if step is not None and step < 1:
+            raise FormatError("isn't a step between layers", field=source, expected="a positive number", found=step)
+        return frozenset(range(self.count)[slice(lo, hi, step)])
+
+
+def compared(node: ast.Compare) -> tuple[Any, ...]:
+    """The constants that entries are compared with: `== "a"`, `in ("a", "b")`."""
+    return tuple(expression.constant(element) for element in expression.elements(node.comparators[0]))
+
+
+def slice_bounds(node: ast.expr) -> tuple[str | None, str | None, str | None]:
+    """The bounds of `layers[lo:hi:step]` as expressions; None for what is left out."""
+    if not (
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and expression.path(node.value) == _ALL
+    ):
+        raise UsageError(f"{ast.unparse(node)} is no slice of layers; write layers[lo:hi:step]")
+    parts = (node.slice.lower, node.slice.upper, node.slice.step)
+    lo, hi, step = (None if part is None else ast.unparse(part) for part in parts)
+    return lo, hi, step
+
+
+def _numbers(listed: Any, key: str, count: int) -> Sequence[int]:
+    if not isinstance(listed, list | tuple) or any(type(i) is not int or not 0 <= i < count for i in listed):
+        raise FormatError("isn't a list of layers", field=key, expected=f"numbers below {count}", found=listed)
+    return listed
+
+
+# ---------------------------------------------------------------------- the way back
+
+
+def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: int) -> dict[str, Any]:
+    """The sets as a config states them, each by the first of its expressions; optional layers aren't counted."""
+    out: dict[str, Any] = {}
+    optional = optional_layers(sets, known)
+    count -= len(optional)
+    for name, layer_set in ((n, s) for n, s in sets.items() if not s.optional):
+        _state(expression.parse(layer_set.hf[0]), known[name] - optional, known, count, out)
+    if open_key := next((key for key, v in out.items() if isinstance(v, list) and None in v), None):
+        raise FormatError("layer type has no config.json equivalent", field=open_key, found=out[open_key])
+    return out
+
+
+def _state(node: ast.expr, layers: Layers, known: Mapping[str, Layers], count: int, out: dict[str, Any]) -> None:
+    """Adds to a config what one expression says of a set; others of its sets or sizes state the rest."""
+    if isinstance(node, ast.BoolOp):
+        out |= _flag(node, layers, known)
+    elif isinstance(node, ast.Subscript):
+        lo, _, step = slice_bounds(node)
+        out |= _periodic(lo or "", step, layers, count) if step else {}
+    elif isinstance(node, ast.Compare) and expression.path(node.left) == _ONE:
+        out[expression.path(node.comparators[0]) or ""] = sorted(layers)
+    elif isinstance(node, ast.Compare):
+        listed = out.setdefault(expression.path(node.left) or "", [None] * count)
+        for i in layers:
+            listed[i] = compared(node)[0]
+
+
+def _flag(node: ast.BoolOp, layers: Layers, known: Mapping[str, Layers]) -> dict[str, bool]:
+    """The flag of `SET and flag` or `SET and not flag`; nothing where the set is empty."""
+    of, flag = node.values
+    negated = isinstance(flag, ast.UnaryOp)
+    key = expression.path(flag.operand if isinstance(flag, ast.UnaryOp) else flag) or ""
+    return {key: bool(layers) != negated} if known[expression.path(of) or ""] else {}
+
+
+def _periodic(lo: str, step: str, layers: Layers, count: int) -> dict[str, int]:
+    """The first layer and the step of `layers[lo::step]`: what recurs behind the last layer recurs nowhere."""
+    if not lo.isidentifier() or not step.isidentifier():
+        raise UsageError(f"layers[{lo}::{step}] cannot be derived from layer indices")
+    first, *rest = sorted(layers) or [count]
+    period = rest[0] - first if rest else max(count, first + 1)
+    if frozenset(range(count)[first::period]) != layers or first >= period:
+        raise FormatError("the layers follow no period", field=step, found=sorted(layers))
+    return {lo: first, step: period}

@@ -1,0 +1,358 @@
+"""The schema of family tables: what a TOML may say, for shipped tables, mixins and user tables (`--arch-file`) alike.
+
+One struct for each kind of entry; unknown fields are errors that name the place and the nearest known word. The
+reference page docs/family-schema.md is generated from these structs and the descriptions of their fields.
+
+To add a section: write a struct here, give `FamilyTable` a field of it (with a description), and read it where it is
+used as `family.document.<field>`. Sections in `documents.INHERITED` pass from a table to those that are `like` it;
+mixins may hold any section. A field that isn't text, a number or a flag needs no further code: it is checked by type.
+Words that must exist elsewhere in the table (dialects, sizes, sets) are checked in `rows.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from weighbridge.base.errors import UsageError
+
+T = TypeVar("T")
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+Words = list[str]
+ByKey = dict[str, Any]
+RoleClass = Literal[
+    "linear", "norm", "bias", "expert", "embedding", "head", "router", "state", "factors", "conv", "position", "types",
+    "sinks",
+]  # fmt: skip
+
+
+class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[architecture]`: one class of transformers, by its name. The last of a `model_type` is the plain one."""
+
+    model_type: Annotated[str, _doc("`model_type` of its config.json")]
+    aliases: Annotated[Words, _doc("other names of the class")] = field(default_factory=list)
+    prefix: Annotated[str, _doc("prefix of its tensors' names, one of the `hf` dialect's `prefixes`")] = ""
+    gguf: Annotated[
+        Words | None,
+        _doc("conditions on a GGUF's keys and tensors, any of which shows this class; `[]`: any GGUF; absent: none"),
+    ] = None
+    defaults: Annotated[ByKey, _doc("defaults of this class over those of the family")] = field(default_factory=dict)
+    null: Annotated[dict[str, str], _doc("expression that stands for a key that is null or absent")] = field(
+        default_factory=dict
+    )
+    like: Annotated[Words, _doc("classes that a GGUF doesn't tell from this one")] = field(default_factory=list)
+    full_layers: Annotated[
+        Words, _doc("`layers[a::b]` of keys: layers with full attention where a config has no `layer_types`")
+    ] = field(default_factory=list)
+    part: Annotated[str | None, _doc("object of config.json that describes this model, such as `text_config`")] = None
+    requires: Annotated[str | None, _doc("set of layers that a model of the class must have to be of this family")] = (
+        None
+    )
+    forbids: Annotated[str | None, _doc("set of layers that it must not have")] = None
+
+
+class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[dialect]`: one convention of tensor names (hf, gguf, mlx, canonical ...)."""
+
+    base: Annotated[str | None, _doc("dialect whose names it takes where it has none of its own")] = None
+    replace: Annotated[dict[str, str], _doc("text replaced in all names; `{m}` stands for the prefix")] = field(
+        default_factory=dict
+    )
+    prefixes: Annotated[Words, _doc("what `{m}` may be; the first is the usual one")] = field(
+        default_factory=lambda: [""]
+    )
+    order: Annotated[
+        Literal["table", "source"], _doc("order of tensors: layer by layer, or as the reference converter writes them")
+    ] = "table"
+    write_groups: Annotated[list[Words], _doc("roles that are written one after another")] = field(default_factory=list)
+    write_first: Annotated[Words, _doc("roles of a source in this dialect that are written before all others")] = field(
+        default_factory=list
+    )
+    block_dtype: Annotated[str | None, _doc("block type whose codes these names hold unchanged")] = None
+    without: Annotated[Words | None, _doc("sets of layers that it doesn't hold")] = None
+    mtp_prefixes: Annotated[
+        dict[str, str], _doc("prefix, and what stands for it in the optional layers; `{n}` counts these from 0")
+    ] = field(default_factory=dict)
+    mtp_dialect: Annotated[str | None, _doc("dialect whose names the optional layers have")] = None
+
+
+class SizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[size]`: a symbol, and where it is stated; the first expression whose keys are there."""
+
+    hf: Annotated[Words, _doc("expressions over keys of config.json")] = field(default_factory=list)
+    gguf: Annotated[Words, _doc("expressions over keys of a GGUF, without the architecture's name")] = field(
+        default_factory=list
+    )
+    optional: Annotated[bool, _doc("absent or 0 is no error; roles with the symbol then don't exist")] = False
+
+
+class LayerSetEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[layers]`: a set of layers, and where it is stated; the first expression whose keys are there. Expressions may
+    use the sets above."""
+
+    hf: Annotated[Words, _doc("expressions over keys of config.json")]
+    gguf: Annotated[Words, _doc("expressions over keys of a GGUF")]
+    optional: Annotated[bool, _doc("all tensors of these layers may be absent; lists by layer end before them")] = False
+    include: Annotated[str, _doc("another set whose layers are in it too")] = ""
+
+
+class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[role]`: one logical tensor, or one for each value of the indices in its names."""
+
+    kind: Annotated[RoleClass, _doc("what it is, for rules of types")]
+    shape: Annotated[str, _doc("dimensions, as expressions of sizes: `H*D, N`")]
+    names: Annotated[dict[str, str], _doc("name in each dialect; `''`: not in this dialect, though in its base")] = (
+        field(default_factory=dict)
+    )
+    layout: Annotated[dict[str, str], _doc("layout change from the role's own to a dialect's")] = field(
+        default_factory=dict
+    )
+    when: Annotated[str | None, _doc("condition on which sizes are known: `E`, `not E`")] = None
+    layers: Annotated[str | None, _doc("set of layers that have it, or `layers[K:]` of sizes")] = None
+    group: Annotated[str | None, _doc("all tensors of a group are there, or none")] = None
+    tied: Annotated[str | None, _doc("role that stands for it where it is absent")] = None
+    derived: Annotated[str | None, _doc("function that computes it from the config; it is no weight")] = None
+    shapes: Annotated[dict[str, str], _doc("shape in a dialect that has another one; `''`: a scalar")] = field(
+        default_factory=dict
+    )
+    stacked: Annotated[Words, _doc("indices that no dialect's name has")] = field(default_factory=list)
+    unstacked: Annotated[Words, _doc("dialects whose tensor has no axis of its own for the indices")] = field(
+        default_factory=list
+    )
+    zeros: Annotated[Words, _doc("dialects that hold zeros where it is absent")] = field(default_factory=list)
+    as_metadata: Annotated[Words, _doc("dialects that hold it in a key of this name, a number for each index")] = field(
+        default_factory=list
+    )
+
+
+class FuseEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[fuse.DIALECT]`: one tensor that holds several roles."""
+
+    roles: Annotated[Words, _doc("roles, joined in this order on their first axis")]
+    name: Annotated[str, _doc("name of the tensor")]
+    interleave: Annotated[str | None, _doc("size: in so many groups, each with its share of every role")] = None
+    layout: Annotated[Words, _doc("layout changes of what is joined, one after another")] = field(default_factory=list)
+
+
+class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`meta.key`, `meta.tokenizer`: a GGUF key-value and where a config states it."""
+
+    name: Annotated[str, _doc("name of the key; `{a}` is the architecture's")]
+    type: Annotated[
+        Literal["u32", "i32", "f32", "bool", "str", "arr[bool]", "arr[u32]", "arr[i32]", "arr[f32]", "arr[str]"],
+        _doc("type of the value in the GGUF"),
+    ]
+    config: Annotated[Words, _doc("expressions over the effective config; the first that is set")] = field(
+        default_factory=list
+    )
+    value: Annotated[Any, _doc("constant value")] = None
+    map: Annotated[ByKey, _doc("value in the config to value in the GGUF")] = field(default_factory=dict)
+    when: Annotated[dict[str, list[Any]], _doc("values that keys must have; `*`: any, `+`: any but 0")] = field(
+        default_factory=dict
+    )
+    restore: Annotated[
+        bool | str | Words, _doc("key of config.json that it gives back; `false`: none; default: the first of `config`")
+    ] = True
+    absent: Annotated[Any, _doc("value that is written where the config states none")] = None
+    null: Annotated[bool, _doc("a GGUF without the key means null")] = False
+    default: Annotated[Any, _doc("value that a GGUF without the key means")] = None
+    omit_if: Annotated[Any, _doc("value that isn't written, as llama.cpp assumes it")] = None
+    times: Annotated[float, _doc("factor from config to GGUF")] = 1.0
+    subtract: Annotated[str, _doc("expression that is subtracted")] = ""
+    divide_by: Annotated[str, _doc("key that the number is divided by, and that is given back")] = ""
+    divide_by_sqrt: Annotated[str, _doc("key by whose square root the number is divided")] = ""
+    whole: Annotated[bool, _doc("given back as a whole number though the GGUF has f32")] = False
+    quantile: Annotated[bool, _doc("list of shares, written as quantiles of the standard normal distribution")] = False
+    pad_to: Annotated[int, _doc("length that a list is filled up to with zeros")] = 0
+    layers: Annotated[
+        str | None,
+        _doc("list by layer: the value in this set, 0 in others; without `config`: flags of the set"),
+    ] = None
+    others: Annotated[str, _doc("expression for the other layers")] = ""
+    sets: Annotated[ByKey, _doc("what else a GGUF with this list says of a config")] = field(default_factory=dict)
+    token: Annotated[str | None, _doc("the number of this token")] = None
+    first: Annotated[bool, _doc("written before the general keys, or before the tokenizer's")] = False
+    last: Annotated[bool, _doc("written after all of the tokenizer's keys")] = False
+    replaces: Annotated[bool, _doc("stands in the place of the shared key-value of this name")] = False
+
+    def key(self, architecture: str) -> str:
+        """The name in a GGUF of this `general.architecture`."""
+        return self.name.replace("{a}", architecture)
+
+    @property
+    def restored(self) -> list[str]:
+        """The keys of config.json that it gives back."""
+        if isinstance(self.restore, bool):
+            return self.config[:1] if self.restore else []
+        return [self.restore] if isinstance(self.restore, str) else self.restore
+
+
+class ImpliedEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`meta.implied`: a value that every GGUF of the family means."""
+
+    config: Annotated[str, _doc("key of config.json")]
+    value: Annotated[str | bool, _doc("expression, or flag")]
+    when: Annotated[dict[str, list[Any]], _doc("values that keys must have")] = field(default_factory=dict)
+
+
+class RequiredValueEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`meta.requires_value`: a value without which llama.cpp's graph computes something else."""
+
+    config: Annotated[str, _doc("key of the effective config")]
+    why: Annotated[str, _doc("what the graph does with another value")]
+    only: Annotated[list[Any], _doc("values with which it is the same")] = field(default_factory=list)
+    equals: Annotated[str, _doc("key that must have the same value")] = ""
+    nonzero: Annotated[bool, _doc("any value but 0 and null")] = False
+    when: Annotated[dict[str, list[Any]], _doc("values of other keys for which it matters")] = field(
+        default_factory=dict
+    )
+
+
+class PresenceEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`meta.presence`: values of a key by whether a GGUF has a tensor."""
+
+    tensor: Annotated[str, _doc("name of the tensor")]
+    there: Annotated[Any, _doc("value where the GGUF has it")]
+    absent: Annotated[Any, _doc("value where it hasn't")]
+
+
+class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[meta]`: what ties the family's configs to its GGUFs."""
+
+    base: Annotated[bool, _doc("whether the shared key-values (keys.toml) count")] = True
+    without: Annotated[Words, _doc("shared key-values that the family hasn't")] = field(default_factory=list)
+    key: Annotated[list[KeyEntry], _doc("further key-values, in the order in which they are written")] = field(
+        default_factory=list
+    )
+    tokenizer: Annotated[list[KeyEntry], _doc("key-values after the tokenizer's own, or in place of them")] = field(
+        default_factory=list
+    )
+    tokens: Annotated[dict[str, str] | None, _doc("keys of config.json that repeat keys of the tokenizer")] = None
+    presence: Annotated[
+        dict[str, str | PresenceEntry], _doc("flags that a GGUF states by having a tensor (`!`: by not having it)")
+    ] = field(default_factory=dict)
+    assumed: Annotated[
+        dict[str, list[Any]], _doc("values that llama.cpp assumes of keys that a GGUF hasn't; others are lost")
+    ] = field(default_factory=dict)
+    implied: Annotated[list[ImpliedEntry], _doc("values that follow from others")] = field(default_factory=list)
+    requires_value: Annotated[list[RequiredValueEntry], _doc("values that llama.cpp's graph needs")] = field(
+        default_factory=list
+    )
+
+
+class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole table."""
+
+    name: Annotated[str, _doc("name of the family")]
+    gguf: Annotated[str, _doc("`general.architecture` of its GGUFs")]
+    like: Annotated[str | None, _doc("family whose names, sizes and layers it inherits")] = None
+    exclude: Annotated[Words, _doc("inherited entries to leave out: `role.q.layout`, `role.*_bias`")] = field(
+        default_factory=list
+    )
+    include: Annotated[Words, _doc("mixins that it begins with")] = field(default_factory=list)
+    ignored_prefixes: Annotated[Words, _doc("prefixes of tensors of other parts of a model")] = field(
+        default_factory=list
+    )
+    defaults: Annotated[ByKey, _doc("what a config means where it is silent: defaults of the classes")] = field(
+        default_factory=dict
+    )
+    architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)
+    dialect: dict[str, DialectEntry] = field(default_factory=dict)
+    size: dict[str, SizeEntry] = field(default_factory=dict)
+    index: Annotated[dict[str, str], _doc("index of names to the size that it runs to; the first is the layer's")] = (
+        field(default_factory=dict)
+    )
+    layers: dict[str, LayerSetEntry] = field(default_factory=dict)
+    role: dict[str, RoleEntry] = field(default_factory=dict)
+    fuse: dict[str, dict[str, FuseEntry]] = field(default_factory=dict)
+    drop: Annotated[dict[str, Words], _doc("names of a dialect that carry nothing")] = field(default_factory=dict)
+    meta: MetaEntry | None = None
+
+
+#: the structs of sections, in the order of the reference page
+SECTIONS: Final = (
+    ArchitectureEntry, DialectEntry, SizeEntry, LayerSetEntry, RoleEntry, FuseEntry, MetaEntry, KeyEntry, ImpliedEntry,
+    RequiredValueEntry, PresenceEntry,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- checking
+
+
+def convert(document: Any, kind: type[T]) -> T:
+    """A struct from its TOML. UsageError that names the first wrong place and the nearest word that fits it."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        _find(document, kind, "")
+        raise UsageError(str(error)) from None
+
+
+def _find(value: Any, kind: Any, place: str) -> None:
+    """Raises the UsageError of the first place whose value isn't of its kind."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    origin = get_origin(kind)
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, Mapping):
+        _find_in_struct(value, kind, place)
+    elif origin is dict and isinstance(value, Mapping):
+        for key, entry in value.items():
+            _find(entry, get_args(kind)[1], _join(place, key))
+    elif origin is list and isinstance(value, list):
+        for i, entry in enumerate(value):
+            _find(entry, get_args(kind)[0], f"{place}[{i}]")
+    elif origin in (Union, types.UnionType) and isinstance(value, Mapping | list):
+        _find(value, _branch(kind, value), place)
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place}: {_plain(str(error), value, kind)}") from None
+
+
+def _branch(kind: Any, value: Any) -> Any:
+    """Of a union the member that a table or a list is meant for."""
+    wanted = list if isinstance(value, list) else dict
+    return next((k for k in get_args(kind) if get_origin(k) is wanted or (wanted is dict and _is_struct(k))), Any)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _find_in_struct(value: Mapping[str, Any], kind: type[Struct], place: str) -> None:
+    hints = get_type_hints(kind, include_extras=True)
+    for key in value:
+        if key not in hints:
+            raise UsageError(f"{place or 'the table'}: unknown field {key!r}{nearest_word(key, hints)}")
+    for f in msgspec.structs.fields(kind):
+        if f.required and f.name not in value:
+            raise UsageError(f"{place or 'the table'}: the field {f.name!r} is missing")
+    for key, entry in value.items():
+        _find(entry, hints[key], _join(place, key))
+
+
+def _plain(message: str, value: Any, kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"{value!r} is none of {', '.join(map(str, get_args(kind)))}{nearest_word(str(value), get_args(kind))}"
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def _join(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or what is known where nothing is near."""
+    listed = [str(k) for k in known]
+    if near := difflib.get_close_matches(word, listed, 1, 0.5):
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(listed)}" if listed else ""

@@ -1,0 +1,366 @@
+"""A family's table as checked, immutable objects: roles, dialects and their templates, sizes, classes.
+
+Built from the structs of `schema.py`; whatever they name must exist: sizes, indices, dialects, sets of layers, roles.
+A mistake is a UsageError that names the place and the nearest known word.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Final
+
+from weighbridge.base.errors import UsageError
+from weighbridge.models.arch.tables import expression
+from weighbridge.models.arch.tables.layers import LayerSet, slice_bounds
+from weighbridge.models.arch.tables.schema import (
+    ArchitectureEntry,
+    DialectEntry,
+    FamilyTable,
+    FuseEntry,
+    RoleEntry,
+    nearest_word,
+)
+
+_PLACEHOLDER = re.compile(r"{(\w+)}")
+_TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
+_FROM_CONFIG: Final = frozenset({"times"})  # layouts whose arguments are keys of the config, and no sizes
+PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutCall:
+    """A layout by name, and its arguments: symbols of sizes, numbers, or keys of the config."""
+
+    layout: str
+    symbols: tuple[str, ...]
+
+    @property
+    def transposes(self) -> bool:
+        """Whether it swaps a tensor's last two axes."""
+        return self.layout in _TRANSPOSING
+
+    @property
+    def from_config(self) -> bool:
+        """Whether it takes numbers that a config states, and a GGUF doesn't."""
+        return self.layout in _FROM_CONFIG
+
+    @property
+    def sizes(self) -> frozenset[str]:
+        """The symbols of sizes that it takes."""
+        return frozenset(s for s in self.symbols if not self.from_config and not s.isdigit())
+
+    def __str__(self) -> str:
+        return f"{self.layout}({','.join(self.symbols)})"
+
+
+@dataclass(frozen=True)
+class Role:
+    """One logical tensor (or, with indices, as many) and its name in each dialect that holds it. See
+    `schema.RoleEntry` for the fields; dimensions of shapes are expressions of sizes."""
+
+    name: str
+    kind: str
+    shape: tuple[str, ...]
+    names: Mapping[str, str]
+    layouts: Mapping[str, LayoutCall]
+    when: str | None = None
+    layers: str | None = None
+    group: str | None = None
+    tied: str | None = None
+    derived: str | None = None
+    unstacked: tuple[str, ...] = ()
+    stacked: tuple[str, ...] = ()
+    zeros: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    as_metadata: tuple[str, ...] = ()
+
+    @property
+    def optional(self) -> bool:
+        return bool(self.group or self.tied or self.derived)
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The sizes in its shapes."""
+        dims = (*self.shape, *(dim for shape in self.shapes.values() for dim in shape))
+        return frozenset(name for dim in dims for name in expression.names(expression.parse(dim)))
+
+    def transposed(self, dialect: str) -> bool:
+        """Whether the dialect holds it with its last two axes swapped."""
+        return dialect in self.layouts and self.layouts[dialect].transposes
+
+
+@dataclass(frozen=True, slots=True)
+class NameTemplate:
+    """One physical name of a dialect with its placeholders, and the roles it holds in joining order. `interleave`: the
+    size that says in how many groups, each with its share of every role; None: one role under the other. `layouts`: how
+    what is joined lies, one layout after another. Where an index is stacked, that is done for each by itself.
+    `metadata`: it is the name of a key. `mtp_name`: its name in the optional layers, the first of which is {n} 0; "":
+    as in the others. `part`: "others" or "mtp", the only layers that it is for."""
+
+    name: str
+    roles: tuple[str, ...]
+    interleave: str | None = None
+    layouts: tuple[LayoutCall, ...] = ()
+    metadata: bool = False
+    mtp_name: str = ""
+    part: str = ""
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        return tuple(i for i in placeholders(self.name) if i != PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A convention of names: its templates in the order of the roles, and what `schema.DialectEntry` says of it.
+    `drop`: names that carry nothing."""
+
+    name: str
+    templates: tuple[NameTemplate, ...]
+    prefixes: tuple[str, ...]
+    drop: tuple[str, ...]
+    order: str
+    write_groups: tuple[tuple[str, ...], ...]
+    write_first: tuple[str, ...] = ()
+    block_dtype: str | None = None
+    without: tuple[str, ...] = ()
+
+    def prefix_for(self, wanted: str, plain: Sequence[str]) -> str:
+        """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own."""
+        if wanted in self.prefixes:
+            return wanted
+        matched = len(plain) == len(self.prefixes) and wanted in plain
+        return self.prefixes[plain.index(wanted) if matched else 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Where a config and a GGUF state a size: expressions, the first whose keys are present."""
+
+    hf: tuple[str, ...]
+    gguf: tuple[str, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A class of transformers that belongs to the family; see `schema.ArchitectureEntry`. `defaults`: the family's with
+    the class's on top."""
+
+    name: str
+    model_type: str
+    aliases: tuple[str, ...]
+    prefix: str
+    gguf: tuple[str, ...] | None
+    defaults: Mapping[str, Any]
+    null: Mapping[str, str]
+    like: tuple[str, ...]
+    full_layers: tuple[str, ...] = ()
+    part: str | None = None
+    requires: str | None = None
+    forbids: str | None = None
+
+    def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config with what it says of this part of the model on top, as the reference converter lays them."""
+        own = config.get(self.part) if self.part else None
+        return {**config, **own} if isinstance(own, Mapping) else config
+
+
+def placeholders(template: str) -> list[str]:
+    return _PLACEHOLDER.findall(template)
+
+
+# ---------------------------------------------------------------------- building
+
+
+def build_role(name: str, entry: RoleEntry) -> Role:
+    try:
+        return _build_role(name, entry)
+    except UsageError as error:
+        raise UsageError(f"role.{name}: {error}") from None
+
+
+def _build_role(name: str, entry: RoleEntry) -> Role:
+    return Role(
+        name, entry.kind, dimensions(entry.shape), entry.names,
+        {dialect: layout_call(text) for dialect, text in entry.layout.items()},
+        entry.when, entry.layers, entry.group, entry.tied, entry.derived, tuple(entry.unstacked), tuple(entry.stacked),
+        tuple(entry.zeros), {d: dimensions(shape) for d, shape in entry.shapes.items()}, tuple(entry.as_metadata),
+    )  # fmt: skip
+
+
+def dimensions(shape: str) -> tuple[str, ...]:
+    """`H*D, N` as its dimensions, spelt without spaces; a scalar has none."""
+    parts = expression.elements(expression.parse(shape)) if shape else ()
+    return tuple(ast.unparse(part).replace(" ", "") for part in parts)
+
+
+def layout_call(text: str) -> LayoutCall:
+    called = expression.call(expression.parse(text))
+    if called is None:
+        raise UsageError(f"a layout is written name(sizes), not {text!r}")
+    return LayoutCall(called[0], tuple(ast.unparse(argument) for argument in called[1]))
+
+
+def build_architecture(name: str, entry: ArchitectureEntry, shared: Mapping[str, Any]) -> Architecture:
+    return Architecture(
+        name, entry.model_type, tuple(entry.aliases), entry.prefix, None if entry.gguf is None else tuple(entry.gguf),
+        {**shared, **entry.defaults}, entry.null, tuple(entry.like), tuple(entry.full_layers), entry.part,
+        entry.requires, entry.forbids,
+    )  # fmt: skip
+
+
+def build_dialect(name: str, table: FamilyTable, roles: Mapping[str, Role]) -> Dialect:
+    """A dialect with all that it takes from its base: names, prefixes, drops, fused tensors."""
+    chain, entry = _bases(name, table.dialect)
+    templates: dict[str, NameTemplate] = {}
+    for role in roles.values():
+        named = (_template_in(d, role, table.fuse.get(d, {})) for d in chain)
+        found = next((t for t in named if t is not None), None)
+        if found and found.name:  # an empty one: not in this dialect
+            key = f"{found.name} {role.when or ''}{role.layers if role.layers in table.layers else ''}"
+            mtp_name = _with_prefix(found.name, entry.mtp_prefixes)
+            templates.setdefault(key, replace(found, name=_replaced(found.name, entry.replace), mtp_name=mtp_name))
+    if entry.mtp_dialect is not None:
+        templates = _split_mtp(templates, build_dialect(entry.mtp_dialect, table, roles))
+    return Dialect(
+        name, tuple(templates.values()), tuple(entry.prefixes), tuple(t for d in chain for t in table.drop.get(d, ())),
+        entry.order, tuple(map(tuple, entry.write_groups)), tuple(entry.write_first), entry.block_dtype,
+        tuple(entry.without or ()),
+    )  # fmt: skip
+
+
+def _template_in(dialect: str, role: Role, fuses: Mapping[str, FuseEntry]) -> NameTemplate | None:
+    """What holds the role in one dialect: the tensor it is joined in, or its own."""
+    for fuse in fuses.values():
+        if role.name in fuse.roles:
+            return NameTemplate(fuse.name, tuple(fuse.roles), fuse.interleave, tuple(map(layout_call, fuse.layout)))
+    name = role.names.get(dialect)
+    return None if name is None else NameTemplate(name, (role.name,), metadata=dialect in role.as_metadata)
+
+
+def _bases(name: str, dialects: Mapping[str, DialectEntry]) -> tuple[list[str], DialectEntry]:
+    """A dialect and its bases, nearest first, and their options merged."""
+    chain = [name]
+    while (base := dialects[chain[-1]].base) is not None:
+        if base in chain or base not in dialects:
+            raise UsageError(f"dialect.{name}.base: {base!r} is no other dialect{nearest_word(base, dialects)}")
+        chain.append(base)
+    options: dict[str, Any] = {}
+    for link in reversed(chain):
+        entry = dialects[link]
+        defaults = DialectEntry()
+        options.update({f: v for f in entry.__struct_fields__ if (v := getattr(entry, f)) != getattr(defaults, f)})
+    return chain, DialectEntry(**options)
+
+
+def _split_mtp(own: Mapping[str, NameTemplate], other: Dialect) -> dict[str, NameTemplate]:
+    """A dialect's templates where the optional layers are named as in another."""
+    theirs = {t.name: t for t in other.templates}
+    mine = {t.name for t in own.values()}
+    others = {key: t if t.name in theirs else replace(t, part="others") for key, t in own.items()}
+    return others | {name: replace(t, part="mtp") for name, t in theirs.items() if name not in mine}
+
+
+def _with_prefix(name: str, pairs: Mapping[str, str]) -> str:
+    """The name with another prefix, by the first of the pairs that fits; "" where none does."""
+    return next((new + name.removeprefix(old) for old, new in pairs.items() if name.startswith(old)), "")
+
+
+def _replaced(text: str, pairs: Mapping[str, str]) -> str:
+    for old, new in pairs.items():
+        text = text.replace(old, new)
+    return text
+
+
+# ---------------------------------------------------------------------- checking
+
+
+def check(
+    table: FamilyTable, roles: Mapping[str, Role], dialects: Iterable[Dialect], layers: Mapping[str, LayerSet]
+) -> None:
+    """Everything that a table names exists, and joined roles are alike in all but their first axis."""
+    if not table.index or next(iter(table.index.values())) not in table.size:
+        raise UsageError("index: the first index doesn't run to a known size, the number of layers")
+    for symbol, size in table.size.items():
+        _check_expressions(f"size.{symbol}", (*size.hf, *size.gguf), partial(expression.check_number, sets=layers))
+    for name, layer_set in layers.items():
+        _check_expressions(f"layers.{name}", (*layer_set.hf, *layer_set.gguf), expression.check_layers)
+    for name, entry in table.architecture.items():
+        place = f"architecture.{name}"
+        _check_expressions(place, entry.null.values(), expression.check_number)
+        _check_expressions(place, entry.gguf or (), expression.check_condition)
+        _check_expressions(place, entry.full_layers, lambda text: slice_bounds(expression.parse(text)))
+        _check_known(place, "set of layers", filter(None, (entry.requires, entry.forbids)), layers)
+    for dialect in dialects:
+        for template in dialect.templates:
+            _check_template(template, roles, table)
+        used = {i for name in dialect.drop for i in placeholders(name)}
+        _check_known(f"drop.{dialect.name}", "index", used, {*table.index, PREFIX})
+        _check_known(f"dialect.{dialect.name}.without", "set of layers", dialect.without, layers)
+    for name, fuses in table.fuse.items():
+        _check_known("fuse", "dialect", [name], table.dialect)
+        for key, fuse in fuses.items():
+            _check_known(f"fuse.{name}.{key}.roles", "role", fuse.roles, roles)
+    _check_known("drop", "dialect", table.drop, table.dialect)
+    for role in roles.values():
+        _check_role(role, table, roles, layers)
+
+
+def _check_expressions(place: str, texts: Iterable[str], check_one: Callable[[str], object]) -> None:
+    for text in texts:
+        try:
+            check_one(text)
+        except UsageError as error:
+            raise UsageError(f"{place}: {error}") from None
+
+
+def _check_known(place: str, what: str, words: Iterable[str], known: Collection[str]) -> None:
+    for word in words:
+        if word not in known:
+            raise UsageError(f"{place}: unknown {what} {word!r}{nearest_word(word, known)}")
+
+
+def _check_template(template: NameTemplate, roles: Mapping[str, Role], table: FamilyTable) -> None:
+    _check_known(template.name, "role", template.roles, roles)
+    first = roles[template.roles[0]]
+    joined = [roles[name] for name in template.roles]
+    if any(r.shape[1:] != first.shape[1:] or r.group != first.group for r in joined):
+        raise UsageError(f"{template.name}: joined roles differ in shape or group")
+    if template.interleave is not None:
+        _check_known(template.name, "size", [template.interleave], table.size)
+    _check_known(template.name, "index", template.indices, table.index)
+    _check_known(template.name, "size", (s for call in template.layouts for s in call.sizes), table.size)
+    if any(call.from_config for call in template.layouts):
+        raise UsageError(f"{template.name}: `times` isn't allowed on a fused tensor; put it on the roles")
+
+
+def _check_role(role: Role, table: FamilyTable, roles: Mapping[str, Role], layers: Mapping[str, LayerSet]) -> None:
+    place = f"role.{role.name}"
+    by_dialect = (role.names, role.layouts, role.shapes, role.zeros, role.unstacked, role.as_metadata)
+    for column in by_dialect:
+        _check_known(place, "dialect", column, table.dialect)
+    for dim in (*role.shape, *(dim for shape in role.shapes.values() for dim in shape)):
+        _check_expressions(f"{place}.shape", [dim], expression.check_number)
+    _check_known(f"{place}.shape", "size", role.symbols, table.size)
+    for dialect, called in role.layouts.items():
+        _check_known(f"{place}.layout.{dialect}", "size", called.sizes, table.size)
+    if role.when is not None:
+        _check_expressions(f"{place}.when", [role.when], expression.check_condition)
+        _check_known(f"{place}.when", "size", expression.names(expression.parse(role.when)), table.size)
+    if role.tied is not None:
+        _check_known(f"{place}.tied", "role", [role.tied], roles)
+    _check_known(place, "index", role.stacked, table.index)
+    if role.as_metadata and (role.shape != ("1",) or any("{" in role.names.get(d, "{") for d in role.as_metadata)):
+        raise UsageError(f"{place}: `as_metadata` needs the shape 1 and a name without indices")
+    if role.layers is not None and role.layers not in layers:
+        if not isinstance(tree := expression.parse(role.layers), ast.Subscript):
+            raise UsageError(
+                f"{place}.layers: unknown set of layers {role.layers!r}{nearest_word(role.layers, layers)}"
+            )
+        _check_expressions(f"{place}.layers", [role.layers], expression.check_layers)
+        _check_known(f"{place}.layers", "size", expression.names(tree.slice), table.size)
