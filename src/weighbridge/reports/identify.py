@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
-from weighbridge.containers import MISNAMED_UNLESS, PICKLED, titled
+from weighbridge.containers import MISNAMED_UNLESS, PICKLED, reader, titled
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.source import FileSource
+from weighbridge.io.source import FileSource, Source
 from weighbridge.reports import sidecars as beside
 from weighbridge.reports.inspect import model_info as facts
 
@@ -68,11 +68,29 @@ def identify(path: str | os.PathLike[str]) -> IdentifyReport:
 
 def _file(path: Path) -> IdentifyReport:
     with FileSource(path) as source:
-        found, size = sniff(source), source.size
+        found, size = _identified(source), source.size
     return IdentifyReport(
         str(path), "file", found.format, found.variant, found.title, found.confidence, found.evidence, found.readable,
         size, found.detail, found.damage, name_lies(path.name, found.format), found.advice,
     )  # fmt: skip
+
+
+# Formats whose end isn't where a recogniser looks: only the parser knows whether all of a file is there.
+_PARSED: Final = frozenset({"gguf", "torch-legacy", "torch-tar", "ggml", "npy"})
+
+
+def _identified(source: Source) -> Identity:
+    """What the bytes are, with the damage that only a parser sees."""
+    found = sniff(source)
+    if found.damage or found.format not in _PARSED or (found.format == "gguf" and found.variant == "imatrix"):
+        return found
+    try:
+        reader(found.format).parse(source)
+    except FormatError as error:
+        return replace(found, damage=(f"it can't be read: {error.reason}",))
+    except (UnsupportedError, RefusedError):
+        pass  # perhaps right, and no damage
+    return found
 
 
 def name_lies(name: str, found: str) -> str | None:
@@ -121,7 +139,7 @@ class Folder:
         path = self.path / name
         try:
             with FileSource(path) as source:
-                found, size = sniff(source), source.size
+                found, size = _identified(source), source.size
         except (UnsupportedError, OSError) as error:  # a socket, a dangling link: told, and no reason to stop
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return FileLine(name, 0, "unknown", "", (why,))
