@@ -1,8 +1,8 @@
 """What each byte of a file means: the regions that a container names, with their first bytes; what lies at one offset,
 down to the element of a tensor; and how the file divides among kinds of bytes.
 
-    anatomy(path, at=0x1234)            -> Report with the one region there, and the place inside it
-    anatomy(path, start=0, end=4096)    -> Report with the regions that meet the range
+    anatomy(path, at=0x1234)            -> AnatomyReport with the one region there, and the place inside it
+    anatomy(path, start=0, end=4096)    -> AnatomyReport with the regions that meet the range
 """
 
 from __future__ import annotations

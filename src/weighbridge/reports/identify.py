@@ -1,6 +1,6 @@
 """What is this file, what is this folder? By content; a name is only used to say that it lies.
 
-    identify(path) -> Report     JSON-able; a folder's report has a line for each file in it
+    identify(path) -> IdentifyReport     JSON-able; a folder's report has a line for each file in it
 
 A file is what its bytes say (`containers/sniff/`). A folder is what its files say together: one table of folder
 kinds, tried in order, each with the evidence it saw.
@@ -58,6 +58,9 @@ class IdentifyReport:
     advice: str | None = None
     files: tuple[FileLine, ...] = ()
     schema: str = SCHEMA
+
+    def __bool__(self) -> bool:
+        return not (self.damage or self.name_lies)
 
 
 def identify(path: str | os.PathLike[str]) -> IdentifyReport:
