@@ -69,7 +69,7 @@ def _naming(name: object) -> Iterator[Family]:
 
 def families_of_graph(architecture: object) -> Iterator[Family]:
     """The families whose GGUFs are of this `general.architecture`."""
-    pattern = rf'^gguf\s*=\s*"{re.escape(str(architecture))}"'
+    pattern = rf'^(gguf|name)\s*=\s*"{re.escape(str(architecture))}"'
     return (found for found in _candidates(pattern) if found.gguf == architecture)
 
 
