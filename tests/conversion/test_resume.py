@@ -23,7 +23,7 @@ import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.conversion.plan import fingerprint
-from weighbridge.conversion.plan import model as planning
+from weighbridge.conversion.plan import memory as planning
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.io import journal as journaling

@@ -58,6 +58,7 @@ def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         "layers",
         "as_metadata",
         "zeros",
+        "bias",
     ):
         if attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)

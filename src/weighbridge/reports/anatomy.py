@@ -1,8 +1,8 @@
 """What each byte of a file means: the regions that a container names, with their first bytes; what lies at one offset,
 down to the element of a tensor; and how the file divides among kinds of bytes.
 
-    anatomy(path, at=0x1234)            -> Report with the one region there, and the place inside it
-    anatomy(path, start=0, end=4096)    -> Report with the regions that meet the range
+    anatomy(path, at=0x1234)            -> AnatomyReport with the one region there, and the place inside it
+    anatomy(path, start=0, end=4096)    -> AnatomyReport with the regions that meet the range
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AnatomyReport:
     """`parts` are the regions asked for, `shares` the whole file. `at` and `place`: the answer to `at=`."""
 
     path: str
@@ -86,7 +86,7 @@ def anatomy(
     limit: int | None = None,
     head: int = HEAD,
     cells: int = 64,
-) -> Report:
+) -> AnatomyReport:
     """The regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: how fine `strip` is: the kind of
     bytes that prevails in each of so many equal pieces of the file."""
     file, name = target.split(path)
@@ -99,7 +99,7 @@ def anatomy(
         chosen = [r for r in _meeting(regions, start, end) if _wanted(r, name, kinds)]
         if name is not None and not chosen:
             target.entry(form.parse(source), name, file)  # says what is near
-        return Report(
+        return AnatomyReport(
             path=os.fspath(file),
             format=form.name,
             nbytes=source.size,

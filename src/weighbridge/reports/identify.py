@@ -1,6 +1,6 @@
 """What is this file, what is this folder? By content; a name is only used to say that it lies.
 
-    identify(path) -> Report     JSON-able; a folder's report has a line for each file in it
+    identify(path) -> IdentifyReport     JSON-able; a folder's report has a line for each file in it
 
 A file is what its bytes say (`containers/sniff/`). A folder is what its files say together: one table of folder
 kinds, tried in order, each with the evidence it saw.
@@ -40,7 +40,7 @@ class FileLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class IdentifyReport:
     """`kind` is "file" or "folder"; `format` of a folder is a word of `FOLDERS`. `readable`: Weighbridge reads it."""
 
     path: str
@@ -59,17 +59,20 @@ class Report:
     files: tuple[FileLine, ...] = ()
     schema: str = SCHEMA
 
+    def __bool__(self) -> bool:
+        return not (self.damage or self.name_lies)
 
-def identify(path: str | os.PathLike[str]) -> Report:
+
+def identify(path: str | os.PathLike[str]) -> IdentifyReport:
     """What `path` is. OSError where it can't be read; nothing else is an error."""
     path = Path(path)
     return _folder(path) if path.is_dir() else _file(path)
 
 
-def _file(path: Path) -> Report:
+def _file(path: Path) -> IdentifyReport:
     with FileSource(path) as source:
         found, size = sniff(source), source.size
-    return Report(
+    return IdentifyReport(
         str(path), "file", found.format, found.variant, found.title, found.confidence, found.evidence, found.readable,
         size, found.detail, found.damage, name_lies(path.name, found.format), found.advice,
     )  # fmt: skip
@@ -291,7 +294,7 @@ FOLDERS: Final = (
 )  # fmt: skip
 
 
-def _folder(path: Path) -> Report:
+def _folder(path: Path) -> IdentifyReport:
     folder = Folder(path)
     for kind in FOLDERS:
         try:
@@ -316,12 +319,12 @@ def _contents(folder: Folder) -> tuple[str, ...]:
 
 def _folder_report(
     folder: Folder, kind: FolderKind, variant: str, evidence: tuple[str, ...], detail: Mapping[str, Any]
-) -> Report:
+) -> IdentifyReport:
     damage = tuple(f"{line.name}: {words}" for line in folder.lines for words in line.damage)
     lies = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
     size = sum(line.bytes for line in folder.lines)
     confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or lies else "certain"
-    return Report(
+    return IdentifyReport(
         str(folder.path), "folder", kind.format, variant, kind.title, confidence, evidence, kind.readable, size, detail,
         damage, "; ".join(lies) or None, "run `wb verify` on it" if damage or lies else None, folder.lines,
     )  # fmt: skip

@@ -20,8 +20,8 @@ from weighbridge.unpickle import machine
 from weighbridge.unpickle.values import Dict, Global, Object
 
 WRAPPER: Final = ("joblib.numpy_pickle", "NumpyArrayWrapper")
-_NESTED: Final = 8  # pickles in arrays of objects in pickles
 _CODE: Final = re.compile(r"([biufcSUVa])(\d{1,9})\Z|([mMO])8?\Z")
+_SIZED: Final = ("S", "U", "V", "a")
 _REFCOUNTED: Final = 1  # a dtype's flag: there are objects in it (numpy's NPY_ITEM_REFCOUNT)
 
 
@@ -29,11 +29,10 @@ class JoblibMachine(machine.Machine):
     """A pickle machine that steps over arrays as joblib does."""
 
     _wrapper: Object | None = None
-    _depth = 0
 
     def note(self, kind: str, what: Any) -> None:
         super().note(kind, what)
-        if kind == "build" and isinstance(what, Object) and _path(what) == WRAPPER:
+        if kind == "build" and isinstance(what, Object) and class_path(what) == WRAPPER:
             self._wrapper = what
             self._stop = 0  # the burst ends here
 
@@ -48,27 +47,24 @@ class JoblibMachine(machine.Machine):
 
     def _step_over(self, wrapper: Object) -> None:
         """Go on behind the array."""
-        state = wrapper.states[-1]
-        told = {k: v for k, v in state.pairs if isinstance(k, str)} if isinstance(state, Dict) else {}
-        count, size, objects = _count(told.get("shape")), *_item(told.get("dtype"))
+        state = _attributes(wrapper)
+        count, (size, objects) = _count(state.get("shape")), _item(state.get("dtype"))
         at = self.end
         if count < 0 or size < 0:
             self.fail("an array of joblib's of no known shape or type")
         if objects:
             at = self._inner(at)
         else:
-            padded = told.get("numpy_array_alignment_bytes") is not None
+            padded = state.get("numpy_array_alignment_bytes") is not None
             at += 1 + self.source.read(at, 1)[0] if padded else 0
             self.source.check(at, count * size)
             at += count * size
         self._data, self.base, self._here, self._next = b"", at, 0, 0
 
     def _inner(self, at: int) -> int:
-        """The pickle of an array of objects; where it ends."""
-        if self._depth == _NESTED:
-            self.fail("arrays of objects are nested too deeply")
-        inner = JoblibMachine(self.source, at, self.budget - self.spent, strict=self.strict)
-        inner._depth = self._depth + 1
+        """Where the pickle of an array of objects ends. joblib reads it with pickle.load, for which arrays in it are
+        numpy's own."""
+        inner = machine.Machine(self.source, at, self.budget - self.spent, strict=self.strict)
         try:
             inner.run()
         finally:
@@ -78,24 +74,37 @@ class JoblibMachine(machine.Machine):
         return inner.end
 
 
-def _path(made: Object) -> tuple[str, str] | None:
-    return made.callee.path if isinstance(made.callee, Global) else None
+def class_path(made: Object) -> tuple[str, str] | None:
+    """The class of an object, also of one that copyreg makes."""
+    callee = made.callee
+    if isinstance(callee, Global) and callee.name == "_reconstructor" and isinstance(made.args, tuple) and made.args:
+        callee = made.args[0]
+    return callee.path if isinstance(callee, Global) else None
+
+
+def _attributes(wrapper: Object) -> dict[str, Any]:
+    """What all states set, each a dict or a pair of dicts; the last one counts."""
+    parts = [p for state in wrapper.states for p in (state if isinstance(state, tuple) else (state,))]
+    return {k: v for part in parts if isinstance(part, Dict) for k, v in part.pairs if isinstance(k, str)}
 
 
 def _count(shape: Any) -> int:
     """Numbers in an array of this shape; -1 where it is none."""
     fits = isinstance(shape, tuple) and len(shape) <= DIMS and all(type(n) is int and 0 <= n < 1 << 62 for n in shape)
-    return math.prod(shape) if fits else -1
+    count = math.prod(shape) if fits else -1
+    return count if count < 1 << 62 else -1  # numpy's product wraps round
 
 
 def _item(dtype: Any) -> tuple[int, bool]:
     """Bytes of a number of a `numpy.dtype` (-1: not known), whether there are objects in it."""
-    args = dtype.args if isinstance(dtype, Object) and _path(dtype) == ("numpy", "dtype") else None
+    args = dtype.args if isinstance(dtype, Object) and class_path(dtype) == ("numpy", "dtype") else None
     match = _CODE.match(args[0]) if isinstance(args, tuple) and args and isinstance(args[0], str) else None
     if match is None:
         return -1, False
     kind, digits, wide = match.groups()
     size = 8 if wide else int(digits) * (4 if kind == "U" else 1)
     state = dtype.states[-1] if dtype.states else None
-    flags = state[7] if isinstance(state, tuple) and len(state) > 7 else 0
+    declared, flags = (state[5], state[7]) if isinstance(state, tuple) and len(state) > 7 else (-1, 0)
+    if len(dtype.states) > 1 or (declared not in (-1, size) if kind in _SIZED else declared != -1):
+        return -1, False  # numpy takes the state's word for the size
     return size, wide == "O" or (isinstance(flags, int) and bool(flags & _REFCOUNTED))

@@ -260,7 +260,108 @@ CHAT: Final = tuple(
 )
 
 _MAKE: Callable[[str], bytes] = template
+_LAX: Final = b"0I0x10\n0" + PAYLOAD  # a number that only unpicklers read
+
+
+def _joblib(make: bytes, shape: bytes, dtype: bytes, data: bytes) -> bytes:
+    """A pickle of joblib's wrapper of an array, and what follows it."""
+    text = b"".join(b"X" + struct.pack("<I", len(k)) + k + value for k, value in (
+        (b"subclass", b"cnumpy\nndarray\n"), (b"shape", shape + b"\x85"), (b"order", b"X\1\0\0\0C"), (b"dtype", dtype),
+        (b"allow_mmap", b"\x89")))  # fmt: skip
+    return b"\x80\x02" + make + b"}(" + text + b"ub" + data
+
+
+_WRAPPER: Final = b"cjoblib.numpy_pickle\nNumpyArrayWrapper\n"
+_REBUILT: Final = b"ccopyreg\n_reconstructor\n" + _WRAPPER + b"c__builtin__\nobject\nN\x87R"
+
+
+def _dtype(code: bytes, size: bytes) -> bytes:
+    return (
+        b"cnumpy\ndtype\nX" + struct.pack("<I", len(code)) + code + b"\x89\x88\x87R(K\3X\1\0\0\0|NNN" + size + b"K\0tb"
+    )
+
+
+_UNKNOWN_SIZE: Final = b"J\xff\xff\xff\xffJ\xff\xff\xff\xff"
+_LISTED: Final = b"(" + b"".join(b"K" + bytes([c]) for c in b"\x80\x02" + PAYLOAD) + b"e"
+
+
+def _hidden_directory() -> bytes:
+    """A GGUF with a zip behind it, whose end record counts no members."""
+    data = gguf({}) + zipped({"config.json": b"{}", "evil.pkl": b"\x80\x02" + PAYLOAD})
+    at = data.rindex(b"PK\5\6")
+    return data[: at + 8] + bytes(4) + data[at + 12 :]
+
+
+def _plus_checksum() -> bytes:
+    """A tar whose checksums only tarfile reads."""
+    data = bytearray(tarred({"model_config.yaml": b"a: 1\n", "data.pkl": b"\x80\x02" + PAYLOAD}))
+    for at in range(0, len(data), 512):
+        if data[at + 257 : at + 262] == b"ustar":
+            digits = int(bytes(data[at + 148 : at + 154]), 8)
+            data[at + 148 : at + 156] = f"+{digits:o}".encode().ljust(8, b"\0")
+    return bytes(data)
+
+
+#: Files that some loader runs although their first bytes, their name or their numbers say otherwise.
+DISGUISED: Final = (
+    Vector("model.pkl", b"C\x06\0\0TFL3" + PAYLOAD[:0] + b"0" + PAYLOAD, D, "pickle/dangerous-call"),
+    Vector("model.pte", b"C\x06\0\0ET12" + b"0" + PAYLOAD, D, "pickle/dangerous-call"),
+    Vector("model.pkl", b"MZ\x900" + PAYLOAD + zipped({".args": b"x"}), D, "pickle/dangerous-call"),
+    Vector("pytorch_model.bin", b"]0I0x10\n0" + PAYLOAD, D, "pickle/number"),
+    Vector(
+        "pytorch_model.bin",
+        b"V\0\0\0\0\0\0\0" + b'{"w": {"dtype": "U8", "shape": [31], "data_offsets": [0, 31]}}'.ljust(85) + b"\n" + _LAX,
+        D,
+        "pickle/dangerous-call",
+    ),
+    Vector("model.ckpt", b"Np01\ncos\nsystem\n.", D, "pickle/dangerous-import"),
+    Vector("weights", b"N0cevil\nname\n.", U, "pickle/unknown-import"),
+    Vector("pytorch_model.bin", b"}" * 800_000 + b"." + PAYLOAD, "unproven", "pickle/limit"),
+    Vector(
+        "model.pkl",
+        b"\x80\x02ctorch.storage\n_load_from_bytes\nc__builtin__\nbytes\n]" + _LISTED + b"\x85R\x85R.",
+        D,
+        "pickle/dangerous-call",
+    ),
+    Vector(
+        "model.pkl",
+        b"\x80\x02ctorch.storage\n_load_from_bytes\nc__builtin__\nbytes\nc__builtin__\nlist\n]\x85R\x85R\x85R.",
+        D,
+        "pickle/unresolved-bytes",
+    ),
+    Vector(
+        "model.pkl",
+        b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(U\2osU\0tRU\6system\x93U\4true\x85R.",
+        D,
+        "pickle/computed-name",
+    ),
+    Vector(
+        "list.pkl",
+        b"\x80\x02c__builtin__\nlist\nc__builtin__\nrange\nK\0J\xff\xff\xff\x7fK\1\x87R\x85R.",
+        M,
+        "pickle/bomb",
+    ),
+    Vector(
+        "m.joblib",
+        _joblib(_WRAPPER + b")\x81", b"K\1", _dtype(b"S4", b"K<K\1"), b"0" * 4 + b"CN" + b"x" * 54 + b"0" + PAYLOAD),
+        D,
+        "pickle/odd-arguments",
+    ),
+    Vector(
+        "m.joblib",
+        _joblib(_REBUILT, b"K\2", _dtype(b"u1", _UNKNOWN_SIZE), b"C\x180" + PAYLOAD),
+        D,
+        "pickle/dangerous-call",
+    ),
+    Vector("m.npy", npy("('|V0', [('x','O')])", b"\x80\x02" + PAYLOAD), D, "pickle/dangerous-call"),
+    Vector("model.keras", _hidden_directory(), D, "file/appended-zip"),
+    Vector("model.gguf", tarred({"GGUF\x03": b"x", "evil.pkl": b"\x80\x02" + PAYLOAD}), D, "file/also-tar"),
+    Vector("model.nemo", _plus_checksum(), D, "tar/odd-number"),
+    Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
+)
+
 VECTORS: Final = (
+    *DISGUISED,
     *NESTED,
     *FOLDER,
     *CHAT,

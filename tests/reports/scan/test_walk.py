@@ -125,7 +125,8 @@ def test_the_command_tells_of_it(root: Path, capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert "outside the folder" in out
     assert "\x1b[3" not in out
-    assert main(["scan", str(root), "--fail-on", "dangerous"]) == 0
+    assert main(["scan", str(root), "--fail-on", "dangerous"]) == 1
+    assert main(["scan", str(root), "--fail-on", "dangerous", "--allow-unscanned"]) == 0
 
 
 # ---- faults -----------------------------------------------------------------------------------------------------

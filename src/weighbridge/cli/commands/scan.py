@@ -17,16 +17,16 @@ _FAIL_ON: Final = {
     "dangerous": "dangerous",
     "malformed": "malformed",
     "unknown-code": "unknown-code",
-    "incomplete": "not-scanned",
     "never": None,
 }
 # Verdict -> how people are told, and the style.
 _WORDS: Final = {
     "data-only": ("data only", "ok"),
+    "unproven": ("unproven", "warning"),
     "unknown-code": ("unknown code", "warning"),
-    "malformed": ("malformed, ambiguous or over a limit", "error"),
+    "malformed": ("malformed or ambiguous", "error"),
     "dangerous": ("dangerous", "error"),
-    "not-scanned": ("not looked into", "warning"),
+    "not-scanned": ("not scanned", "warning"),
 }
 
 
@@ -42,17 +42,22 @@ _WORDS: Final = {
     "--fail-on",
     type=click.Choice(list(_FAIL_ON)),
     default="unknown-code",
-    help="Exit with 1 from this verdict on; incomplete: also where anything was not looked into [unknown-code].",
+    help="Exit with 1 from this verdict on [unknown-code].",
 )
+@option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed.")
+@option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned.")
 @option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0 too; - for standard output.")
 @json_option
-def scan(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bool) -> int:
-    """Say what each file under PATH would do when it is loaded, beyond giving numbers. Nothing in it is run.
+def scan(
+    paths: tuple[str, ...], fail_on: str, allow_unproven: bool, allow_unscanned: bool, sarif: str | None, as_json: bool
+) -> int:
+    """Report what each file under PATH would do when it is loaded, beyond giving numbers. Nothing in it is run.
 
     Pickles are interpreted, not unpickled: what is not in an exact table of harmless calls is unknown code. Archives
-    are looked into, and refused where programs would see different things in them.
+    are scanned, and refused where programs would see different things in them.
 
-    Exit code 1 from the verdict of --fail-on on, 2 where a file can't be read.
+    Exit code 1 from the verdict of --fail-on on, and where something couldn't be followed (unproven) or wasn't scanned,
+    unless that is allowed; 2 where a file can't be read.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.reports.scan.engine import failed, fold, reports
@@ -69,7 +74,13 @@ def scan(paths: tuple[str, ...], fail_on: str, sarif: str | None, as_json: bool)
     if sarif:
         _write_sarif(report, sarif)
     least = _FAIL_ON[fail_on]
-    return 1 if failed(report, ScanVerdict(least) if least else None) else 2 if report.unreadable else 0
+    bad = failed(
+        report,
+        ScanVerdict(least) if least else None,
+        allow_unproven=allow_unproven,
+        allow_unscanned=allow_unscanned or bool(report.unreadable),
+    )
+    return 1 if bad else 2 if report.unreadable else 0
 
 
 def _write_sarif(report: ScanReport, target: str) -> None:
@@ -121,13 +132,13 @@ def _show(report: FileReport) -> None:
     missed = report.skipped if SCREEN.verbose else report.skipped[:_SHOWN]
     for part in missed:
         inside = f"{'!'.join(part.members)}: " if part.members else ""
-        echo(f"  {styled('not looked into', 'warning')}: {clean(f'{inside}{part.what}: {part.why}')}")
+        echo(f"  {styled('not scanned', 'warning')}: {clean(f'{inside}{part.what}: {part.why}')}")
     if len(report.skipped) > len(missed):
-        echo(f"  ... {plural(len(report.skipped) - len(missed), 'more part')} not looked into", "dim")
+        echo(f"  ... {plural(len(report.skipped) - len(missed), 'more part')} not scanned", "dim")
 
 
 def _so_far(report: FileReport) -> str:
-    return "" if report.complete or report.verdict.value == "not-scanned" else ", as far as it was looked into"
+    return "" if report.complete or report.verdict.value == "not-scanned" else ", as far as it was scanned"
 
 
 def _show_finding(f: ScanFinding) -> None:
@@ -156,4 +167,4 @@ def _summary(report: ScanReport) -> None:
          f"({plural(report.scanned, 'file')}, {human_bytes(report.nbytes)}: {words})")  # fmt: skip
     if not report.complete:
         unread = f"; {plural(report.unreadable, 'file')} can't be read" if report.unreadable else ""
-        echo(f"not everything was looked into{unread}", "warning")
+        echo(f"not everything was scanned{unread}", "warning")

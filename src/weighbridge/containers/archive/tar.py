@@ -119,19 +119,37 @@ def _text(raw: bytes) -> str:
 
 
 def _check(block: bytes, source: Source, at: int) -> None:
-    said = block[148:156].strip(b" \0")
-    if not re.fullmatch(rb"[0-7]{1,8}", said) or int(said, 8) != sum(block[:148]) + 8 * 32 + sum(block[156:]):
-        raise FormatError("a header's checksum is wrong", path=source.name, offset=at, found=said)
+    declared = _digits(block[148:156])
+    rest = block[:148] + 8 * b" " + block[156:]
+    signed = sum(rest) - 256 * sum(byte > 127 for byte in rest)  # as some writers before POSIX summed
+    if declared is None or declared not in (sum(rest), signed):
+        raise FormatError("a header's checksum is wrong", path=source.name, offset=at, found=block[148:156])
 
 
 def _number(field: bytes, source: Source, at: int) -> int:
     """Octal digits, or (GNU) a big-endian number with the highest bit set."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    digits = field.partition(b"\0")[0].strip(b" ")
-    if not re.fullmatch(rb"[0-7]*", digits):
+    number = _digits(field)
+    if number is None or number < 0:
         raise FormatError("a member's size is no octal number", path=source.name, offset=at, found=field)
-    return int(digits or b"0", 8)
+    return number
+
+
+def _digits(field: bytes) -> int | None:
+    """A number as Python's tarfile takes it, which is laxer than POSIX."""
+    if field[0] in (0x80, 0xFF):
+        return int.from_bytes(field[1:], "big", signed=field[0] == 0xFF)
+    try:
+        return int(field.partition(b"\0")[0].decode("ascii").strip() or "0", 8)
+    except ValueError:
+        return None
+
+
+def is_canonical(block: bytes) -> bool:
+    """Whether a header's size and checksum are numbers that every reader takes alike."""
+    return all(field[0] in (0x80, 0xFF) or _OCTAL.fullmatch(field) for field in (block[124:136], block[148:156]))
+
+
+_OCTAL: Final = re.compile(rb" *[0-7]*[ \0]*")
 
 
 def _extended(source: Source, at: int, size: int, most: int) -> bytes:

@@ -52,8 +52,8 @@ def directory(probe: Probe) -> Directory | None:
     # Junk in front (an executable): the directory stands right before its end record, whatever its offset says.
     shift = max(end - length - start, 0)
     data = probe.at(start + shift, min(length, SNIFF_WHOLE))
-    members = _members(data, min(count, SNIFF_ZIP_MEMBERS), shift)
-    return Directory(members, shift, cut=len(members) < count)
+    members = _members(data, SNIFF_ZIP_MEMBERS, shift)  # as many as it has: zipfile ignores the count
+    return Directory(members, shift, cut=len(members) != count)
 
 
 def _zip64(probe: Probe, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:

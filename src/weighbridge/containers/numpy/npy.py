@@ -136,7 +136,8 @@ def _is_plain(descr: object) -> bool:
     if isinstance(descr, str):
         return _PLAIN.fullmatch(descr) is not None
     if isinstance(descr, tuple) and len(descr) == 2:  # (type, shape): a sub-array
-        return _is_plain(descr[0]) and not isinstance(descr[1], str | dict)
+        dims = descr[1] if isinstance(descr[1], tuple) else (descr[1],)  # a list would give fields in place of the type
+        return _is_plain(descr[0]) and all(isinstance(n, int) for n in dims)
     fields = descr if isinstance(descr, list) else None
     return fields is not None and all(isinstance(f, tuple) and len(f) in (2, 3) and _is_plain(f[1]) for f in fields)
 

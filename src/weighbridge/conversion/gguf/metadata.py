@@ -23,6 +23,7 @@ from weighbridge.models.config import card
 from weighbridge.models.config import pooling as sentence
 from weighbridge.models.config.general import general_to_gguf
 from weighbridge.models.config.mapping import Leading, assemble, config_losses, config_to_gguf, with_tokenizer_keys
+from weighbridge.models.jsonfile import decode
 from weighbridge.models.tokenizer import from_gguf, from_hf, losses, to_gguf, to_hf
 from weighbridge.tensors.nodes import Node
 
@@ -35,6 +36,7 @@ _ALIGNMENT: Final = "general.alignment"
 _FILE_TYPE: Final = "general.file_type"
 _MODEL: Final = "tokenizer.ggml.model"
 _TOKENS: Final = "tokenizer.ggml.tokens"
+_EMBEDDING: Final = "token_embd.weight"
 _TYPE_COUNT: Final = "tokenizer.ggml.token_type_count"  # without which llama.cpp runs no BERT
 _NO_TOKENIZER: Final = "none"  # llama-vocab.cpp, `load`; conversion/base.py, `_set_vocab_none`
 
@@ -62,6 +64,7 @@ def for_gguf(
     )
     keyed = {key: Leading("arr[f32]", values) for key, values in lists.items()}
     whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, lost))
+    check_vocabulary(whole, tensors)
     return with_alignment(whole, options.align)
 
 
@@ -74,13 +77,37 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
         counted = {f"{model.family.gguf}.vocab_size": KV("u32", size)} if isinstance(size, int) else {}
         types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
         return {**counted, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
-    place = model.place
     try:
-        vocab = from_hf(lambda name: place.read(name, TOKENIZER_JSON), pre=options.pre, names=place.names())
+        rules = model.family.document.tokenizer
+        names = model.place.names()
+        vocab = from_hf(lambda name: _tokenizer_file(model, name), pre=options.pre, names=names, rules=rules)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     lost += [Loss(what) for what in vocab.losses]
     return with_tokenizer_keys(to_gguf(vocab), model.config, model.family)
+
+
+def _tokenizer_file(model: Checkpoint, name: str) -> bytes | None:
+    """A file of the tokenizer. config.json states the vocabulary size, also where the model class has a default."""
+    data = model.place.read(name, TOKENIZER_JSON)
+    size = model.sizes.facts.get("vocab_size")
+    if name != "config.json" or data is None or not isinstance(size, int):
+        return data
+    config: dict[str, Any] = decode(data, name, dict[str, Any])
+    text = config.get("text_config")
+    stated = "vocab_size" in config or (isinstance(text, Mapping) and "vocab_size" in text)
+    return data if stated else json.dumps({**config, "vocab_size": size}).encode()
+
+
+def check_vocabulary(keys: Mapping[str, KV], tensors: Mapping[str, Node]) -> None:
+    """FormatError where the tokens aren't as many as the embedding's rows: llama.cpp doesn't load such a file."""
+    tokens, embedding = keys.get(_TOKENS), tensors.get(_EMBEDDING)
+    if tokens is not None and embedding is not None and len(tokens.value) != (rows := embedding.spec.shape[0]):
+        raise FormatError(
+            "the tokenizer doesn't fit the embedding, so llama.cpp would refuse the GGUF", field="tokens",
+            expected=rows, found=len(tokens.value),
+            hint="get the tokenizer of this model, or leave it out: --no-tokenizer",
+        )  # fmt: skip
 
 
 def _with_way_out(error: UnsupportedError) -> UnsupportedError:
@@ -94,7 +121,11 @@ def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
     for node in tensors.values():
         if node.spec.dtype.name in KEPT_FTYPES:
             kept[node.spec.dtype.name] += node.spec.elements
-    return KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))] if kept else FTYPES[wanted.name]
+    return (
+        KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))]
+        if kept and wanted.kind is Kind.FLOAT
+        else FTYPES[wanted.name]
+    )
 
 
 def kept_keys(metadata: Mapping[str, Any]) -> dict[str, KV]:
@@ -139,7 +170,7 @@ def for_hf(
     try:
         vocab = from_gguf(model.metadata)
         _fits(len(vocab), found.config.get("vocab_size"))
-        files = to_hf(vocab)
+        files = to_hf(vocab, model.family.document.tokenizer)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     return {**texts, **files}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]

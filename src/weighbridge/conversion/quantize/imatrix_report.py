@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.containers.ggml.imatrix import Form
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, compare, read
 from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare, specs
 from weighbridge.io.source import FileSource

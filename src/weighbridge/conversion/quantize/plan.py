@@ -20,11 +20,12 @@ from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.plan import build as building
 from weighbridge.conversion.plan.fingerprint import state_of
+from weighbridge.conversion.plan.losses import is_quantized
 from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
+from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.writers import planned
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import size_target as size_target
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
@@ -102,7 +103,7 @@ def build(
     path = Path(target)
     if options.keep_split and path.suffix == gguf.SUFFIX:
         path = path.with_suffix("")  # a folder of shards
-    building.check_target(path, model, options.keep_split)
+    check_target(path, model, options.keep_split)
     if options.target_bpw is not None or options.target_size is not None:
         return _for_a_size(model, path, ftype, options, write)
     wanted = ftypes.parse_ftype(ftype)
@@ -193,17 +194,22 @@ def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict
 
 
 def _row(name: str, node: Node, made: Node, wanted: str | None, weighted: bool) -> TensorRow:
-    packed = next((n for n in walk(node) if isinstance(n, QuantizedTensor)), None)
+    packed = _packed(node)
     stored = sum(m.spec.nbytes for m in packed.members.values()) if packed else node.spec.nbytes
     source = packed.packing.name if packed else node.spec.dtype.name
     target = made.spec
     return TensorRow(name, target.shape, source, target.dtype.name, stored, target.nbytes, wanted, weighted)
 
 
+def _packed(node: Node) -> QuantizedTensor | None:
+    """The quantized tensor that a node is made from."""
+    return next((n for n in walk(node) if isinstance(n, QuantizedTensor)), None)
+
+
 def _packed_refusal(name: str, node: Node, target: DType, options: QuantizeOptions) -> list[ftypes.Refusal]:
     """The refusal to quantize a tensor that another tool has quantized."""
-    packed = next((n for n in walk(node) if isinstance(n, QuantizedTensor)), None)
-    if packed is None or options.allow_requantize or target.kind is not Kind.BLOCK:
+    packed = _packed(node)
+    if packed is None or not is_quantized(packed) or options.allow_requantize or target.kind is not Kind.BLOCK:
         return []
     return [ftypes.Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})")]
 
@@ -239,6 +245,11 @@ def _losses(choice: ftypes.TypeChoice, inputs: QuantizeInputs, weights: Mapping[
         Loss("quantized a second time", name)
         for name, node in inputs.tensors.items()
         if node.spec.dtype.kind is Kind.BLOCK and choice.types[name] != node.spec.dtype
+    ]
+    losses += [
+        Loss(f"decoded from {packed.packing.name} and quantized", name)
+        for name, node in inputs.tensors.items()
+        if choice.types[name].kind is Kind.BLOCK and (packed := _packed(node)) and not is_quantized(packed)
     ]
     if inputs.imatrix is not None:
         losses += [

@@ -92,8 +92,10 @@ def rules(family: Family) -> Rules:
 
 def _tied_output(family: Family) -> dict[str, str]:
     """An output matrix that may be the embedding: a GGUF without it states `tie_word_embeddings`."""
-    tied = (role for role in family.rows.values() if role.kind == "head" and role.tied and "gguf" in role.names)
-    return {"tie_word_embeddings": f"!{r.names['gguf']}" for r in tied if family.rows[r.tied or ""].kind == "embedding"}
+    for role in family.rows.values():
+        if role.kind == "head" and role.tied and family.rows[role.tied].kind == "embedding" and "gguf" in role.names:
+            return {"tie_word_embeddings": f"!{role.names['gguf']}"}
+    return {}
 
 
 def _in_place(first: Sequence[KeyEntry], own: Sequence[KeyEntry]) -> Iterator[KeyEntry]:

@@ -1,21 +1,21 @@
-"""`scan(paths)`: what may be in model files besides numbers, file by file, each with all that is nested in it.
+"""`scan(paths)`: what model files hold besides numbers, file by file, each with everything nested in it.
 
     for report in reports(paths): ...      one file at a time, in a fixed order: a million files take no more memory
     scan(paths) -> ScanReport              all of them together
 
-Nothing that a file holds is run, imported or unpacked to disk. The engine opens, asks `kinds` what it is, lets every
-look of the table at it, follows what they find nested, and folds their findings into verdicts. What a file costs is
-bounded by one budget for all that is in it.
+Nothing that a file holds is run, imported or unpacked to disk. The engine opens each file, asks `detect` what it is,
+runs every scanner that the registry has for it, follows what they find nested, and folds the findings into verdicts.
+One budget bounds what a file costs with everything in it. Whatever goes wrong in one part is a finding; the scan goes
+on.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase, translate
-from functools import cache
+from itertools import count
 from types import MappingProxyType
 from typing import Final
 
@@ -23,13 +23,14 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SCAN_FILES, SCAN_HELD
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan import walk
-from weighbridge.reports.scan.detect import STORAGE, kind_of
+from weighbridge.reports.scan.detect import kind_of
 from weighbridge.reports.scan.model import (
     Budget,
     FileReport,
     MemberPath,
     Nested,
     OverLimit,
+    Piece,
     ScanFinding,
     Scanner,
     ScanReport,
@@ -40,40 +41,18 @@ from weighbridge.reports.scan.model import (
     finding,
     worst,
 )
-from weighbridge.reports.scan.registry import EVERY, OTHERWISE, SCANNERS
+from weighbridge.reports.scan.registry import scanners_for
 
 Progress = Callable[[int, int, str], None]
 
 #: Rules of the engine itself.
 RULES: Final = MappingProxyType(
     {
-        "scan/broken": ScanRule(ScanVerdict.MALFORMED, "what it is by its first bytes it is not as a whole"),
-        "scan/limit": ScanRule(ScanVerdict.MALFORMED, "looking into all of it would take more than a scan allows"),
+        "scan/broken": ScanRule(ScanVerdict.MALFORMED, "its first bytes say what it is, the rest contradicts them"),
+        "scan/limit": ScanRule(ScanVerdict.UNPROVEN, "scanning all of it would take more than a scan allows"),
+        "scan/failure": ScanRule(ScanVerdict.UNPROVEN, "the scanner failed on a part, which is a fault of the scanner"),
     }
 )
-
-
-def _scanners(kind: str, place: MemberPath) -> tuple[bool, list[Scanner]]:
-    """Whether some row is for such a file, by kind or by name; and all looks that are at it."""
-    rows = _of_kind(kind)
-    name = place.name.lower()
-    if _named().match(name):
-        more = [r.scanner for r in SCANNERS if kind not in r.kinds and any(fnmatchcase(name, n) for n in r.names)]
-    else:
-        more = []
-    every = EVERY if kind != STORAGE else ()
-    return bool(rows or more), [*every, *(rows or [OTHERWISE]), *more]
-
-
-@cache
-def _of_kind(kind: str) -> list[Scanner]:
-    return [r.scanner for r in SCANNERS if kind in r.kinds]
-
-
-@cache
-def _named() -> re.Pattern[str]:
-    """Every name that some row has; few files have one."""
-    return re.compile("|".join(translate(n) for r in SCANNERS for n in r.names) or r"(?!)")
 
 
 @dataclass
@@ -81,71 +60,75 @@ class _Scan:
     """One file at work."""
 
     budget: Budget = field(default_factory=Budget)
-    findings: list[ScanFinding] = field(default_factory=list)
+    findings: list[tuple[int, int, ScanFinding]] = field(default_factory=list)  # a heap, the mildest first
     skipped: list[Skipped] = field(default_factory=list)
     more: int = 0
-    leaves: int = 0  # parts that were looked into and hold no others
+    leaves: int = 0  # parts that were scanned and hold no others
+    order: count[int] = field(default_factory=count)
 
     def into(self, part: Nested) -> str:
-        """Let every look that fits at a part, and at what is nested in it. Its kind."""
-        kind, place = part.kind or kind_of(part.source, part.place), part.place
-        known, scanners = _scanners(kind, place)
-        inner = len(self.skipped)
-        parts = 0
+        """Run every scanner for a part, and for what is nested in it. Its kind."""
+        kinds: list[str] = [part.kind] if part.kind else []
+        self._guarded(part, lambda: kinds.append(kind_of(part.source, part.place)) if not kinds else None)
+        kind = kinds[0] if kinds else "unknown"
+        known, scanners = scanners_for(kind, part.place)
+        skipped, parts = len(self.skipped), [0]
         for scanner in scanners:
-            try:
-                parts += self._take(scanner(part.source, place, self.budget))
-            except OverLimit as error:
-                self._over(place, error)
-            except FormatError as error:
-                at = error.offset if error.offset is not None and error.offset < part.source.size else None
-                self.add(finding(RULES, "scan/broken", part.source, place, error.reason, at=at))
-            except UnsupportedError as error:
-                self.skip(place, kind, error.message)
-            except OSError as error:
-                self.skip(place, kind, error.strerror or str(error))
-        if not known and not parts:
-            self.skip(place, kind, "no look of ours knows this kind of file")
-        elif not parts and len(self.skipped) == inner:
+            self._guarded(part, lambda scanner=scanner: self._take(scanner, part, parts))  # type: ignore[misc]
+        if not known and not parts[0]:
+            self.skip(part.place, kind, "unsupported file type")
+        elif not parts[0] and len(self.skipped) == skipped:
             self.leaves += 1
         return kind
 
-    def _take(self, pieces: Iterator[ScanFinding | Skipped | Nested]) -> int:
-        """How many of the pieces are parts."""
-        parts = 0
-        for piece in pieces:
-            match piece:
-                case ScanFinding():
-                    self.add(piece)
-                case Skipped():
-                    self.skipped.append(piece)
-                case Nested():
-                    parts += 1
-                    self.budget.enter()
-                    self.into(piece)
-                    self.budget.leave()
-        return parts
+    def _guarded(self, part: Nested, work: Callable[[], None]) -> None:
+        """`work`, whose failure is a finding on the part."""
+        place, source = part.place, part.source
+        try:
+            work()
+        except OverLimit as error:
+            self.add(finding(RULES, "scan/limit", source, place, error.message))
+            self.skip(place, "the rest", error.message)
+        except FormatError as error:
+            at = error.offset if error.offset is not None and error.offset < source.size else None
+            self.add(finding(RULES, "scan/broken", source, place, error.reason, at=at))
+        except UnsupportedError as error:
+            self.skip(place, part.kind or "part", error.message)
+        except OSError as error:
+            self.skip(place, part.kind or "part", error.strerror or str(error))
+        except Exception as error:
+            self.add(finding(RULES, "scan/failure", source, place, f"{type(error).__name__}: {error}"))
 
-    def add(self, finding: ScanFinding) -> None:
+    def _take(self, scanner: Scanner, part: Nested, parts: list[int]) -> None:
+        """The pieces that a scanner finds; `parts[0]` counts those that are nested."""
+        for piece in scanner(part.source, part.place, self.budget):
+            self._piece(piece, parts)
+
+    def _piece(self, piece: Piece, parts: list[int]) -> None:
+        if isinstance(piece, ScanFinding):
+            self.add(piece)
+        elif isinstance(piece, Skipped):
+            self.skipped.append(piece)
+        else:
+            parts[0] += 1
+            self.budget.enter()
+            try:
+                self.into(piece)
+            finally:
+                self.budget.leave()
+
+    def add(self, found: ScanFinding) -> None:
+        """Keep a finding. Of too many the worst are kept, so that the verdict stays right."""
+        entry = found.verdict.rank, -next(self.order), found
         if self.budget.findings > 0:
             self.budget.findings -= 1
-            self.findings.append(finding)
+            heapq.heappush(self.findings, entry)
         else:
             self.more += 1
-            self._keep_worst(finding)
-
-    def _keep_worst(self, finding: ScanFinding) -> None:
-        """The list is full: one that is worse than the mildest takes its place, so that the verdict stays right."""
-        mildest = min(range(len(self.findings)), key=lambda i: self.findings[i].verdict.rank)
-        if finding.verdict.rank > self.findings[mildest].verdict.rank:
-            self.findings[mildest] = finding
+            heapq.heappushpop(self.findings, entry)
 
     def skip(self, place: MemberPath, what: str, why: str) -> None:
         self.skipped.append(Skipped(place.path, place.members, what, why))
-
-    def _over(self, place: MemberPath, error: OverLimit) -> None:
-        self.add(ScanFinding("scan/limit", RULES["scan/limit"].verdict, error.message, place.path, place.members))
-        self.skip(place, "the rest", error.message)
 
 
 def scan_source(source: Source, path: str) -> FileReport:
@@ -153,11 +136,9 @@ def scan_source(source: Source, path: str) -> FileReport:
     work = _Scan()
     kind = work.into(Nested(source, MemberPath(path)))
     least = ScanVerdict.DATA_ONLY if work.leaves else ScanVerdict.NOT_SCANNED
-    ordered = tuple(sorted(work.findings, key=_order))
-    return FileReport(
-        path, kind, source.size, worst((least, *(f.verdict for f in ordered))), not work.skipped, ordered,
-        tuple(work.skipped), work.more,
-    )  # fmt: skip
+    ordered = tuple(sorted((f for *_, f in work.findings), key=_order))
+    verdict = worst((least, *(f.verdict for f in ordered)))
+    return FileReport(path, kind, source.size, verdict, not work.skipped, ordered, tuple(work.skipped), work.more)
 
 
 def _order(f: ScanFinding) -> tuple[int, tuple[str, ...], int, str, str]:
@@ -220,27 +201,31 @@ def reports(paths: Iterable[str | os.PathLike[str]], progress: Progress | None =
 
 
 def _passed(path: str, why: str, rule: str | None) -> FileReport:
-    """The report on what is not entered or followed; where a rule says so it is a finding, too."""
+    """The report on what isn't entered or followed. A note on the history of git, which no loader reads, leaves a
+    folder's scan complete."""
+    closed = _closed(path, "folder" if rule is None else "link", escape(why))
     if rule is None:
-        return _closed(path, "folder", why)
-    finding = ScanFinding(rule, walk.RULES[rule].verdict, escape(why), path, consequence=walk.CONSEQUENCE)
-    return replace(_closed(path, "link", escape(why)), verdict=finding.verdict, findings=(finding,))
+        return replace(closed, complete=why == walk.GIT_HISTORY)
+    found = ScanFinding(rule, walk.RULES[rule].verdict, escape(why), path, consequence=walk.CONSEQUENCE)
+    return replace(closed, verdict=found.verdict, findings=(found,))
 
 
 def fold(paths: tuple[str, ...], every: Iterable[FileReport]) -> ScanReport:
     """Reports as one. Of very many files only those that found something are kept."""
     counts = dict.fromkeys((v.value for v in ScanVerdict), 0)
     kept: list[FileReport] = []
-    complete, unreadable, nbytes = True, 0, 0
+    complete, unreadable, unproven, nbytes = True, 0, 0, 0
     for report in every:
         counts[report.verdict.value] += 1
         complete &= report.complete
         unreadable += report.kind == "unreadable"
+        unproven += any(f.verdict is ScanVerdict.UNPROVEN for f in report.findings)
         nbytes += report.nbytes
         if len(kept) < SCAN_FILES or (len(kept) < 2 * SCAN_FILES and report.findings):
             kept.append(report)
     overall = worst(tuple(ScanVerdict(v) for v, n in counts.items() if n))
-    return ScanReport(paths, overall, complete, counts, tuple(kept), sum(counts.values()), unreadable, nbytes)
+    scanned = sum(counts.values())
+    return ScanReport(paths, overall, complete, counts, tuple(kept), scanned, unreadable, unproven, nbytes)
 
 
 def scan(*paths: str | os.PathLike[str], progress: Progress | None = None) -> ScanReport:
@@ -249,10 +234,12 @@ def scan(*paths: str | os.PathLike[str], progress: Progress | None = None) -> Sc
     return fold(named, reports(named, progress))
 
 
-def failed(report: ScanReport, fail_on: ScanVerdict | None) -> bool:
-    """Whether any file's verdict is at least as bad as `fail_on`; NOT_LOOKED_INTO: or anything was passed over."""
+def failed(
+    report: ScanReport, fail_on: ScanVerdict | None, *, allow_unproven: bool = False, allow_unscanned: bool = False
+) -> bool:
+    """Whether a file's verdict is at least as bad as `fail_on` (None: never fails), or something couldn't be followed
+    or wasn't scanned, unless that is allowed."""
     if fail_on is None:
         return False
-    if fail_on is ScanVerdict.NOT_SCANNED:
-        return not report.complete or report.verdict.rank > ScanVerdict.DATA_ONLY.rank
-    return report.verdict.rank >= fail_on.rank
+    bad = any(n and ScanVerdict(v).rank >= fail_on.rank for v, n in report.counts.items())
+    return bad or (report.unproven > 0 and not allow_unproven) or not (report.complete or allow_unscanned)

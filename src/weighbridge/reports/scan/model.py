@@ -32,12 +32,14 @@ SCHEMA: Final = "weighbridge/scan/1"
 class ScanVerdict(StrEnum):
     """From the mildest to the worst; the worst finding of a file is the file's, the worst file is the folder's.
 
-    NOT_LOOKED_INTO: nothing was, so nothing is known. DATA_ONLY: all that was seen is data. UNKNOWN_CODE: it names or
-    runs code that is not known to be harmless. MALFORMED: broken, or readers would take it differently, or over a
-    limit. DANGEROUS: it would do harm, or could do anything."""
+    NOT_SCANNED: nothing was read, so nothing is known. DATA_ONLY: every byte that a loader would interpret was
+    interpreted, and is data. UNPROVEN: something couldn't be followed (a limit, a failure of the scanner, a format that
+    isn't unpacked). UNKNOWN_CODE: it names or runs code that isn't known to be harmless. MALFORMED: broken, or readers
+    would take it differently. DANGEROUS: it would do harm, or could do anything."""
 
     NOT_SCANNED = "not-scanned"
     DATA_ONLY = "data-only"
+    UNPROVEN = "unproven"
     UNKNOWN_CODE = "unknown-code"
     MALFORMED = "malformed"
     DANGEROUS = "dangerous"
@@ -51,8 +53,7 @@ _RANKS: Final[Mapping[ScanVerdict, int]] = {verdict: rank for rank, verdict in e
 
 
 class ScanRule(NamedTuple):
-    """A row of a look's table of rules: the verdict that it leads to (DATA_ONLY: a note), and what is so, in general.
-    A finding's id is the kind and the row's name: `pickle/dangerous-call`."""
+    """A row of a scanner's table of rules: the verdict that it leads to (DATA_ONLY: a note), and a description."""
 
     verdict: ScanVerdict
     text: str
@@ -110,7 +111,7 @@ class ScanFinding:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or a part of one that was not looked into, and why. It says nothing about what is in it."""
+    """A file or a part of one that wasn't scanned, and why."""
 
     path: str
     members: tuple[str, ...]
@@ -120,8 +121,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """A part that is to be looked into as a file of its own. `kind`: what it is where the look knows better than its
-    bytes tell (an npy's objects are a pickle)."""
+    """A part to scan as a file of its own. `kind`: what it is, where the scanner knows better than its bytes tell (the
+    objects of an .npy are a pickle)."""
 
     source: Source = field(repr=False)
     place: MemberPath
@@ -132,11 +133,11 @@ Piece = ScanFinding | Skipped | Nested
 
 
 class OverLimit(UnsupportedError):
-    """The budget is spent: what follows is not looked into, and no verdict below MALFORMED is given."""
+    """The budget is spent: what follows isn't scanned, and the verdict is at least UNPROVEN."""
 
 
 class Budget:
-    """What one file, with all that is nested in it, may cost. Shared by its looks: each spends before it works."""
+    """What one file, with all that is nested in it, may cost. Each scanner spends before it works."""
 
     def __init__(self, nbytes: int = SCAN_BYTES, members: int = SCAN_MEMBERS, findings: int = SCAN_FINDINGS) -> None:
         self.nbytes, self.members, self.findings = nbytes, members, findings
@@ -145,9 +146,9 @@ class Budget:
     def spend(self, nbytes: int = 0, members: int = 0) -> None:
         """OverLimit where not so much is left. Bytes are those that are unpacked or interpreted."""
         if nbytes > self.nbytes:
-            raise OverLimit(f"more than {SCAN_BYTES} bytes would have to be looked into")
+            raise OverLimit(f"more than {SCAN_BYTES} bytes would have to be scanned")
         if members > self.members:
-            raise OverLimit(f"more than {SCAN_MEMBERS} members would have to be looked into")
+            raise OverLimit(f"more than {SCAN_MEMBERS} members would have to be scanned")
         self.nbytes -= nbytes
         self.members -= members
 
@@ -165,9 +166,8 @@ Scanner = Callable[[Source, MemberPath, Budget], Iterator[Piece]]
 
 
 class Registration(NamedTuple):
-    """A row of the dispatch table (`looks.LOOKS`): `look` is at files whose `kind` (a word of `sniff.TITLES`) is among
-    `kinds`, or whose lower-case name fits one of `names` (as in `fnmatch`). Every row that fits looks; a file that no
-    row fits is reported as not looked into."""
+    """A row of `registry.SCANNERS`: `scanner` runs on files whose kind is among `kinds`, or whose lower-case name
+    matches one of `names` (as in `fnmatch`)."""
 
     scanner: Scanner
     kinds: frozenset[str] = frozenset()
@@ -189,10 +189,10 @@ class FileReport:
     more: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScanReport:
     """`counts`: files by verdict. `files`: their reports in order; of very many only those that found something.
-    `unreadable`: files that could not be opened (they are among those not looked into)."""
+    `unreadable`: files that could not be opened. `unproven`: files with something that couldn't be followed."""
 
     paths: tuple[str, ...]
     verdict: ScanVerdict
@@ -201,8 +201,15 @@ class ScanReport:
     files: tuple[FileReport, ...]
     scanned: int
     unreadable: int
+    unproven: int
     nbytes: int
     schema: str = SCHEMA
+
+    def __bool__(self) -> bool:
+        return self.complete and self.verdict is ScanVerdict.DATA_ONLY
+
+    def __repr__(self) -> str:
+        return f"<ScanReport {', '.join(self.paths)}: {self.verdict.value}, {self.scanned} files>"
 
 
 def worst(verdicts: Iterator[ScanVerdict] | tuple[ScanVerdict, ...]) -> ScanVerdict:

@@ -1,15 +1,25 @@
-"""The dispatch table of a scan: which look is at which kind of file. Kinds are by content (`kinds.py`); names only add
-looks, they never take one away."""
+"""Which scanners run on which kind of file. Kinds are by content (`detect.py`); a name only adds scanners.
+
+Every kind has a row, also those that hold data only. The format of a plug-in that declares `pickles` is scanned by the
+pickles it names; any other unknown kind is probed, and reported as not scanned.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase, translate
+from functools import cache, partial
 from typing import Final
 
+from weighbridge.containers import PICKLED, find
+from weighbridge.containers.format import Format
 from weighbridge.io.decompress import CODECS
+from weighbridge.io.source import Source
 from weighbridge.reports.scan import configs, headers, programs, texts, unsupported
 from weighbridge.reports.scan.archive import polyglots, streams, torch_tar, zip_scanner
 from weighbridge.reports.scan.detect import STORAGE, ZIPS
-from weighbridge.reports.scan.model import Registration, Scanner
+from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, Registration, Scanner
 from weighbridge.reports.scan.pickle import arrays
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.template import scanner as templates
@@ -19,20 +29,17 @@ DATA: Final = frozenset(
     {"safetensors", "gguf", "ggml", "imatrix-dat", "npy", "sentencepiece", "tiktoken", "git-lfs-pointer", "error-text",
      "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
 )  # fmt: skip
-
-#: What looks at a kind that no row is for; it remains one that was not looked into.
-OTHERWISE: Final[Scanner] = pickles.probe
-
-#: Looks at every file and member that is more than a storage, whatever its kind; they do not count as looking into it.
-EVERY: Final[tuple[Scanner, ...]] = (polyglots.name, polyglots.appended)
+_TARS: Final = frozenset({"tar", "tf-hub"})
+_BARE: Final = PICKLED - ZIPS - {"torch-tar"}
 
 SCANNERS: Final[tuple[Registration, ...]] = (
-    Registration(pickles.scan, frozenset({"pickle", "torch-legacy"})),
-    Registration(arrays.opcodes, frozenset({"pickle", "torch-legacy"})),
+    Registration(pickles.scan, _BARE),
+    Registration(arrays.opcodes, _BARE),
     Registration(zip_scanner.scan, ZIPS),
     Registration(programs.scan, ZIPS),
     Registration(streams.stream, frozenset(CODECS)),
-    Registration(streams.tar, frozenset({"tar", "tf-hub"})),
+    Registration(streams.not_unpacked, frozenset({"zstd", "lz4"})),
+    Registration(streams.tar, _TARS),
     Registration(torch_tar.scan, frozenset({"torch-tar"})),
     Registration(arrays.scan, frozenset({"npy"})),
     Registration(headers.scan_gguf, frozenset({"gguf"})),
@@ -42,5 +49,48 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(texts.yaml, names=("*.yaml", "*.yml")),
     Registration(texts.script, names=("*.py", "*.pyw", "*.sh", "*.bash", "*.bat", "*.ps1")),
     *(Registration(unsupported.of(kind), frozenset({kind})) for kind in unsupported.WHY),
-    Registration(OTHERWISE, DATA),
 )
+
+# Whatever a file is to us, other loaders read it as what they expect: each of these asks whether it is that as well.
+_SECOND_READINGS: Final = (
+    (_BARE | {"unknown"}, pickles.probe),
+    (ZIPS, polyglots.appended),
+    (_TARS | {"torch-tar"}, polyglots.as_tar),
+)
+
+
+def scanners_for(kind: str, place: MemberPath) -> tuple[bool, list[Scanner]]:
+    """Whether a file's kind or name is supported; and all scanners that run on it."""
+    rows = _of_kind(kind)
+    name = place.name.lower()
+    more = [r.scanner for r in SCANNERS if kind not in r.kinds and any(fnmatchcase(name, n) for n in r.names)] if (
+        _named().match(name)) else []  # fmt: skip
+    if kind == STORAGE:
+        return True, [partial(pickles.probe, storage=True)]
+    return bool(rows or more or kind in DATA), [polyglots.name, *_second(kind), *rows, *more]
+
+
+@cache
+def _second(kind: str) -> tuple[Scanner, ...]:
+    unknown = (partial(pickles.probe, unknown=True),) if kind == "unknown" else ()
+    return (*unknown, *(scanner for kinds, scanner in _SECOND_READINGS if kind not in kinds))
+
+
+@cache
+def _of_kind(kind: str) -> tuple[Scanner, ...]:
+    rows = tuple(r.scanner for r in SCANNERS if kind in r.kinds)
+    plugged = find(kind) if not rows and kind not in DATA else None
+    return (partial(_declared, plugged),) if plugged is not None and plugged.pickles else rows
+
+
+def _declared(form: Format, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
+    """The pickles that a format declares."""
+    for name, inner, _ in form.pickles_in(source):
+        budget.spend(members=1)
+        yield Nested(inner, place.inside(name), "pickle")
+
+
+@cache
+def _named() -> re.Pattern[str]:
+    """Every name that some row has; few files have one."""
+    return re.compile("|".join(translate(n) for r in SCANNERS for n in r.names) or r"(?!)")

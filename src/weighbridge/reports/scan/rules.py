@@ -1,4 +1,4 @@
-"""Every rule of a scan, of all its looks: one table, for the docs and for SARIF."""
+"""Every rule of a scan, of all scanners: one table, for the docs and for SARIF."""
 
 from __future__ import annotations
 
@@ -13,23 +13,11 @@ from weighbridge.reports.scan.pickle import arrays, policy
 from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.template import scanner as templates
 
-_LOOKS: Final = (
-    policy,
-    pickles,
-    zip_scanner,
-    streams,
-    arrays,
-    polyglots,
-    headers,
-    configs,
-    templates,
-    texts,
-    programs,
-    unsupported,
-    walk,
-    engine,
-)
+_MODULES: Final = (
+    policy, pickles, zip_scanner, streams, arrays, polyglots, headers, configs, templates, texts, programs, unsupported,
+    walk, engine,
+)  # fmt: skip
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
-    {name: rule for look in _LOOKS for name, rule in look.RULES.items()}
+    {name: rule for module in _MODULES for name, rule in module.RULES.items()}
 )

@@ -1,7 +1,7 @@
 """A scan as SARIF 2.1.0 (OASIS, 2020), for services that collect the findings of many tools.
 
 A finding's place is the file; the way into nested archives is a logical location, and the offset a region of bytes of
-the file where there is one. What was not looked into is a notification of the run, not a result.
+the file where there is one. What was not scanned is a notification of the run, not a result.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _LEVELS: Final = {
     ScanVerdict.DANGEROUS: "error",
     ScanVerdict.MALFORMED: "error",
     ScanVerdict.UNKNOWN_CODE: "warning",
+    ScanVerdict.UNPROVEN: "warning",
     ScanVerdict.DATA_ONLY: "note",
 }
 
@@ -97,7 +98,7 @@ def _notifications(files: Iterable[FileReport]) -> Iterator[dict[str, Any]]:
 def _notification(missed: Skipped, file: int) -> dict[str, Any]:
     inside = f" (in {'!'.join(missed.members)})" if missed.members else ""
     place = {"physicalLocation": {"artifactLocation": {"uri": _uri(missed.path), "index": file}}}
-    text = f"not looked into: {missed.what}{inside}: {missed.why}"
+    text = f"not scanned: {missed.what}{inside}: {missed.why}"
     return {"level": "warning", "message": {"text": text}, "locations": [place]}
 
 

@@ -1,4 +1,4 @@
-"""What is not looked into, named with the reason; of some, what their first bytes tell all the same."""
+"""Kinds that aren't scanned, each with the reason; of some, what their bytes tell all the same."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     }
 )
 _PACKED: Final = "this kind of archive is not unpacked: unpack it and scan the folder"
-#: Kind -> why it is not looked into.
+#: Kind -> why it isn't scanned.
 WHY: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "7z": _PACKED, "rar": _PACKED, "zstd": _PACKED, "lz4": _PACKED,
+        "7z": _PACKED, "rar": _PACKED,
         "hdf5": "the tree of an HDF5 file is not read; Keras models in it may hold Lambda code, links to other files",
         "tf-savedmodel": "the graph is not read; operators such as ReadFile and PyFunc touch files or run Python",
         "onnx": "the graph is not read; tensors may lie in files elsewhere, operators may come from libraries",
@@ -37,12 +37,12 @@ _RUNS: Final = "Keras runs it when the model is called; older versions also wher
 
 
 def of(kind: str) -> Scanner:
-    """The look at files of a kind in `WHY`."""
+    """The scanner of a kind in `WHY`."""
     return partial(scan, kind)
 
 
 def scan(kind: str, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """Says that a file is not looked into. Of Keras' HDF5 the model's description lies in it as plain text."""
+    """Reports that a file isn't scanned. Of Keras' HDF5 the model's description lies in it as plain text."""
     yield Skipped(place.path, place.members, kind, WHY[kind])
     if kind == "executable":
         yield finding(RULES, "file/program", source, place, "a program or library", consequence="Whoever starts it or "

@@ -21,6 +21,7 @@ RULES: Final = MappingProxyType(
 OUTSIDE: Final = "scan/link-outside"
 CONSEQUENCE: Final = "Whoever loads, copies or packs the folder takes a file from elsewhere on the system with it."
 _GIT: Final = ".git"
+GIT_HISTORY: Final = "the history of git"
 # In the cache of huggingface_hub a snapshot's files are links to the blobs beside all snapshots.
 _SNAPSHOT: Final = re.compile(r"(.+)[/\\]snapshots(?:[/\\].*)?")
 
@@ -50,7 +51,7 @@ def _below(root: str) -> Iterator[Met]:
         folders.sort()
         if _GIT in folders:
             folders.remove(_GIT)
-            yield Met(os.path.join(base, _GIT), "the history of git")
+            yield Met(os.path.join(base, _GIT), GIT_HISTORY)
         for folder in list(folders):
             path = os.path.join(base, folder)
             if os.path.islink(path):

@@ -23,9 +23,10 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
 from weighbridge.models.arch.tables.schema import nearest_word
 
-INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop")
+INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
 _COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
 _DEEPEST: Final = 8
+_COMMON: Final = "common"  # the mixin under every table
 
 Document = Mapping[str, Any]
 
@@ -82,7 +83,7 @@ def parse(text: str) -> Document:
 
     table = tomllib.loads(text)
     out = {**table, "gguf": table.get("gguf", table["name"])} if "name" in table else table
-    out = {key: _joined(value) if key == "defaults" else value for key, value in out.items()}
+    out = {key: _joined(value) for key, value in out.items()}
     if isinstance(meta := table.get("meta"), dict):
         out = {**out, "meta": {key: _with_key_values(key, value) for key, value in meta.items()}}
     return out
@@ -133,7 +134,7 @@ def resolve(
     own: Document, read: Callable[[str], Document] = document, included: Callable[[str], Document] = mixin
 ) -> dict[str, Any]:
     """The whole table of a document. `read` gives another family's document by name, `included` a mixin's."""
-    return _resolve(own, read, included, ())
+    return _overlaid(mixin(_COMMON), _resolve(own, read, included, ()))
 
 
 def _resolve(
@@ -150,7 +151,11 @@ def _resolve(
     for entry in own.get("exclude", ()):
         base = _without(base, entry.split("."), entry)
     table = _overlaid(base, own)
-    return {**table, "role": _ordered(dict(_with_biases(roles)))} if isinstance(roles := table.get("role"), dict) else table
+    return (
+        {**table, "role": _ordered(dict(_with_biases(roles)))}
+        if isinstance(roles := table.get("role"), dict)
+        else table
+    )
 
 
 def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -163,7 +168,13 @@ def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         kept = {key: role[key] for key in ("layout", "when", "layers") if key in role}
         texts = role.get("names", {}).items()
         names = {d: f"{text.removesuffix('weight')}bias" for d, text in texts if str(text).endswith("weight")}
-        bias = {"kind": "bias", "shape": str(role.get("shape", "")).partition(",")[0], "names": names, "after": name, **kept}
+        bias = {
+            "kind": "bias",
+            "shape": str(role.get("shape", "")).partition(",")[0],
+            "names": names,
+            "after": name,
+            **kept,
+        }
         yield f"{name}_bias", bias if group is True else {**bias, "group": group}
 
 

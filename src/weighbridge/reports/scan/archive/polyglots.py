@@ -1,4 +1,4 @@
-"""Looks at every file, whatever it is: its name, and whether it is a second file besides the one that it begins as."""
+"""Scanners that run on every file: its name, and whether it is a second file besides the one that it begins as."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.limits import ZIP_TAIL
-from weighbridge.containers.archive import zip_peek
+from weighbridge.containers.archive import tar, zip_peek
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
-from weighbridge.reports.scan.detect import ZIPS, kind_of
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, escape, finding
 
 _M = ScanVerdict.MALFORMED
@@ -19,6 +18,7 @@ _M = ScanVerdict.MALFORMED
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
         "file/odd-name": ScanRule(_M, "name with control characters, which a terminal obeys or shows as another name"),
+        "file/also-tar": ScanRule(_M, "tar archive that is another file to other readers"),
         "file/appended-zip": ScanRule(_M, "zip archive behind another file: some readers see the one, some the other"),
     }
 )
@@ -45,20 +45,27 @@ def name(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
 
 
 def appended(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """A zip at the end of what begins as something else."""
+    """A zip at the end of what begins as something else. Programs honestly have one: llamafiles, self-extractors."""
     head = source.head(2)
-    if head == _ZIP or head in _PROGRAMS or source.sequential or place.members[-1:] == (_INSIDE,):
+    if head == _ZIP or source.sequential or place.members[-1:] == (_INSIDE,):
         return
     length = min(source.size, ZIP_TAIL)
     if _END not in source.read(source.size - length, length):
-        return
-    if kind_of(source, place) in ZIPS:
         return
     probe = Probe(source)
     directory = zip_peek.directory(probe)
     budget.spend(members=len(directory.members) if directory else 0)
     starts = [m.offset for m in directory.members if zip_peek.payload(probe, m) is not None] if directory else []
-    if starts:
+    if not starts:
+        return
+    if head not in _PROGRAMS:
         words = f"a zip archive with {len(starts)} members begins at byte {min(starts)}"
         yield finding(RULES, "file/appended-zip", source, place, words, at=min(starts))
-        yield Nested(source, place.inside(_INSIDE), "zip")
+    yield Nested(source, place.inside(_INSIDE), "zip")
+
+
+def as_tar(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
+    """What begins as something else and is a tar to tarfile."""
+    if source.size >= tar.BLOCK and not source.sequential and tar.begins(source):
+        yield finding(RULES, "file/also-tar", source, place, "tarfile reads it as an archive", at=0)
+        yield Nested(source, place.inside("(as a tar)"), "tar")

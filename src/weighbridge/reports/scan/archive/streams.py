@@ -1,4 +1,4 @@
-"""Looks into compressed streams and tar archives: what is in them is looked into as files of their own."""
+"""Scans compressed streams and tar archives: what is in them is scanned as files of their own."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ from weighbridge.reports.scan.model import (
     finding,
 )
 
+_M, _UNPROVEN = ScanVerdict.MALFORMED, ScanVerdict.UNPROVEN
+
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
-        "stream/damaged": ScanRule(ScanVerdict.MALFORMED, "compressed stream that breaks off or is damaged"),
+        "stream/damaged": ScanRule(_M, "compressed stream that breaks off or is damaged"),
+        "stream/not-unpacked": ScanRule(_UNPROVEN, "compressed stream that only loaders unpack"),
         "stream/trailing-bytes": ScanRule(
             ScanVerdict.MALFORMED, "bytes behind a compressed stream, which readers pass over"
         ),
         "tar/outside": ScanRule(ScanVerdict.DANGEROUS, "member or link that leads out of the folder it is unpacked to"),
-        "tar/special-member": ScanRule(ScanVerdict.MALFORMED, "member that is neither a file nor a folder nor a link"),
+        "tar/special-member": ScanRule(_M, "member that is neither a file nor a folder nor a link"),
+        "tar/odd-number": ScanRule(_M, "header whose numbers some readers take and others don't"),
         "tar/repeated-name": ScanRule(
             ScanVerdict.MALFORMED, "two members of one name: readers take the first or the last"
         ),
@@ -63,6 +67,12 @@ def stream(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]
         yield Nested(source.window(inner.trailing, source.size - inner.trailing), place.inside("(trailing bytes)"))
 
 
+def not_unpacked(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
+    """A stream of a compression that Python doesn't have, and joblib and others do."""
+    yield finding(RULES, "stream/not-unpacked", source, place, "what is compressed isn't scanned",
+                  consequence="joblib and others unpack it when they load it: unpack it and scan that")  # fmt: skip
+
+
 # ---- tar ------------------------------------------------------------------------------------------------------
 
 
@@ -87,6 +97,8 @@ def _member(
     source: Source, place: MemberPath, m: tars.Member, seen: set[str]
 ) -> Iterator[ScanFinding | Skipped | Nested]:
     name = m.name.removeprefix("./")
+    if not tars.is_canonical(source.read(m.at, tars.BLOCK)):
+        yield finding(RULES, "tar/odd-number", source, place, f"the header of {m.name!r} has odd numbers", at=m.at)
     if leads_out(m.name) or (m.link and leads_out(_target(m))):
         words = f"{m.kind} {m.name!r}" + (f" leads to {m.link!r}" if m.link else " leads out of its folder")
         yield finding(RULES, "tar/outside", source, place, words, at=m.at, consequence=_OUTSIDE)

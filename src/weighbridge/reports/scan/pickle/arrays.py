@@ -1,4 +1,4 @@
-"""Looks at arrays that are not only numbers: NumPy's .npy of objects, which is a pickle behind a header, and joblib's
+"""Scans arrays that are not only numbers: NumPy's .npy of objects, which is a pickle behind a header, and joblib's
 arrays in the middle of a pickle, whose numbers any other unpickler would take for opcodes.
 """
 
@@ -15,9 +15,11 @@ from weighbridge.containers.numpy import npy
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, Use, finding
 from weighbridge.reports.scan.pickle import denylist
+from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES
 from weighbridge.reports.scan.pickle.shapes import class_of
 from weighbridge.unpickle import joblib
 from weighbridge.unpickle.machine import Machine
+from weighbridge.unpickle.values import Global
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
@@ -26,7 +28,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         )
     }
 )
-_LOOKED: Final = 16 * MIB  # of a pickle, for the wrapper's name: it stands in front of the first array
+_READ: Final = 16 * MIB  # of a pickle, for the wrapper's name: it stands in front of the first array
 
 
 def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
@@ -39,21 +41,25 @@ def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
 
 
 def opcodes(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """Calls that an unpickler other than joblib's finds in the numbers of a pickle's arrays."""
-    size = min(source.size, _LOOKED)
+    """What an unpickler other than joblib's would do with the numbers of a pickle's arrays."""
+    size = min(source.size, _READ)
     budget.spend(size)
     if joblib.WRAPPER[1].encode() not in source.read(0, size):
         return
-    machine = Machine(source, 0, _LOOKED)
+    machine = Machine(source, 0, _READ, strict=False)
     with suppress(WeighbridgeError):  # honest numbers are no opcodes
         machine.run()
     behind = False
     for event in machine.events:
-        name = class_of(event.what.callee) if event.kind == "call" else None
-        harm = denylist.consequence(*name.path) if behind and name is not None else None
-        if harm:
-            words = f"read as opcodes, an array's numbers call {name}"
+        name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
+        if behind and name is not None and _acts(name):
+            words = f"read as opcodes, an array's numbers name {name}"
+            harm = denylist.consequence(*name.path) or "an unpickler other than joblib's imports it"
             yield finding(RULES, "pickle/array-opcodes", source, place, words, at=event.at, opcode=event.op,
-                        name=str(name), use=Use.CALLED, consequence=harm)  # fmt: skip
+                          name=str(name), use=Use.IMPORTED, consequence=harm)  # fmt: skip
             return
-        behind |= event.kind == "build" and getattr(class_of(event.what.callee), "path", None) == joblib.WRAPPER
+        behind |= event.kind == "build" and joblib.class_path(event.what) == joblib.WRAPPER
+
+
+def _acts(name: Global) -> bool:
+    return name.path not in CALLS and name.path not in VALUES and name.module.replace(".", "_").isidentifier()

@@ -5,7 +5,7 @@ what is allowed. One finding a name and use, at its first place, with how often.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -38,6 +38,8 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "pickle/odd": ScanRule(_M, "something is done to a plain value that has no such thing"),
         "pickle/persistent-id": ScanRule(_U, "a persistent id that is none of torch's storages"),
         "pickle/extension": ScanRule(_D, "a code of the extension registry, which only the loading program knows"),
+        "pickle/bomb": ScanRule(_M, "a call that makes far more of its arguments than the file holds"),
+        "pickle/computed-name": ScanRule(_D, "a name is imported that was itself computed by a call"),
         "pickle/buffer": ScanRule(_M, "a buffer that is not in the file"),
     }
 )  # fmt: skip
@@ -74,7 +76,7 @@ class PicklePolicy:
         called = {id(class_of(e.what.callee)) for e in machine.events if e.kind == "call"}
         for event in machine.events:
             if event.kind != "import":
-                _JUDGES[event.kind](self, event)
+                _CHECKS[event.kind](self, event)
             elif id(event.what) not in called:
                 self.imported(event)
 
@@ -159,6 +161,9 @@ class PicklePolicy:
         if (made.items and not row.items) or (made.pairs and not row.pairs):
             self.add("pickle/filled", event, f"items are put into the result of {name}", name, Use.CHANGED, made.args,
                      _OLDER)  # fmt: skip
+        if isinstance(made.args, tuple) and any(_long_range(a) for a in made.args):
+            self.add("pickle/bomb", event, f"{name} is called with a range of numbers", name, Use.CALLED, made.args,
+                     "loading fills the memory")  # fmt: skip
         if callee.path == LOADED and isinstance(made.args, tuple) and len(made.args) == 1:
             self.loaded.append((event.at, made.args[0]))
 
@@ -191,11 +196,15 @@ class PicklePolicy:
         words = f"extension {event.what.code} is used"
         self.add("pickle/extension", event, words, use=Use.EXTENSION, consequence=denylist.ANY)
 
+    def computed_name(self, event: Event) -> None:
+        self.add("pickle/computed-name", event, "a computed name is imported", use=Use.IMPORTED,
+                 consequence=denylist.ANY)  # fmt: skip
+
     def buffer(self, event: Event) -> None:
         self.add("pickle/buffer", event, "a buffer from outside the file is used")
 
 
-_JUDGES: Final = MappingProxyType(
+_CHECKS: Final[Mapping[str, Callable[[PicklePolicy, Event], None]]] = MappingProxyType(
     {
         "call": PicklePolicy.called,
         "build": lambda policy, event: None,  # judged with the call that made it
@@ -203,10 +212,22 @@ _JUDGES: Final = MappingProxyType(
         "persistent": PicklePolicy.persistent,
         "extension": PicklePolicy.extension,
         "buffer": PicklePolicy.buffer,
+        "computed-name": PicklePolicy.computed_name,
+        "disputed": lambda policy, event: None,  # a fault of the writing, not of what is done
     }
 )
 _FROM_TYPE: Final = frozenset({"_rebuild_from_type_v2", "_rebuild_from_type"})
-_SIZED: Final = 1 << 31
+_SIZED: Final = 1 << 28
+_RANGE: Final = 1 << 20
+
+
+def _long_range(v: Any) -> bool:
+    """A range that something is made of: plain pickles write the numbers."""
+    args = v.args if isinstance(v, Object) and isinstance(v.callee, Global) and v.callee.name in _RANGES else ()
+    return isinstance(args, tuple) and any(type(a) is int and abs(a) > _RANGE for a in args)
+
+
+_RANGES: Final = frozenset({"range", "xrange"})
 
 
 def _deeper(made: Object) -> bool:
@@ -218,6 +239,8 @@ def _deeper(made: Object) -> bool:
         return row is None or not fits(row.args, args)
     if name == "dtype":
         return not numpy_state(made)
-    if name in ("range", "xrange", "bytes", "bytearray"):
+    if name in ("bytes", "bytearray"):
         return any(isinstance(a, int) and abs(a) > _SIZED for a in made.args)
+    if name in _RANGES:
+        return any(isinstance(a, int) and abs(a) > 1 << 31 for a in made.args)
     return False

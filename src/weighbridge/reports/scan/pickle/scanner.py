@@ -1,8 +1,8 @@
-"""The look at pickles: each pickle of a source is run by the abstract machine, which imports and calls nothing, and
-what it would do is judged. Where it breaks, what came before still counts, as it would have been done.
+"""Scans pickles: the abstract machine runs each pickle of a source, importing and calling nothing, and what it would do
+is checked against a policy. Where a pickle breaks, what came before still counts, as an unpickler would have done it.
 
-A file is one pickle, or the five of torch's format before 1.6 with its storages. Whatever else follows a pickle is read
-as one too, and told: programs differ in whether they look at it.
+The machine is lenient: where it stops, every unpickler has stopped. A file is one pickle, or the five of torch's format
+before 1.6 with its storages. Whatever else follows a pickle is read as one too: programs differ in whether they see it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import MIB, SCAN_PLAIN
 from weighbridge.base.native import plain_pickle_end
 from weighbridge.io.source import BytesSource, FileSource, Source
@@ -26,18 +26,18 @@ from weighbridge.reports.scan.model import (
     ScanFinding,
     ScanRule,
     ScanVerdict,
-    Skipped,
     Use,
     finding,
 )
 from weighbridge.reports.scan.pickle import denylist
 from weighbridge.reports.scan.pickle.embedded import embedded_pickles
 from weighbridge.reports.scan.pickle.policy import PicklePolicy
-from weighbridge.reports.scan.pickle.shapes import callee_of, class_of, storage_id
+from weighbridge.reports.scan.pickle.shapes import BYTES, callee_of, class_of, storage_id
+from weighbridge.unpickle import machine as machines
 from weighbridge.unpickle.joblib import JoblibMachine
 from weighbridge.unpickle.machine import Event
 from weighbridge.unpickle.opcodes import TABLE
-from weighbridge.unpickle.values import Blob
+from weighbridge.unpickle.values import Blob, preview
 
 _D, _M, _U, _NOTE = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE, ScanVerdict.DATA_ONLY
 
@@ -51,13 +51,14 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "pickle/protocol": ScanRule(_M, "a protocol that is not known, or said in the middle"),
         "pickle/opcode": ScanRule(_M, "a byte that is no opcode"),
         "pickle/broken": ScanRule(_M, "a step that no unpickler can do"),
-        "pickle/limit": ScanRule(_M, "the pickle takes more memory or time than a scan allows"),
+        "pickle/limit": ScanRule(ScanVerdict.UNPROVEN, "the pickle takes more memory or time than a scan allows"),
         "pickle/hidden-name": ScanRule(_D, "the bytes behind the break name something that is known to do harm"),
         "pickle/another-pickle": ScanRule(_M, "another pickle follows: some programs run it, others never see it"),
         "pickle/trailing-bytes": ScanRule(_M, "bytes follow the end, which programs take differently"),
         "pickle/legacy": ScanRule(_M, "a file of torch before 1.6 whose parts do not fit together"),
         "pickle/not-one": ScanRule(_M, "by its name a pickle, but what an unpickler would make of it breaks"),
         "pickle/carried": ScanRule(_U, "a value in it is a pickle of its own, which names what is not allowed"),
+        "pickle/unresolved-bytes": ScanRule(_D, "bytes that torch would load as a file can't be told from the pickle"),
         "pickle/leftover": ScanRule(_NOTE, "values are made and not used"),
     }
 )  # fmt: skip
@@ -75,6 +76,7 @@ _REASONS: Final = (
     ("PROTO", "pickle/protocol"),
     ("no opcode", "pickle/opcode"),
 )
+_DISPUTED: Final = "unpicklers take it differently, or stop here"
 _NAMES: Final = 20  # names found behind a break that are told
 _HIDDEN: Final = 16 * MIB  # how far behind a break names are looked for
 _GLOBALS: Final = re.compile(rb"[ci]([A-Za-z_][\w.]{0,99})\n([A-Za-z_][\w.]{0,99})\n")
@@ -88,7 +90,11 @@ _PROBED_FILE: Final = 64 * MIB
 _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
-_WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z")
+_WEIGHTS: Final = (*_NAMED, ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
+_WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
+_IMPORTABLE: Final = re.compile(r"[^\W\d]\w*(\.|\Z)")  # a package that Python would look for
+_TEXT: Final = 1024
+_PRINTABLE: Final = bytes((9, 10, 13, *range(32, 127)))
 # torch's format before 1.6: five pickles, the first two of these numbers (torch/serialization.py).
 _LEGACY: Final = 5
 _MAGIC: Final = 0x1950A86A20F9469CFC6C
@@ -115,29 +121,49 @@ def scan(source: Source, place: MemberPath, budget: Budget, *, ids: bool = False
     yield from _Reading(source, place, budget, ids).run()
 
 
-def probe(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
-    """Bytes that nothing calls a pickle, and that an unpickler might run all the same: protocols 0 and 1 have no magic.
-    They are one where they end as one, where a name is called, or where one that does harm is imported."""
+def probe(
+    source: Source, place: MemberPath, budget: Budget, *, unknown: bool = False, storage: bool = False
+) -> Iterator[Piece]:
+    """Whether an unpickler would run bytes that are something else to us: protocols 0 and 1 have no magic. They are a
+    pickle where they end as one, or where an unpickler would import or call before it stops. `unknown`: they are no
+    other format. `storage`: they are a storage's, which no loader of checkpoints unpickles."""
     head = source.head(1)
     if not head or head not in _OPCODES:
         return
     most = _PROBED if place.members else _PROBED_FILE
-    machine = JoblibMachine(_Metered(source, Budget(min(most, budget.nbytes))))
+    machine = JoblibMachine(_Metered(source, Budget(min(most, budget.nbytes))), strict=False)
+    named = not storage and is_named_pickle(place.name)
     whole = False
     try:
         machine.run()
         whole = machine.end == source.size and machine.steps > 1
-    except OverLimit:
-        if not _plausible(machine.events):
-            yield Skipped(place.path, place.members, "opcodes", f"as a pickle it is longer than {most} bytes")
-    except WeighbridgeError as error:  # no pickle, or one that breaks: what it did before counts
-        if place.name.lower().endswith(_NAMED) and not _plausible(machine.events):
+    except UnsupportedError:
+        if not storage and not _acts(machine.events, named):
             yield finding(
-                RULES, "pickle/not-one", source, place, f"by its name a pickle: {error.message}", at=machine.at
+                RULES, "pickle/limit", source, place, "as a pickle it is too long to be followed", at=machine.at
             )
+    except FormatError as error:
+        if (
+            unknown
+            and place.name.lower().endswith(_NAMED)
+            and not _is_text(source)
+            and not _acts(machine.events, named)
+        ):
+            words = f"by its name a pickle: {error.message}"
+            yield finding(RULES, "pickle/not-one", source, place, words, at=machine.at)
         whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
-    if whole or _plausible(machine.events):
+    if whole or _acts(machine.events, named):
         yield Nested(source, place, "pickle")
+
+
+def is_named_pickle(name: str) -> bool:
+    """Whether loaders unpickle a file of this name, whatever is in it."""
+    return name.lower().endswith(_WEIGHTS) or "." not in name
+
+
+def _is_text(source: Source) -> bool:
+    head = source.head(_TEXT)
+    return not head.translate(None, _PRINTABLE)
 
 
 def _harmful(data: bytes) -> Iterator[tuple[int, str, str]]:
@@ -151,12 +177,15 @@ def _harmful(data: bytes) -> Iterator[tuple[int, str, str]]:
             yield match.start(), full, harm
 
 
-def _plausible(events: Iterable[Event]) -> bool:
+def _acts(events: Iterable[Event], named: bool) -> bool:
+    """Whether an unpickler would do something: call a name that can be imported, or import one that does harm. `named`:
+    the file's name says that it is a pickle, so that importing alone counts."""
     for event in events:
         name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
-        if name is None or not (_WORD.match(name.module) and _WORD.match(name.name)):
+        if name is None or not _IMPORTABLE.match(name.module):
             continue
-        if event.kind == "call" or denylist.consequence(*name.path):
+        harmful = event.kind == "call" or bool(denylist.consequence(*name.path))
+        if named or (harmful and _WORD.match(name.name)):
             return True
     return False
 
@@ -192,24 +221,33 @@ class _Reading:
     def _pickle(self, at: int) -> _Done | None:
         """One pickle, judged; None where it broke."""
         self.budget.spend(members=1)
-        machine = JoblibMachine(self.metered, at)
+        machine = JoblibMachine(self.metered, at, strict=False)
         try:
             value = machine.run()
         except FormatError as error:
             self._broken(machine, error)
             return None
         except OverLimit:
-            self.policy.check(machine)
+            self._check(machine)
             raise
         except UnsupportedError as error:
             rule = "pickle/protocol" if "protocol" in error.message else "pickle/limit"
-            self.policy.check(machine)
+            self._check(machine)
             self._say(rule, error.message, machine.at)
             return None
-        self.policy.check(machine)
+        self._check(machine)
         if machine.leftover:
             self._say("pickle/leftover", f"{machine.leftover} values are made and not used", machine.end - 1)
         return _Done(machine, value)
+
+    def _check(self, machine: machines.Machine) -> None:
+        """What a pickle did, and where unpicklers differ."""
+        self.policy.check(machine)
+        disputed = {_rule_of(e.what): e for e in reversed(list(machine.events)) if e.kind == "disputed"}
+        for rule, event in disputed.items():
+            self._say(rule, f"{event.op}: {event.what}", event.at, opcode=event.op, consequence=_DISPUTED)
+            if rule == "pickle/frame":
+                self.pieces += self._hidden(event.at)  # some unpicklers go on elsewhere
 
     def _say(self, rule: str, words: str, at: int, **more: Any) -> None:
         self.pieces.append(finding(RULES, rule, self.source, self.place, words, at=at, **more))
@@ -217,8 +255,8 @@ class _Reading:
     # ---- broken ones
 
     def _broken(self, machine: JoblibMachine, error: FormatError) -> None:
-        self.policy.check(machine)
-        rule = next((rule for words, rule in _REASONS if words in error.reason), "pickle/broken")
+        self._check(machine)
+        rule = _rule_of(error.reason)
         told = f" ({error.found!r})" if isinstance(error.found, str | bytes) else ""
         words = f"{error.field or 'the pickle'}: {error.reason}{told}"
         self._say(rule, words, machine.at, opcode=error.field,
@@ -310,6 +348,10 @@ class _Reading:
         inner = self._bytes(value)
         if inner is not None:
             yield Nested(inner, self.place.inside(f"bytes at {at}"))
+        else:
+            words = f"_load_from_bytes reads {preview(value)}, which can't be told from the file"
+            yield finding(RULES, "pickle/unresolved-bytes", self.source, self.place, words, at=at,
+                          consequence="torch loads whatever these bytes are, without restrictions")  # fmt: skip
 
     def _encoded(self, text: Any) -> Any:
         """What protocol 2 writes bytes as: text, whose characters are their numbers."""
@@ -323,7 +365,23 @@ class _Reading:
             return self.source.window(value.start, value.size)
         if callee_of(value) == ("_codecs", "encode") and isinstance(value.args, tuple) and value.args:
             value = self._encoded(value.args[0])
+        elif callee_of(value) in BYTES and isinstance(value.args, tuple):
+            value = _joined(value.args)
         return BytesSource(value) if isinstance(value, bytes) else None
+
+
+def _rule_of(reason: str) -> str:
+    return next((rule for words, rule in _REASONS if words in reason), "pickle/broken")
+
+
+def _joined(args: tuple[Any, ...]) -> bytes | None:
+    """The result of bytes(...) or bytearray(...); None where it isn't plain."""
+    if len(args) == 1 and isinstance(args[0], list | tuple):
+        numbers = args[0]
+        return bytes(numbers) if all(type(n) is int and 0 <= n < 256 for n in numbers) else None
+    if len(args) == 1 and isinstance(args[0], bytes):
+        return args[0]
+    return None if args else b""
 
 
 def _worst(piece: Piece) -> bool:

@@ -20,6 +20,8 @@ Test = Callable[[Any], bool]
 _SIZE: Final = ("torch", "Size")
 #: It reads bytes as a file of torch's own: those are scanned as such.
 LOADED: Final = ("torch.storage", "_load_from_bytes")
+#: Callables that make bytes of plain numbers.
+BYTES: Final = frozenset((m, n) for m in ("builtins", "__builtin__") for n in ("bytes", "bytearray"))
 _BYTES: Final = frozenset({("_codecs", "encode"), ("builtins", "bytes"), ("__builtin__", "bytes")})
 _LAYOUTS: Final = frozenset(
     f"torch.{name}" for name in ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc",
@@ -180,9 +182,9 @@ def numpy_state(dtype: Object) -> bool:
         return (sub, names, fields, size, align, flags) == (None, None, None, -1, -1, 63)
     if not (_int(size) and _int(align) and is_count(flags)) or flags & _OBJECT_FLAGS:
         return False
-    if isinstance(code, str | bytes) and _kind(code) not in _SIZED and (size, align) != (-1, -1):
-        return False
-    return (sub is None or _subarray(sub)) and (fields is None or _fields(names, fields))
+    if not isinstance(code, str | bytes) or size != (_size(code) if _kind(code) in _SIZED else -1):
+        return False  # numpy takes the state's word for it
+    return (sub is None or _subarray(sub)) and (fields is None or _fields(names, fields, size))
 
 
 _SIZED: Final = ("S", "U", "V", "a")  # types whose state tells their size
@@ -192,6 +194,12 @@ _OBJECT_FLAGS: Final = 0x01 | 0x02 | 0x04  # NPY_ITEM_REFCOUNT, NPY_LIST_PICKLE,
 def _kind(code: str | bytes) -> str:
     text = code.decode("latin-1") if isinstance(code, bytes) else code
     return text.lstrip("|<>=")[:1]
+
+
+def _size(code: str | bytes) -> int:
+    """Bytes of a number of a type such as `<f4` or `U8`."""
+    digits = re.search(r"\d+\Z", code.decode("latin-1") if isinstance(code, bytes) else code)
+    return int(digits[0]) * (4 if _kind(code) == "U" else 1) if digits else 1 if _kind(code) in "?bB" else 0
 
 
 def _inner_dtype(v: Any) -> bool:
@@ -204,11 +212,12 @@ def _subarray(v: Any) -> bool:
     return isinstance(v, tuple) and len(v) == 2 and _inner_dtype(v[0]) and (is_count(v[1]) or _counts(v[1]))
 
 
-def _fields(names: Any, fields: Any) -> bool:
+def _fields(names: Any, fields: Any, size: int) -> bool:
+    """Fields of a record of `size` bytes, each inside it."""
     if not isinstance(fields, Dict) or not isinstance(names, tuple) or not all(map(is_text, names)):
         return False
     return all(isinstance(f, tuple) and 2 <= len(f) <= 3 and _inner_dtype(f[0]) and is_count(f[1])
-               for _, f in fields.pairs)  # fmt: skip
+               and f[1] + _size(f[0].args[0]) <= size for _, f in fields.pairs)  # fmt: skip
 
 
 def _numpy_code(v: Any) -> bool:
