@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from tests.models.arch_judges import convicts, doc
 
 from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.tables.documents import document, mixin
 
 pytestmark = pytest.mark.mutation
 
@@ -219,6 +221,16 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(family, fault, id=f"{family}, {label}")
 
 
+def _mixin_cases() -> Iterator[Any]:
+    """Every row of a mixin, damaged for the first family that includes it."""
+    for name in ("dialects", "decoder", "attention", "swiglu", "output"):
+        family = next(f for f in families() if name in document(f).get("include", ()))
+        taken = document(family).get("exclude", ())
+        for label, fault in _faults({"name": family, "architecture": {}, **mixin(name)}):
+            if not any(label.startswith(entry.rpartition(".")[2] + ":") for entry in taken):
+                yield pytest.param(family, name, fault, id=f"{name} in {family}, {label}")
+
+
 def test_the_undamaged_tables_pass() -> None:
     for family in families():
         assert not convicts(doc(family)), family
@@ -226,6 +238,13 @@ def test_the_undamaged_tables_pass() -> None:
 
 @pytest.mark.parametrize(("family", "fault"), list(_cases()))
 def test_a_fault_is_seen(family: str, fault: Fault) -> None:
-    document = doc(family)
-    fault(document)
-    assert convicts(document)
+    table = doc(family)
+    fault(table)
+    assert convicts(table)
+
+
+@pytest.mark.parametrize(("family", "name", "fault"), list(_mixin_cases()))
+def test_a_fault_in_a_mixin_is_seen(family: str, name: str, fault: Fault) -> None:
+    damaged = copy.deepcopy(dict(mixin(name)))
+    fault(damaged)
+    assert convicts(doc(family), {name: damaged})
