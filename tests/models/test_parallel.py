@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,7 @@ import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.cli.main import main
 from weighbridge.models.arch.registry import families, family_of_hf
-from weighbridge.models.tensor_parallel import partition_rules as sharing
 from weighbridge.models.tensor_parallel.partition import Partition, Segment, partition_tensors
-from weighbridge.models.tensor_parallel.partition_rules import RULES
 from weighbridge.models.tensor_parallel.rank_files import RankStatus
 
 BASE = {
@@ -141,19 +138,30 @@ SEEN = {
 # Fused queries, keys and values: tests/proof/test_parallel.py; the others are vectors or as rare as their families.
 REST = {"unused_k", "unused_v", "unused_k_full", "unused_v_full", "qkv",
         "qkv_bias", "head_bias", "next_embed", "next_head", "further_embed", "further_head", "kv_b", "only",
-        "dec_only"}  # fmt: skip
+        "dec_only", "q_norm", "k_norm"}  # fmt: skip
+NORMS = {"ssm_norm"}
 
 
-@pytest.mark.parametrize("role", sorted(RULES))
+SPLITS = {
+    role
+    for f in families().values()
+    for role, how in f.document.tensor_parallel.items()
+    if how != "whole" and role in f.rows
+}
+
+
+@pytest.mark.parametrize("role", sorted(SPLITS))
 def test_a_wrong_rule_shows(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = next((n for n, roles in SEEN.items() if role in roles), None)
     if name is None:
         assert role in REST
         return
-    monkeypatch.setattr(sharing, "RULES", MappingProxyType({k: r for k, r in RULES.items() if k != role}))
-    with pytest.raises(UnsupportedError, match=f"no tensor-parallel rule for the role '{role}'"):
-        found(name, 2)
-    monkeypatch.setattr(sharing, "WHOLE", sharing.WHOLE | {role})
+    splits = family_of_hf(CONFIGS[name]).document.tensor_parallel
+    monkeypatch.delitem(splits, role)
+    if role not in NORMS:
+        with pytest.raises(UnsupportedError, match=f"no tensor-parallel rule for the role '{role}'"):
+            found(name, 2)
+    monkeypatch.setitem(splits, role, "whole")
     with pytest.raises((AssertionError, UnsupportedError)):
         assert found(name, 2) == expected(name, 2)
 

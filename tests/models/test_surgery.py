@@ -18,21 +18,24 @@ import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.containers.gguf.values import KV
+from weighbridge.models.arch.registry import families, family
 from weighbridge.models.transform import encoder_decoder as sides
 from weighbridge.models.transform import layers, packed_rename, rename
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers
 from weighbridge.models.transform.layers import (
     GGUF_RULES,
-    GRAPHS,
     RULES,
-    SILENT,
-    UNROTATED,
     LayerSelection,
     gguf_keys,
     hf_config,
 )
 from weighbridge.models.transform.rename import WRAPPERS, suggestions
 
+GRAPHS = {
+    f.gguf: rules
+    for f in families().values()
+    if (rules := f.document.layer_rules).graph_every > 1 or rules.graph_unrotated > 1
+} | dict(layers._unlisted_graphs())
 COUNT = 8
 KEPT = (1, 2, 4, 5, 6)
 LETTERS = list("abcdefgh")
@@ -183,17 +186,31 @@ def test_layers_that_predict_further_tokens() -> None:
         gguf_keys(keys, left((7, 0)))
 
 
+# model_type -> its family's table; what a class assumes where a config says nothing.
+SILENT = {
+    "gemma2": "gemma2", "gemma3_text": "gemma3", "cohere2": "cohere2", "gpt_oss": "gpt-oss", "smollm3": "smollm3",
+    "llama4_text": "llama4", "qwen3_next": "qwen3next", "gemma4_text": "gemma4", "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+}  # fmt: skip
+
+
+def test_every_silent_pattern_is_compared() -> None:
+    ruled = {name for name, f in families().items() if f.document.layer_rules.every}
+    assert ruled - {"gemmaembedding"} == {*SILENT.values()}  # which is a gemma3_text, too
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", SILENT)
 def test_a_silent_pattern_is_that_of_the_class(kind: str) -> None:
     transformers = pytest.importorskip("transformers")
-    pattern, _ = SILENT[kind]
+    rules = family(SILENT[kind]).document.layer_rules
+    pattern = next(p for p in layers._PATTERNS if p.key in rules.every)
     config = transformers.AutoConfig.for_model(kind, num_hidden_layers=12)
     kept = (0, 1, 2, 4, 6, 9, 11)
     said = {"num_hidden_layers": 12, "model_type": kind}
     expected = [getattr(config, pattern.listed)[i] for i in kept]
-    assert hf_config(said, left(kept, 12, 12))[0][pattern.listed] == expected
-    assert pattern.listed not in hf_config(said, left(tuple(range(7)), 12, 12))[0]  # the pattern goes on as it was
+    assert hf_config(said, left(kept, 12, 12), rules)[0][pattern.listed] == expected
+    assert pattern.listed not in hf_config(said, left(tuple(range(7)), 12, 12), rules)[0]  # the pattern goes on
 
 
 def test_a_stated_pattern_is_spelled_out() -> None:
@@ -253,18 +270,18 @@ def test_the_patterns_of_graphs_are_those_of_llama_cpp() -> None:
     for path in folder.glob("*.cpp"):
         if call := re.search(r"load_swa_pattern\(ml, (\d+)(?:, (?:/\*\w+=\*/)?(true))?\)", path.read_text()):
             found[path.stem.replace("openai-moe", "gpt-oss")] = (int(call[1]), call[2] == "true")
-    ours = {name: tuple(graph) for name, graph in GRAPHS.items()}
+    ours = {name: (rules.graph_every, rules.graph_first) for name, rules in GRAPHS.items() if rules.graph_every > 1}
     assert ours.items() <= found.items()
     assert "n_no_rope_layer_step = 4" in (folder / "smollm3.cpp").read_text()
-    assert UNROTATED.keys() == {"smollm3", "llama4"}
+    assert {name for name, rules in GRAPHS.items() if rules.graph_unrotated > 1} == {"smollm3", "llama4"}
 
 
-@pytest.mark.parametrize("architecture", GRAPHS)
+@pytest.mark.parametrize("architecture", [name for name, rules in GRAPHS.items() if rules.graph_every > 1])
 def test_a_window_is_spelled_out_where_the_graph_would_count_wrong(architecture: str) -> None:
-    step, first = GRAPHS[architecture]
+    step, first = GRAPHS[architecture].graph_every, GRAPHS[architecture].graph_first
     key = f"{architecture}.attention.sliding_window_pattern"
     kept, count = (0, *range(2, 3 * step)), 3 * step
-    if architecture not in UNROTATED:
+    if GRAPHS[architecture].graph_unrotated == 1:
         whole = 0 if first else step - 1
         expected = [old % step != whole for old in kept]
         assert gguf_keys(keys_of(architecture), left(kept, count, count))[key] == KV("arr[bool]", expected)

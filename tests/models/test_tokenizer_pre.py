@@ -271,7 +271,7 @@ STRANGE = (
 
 @pytest.mark.parametrize("definition", STRANGE, ids=str)
 def test_an_unknown_definition_names_the_nearest(definition: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"nearest it has is '.+'; use --pre"):
+    with pytest.raises(UnsupportedError, match=r"nearest is '.+'; use --pre"):
         pretokenizer.recognise(pretokenizer.canonical(definition), [])
 
 

@@ -18,8 +18,10 @@ from tests.models._tokenizers import NASTY, folder_files, llamacpp_ids, reading,
 from tests.oracles import vocabularies
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import TokenType, Vocab, from_hf, losses, to_gguf, to_hf
 from weighbridge.models.tokenizer.formats import sentencepiece
+from weighbridge.models.tokenizer.hf import folder as tokenizer_folder
 from weighbridge.models.tokenizer.hf import tables, unigram
 
 TEXTS = (*NASTY, "e\u0301 \ufb01 \u2167 \uff21\uff22", "a" * 200, "ab " * 60, "tab\there  and\nthere \u00a0 x ")
@@ -400,7 +402,7 @@ RULES: dict[str, tuple[str, Any, dict[str, Any] | None]] = {
     "count of sentinels": ("tables", with_class("T5Tokenizer", extra_ids=99), {"t5": "T5ForConditionalGeneration"}),
     "a class with sentinels": ("tables", with_class("T5Tokenizer", extra_ids=0), {"t5": "T5ForConditionalGeneration"}),
     "a class with fairseq's ids": ("tables", with_class("XLMRobertaTokenizer", fairseq_ids=False), None),
-    "classes with token types": ("tables", replace_struct(tables.tables(), models=[]), None),
+    "classes with token types": ("rules", TokenizerEntry(), None),
     "llama.cpp's unknown token": ("UNKNOWN_ID", 3, {"xlmr": "CamembertModel"}),
 }  # fmt: skip
 
@@ -417,6 +419,8 @@ def test_a_fault_in_a_rule_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -
     right = to_gguf(from_hf(reading(files)))
     if name == "tables":
         monkeypatch.setattr(tables, "tables", lambda: value)
+    elif name == "rules":
+        monkeypatch.setattr(tokenizer_folder, "rules_of_class", lambda name: value)
     else:
         monkeypatch.setattr(unigram, name, value)
     try:

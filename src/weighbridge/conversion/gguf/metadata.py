@@ -78,7 +78,9 @@ def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> di
         types = with_tokenizer_keys({_TOKENS: KV("arr[str]", [])}, model.config, model.family).get(_TYPE_COUNT)
         return {**counted, _MODEL: KV("str", _NO_TOKENIZER), **({_TYPE_COUNT: types} if types else {})}
     try:
-        vocab = from_hf(lambda name: _tokenizer_file(model, name), pre=options.pre, names=model.place.names())
+        rules = model.family.document.tokenizer
+        names = model.place.names()
+        vocab = from_hf(lambda name: _tokenizer_file(model, name), pre=options.pre, names=names, rules=rules)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     lost += [Loss(what) for what in vocab.losses]
@@ -119,7 +121,11 @@ def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
     for node in tensors.values():
         if node.spec.dtype.name in KEPT_FTYPES:
             kept[node.spec.dtype.name] += node.spec.elements
-    return KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))] if kept else FTYPES[wanted.name]
+    return (
+        KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))]
+        if kept and wanted.kind is Kind.FLOAT
+        else FTYPES[wanted.name]
+    )
 
 
 def kept_keys(metadata: Mapping[str, Any]) -> dict[str, KV]:
@@ -164,7 +170,7 @@ def for_hf(
     try:
         vocab = from_gguf(model.metadata)
         _fits(len(vocab), found.config.get("vocab_size"))
-        files = to_hf(vocab)
+        files = to_hf(vocab, model.family.document.tokenizer)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
     return {**texts, **files}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]

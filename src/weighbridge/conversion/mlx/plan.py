@@ -20,9 +20,10 @@ from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.mlx.periods import with_period
 from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers as targets
-from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.io.source import FileSource
+from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
 from weighbridge.packings import mlx_affine_bridge as regrid
@@ -37,50 +38,8 @@ from weighbridge.tensors.nodes import Node, QuantizedTensor
 _DEFAULTS: Final = MappingProxyType({"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)})
 # mlx_lm.convert's recipes: (low bits, high bits).
 RECIPES: Final = MappingProxyType({"mixed_2_6": (2, 6), "mixed_3_4": (3, 4), "mixed_3_6": (3, 6), "mixed_4_6": (4, 6)})
-# `quant_predicate` of mlx_lm.models: modules that are taken at 8 bits in groups of 64 whatever was asked for, by the
-# ends of their paths ("=": the whole path).
-_EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "qwen3_moe": ("mlp.gate",),
-        "qwen3_next": ("mlp.gate", "shared_expert_gate"),
-        "qwen3_5_moe": ("mlp.gate", "shared_expert_gate"),
-        "qwen3_5_moe_text": ("mlp.gate", "shared_expert_gate"),
-        "gpt_oss": ("router",),
-        "gemma4": ("router.proj",),
-        "gemma4_text": ("router.proj",),
-        "granite": ("self_attn.o_proj", "mlp.down_proj", "=lm_head"),
-        "granitemoe": ("block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "=lm_head"),
-        "jamba": ("router",),
-        "lfm2_moe": ("feed_forward.gate",),
-        "minimax": ("block_sparse_moe.gate",),
-    }
-)
 # `cast_predicate`: tensors that keep their type.
 _UNCAST: Final = ("e_score_correction_bias", "expert_bias", "A_log")
-# model_type -> mlx-lm's, where it knows a model that sees and not the part that writes, and takes the config of either.
-_CALLED: Final = MappingProxyType({"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"})
-# model_type -> that of the model of which mlx-lm knows the whole alone, with the config of this part in it.
-_PART_OF: Final = MappingProxyType({"gemma3n_text": "gemma3n"})
-# What mlx-lm asks of a config, or of that of the part that writes, and newer ones say in other words or leave to their
-# class.
-_GEMMA4: Final = {
-    "global_head_dim": "global_head_dim",
-    "num_global_key_value_heads": "num_global_key_value_heads",
-    "final_logit_softcapping": "final_logit_softcapping",
-}
-_ASKED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "gemma4": _GEMMA4,
-        "gemma4_text": _GEMMA4,
-        "gemma3n": {
-            "rope_theta": "rope.rope_theta",
-            "rope_local_base_freq": "rope_sliding.rope_theta",
-            "layer_types": "layer_types",
-            "activation_sparsity_pattern": "activation_sparsity_pattern",
-        },
-        "qwen3_next": {"rope_theta": "rope.rope_theta", "partial_rotary_factor": "rope.partial_rotary_factor"},
-    }
-)
 _CASTS: Final = MappingProxyType({"float16": F16, "bfloat16": BF16, "float32": F32})
 SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
@@ -104,7 +63,7 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
             "writes the folder that other programs read; wb arch list says which families have mlx names",
         )  # fmt: skip
     named = model.family.save("mlx", model.sizes, model.roles)
-    draft = PlanBuilder({}, {"format": "mlx"}, losses=apart(model))
+    draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model))
     lost = model.family.unmapped_roles("mlx", model.sizes, model.roles)
     names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
     draft.losses += [Loss("left out: mlx-lm has no place for it", name) for name in names]
@@ -175,10 +134,12 @@ def _quantization(
     if options.recipe:
         layers = int(model.family.effective(model.config).get("num_hidden_layers", model.sizes["L"]))
         return MlxQuantization(overall.group_size, _mixed(module, options.recipe, layers), "affine")
-    ends = _EIGHT_BITS.get(str(model.config.get("model_type")), ())
-    if any(module == end[1:] if end[0] == "=" else module.endswith(end) for end in ends):
-        return MlxQuantization(64, 8)
-    return overall
+    return MlxQuantization(64, 8) if _is_eight_bits(module, model.family.document.mlx) else overall
+
+
+def _is_eight_bits(module: str, rules: MlxEntry) -> bool:
+    """Whether mlx-lm quantizes a module to 8 bits whatever is requested (`quant_predicate` of mlx_lm.models)."""
+    return any(module == end[1:] if end[0] == "=" else module.endswith(end) for end in rules.eight_bits)
 
 
 def _mixed(module: str, recipe: str, layers: int) -> int:
@@ -257,10 +218,10 @@ def _plain(name: str, node: Node, wanted: DType | None, draft: PlanBuilder) -> N
     if isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK:
         target = wanted or F16
         draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form of it"))
-        return retyped(name, node, target, draft)
+        return cast_to(name, node, target, draft)
     if wanted is None or node.spec.dtype.kind is not Kind.FLOAT or name.endswith(_UNCAST):
         return node
-    return retyped(name, node, wanted, draft)
+    return cast_to(name, node, wanted, draft)
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -274,9 +235,11 @@ def _config(
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "vision_config", "quantization_config")
     }
     config.pop("quantization", None)
-    if (called := _CALLED.get(str(config.get("model_type")))) is not None:
-        config["model_type"] = called
-    config = with_period(_whole(config, model), model.family.effective(model.config).get("layer_types"))
+    rules = model.family.document.mlx
+    if (name := rules.model_type.get(str(config.get("model_type")))) is not None:
+        config["model_type"] = name
+    layer_types = model.family.effective(model.config).get("layer_types")
+    config = with_period(_whole(config, model, rules), layer_types, rules.period)
     generation = model.json("generation_config.json") if model.format != "gguf" else None
     if generation and generation.get("eos_token_id"):
         config["eos_token_id"] = generation["eos_token_id"]
@@ -288,19 +251,19 @@ def _config(
     return dict(sorted(config.items()))
 
 
-def _whole(config: dict[str, Any], model: Checkpoint) -> dict[str, Any]:
-    """The config of the whole model, if that is what mlx-lm knows, with all that it asks of the part's."""
-    if (name := _PART_OF.get(str(config.get("model_type")))) is not None:
+def _whole(config: dict[str, Any], model: Checkpoint, rules: MlxEntry) -> dict[str, Any]:
+    """The config of the whole model, if mlx-lm knows only that, with all keys that it needs of the part's."""
+    if (name := rules.part_of.get(str(config.get("model_type")))) is not None:
         (owner,) = (a for a in model.family.architectures.values() if a.model_type == name)
         part = {key: value for key, value in config.items() if key != "architectures"}
         tokens = {key: value for key, value in config.items() if key.endswith("_token_id")}
         config = {**tokens, "architectures": [owner.name], "model_type": name, str(owner.part): part}
-    if (asked := _ASKED.get(str(config.get("model_type")))) is None:
+    if not rules.config:
         return config
     text, facts = config.get("text_config"), model.family.effective(config)
-    within = text if isinstance(text, Mapping) else config
-    said = {**within, **{key: lookup(facts, path) for key, path in asked.items() if within.get(key) is None}}
-    return said if within is config else {**config, "text_config": said}
+    stated = text if isinstance(text, Mapping) else config
+    full = {**stated, **{key: lookup(facts, path) for key, path in rules.config.items() if stated.get(key) is None}}
+    return {**config, "text_config": full} if stated is text else full
 
 
 def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: Mapping[str, Any]) -> None:
@@ -310,10 +273,10 @@ def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: M
         draft.texts |= texts
         draft.losses += lost
     else:
-        for path in side_files(model.place.folder):
+        for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name != "config.json":
-                draft.beside.append(targets.raw(name, FileSource(path)))
+                draft.extra_files.append(targets.raw(name, FileSource(path)))
     draft.texts["config.json"] = json.dumps(config, indent=4).encode()
 
 

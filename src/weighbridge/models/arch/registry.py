@@ -67,6 +67,13 @@ def _naming(name: object) -> Iterator[Family]:
     return _candidates(rf"(?<!\w){re.escape(name)}(?!\w)") if isinstance(name, str) else iter(())
 
 
+def families_of_class(name: str) -> Iterator[Family]:
+    """The families that have a class of transformers, by its name or an alias."""
+    return (
+        f for f in _naming(name) if name in f.architectures or any(name in a.aliases for a in f.architectures.values())
+    )
+
+
 def families_of_graph(architecture: object) -> Iterator[Family]:
     """The families whose GGUFs are of this `general.architecture`."""
     pattern = rf'^gguf\s*=\s*"{re.escape(str(architecture))}"'

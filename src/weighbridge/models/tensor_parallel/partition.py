@@ -128,7 +128,7 @@ class RolePartitioner:
     def partition(self, place: TensorSlot) -> Partition | None:
         """How the tensor at `place` is divided; see `partition_tensors`."""
         rows = [self.family.rows[role] for role in place.roles]
-        rules = {rule_of(row) for row in rows}
+        rules = {rule_of(self.family, row) for row in rows}
         if len({rule and rule.axis for rule in rules}) > 1:
             raise UnsupportedError(f"{place.name} joins roles that are split along different axes")
         rule = rules.pop()
@@ -143,7 +143,7 @@ class RolePartitioner:
 
     def _axis_units(self, place: TensorSlot, rows: Sequence[Role]) -> _AxisUnits:
         """The axis of the stored tensor and its runs."""
-        by_role = [self._role_units(row, rule) for row in rows if (rule := rule_of(row))]
+        by_role = [self._role_units(row, rule) for row in rows if (rule := rule_of(self.family, row))]
         axis, rank = by_role[0].axis, len(rows[0].shapes.get(self.dialect, rows[0].shape))
         runs = [run for units in by_role for run in units.runs]
         if place.interleave:
@@ -188,15 +188,15 @@ class RolePartitioner:
 
     def _units(self, row: Role, rule: SplitRule, dim: str, size: int) -> list[_Units]:
         """The runs of a role along its axis, which its shape calls `dim`."""
-        if rule.unit is Unit.HEAD:
+        if rule.unit is Unit.HEADS:
             return [_Units(size, self.heads)]
-        if rule.unit is Unit.KV_HEAD:
+        if rule.unit is Unit.KV_HEADS:
             return [_Units(size, self._kv_heads(row, dim), copied=True)]
-        if rule.unit is Unit.KEY_HEAD:
+        if rule.unit is Unit.KEY_HEADS:
             return [_Units(size, self.sizes["G"])]
-        if rule.unit is Unit.STATE:
+        if rule.unit is Unit.STATE_HEADS:
             return self._state_terms(dim)
-        if rule.unit is not Unit.FUSED:
+        if rule.unit is not Unit.QKV:
             return [_Units(size, size)]
         if (via := row.layouts.get("gguf")) is not None and via.layout == "parted":  # q, k and v within each group
             return [_Units(size, self.sizes[via.symbols[1]])]

@@ -1,13 +1,14 @@
-"""Which `tokenizer.ggml.pre` a tokenizer.json asks for, told from its definition; and the definition from the name.
+"""Maps a tokenizer.json's pre-tokenizer to llama.cpp's name for it (`tokenizer.ggml.pre`), and a name to its
+definition.
 
-The reference tells it by running the tokenizer over one text and hashing the ids: right for the tokenizers it has seen,
-an error for the same rules over another vocabulary. Here the chain of pre-tokenizers is brought to a canonical form,
-and that is looked up in `pretokenizers.toml`. Canonical means, with the reason why the meaning stays:
+The reference runs the tokenizer over a text and hashes the ids, so the same rules over an unknown vocabulary are an
+error. Here the chain of pre-tokenizers is normalized and looked up in `pretokenizers.toml`. Normalizing keeps the
+meaning:
 
     Sequence                          its items
     ByteLevel(use_regex)              Split(GPT-2's regex), bytes      (that is how it is implemented)
     Digits(individual), Digits()      Split(\\p{N}), Split(\\p{N}+)
-    Split(Removed, invert)            Split(Isolated)                  (the regexes match every character)
+    Split(Removed, invert)            Split(Isolated)                  (every character matches)
     raw CR, LF, TAB in a regex        \\r, \\n, \\t
     '[sS] ... instead of (?i:'s ...   (?i:'s ...
 """
@@ -27,7 +28,7 @@ from weighbridge.base.limits import JSON_DEPTH
 from weighbridge.models.tokenizer.vocab import SPACE, Json
 
 Steps = tuple[str, ...]
-# What raw classes cut at; the normalizer has made U+2581 of the spaces before.
+# The split of raw classes, whose normalizer replaces spaces by U+2581 first.
 BETWEEN: Final[Json] = {
     "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
 }  # fmt: skip
@@ -39,22 +40,24 @@ SUFFIXES: Final = ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", 
 
 @dataclass(frozen=True, slots=True)
 class PretokenizerClass:
-    """A row of the table: names of one llama.cpp class with the same switches. `raw`: merges are of characters and not
-    of the byte alphabet, and spaces are U+2581; `metaspace`: one stands before each text."""
+    """A row of the table: the names of one llama.cpp class with the same flags. `raw`: merges are over characters
+    instead of the byte alphabet, and spaces are U+2581; `metaspace`: with one before each text; `merges_optional`:
+    llama.cpp loads it without merges."""
 
     name: str
     names: tuple[str, ...]
-    steps: tuple[Any, ...]  # patterns in order; empty where no definition is known
+    steps: tuple[Any, ...]  # patterns in order; empty if the definition isn't known
     canonical: Steps
     ignore_merges: bool = False
     add_bos: bool = False
     raw: bool = False
     metaspace: bool = False
+    merges_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NameChoice:
-    """A row of `choose`: write `name` if all the rest holds."""
+    """A row of `choose`: write `name` if all other fields match."""
 
     name: str
     tokens: tuple[str, ...] = ()
@@ -75,9 +78,14 @@ class PretokenizerTable:
 
 
 @cache
+def _document() -> Json:
+    return tomllib.loads((files(__package__) / "pretokenizers.toml").read_text("utf-8"))
+
+
+@cache
 def table() -> PretokenizerTable:
-    """The table, read from the package."""
-    raw = tomllib.loads((files(__package__) / "pretokenizers.toml").read_text("utf-8"))
+    """The table, read from the package once."""
+    raw = _document()
     patterns: Json = raw["pattern"]
     return PretokenizerTable(
         tuple(row(r, patterns) for r in raw["class"]),
@@ -93,12 +101,12 @@ def choice(raw: Json) -> NameChoice:
 
 def row(raw: Json, patterns: Json) -> PretokenizerClass:
     steps = tuple(BYTES if s == BYTES else patterns[s] for s in raw.get("steps", ()))
-    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos", "raw", "metaspace")}
+    flags = {k: bool(raw.get(k, False)) for k in ("ignore_merges", "add_bos", "raw", "metaspace", "merges_optional")}
     return PretokenizerClass(raw["class"], tuple(raw["names"]), steps, tuple(map(key, steps)), **flags)
 
 
 def key(step: Any) -> str:
-    """The canonical text of a step of the table."""
+    """A table step in canonical form."""
     if step == BYTES:
         return BYTES
     if isinstance(step, str):
@@ -113,7 +121,7 @@ def spelled(regex: str) -> str:
 
 
 def flat(item: Any, child: str, depth: int = 0) -> Iterator[Json]:
-    """The items of a `Sequence`, nested ones too; nothing for null."""
+    """The items of a possibly nested `Sequence`; none for null."""
     if depth > JSON_DEPTH:
         raise FormatError("nested too deeply", path="tokenizer.json", field=child)
     if isinstance(item, dict) and item.get("type") == "Sequence" and isinstance(item.get(child), list):
@@ -126,14 +134,14 @@ def flat(item: Any, child: str, depth: int = 0) -> Iterator[Json]:
 
 
 def canonical(pre_tokenizer: Json | None) -> Steps:
-    """The chain in canonical form; what isn't understood stays visible as an `unknown:` step."""
+    """The chain in canonical form, with unsupported steps as `unknown: ...`."""
     return tuple(s for item in flat(pre_tokenizer, "pretokenizers") for s in steps_of(item))
 
 
 def steps_of(item: Json) -> tuple[str, ...]:
     kind = item.get("type")
     if kind == "ByteLevel" and item.get("add_prefix_space", True) is False:
-        return (key(gpt2()), BYTES) if item.get("use_regex", True) else (BYTES,)
+        return (key(built_in_regex()), BYTES) if item.get("use_regex", True) else (BYTES,)
     if kind == "Digits":
         return ("Isolated \\p{N}" if item.get("individual_digits") else "Isolated \\p{N}+",)
     if kind == "Punctuation":
@@ -147,11 +155,9 @@ def steps_of(item: Json) -> tuple[str, ...]:
     return (UNKNOWN + ", ".join(f"{k}={v!r}" for k, v in item.items() if k != "trim_offsets")[:200],)
 
 
-@cache
-def gpt2() -> str:
-    """GPT-2's regex, which `ByteLevel` has built in."""
-    raw = tomllib.loads((files(__package__) / "pretokenizers.toml").read_text("utf-8"))
-    return str(raw["pattern"]["gpt2"])
+def built_in_regex() -> str:
+    """The regex that `ByteLevel` has built in."""
+    return str(_document()["pattern"]["gpt2"])
 
 
 def recognise(
@@ -162,14 +168,14 @@ def recognise(
     normalizer: str | None = None,
     processor: str | None = None,
 ) -> str:
-    """The name for a canonical chain over this vocabulary; UnsupportedError names the nearest one known."""
+    """The name for a canonical chain over this vocabulary. UnsupportedError with the nearest known name."""
     names = {n for c in table().classes if c.canonical and c.canonical == steps for n in c.names}
     for choice in table().choices:
         if choice.name in names and holds(choice, tokens, ignore_merges, normalizer, processor):
             return choice.name
     raise UnsupportedError(
         f"llama.cpp has no pre-tokenizer with this definition: {' > '.join(steps) or 'none'}",
-        hint=f"the nearest it has is {nearest(steps)!r}; use --pre NAME to write a name of your choice",
+        hint=f"the nearest is {nearest(steps)!r}; use --pre NAME to write a name of your choice",
     )
 
 
@@ -185,14 +191,14 @@ def holds(
 
 
 def nearest(steps: Steps) -> str:
-    """The name whose definition looks most alike."""
+    """The name with the most similar definition."""
     text = " > ".join(steps)
     rows = [c for c in table().classes if c.canonical]
     return max(rows, key=lambda c: difflib.SequenceMatcher(None, text, " > ".join(c.canonical), False).ratio()).names[0]
 
 
 def known(name: str) -> PretokenizerClass:
-    """The row of a name; llama.cpp refuses to load a file with a name that it doesn't know."""
+    """The row of a name. UnsupportedError for a name that llama.cpp doesn't know, with which it refuses to load."""
     row = next((c for c in table().classes if name in c.names), None)
     if row is None:
         close = difflib.get_close_matches(name, table().names, 3, 0.5) or ["gpt-2", "llama-bpe", "qwen2"]
@@ -201,7 +207,7 @@ def known(name: str) -> PretokenizerClass:
 
 
 def definition(name: str) -> Json:
-    """`pre_tokenizer` of tokenizer.json for a name."""
+    """A name's `pre_tokenizer` for tokenizer.json."""
     row = known(name)
     if row.raw:
         return dict(METASPACE if row.metaspace else BETWEEN)
@@ -212,7 +218,7 @@ def definition(name: str) -> Json:
         )
     items: list[Json] = []
     for step in row.steps:
-        if step == BYTES and items and items[-1] == split(gpt2()):
+        if step == BYTES and items and items[-1] == split(built_in_regex()):
             items[-1] = byte_level(True)
         else:
             items.append(byte_level(False) if step == BYTES else split(step))
@@ -220,7 +226,7 @@ def definition(name: str) -> Json:
 
 
 def split(step: Any) -> Json:
-    """A step of the table as tokenizer.json spells it."""
+    """A table step in tokenizer.json's form."""
     if isinstance(step, dict) and step["type"] != "Split":
         return dict(step)
     regex = step if isinstance(step, str) else step["regex"]

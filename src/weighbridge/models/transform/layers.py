@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.kv_tensors import of_graph
+from weighbridge.models.arch.registry import families_of_graph
+from weighbridge.models.arch.tables.schema import LayerRulesEntry
 from weighbridge.models.arch.tables.spec import placeholders
 from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.checkpoint import Checkpoint
@@ -146,19 +152,11 @@ class LayerPattern(NamedTuple):
         return [self.most if (layer + 1) % step else self.other for layer in range(count)]
 
 
-_WINDOWS: Final = LayerPattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention")
-_LINEAR: Final = LayerPattern("full_attention_interval", "layer_types", "linear_attention", "full_attention")
-_ROTATED: Final = LayerPattern("no_rope_layer_interval", "no_rope_layers", 1, 0)
-_ENDING: Final = frozenset({"gemma4_text"})
-_PATTERNS: Final = (_WINDOWS, _LINEAR, _ROTATED)
-# model_type -> the pattern and n of its class, where a config says neither (transformers 5.23, configuration_*.py).
-SILENT: Final[Mapping[str, tuple[LayerPattern, int]]] = MappingProxyType(
-    {
-        "gemma2": (_WINDOWS, 2), "gemma3_text": (_WINDOWS, 6), "cohere2": (_WINDOWS, 4), "gpt_oss": (_WINDOWS, 2),
-        "smollm3": (_ROTATED, 4), "llama4_text": (_ROTATED, 4), "qwen3_next": (_LINEAR, 4),
-        "gemma4_text": (_WINDOWS, 6), "qwen3_5_text": (_LINEAR, 4), "qwen3_5_moe_text": (_LINEAR, 4),
-    }
-)  # fmt: skip
+_PATTERNS: Final = (
+    LayerPattern("sliding_window_pattern", "layer_types", "sliding_attention", "full_attention"),
+    LayerPattern("full_attention_interval", "layer_types", "linear_attention", "full_attention"),
+    LayerPattern("no_rope_layer_interval", "no_rope_layers", 1, 0),
+)
 
 # Keys of a period, and of the first layer of another kind in it (Jamba).
 _PERIODS: Final = MappingProxyType(
@@ -178,24 +176,24 @@ _TOLD: Final = MappingProxyType({"full_attention_interval": "attention.recurrent
 _NOT_BY_LAYER: Final = frozenset({"rope.dimension_sections", "classifier.output_labels", "target_layers"})
 
 
-class Graph(NamedTuple):
-    """Every n-th layer of a graph of llama.cpp sees all tokens, the others a window; `first`: the first of n, not the
-    last."""
-
-    step: int
-    first: bool = False
-
-
 _SLIDING: Final = "attention.sliding_window_pattern"
-# llama.cpp b11549, src/models/*.cpp: calls of load_swa_pattern, which takes an array over its own pattern.
-GRAPHS: Final[Mapping[str, Graph]] = MappingProxyType(
-    {"gemma2": Graph(2), "gpt-oss": Graph(2), "modern-bert": Graph(3, first=True), "gemma3n": Graph(5),
-     "smallthinker": Graph(4, first=True), "cohere2moe": Graph(4, first=True), "plamo3": Graph(8)}
-    | dict.fromkeys(("afmoe", "cohere2", "exaone-moe", "exaone4", "llama4", "mellum", "olmo2"), Graph(4))
-    | dict.fromkeys(("gemma3", "gemma-embedding"), Graph(6))
-)  # fmt: skip
-# ... and graphs that leave out the rotation of every n-th layer (n_no_rope_layer_step), which no key changes.
-UNROTATED: Final[Mapping[str, int]] = MappingProxyType({"smollm3": 4, "llama4": 4})
+_NO_RULES: Final = LayerRulesEntry()
+
+
+@cache
+def _unlisted_graphs() -> Mapping[str, LayerRulesEntry]:
+    """Rules of llama.cpp's graphs without a family table."""
+    import tomllib
+
+    text = (resources.files(__package__ or "") / "graphs.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, LayerRulesEntry])
+
+
+def rules_of_graph(architecture: str) -> LayerRulesEntry:
+    """Which layers of a graph of llama.cpp (a GGUF's architecture) are of another kind."""
+    tables = (family.document.layer_rules for family in families_of_graph(architecture))
+    known = (rules for rules in tables if rules.graph_every > 1 or rules.graph_unrotated > 1)
+    return next(known, _unlisted_graphs().get(architecture, _NO_RULES))
 
 
 # ------------------------------------------------------------------------------------------------ the operation
@@ -245,7 +243,7 @@ def _sliced(model: Checkpoint, layers: LayerSelection, renumber: bool) -> Transf
     if model.format == "gguf":
         keyed, changes = with_keys(done.model, gguf_keys(kvs(model.metadata), layers))
         return replace(done, model=keyed, changed=changes)
-    config, changes = hf_config(model.config, layers)
+    config, changes = hf_config(model.config, layers, _rules(model))
     notes = _unknown(_of_text(model.config), layers)
     return replace(done, model=with_config(done.model, config, changes), changed=changes, notes=notes)
 
@@ -271,6 +269,14 @@ def _fixed(model: Checkpoint) -> frozenset[str]:
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, model.logical, sizes)).places
     unread = (name for name in family.dialects[dialect].drop if not placeholders(name))
     return frozenset((*(name for name, place in places.items() if not place.named), *unread))
+
+
+def _rules(model: Checkpoint) -> LayerRulesEntry:
+    """The family's rules; none for a model without a table."""
+    try:
+        return model.family.document.layer_rules
+    except WeighbridgeError:
+        return _NO_RULES
 
 
 def _stated(model: Checkpoint) -> int | None:
@@ -323,12 +329,14 @@ def _moved(model: Checkpoint, layers: LayerSelection) -> Transformed:
 # ------------------------------------------------------------------------------------------------ config.json
 
 
-def hf_config(config: Mapping[str, Any], layers: LayerSelection) -> tuple[dict[str, Any], tuple[KeyChange, ...]]:
-    """A config.json for the layers that are left, and what changes in it."""
+def hf_config(
+    config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry = _NO_RULES
+) -> tuple[dict[str, Any], tuple[KeyChange, ...]]:
+    """A config.json for the remaining layers, and its changes. `rules`: of the model's family."""
     if not config:
         return {}, ()
     part = _of_text(config)
-    changes = tuple(_changes(part, layers))
+    changes = tuple(_changes(part, layers, rules))
     after = {**part, **{c.key: c.after for c in changes}}
     whole = after if part is config else {**config, "text_config": after}
     modules = {
@@ -340,8 +348,8 @@ def hf_config(config: Mapping[str, Any], layers: LayerSelection) -> tuple[dict[s
     return {**whole, **modules}, changes
 
 
-def _changes(config: Mapping[str, Any], layers: LayerSelection) -> Iterator[KeyChange]:
-    after = _of_side(config, layers) if layers.side else _of_stack(config, layers)
+def _changes(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry) -> Iterator[KeyChange]:
+    after = _of_side(config, layers) if layers.side else _of_stack(config, layers, rules)
     for key, value in after.items():
         if config.get(key) != value:
             yield KeyChange(key, config.get(key), value)
@@ -351,7 +359,7 @@ def _of_side(config: Mapping[str, Any], layers: LayerSelection) -> Mapping[str, 
     return hf_counts(config, layers.side, layers.stack.count, len(layers.kept))
 
 
-def _of_stack(config: Mapping[str, Any], layers: LayerSelection) -> dict[str, Any]:
+def _of_stack(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry) -> dict[str, Any]:
     extra = next((key for key in _EXTRA if config.get(key)), None)
     main = [k for k in layers.kept if layers.stated is None or k < layers.stated]
     if list(layers.kept[: len(main)]) != main:
@@ -364,20 +372,20 @@ def _of_stack(config: Mapping[str, Any], layers: LayerSelection) -> dict[str, An
         if config.get(key) is not None and config.get(_ONLY_WITH.get(key, key)) is not False:
             after[key] = rule(key, config[key], main, count)
     for pattern in _PATTERNS:
-        after |= _pattern(config, pattern, main, count)
+        after |= _pattern(config, pattern, main, count, rules.every.get(pattern.key))
     for key, offset in _PERIODS.items():
         after |= _period(config, key, offset, main)
-    _check_last(config, after)
+    _check_last(config, after, rules.last)
     return after | _sparse(config, main)
 
 
-def _check_last(config: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """transformers makes the last layer of a Gemma 4 one that attends to all tokens, whatever its config says."""
+def _check_last(config: Mapping[str, Any], after: Mapping[str, Any], last: str) -> None:
+    """UsageError if the class makes the last layer one of kind `last`, and it isn't one."""
     kinds = after.get("layer_types") or ()
-    if config.get("model_type") in _ENDING and kinds and kinds[-1] != "full_attention":
+    if last and kinds and kinds[-1] != last:
         raise UsageError(
-            f"the last layer of a {config['model_type']} must attend to all tokens, and this one has a window",
-            hint="end with a layer that config.json's layer_types calls full_attention",
+            f"the last layer of a {config['model_type']} must be of type {last}, not {kinds[-1]}",
+            hint=f"end with a layer that config.json's layer_types calls {last}",
         )
 
 
@@ -413,10 +421,11 @@ def _unknown(config: Mapping[str, Any], layers: LayerSelection) -> tuple[str, ..
     return tuple(f"{key} has as many entries as there were layers, and stays as it is" for key in lists)
 
 
-def _pattern(config: Mapping[str, Any], pattern: LayerPattern, kept: Kept, count: int) -> dict[str, Any]:
-    """The list that a pattern stands for, where the layers that are left don't follow it any more."""
-    silent, usual = SILENT.get(str(config.get("model_type")), (None, 0))
-    step = config.get(pattern.key, usual if silent is pattern else None)
+def _pattern(
+    config: Mapping[str, Any], pattern: LayerPattern, kept: Kept, count: int, default: int | None
+) -> dict[str, Any]:
+    """The list that a pattern stands for, if the remaining layers don't follow it. `default`: the class's step."""
+    step = config.get(pattern.key, default)
     if not isinstance(step, int) or config.get(pattern.listed) or _regular(step, kept):
         return {}
     spelled = pattern.spelled(step, count)
@@ -460,19 +469,21 @@ def _extra_keys(keys: Mapping[str, KV], front: str, layers: LayerSelection) -> d
 
 
 def _window_keys(keys: Mapping[str, KV], architecture: str, layers: LayerSelection) -> dict[str, KV]:
-    """Which layers have a window, where that is a pattern that the graph counts for itself."""
-    if not _regular(UNROTATED.get(architecture, 1), layers.kept):
-        step = UNROTATED[architecture]
+    """The list of layers with a window, if the graph's own pattern doesn't fit the remaining layers."""
+    rules = rules_of_graph(architecture)
+    if not _regular(rules.graph_unrotated, layers.kept):
+        step = rules.graph_unrotated
         raise UsageError(
-            f"llama.cpp's {architecture} graph doesn't rotate every {step}th layer, whichever that is then",
+            f"llama.cpp's {architecture} graph doesn't rotate every {step}th layer, counted anew after slicing",
             hint=f"leave out runs of {step} layers that begin at a multiple of {step}",
         )
-    graph, key = GRAPHS.get(architecture), f"{architecture}.{_SLIDING}"
-    if key in keys and isinstance(step := keys[key].value, int) and not isinstance(step, bool):
-        graph = Graph(step, graph is not None and graph.first)
-    elif key in keys:
+    step, key = rules.graph_every, f"{architecture}.{_SLIDING}"
+    if key in keys:
+        value = keys[key].value
+        if not isinstance(value, int) or isinstance(value, bool):
+            return {}
+        step = value
+    if _regular(step, layers.kept):
         return {}
-    if graph is None or _regular(graph.step, layers.kept):
-        return {}
-    whole = 0 if graph.first else graph.step - 1
-    return {key: KV("arr[bool]", [old % graph.step != whole for old in layers.kept])}
+    full = 0 if rules.graph_first else step - 1
+    return {key: KV("arr[bool]", [old % step != full for old in layers.kept])}

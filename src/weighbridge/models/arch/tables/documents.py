@@ -23,9 +23,10 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
 from weighbridge.models.arch.tables.schema import nearest_word
 
-INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop")
+INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
 _COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
 _DEEPEST: Final = 8
+_COMMON: Final = "common"  # the mixin under every table
 
 Document = Mapping[str, Any]
 
@@ -95,7 +96,7 @@ def resolve(
     own: Document, read: Callable[[str], Document] = document, included: Callable[[str], Document] = mixin
 ) -> dict[str, Any]:
     """The whole table of a document. `read` gives another family's document by name, `included` a mixin's."""
-    return _resolve(own, read, included, ())
+    return _overlaid(mixin(_COMMON), _resolve(own, read, included, ()))
 
 
 def _resolve(

@@ -29,6 +29,10 @@ def _doc(text: str) -> Meta:
 
 
 Words = list[str]
+Split = Literal[
+    "whole", "column heads", "column kv_heads", "column qkv", "column width", "column vocabulary",
+    "column state_heads", "column key_heads", "row heads", "row width", "row state_heads",
+]  # fmt: skip
 ByKey = dict[str, Any]
 RoleClass = Literal[
     "linear", "norm", "bias", "expert", "embedding", "head", "router", "state", "factors", "conv", "position", "types",
@@ -250,6 +254,63 @@ class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
+class MlxEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[mlx]`: what mlx-lm does with models of the family."""
+
+    eight_bits: Annotated[
+        Words, _doc("modules that are quantized to 8 bits in groups of 64, by the ends of their paths; `=`: whole path")
+    ] = field(default_factory=list)
+    model_type: Annotated[dict[str, str], _doc("`model_type` of a config to mlx-lm's name for it")] = field(
+        default_factory=dict
+    )
+    part_of: Annotated[
+        dict[str, str], _doc("`model_type` to that of the whole model, in whose config mlx-lm wants this one")
+    ] = field(default_factory=dict)
+    config: Annotated[
+        dict[str, str], _doc("key that mlx-lm needs, and the key of the effective config that has it")
+    ] = field(default_factory=dict)
+    period: Annotated[
+        dict[str, int], _doc("key that counts the layers to one with full attention, and mlx-lm's default of it")
+    ] = field(default_factory=dict)
+
+
+class LayerRulesEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[layer_rules]`: which layers are of another kind where no list says so; for `wb slice`."""
+
+    every: Annotated[
+        dict[str, int], _doc("key by which every n-th layer is of another kind, and the class's default of n")
+    ] = field(default_factory=dict)
+    last: Annotated[str, _doc("`layer_types` of the last layer, whatever a config says")] = ""
+    graph_every: Annotated[int, _doc("n, if every n-th layer of llama.cpp's graph has no sliding window")] = 1
+    graph_first: Annotated[bool, _doc("whether that is the first of n layers, not the last")] = False
+    graph_unrotated: Annotated[int, _doc("n, if llama.cpp's graph doesn't rotate every n-th layer")] = 1
+
+
+class VocabularySizeEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`tokenizer.size`: what a vocabulary of this size means."""
+
+    special: Annotated[dict[str, int], _doc("ids of special tokens by role")] = field(default_factory=dict)
+    add: Annotated[dict[str, bool], _doc("whether the token of a role is added to every text")] = field(
+        default_factory=dict
+    )
+
+
+class TokenizerEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tokenizer]`: what the reference converter does with tokenizers of the family's classes alone."""
+
+    rank_file: Annotated[str, _doc("file of tiktoken ranks whose name other models use for another format")] = ""
+    add_prefix_space: Annotated[bool, _doc("whether tokenizer_config.json's `add_prefix_space` is written")] = False
+    size: Annotated[dict[str, VocabularySizeEntry], _doc("rules by `vocab_size`")] = field(default_factory=dict)
+    char_bpe: Annotated[bool, _doc("BPE over characters keeps its merges")] = False
+    visible: Annotated[Words, _doc("control tokens that become user-defined")] = field(default_factory=list)
+    raw_pre: Annotated[
+        dict[str, str],
+        _doc("pre-tokenizer name of BPE over characters, by the type of tokenizer.json's pre-tokenizer, or `other`"),
+    ] = field(default_factory=dict)
+    token_types: Annotated[bool, _doc("whether `type_vocab_size` is written for any tokenizer")] = False
+    tokenizer_eos: Annotated[bool, _doc("whether eos is tokenizer_config.json's, whatever config.json says")] = False
+
+
 class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole table."""
 
@@ -277,6 +338,15 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     fuse: dict[str, dict[str, FuseEntry]] = field(default_factory=dict)
     drop: Annotated[dict[str, Words], _doc("names of a dialect that carry nothing")] = field(default_factory=dict)
     meta: MetaEntry | None = None
+    tensor_parallel: Annotated[
+        dict[str, Split],
+        _doc(
+            "how a role is split among ranks: by outputs (`column`), by inputs (`row`), or not; see mixins/common.toml"
+        ),
+    ] = field(default_factory=dict)
+    layer_rules: LayerRulesEntry = LayerRulesEntry()
+    mlx: MlxEntry = MlxEntry()
+    tokenizer: TokenizerEntry | None = None
 
 
 #: the structs of sections, in the order of the reference page

@@ -17,7 +17,9 @@ from msgspec import Meta, Struct
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import CONFIG_JSON, TOKENIZER_JSON, VOCABULARY
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.jsonfile import decode
+from weighbridge.models.tokenizer.hf.tables import rules_of_class
 from weighbridge.models.tokenizer.vocab import Json
 
 T = TypeVar("T")
@@ -87,10 +89,17 @@ class TokenizerJson(Struct):
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """A tokenizer's files, decoded on first use. `names`: the folder's file names, if the caller knows them."""
+    """A tokenizer's files, decoded on first use. `names`: the folder's file names, if the caller knows them. `given`:
+    rules to use in place of the model class's."""
 
     read: Read
     names: Sequence[str] = field(default=())
+    given: TokenizerEntry | None = None
+
+    @cached_property
+    def rules(self) -> TokenizerEntry:
+        """The rules for the model class in config.json."""
+        return rules_of_class(self.architecture) if self.given is None else self.given
 
     def json(self, name: str, kind: Any = Json, limit: int = CONFIG_JSON) -> Any:
         """The decoded file; None if it is missing."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
@@ -37,7 +38,6 @@ from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, name
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
 from weighbridge.models.tokenizer.hf.special import finish, normalizer_flags, special
 from weighbridge.models.tokenizer.hf.spm import Scores, byte_fallback, char_bpe, is_spm_like, spm
-from weighbridge.models.tokenizer.hf.tables import model_rules
 from weighbridge.models.tokenizer.vocab import SPACE, Json, TokenType, Vocab, VocabKind, padding
 
 READ: Final = (
@@ -53,11 +53,14 @@ MODELS: Final = (
 UNREAD: Final = {"rwkv_vocab_v20230424.txt": "RWKV World's tokenizer", "tokenizer.jsonl": "PLaMo 2's tokenizer"}
 
 
-def from_hf(read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = ()) -> Vocab:
+def from_hf(
+    read: Read, *, pre: str | None = None, scores: Scores = "exact", names: Sequence[str] = (),
+    rules: TokenizerEntry | None = None,
+) -> Vocab:  # fmt: skip
     """The tokenizer of a folder. `read(name)` gives a file's bytes or None; `pre` overrides the pre-tokenizer's name;
-    `names` lists the folder's files, if known (for additional_chat_templates/). Errors: FormatError,
-    UnsupportedError."""
-    folder = TokenizerFolder(read, tuple(names))
+    `names` lists the folder's files, if known (for additional_chat_templates/); `rules` replace those of the model
+    class. Errors: FormatError, UnsupportedError."""
+    folder = TokenizerFolder(read, tuple(names), rules)
     vocab = vocabulary(folder, pre, scores)
     types = folder.stored_types
     if not types:
@@ -80,7 +83,7 @@ def vocabulary(folder: TokenizerFolder, pre: str | None, scores: Scores) -> Voca
     if tokenizer is None and read(tekken.NAME) is not None:
         return from_tekken(folder, pre)
     if kind == "BPE" and tokenizer is not None and is_spm_like(tokenizer):
-        rules = model_rules(folder.architecture)
+        rules = folder.rules
         if rules.char_bpe:
             return char_bpe(folder, tokenizer, rules.visible)
         if (name := raw_name(tokenizer, rules.raw_pre, pre)) is not None:
@@ -238,14 +241,14 @@ def byte_level(
     if pretokenizer.known(name).add_bos:
         state.add.setdefault("bos", False)
     made = Vocab(VocabKind.BPE, found.tokens, found.types, merges=mergelists.joined(pairs), pre=name, losses=losses)
-    if model_rules(folder.architecture).token_types:
+    if folder.rules.token_types:
         made = replace(made, token_type_count=folder.type_count)
     return finish(folder, made, state)
 
 
 def raw_name(tokenizer: TokenizerJson, by_type: Mapping[str, str], pre: str | None) -> str | None:
     """The pre-tokenizer name under which BPE over characters is written as BPE: the caller's (`pre`), or the model
-    class's (`ModelRules.raw_pre`); None to write it as SentencePiece."""
+    class's (`tokenizer.raw_pre`); None to write it as SentencePiece."""
     if pre is not None:
         return pre if pretokenizer.known(pre).raw else None
     items = pretokenizer.flat(tokenizer.pre_tokenizer, "pretokenizers")
@@ -319,7 +322,7 @@ def lines(folder: TokenizerFolder) -> dict[str, int]:
 
 def with_model_rules(folder: TokenizerFolder, vocab: Vocab) -> Vocab:
     """The vocabulary with the rules of the model class (`LlamaModel.set_vocab`, its end)."""
-    rules = model_rules(folder.architecture)
+    rules = folder.rules
     prefix = (folder.settings or {}).get("add_prefix_space")
     if rules.add_prefix_space and isinstance(prefix, bool):
         vocab = replace(vocab, add_space_prefix=prefix)

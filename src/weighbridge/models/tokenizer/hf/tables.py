@@ -8,6 +8,9 @@ from importlib.resources import files
 import msgspec
 from msgspec import Struct
 
+from weighbridge.models.arch.registry import families_of_class
+from weighbridge.models.arch.tables.schema import TokenizerEntry
+
 
 class TokenizerClass(Struct, frozen=True):
     """A tokenizer class of transformers. `architectures`: model classes that use it by default, by the start of their
@@ -43,36 +46,6 @@ class RankFile(Struct, frozen=True):
     shared_name: bool = False
 
 
-class SizeRule(Struct, frozen=True):
-    """What a vocabulary size means: ids of special tokens, and whether tokens are added to every text, by role."""
-
-    special: dict[str, int] = {}
-    add: dict[str, bool] = {}
-
-
-class ModelRules(Struct, frozen=True):
-    """What the reference converter does with the tokenizers of certain model classes (`names`; `X*`: all that begin
-    so). `rank_file`: the rank file with a shared name that they have. `add_prefix_space`:
-    tokenizer_config.json's counts. `size`: rules by vocab_size. `char_bpe`: BPE over characters keeps its merges, and
-    `visible` control tokens become user-defined. `raw_pre`: such BPE is written as byte-level BPE under this
-    pre-tokenizer name, by the type of tokenizer.json's pre-tokenizer or `other`. `token_types`: type_vocab_size is
-    written. `tokenizer_eos`: eos is tokenizer_config.json's, whatever config.json says."""
-
-    names: list[str] = []
-    rank_file: str = ""
-    add_prefix_space: bool = False
-    size: dict[str, SizeRule] = {}
-    char_bpe: bool = False
-    visible: list[str] = []
-    raw_pre: dict[str, str] = {}
-    token_types: bool = False
-    tokenizer_eos: bool = False
-
-    def covers(self, architecture: str) -> bool:
-        """Whether the rules are for this model class."""
-        return any(architecture.startswith(n[:-1]) if n.endswith("*") else architecture == n for n in self.names)
-
-
 class TekkenTables(Struct, frozen=True):
     """Mistral's special tokens and llama.cpp's names of its chat templates, by version."""
 
@@ -87,7 +60,7 @@ class TokenizerTables(Struct, frozen=True, rename={"classes": "class", "rank_fil
     """The whole file."""
 
     classes: dict[str, TokenizerClass]
-    models: list[ModelRules]
+    models: dict[str, TokenizerEntry]
     rank_files: list[RankFile]
     tekken: TekkenTables
 
@@ -106,9 +79,11 @@ def tokenizer_class(name: str) -> TokenizerClass:
     return tables().classes.get(name) or TokenizerClass()
 
 
-def model_rules(architecture: str) -> ModelRules:
-    """The rules for a model class; none if it isn't in the table."""
-    return next((rules for rules in tables().models if rules.covers(architecture)), ModelRules())
+@cache
+def rules_of_class(name: str) -> TokenizerEntry:
+    """The rules for a model class, from its family's table or tables.toml; the defaults for other classes."""
+    found = (family.document.tokenizer for family in families_of_class(name))
+    return next((rules for rules in found if rules is not None), tables().models.get(name) or TokenizerEntry())
 
 
 def class_of_architecture(architecture: str) -> str:

@@ -17,7 +17,7 @@ from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf.folder import TokenizerFolder, content
 from weighbridge.models.tokenizer.hf.special import ROLES, SpecialTokens
-from weighbridge.models.tokenizer.hf.tables import RankFile, model_rules, tables
+from weighbridge.models.tokenizer.hf.tables import RankFile, tables
 from weighbridge.models.tokenizer.vocab import TokenType, Vocab, VocabKind, check_size, padding
 
 
@@ -39,7 +39,7 @@ def _rules(folder: TokenizerFolder, name: str, pre: str | None) -> RankFile:
     """The rules for a file. UnsupportedError for an unknown file, unless the caller and tokenizer_config.json replace
     them."""
     known = _row(name)
-    if known and known.shared_name and folder.root and model_rules(folder.architecture).rank_file != name:
+    if known and known.shared_name and folder.root and folder.rules.rank_file != name:
         known = None
     if known is None and (pre is None or not folder.added_decoder):
         raise UnsupportedError(
@@ -113,7 +113,7 @@ def mend(folder: TokenizerFolder, name: str, vocab: Vocab, state: SpecialTokens)
     rules = _row(name) or RankFile()
     ids = {t: i for i, (t, k) in enumerate(zip(vocab.tokens, vocab.types, strict=True)) if k == TokenType.CONTROL}
     named: dict[str, Any] = {**rules.roles, **dict(_configured_roles(folder))}
-    if model_rules(folder.architecture).tokenizer_eos and named.get("eos") in ids:
+    if folder.rules.tokenizer_eos and named.get("eos") in ids:
         state.ids["eos"] = ids[named["eos"]]
     for role, text in named.items():
         if text in ids:

@@ -29,7 +29,7 @@ from weighbridge.models.tokenizer.formats import sentencepiece
 from weighbridge.models.tokenizer.hf.added import added_tokens, class_name, is_control, named_tokens
 from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder, TokenizerJson
 from weighbridge.models.tokenizer.hf.special import SpecialTokens
-from weighbridge.models.tokenizer.hf.tables import model_rules, tokenizer_class
+from weighbridge.models.tokenizer.hf.tables import tokenizer_class
 from weighbridge.models.tokenizer.vocab import (
     BYTE_TOKEN,
     NO_SCORE,
@@ -114,7 +114,7 @@ def unigram(folder: TokenizerFolder, tokenizer: TokenizerJson | None, file: SpmF
         VocabKind.UNIGRAM, rows.tokens, rows.types, rows.scores, pre=pre or "default", charsmap=rules.charsmap or None,
         add_space_prefix=rules.prefix, remove_extra_whitespaces=rules.merge, losses=tuple(lost(rules, rows)),
     )  # fmt: skip
-    typed = model_rules(folder.architecture).token_types
+    typed = folder.rules.token_types
     return replace(made, token_type_count=folder.type_count) if typed else made
 
 

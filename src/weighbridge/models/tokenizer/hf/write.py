@@ -1,16 +1,17 @@
-"""`Vocab` -> the tokenizer files of a Hugging Face folder: transformers (4 and 5) then tokenizes as llama.cpp does.
+"""Writes a `Vocab` as the tokenizer files of a Hugging Face folder, with which transformers 4 and 5 tokenize as
+llama.cpp.
 
-    tokenizer.json            always: the one file that says everything
+    tokenizer.json            always; complete by itself
     tokenizer_config.json     roles, flags, `added_tokens_decoder` (SPM), named chat templates
     special_tokens_map.json   roles again, for old programs
-    chat_template.jinja       the default template, where there is only that
+    chat_template.jinja       the default template, if it is the only one
     tokenizer.model           SPM
     spiece.model              Unigram; with fairseq's ids sentencepiece.bpe.model
     vocab.txt                 WordPiece
 
-The class is `PreTrainedTokenizerFast` (transformers 5 reads it as `TokenizersBackend`), which takes tokenizer.json as
-it is; `LlamaTokenizer` and the like would build their own pre-tokenizer over the vocabulary. WordPiece keeps
-`BertTokenizer`, whose rules are the same ones. Padding ([PADn]) isn't written: config.json's `vocab_size` says it.
+The tokenizer class is `PreTrainedTokenizerFast` (`TokenizersBackend` in transformers 5), which uses tokenizer.json
+unchanged; `LlamaTokenizer` and others would build their own pre-tokenizer. WordPiece keeps `BertTokenizer`, whose rules
+are the same. Padding ([PADn]) isn't written: config.json's `vocab_size` implies it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from weighbridge.base.errors import FormatError, WeighbridgeError
+from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.formats import sentencepiece
@@ -41,27 +43,25 @@ from weighbridge.models.tokenizer.vocab import (
 )
 
 ADDED: Final = frozenset((TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN))
-SPM_IDS: Final = {"bos": 1, "eos": 2, "unk": 0}  # llama.cpp's ids for keys that a GGUF lacks (llama-vocab.cpp, `load`)
-UNIGRAM_IDS: Final = {"eos": 1, "unk": 2, "pad": 0}
-WORDPIECE_IDS: Final = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
-BPE_IDS: Final = {"bos": 11, "eos": 11}
+# llama.cpp's ids for keys that a GGUF lacks (llama-vocab.cpp, `load`)
 DEFAULT_IDS: Final[Mapping[VocabKind, Mapping[str, int]]] = {
     VocabKind.CHAR_BPE: {},
-    VocabKind.SPM: SPM_IDS,
-    VocabKind.UNIGRAM: UNIGRAM_IDS,
-    VocabKind.WORDPIECE: WORDPIECE_IDS,
-    VocabKind.BPE: BPE_IDS,
+    VocabKind.SPM: {"bos": 1, "eos": 2, "unk": 0},
+    VocabKind.UNIGRAM: {"eos": 1, "unk": 2, "pad": 0},
+    VocabKind.WORDPIECE: {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
+    VocabKind.BPE: {"bos": 11, "eos": 11},
 }
 CLASS: Final = "PreTrainedTokenizerFast"
 
 
-def to_hf(vocab: Vocab) -> dict[str, bytes]:
-    """File name -> content. `losses` says what these files can't."""
+def to_hf(vocab: Vocab, rules: TokenizerEntry | None = None) -> dict[str, bytes]:
+    """The tokenizer files by name; `losses` lists what they can't hold. `rules`: with which the files will be read, of
+    the model's family."""
     table = TokenTable(vocab)
     files = {"tokenizer.json": encode(tokenizer_json(vocab, table))}
     roles = {r: t for r, t in table.roles.items() if r in TOKEN_ROLES}
-    said = settings(vocab, table, roles)
-    files["tokenizer_config.json"] = encode(said, indent=2)
+    config = settings(vocab, table, roles)
+    files["tokenizer_config.json"] = encode(config, indent=2)
     files["special_tokens_map.json"] = encode({f"{r}_token": t for r, t in roles.items()}, indent=2)
     kept = [t for t in vocab.templates if not is_name(t)]
     if [t.name for t in kept] == ["default"]:
@@ -72,77 +72,73 @@ def to_hf(vocab: Vocab) -> dict[str, bytes]:
         files |= unigram.model_file(vocab, table.kept, table.types[: len(table.kept)])
     if vocab.kind == VocabKind.WORDPIECE:
         files["vocab.txt"] = "".join(t + "\n" for t in table.kept).encode()
-    types = untold(vocab, files)
+    types = unrecorded_types(vocab, files, rules)
     if types:
-        files["tokenizer_config.json"] = encode({**said, "gguf_token_types": types}, indent=2)
+        files["tokenizer_config.json"] = encode({**config, "gguf_token_types": types}, indent=2)
     return files
 
 
-def untold(vocab: Vocab, files: Mapping[str, bytes]) -> dict[str, int]:
-    """The types by id that reading the files would not give back, as of a special token of type "normal". Nobody but a
-    conversion back reads them."""
-    architectures = ["Gemma4ForCausalLM"] if vocab.kind == VocabKind.CHAR_BPE else []
-    config = encode({"vocab_size": len(vocab), "architectures": architectures})
+def unrecorded_types(vocab: Vocab, files: Mapping[str, bytes], rules: TokenizerEntry | None) -> dict[str, int]:
+    """The types by id that the files don't imply, such as a special token of type "normal". Only a conversion back to
+    GGUF reads them."""
+    config = encode({"vocab_size": len(vocab)})
+    raw = vocab.kind == VocabKind.CHAR_BPE
+    rules = rules if raw and rules else TokenizerEntry(char_bpe=raw)
+    pre = vocab.pre if vocab.kind == VocabKind.BPE else None
     try:
-        back = from_hf({**files, "config.json": config}.get, pre=vocab.pre if vocab.kind == VocabKind.BPE else None)
+        back = from_hf({**files, "config.json": config}.get, pre=pre, rules=rules)
     except WeighbridgeError:
         return {}
     return {str(i): t for i, (t, other) in enumerate(zip(vocab.types, back.types, strict=False)) if t != other}
 
 
 def is_name(template: ChatTemplate) -> bool:
-    """Is this the name of a template that llama.cpp has built in ("mistral-v3"), which nobody else could render?"""
+    """Whether this is the name of a template built into llama.cpp, which other programs can't render."""
     return re.fullmatch(r"[A-Za-z0-9._-]+", template.text) is not None
 
 
 def losses(vocab: Vocab) -> tuple[str, ...]:
-    """What a GGUF doesn't carry and these files therefore guess, and what they can't express."""
-    out = list(vocab.losses)
-    out += [f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t)]
-    if any(t == TokenType.USER_DEFINED for t in vocab.types):
-        out.append("whether added tokens swallow the spaces around them (lstrip, rstrip): written as no")
-    if vocab.kind == VocabKind.SPM:
-        out.append(
-            "whether a space goes before every piece between special tokens or the first alone: written as every"
-        )
-    if vocab.kind == VocabKind.WORDPIECE:
-        out.append("clean_text, tokenize_chinese_chars and the longest word: written as BERT's")
-    if vocab.kind == VocabKind.SPM and sum(t == TokenType.UNKNOWN for t in vocab.types) > 1:
-        out.append("tokenizer.model has one unknown piece: the others are written as control pieces")
+    """What the files guess because a GGUF doesn't record it, and what they can't express."""
+    kind, types = vocab.kind, vocab.types
     unset = sorted(set(vocab.special) - set(TOKEN_ROLES) - {"eot", "eom"})
-    if unset:
-        out.append(f"special tokens that tokenizer files have no field for: {', '.join(unset)}")
     beyond = [f"{r} ({i})" for r, i in vocab.special.items() if i >= len(vocab)]
-    if beyond:
-        out.append(f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}")
-    if vocab.kind == VocabKind.BPE and len(vocab.scores) and any(vocab.scores):
-        out.append("scores of a byte-level BPE, which nobody reads")
-    if vocab.suppress:
-        out.append("the list of suppressed tokens belongs into generation_config.json")
-    return tuple(out)
+    rows = (
+        (TokenType.USER_DEFINED in types, "whether added tokens strip spaces (lstrip, rstrip): written as no"),
+        (kind == VocabKind.SPM,
+         "whether a space goes before every piece between special tokens or only the first: written as every"),
+        (kind == VocabKind.WORDPIECE, "clean_text, tokenize_chinese_chars and the longest word: written as BERT's"),
+        (kind == VocabKind.SPM and sum(t == TokenType.UNKNOWN for t in types) > 1,
+         "tokenizer.model has one unknown piece: the others are written as control pieces"),
+        (bool(unset), f"special tokens without a field in tokenizer files: {', '.join(unset)}"),
+        (bool(beyond), f"special tokens beyond the vocabulary of {len(vocab)}: {', '.join(beyond)}"),
+        (kind == VocabKind.BPE and len(vocab.scores) > 0 and any(vocab.scores), "unused scores of a byte-level BPE"),
+        (len(vocab.suppress) > 0, "the list of suppressed tokens, which belongs in generation_config.json"),
+    )  # fmt: skip
+    named = (f"the chat template: {t.text!r} is llama.cpp's name for one" for t in vocab.templates if is_name(t))
+    return (*vocab.losses, *named, *(text for applies, text in rows if applies))
 
 
 TOKEN_ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 class TokenTable:
-    """The vocabulary as tokenizer.json wants it: texts of HF's spelling, which of them are added, which are padding."""
+    """The vocabulary for tokenizer.json: texts in its spelling, added tokens, padding."""
 
     def __init__(self, vocab: Vocab) -> None:
         count = len(vocab.tokens)
         self.types = list(vocab.types) if len(vocab.types) else [int(TokenType.NORMAL)] * count
-        texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(vocab.tokens)]  # llama.cpp's name for it (`load`)
+        texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(vocab.tokens)]  # as llama.cpp names them (`load`)
         self.texts = [bert(t, k) for t, k in zip(texts, self.types, strict=True)] if is_bert(vocab) else texts
         self.pads = {i for i, t in enumerate(self.types) if t == TokenType.UNUSED and self.texts[i] == padding(i)}
         check_texts(self.texts, self.pads)
         self.ids = self.named(vocab)
         self.roles = {r: self.texts[i] for r, i in self.ids.items()}
-        # A token with a role is added in any case: transformers would add it by itself, at the end.
+        # Tokens with a role are always added: transformers would append them otherwise.
         self.added = sorted({i for i, t in enumerate(self.types) if t in ADDED} | set(self.ids.values()))
         self.vocab = self.model_vocab(vocab)
 
     def named(self, vocab: Vocab) -> dict[str, int]:
-        """The special tokens by role; ids that a GGUF leaves out are llama.cpp's."""
+        """The special tokens by role, with llama.cpp's defaults for ids that a GGUF omits."""
         ids = dict(vocab.special)
         defaults = DEFAULT_IDS[vocab.kind]
         for role, index in defaults.items():
@@ -153,12 +149,12 @@ class TokenTable:
             if ids.get("eos") == ids.get("sep"):
                 ids.pop("eos", None)
         elif vocab.kind == VocabKind.UNIGRAM and {"bos", "sep"} <= ids.keys():
-            ids.setdefault("cls", ids["bos"])  # XLM-R's, which a GGUF has no key for
+            ids.setdefault("cls", ids["bos"])  # for which a GGUF has no key
         return {r: i for r, i in ids.items() if i < len(self.texts) and i not in self.pads}
 
     def model_vocab(self, vocab: Vocab) -> dict[str, int]:
-        """The model's own vocabulary. Added tokens that follow it without a gap stay out: they get their ids by being
-        added in order. All others are in it, because there an id can be said."""
+        """The model's own vocabulary. Added tokens that follow it without a gap are left out and get their ids by
+        order; all others need an explicit id and are part of it."""
         last = max((i for i, t in enumerate(self.types) if t not in ADDED and i not in self.pads), default=-1)
         tail = [i for i in self.added if i > last]
         whole = not any(i <= last for i in self.pads)
@@ -169,12 +165,12 @@ class TokenTable:
 
     @property
     def unknown(self) -> int:
-        """The id of the unknown piece of tokenizer.model, which has exactly one. llama.cpp treats others as control."""
+        """The id of tokenizer.model's only unknown piece. llama.cpp treats others as control tokens."""
         return self.ids.get("unk", next((i for i, t in enumerate(self.types) if t == TokenType.UNKNOWN), 0))
 
     @property
     def kept(self) -> list[str]:
-        """Every id's text; padding at the end is left out."""
+        """Every id's text, without the padding at the end."""
         end = len(self.texts)
         while end and end - 1 in self.pads:
             end -= 1
@@ -193,7 +189,7 @@ def bert(text: str, kind: int) -> str:
 
 
 def check_texts(texts: Sequence[str], pads: set[int]) -> None:
-    """FormatError for tokens that JSON can't hold, or that a table by text can't tell apart."""
+    """FormatError for tokens that aren't UTF-8, or that occur twice."""
     kept = [t for i, t in enumerate(texts) if i not in pads] if pads else texts
     if len(set(kept)) != len(kept):
         seen: dict[str, int] = {}
@@ -231,8 +227,8 @@ def tokenizer_json(vocab: Vocab, table: TokenTable) -> Json:
 
 
 def added(table: TokenTable, index: int) -> Json:
-    """A row of `added_tokens`. A user-defined token that the byte decoder would garble is marked as normalized, so that
-    a conversion back takes it as it stands."""
+    """An entry of `added_tokens`. A user-defined token that the byte decoder would garble is marked as normalized, so
+    that a conversion back keeps it."""
     text, control = table.texts[index], table.types[index] != TokenType.USER_DEFINED
     garbled = not text.isascii() and all(c in mergelists.BYTE_OF for c in text)
     return {
@@ -242,8 +238,8 @@ def added(table: TokenTable, index: int) -> Json:
 
 
 def spm_parts(vocab: Vocab, table: TokenTable) -> Json:
-    """As transformers' `LlamaConverter` (legacy) builds it: llama.cpp, too, puts a space before the text after every
-    special token."""
+    """SentencePiece BPE as in transformers' `LlamaConverter` (legacy): like llama.cpp, it puts a space before the text
+    after every special token."""
     space = vocab.add_space_prefix is not False
     byte_fallback = any(t == TokenType.BYTE for t in table.types)
     escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -264,8 +260,8 @@ def spm_parts(vocab: Vocab, table: TokenTable) -> Json:
 
 
 def spm_merges(vocab: Vocab, table: TokenTable) -> list[tuple[str, str]]:
-    """Merges from scores. llama.cpp merges into any token whatever its type, but special tokens are cut out of the text
-    before, and bytes and unused tokens are made of no text: only normal tokens take part."""
+    """Merges from scores, between normal tokens only: special tokens are cut out of the text first, and no text becomes
+    bytes or unused tokens."""
     scores = vocab.scores if len(vocab.scores) else [0.0] * len(table.texts)
     skip = {i for i, t in enumerate(table.types) if t != TokenType.NORMAL}
     return mergelists.from_scores(table.texts, [float(s) for s in scores], skip)
@@ -275,7 +271,7 @@ def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
     row = pretokenizer.known(name := vocab.pre or "default")
     if row.raw:
         return raw_parts(vocab, table)
-    if not len(vocab.merges) and row.name != "KIMI_K2":
+    if not len(vocab.merges) and not row.merges_optional:
         raise FormatError(
             "byte-level BPE without merges, which llama.cpp can't load", field="tokenizer.ggml.merges",
             expected="at least one", found=0, hint="leave the tokenizer out: --no-tokenizer",
@@ -296,11 +292,11 @@ def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
 
 
 def raw_parts(vocab: Vocab, table: TokenTable) -> Json:
-    """BPE over characters, as Gemma's files have it. llama.cpp adds a bos to Gemma 4's whatever the key says."""
+    """BPE over characters. llama.cpp always adds a bos to texts of its own kind, whatever the key says."""
     name = vocab.pre or VocabKind.CHAR_BPE.value
     pairs = mergelists.parted(vocab.merges)
     mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
-    forced = {"bos": True} if pretokenizer.known(name).name == "GEMMA4" else {}
+    forced = {"bos": True} if name in pretokenizer.known(VocabKind.CHAR_BPE.value).names else {}
     back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     return {
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
@@ -339,15 +335,14 @@ def wordpiece_parts(vocab: Vocab, table: TokenTable) -> Json:
 
 
 def template(vocab: Vocab, table: TokenTable, bos: bool, eos: bool = False) -> Json | None:
-    """What is put around a text: what the keys say, and llama.cpp's default for the kind where they don't."""
+    """What is added to a text: by the keys, or llama.cpp's defaults for the kind (`bos`, `eos`)."""
     first = table.roles.get("bos") if vocab.add.get("bos", bos) else None
     last = table.roles.get("eos") if vocab.add.get("eos", eos) else None
     if first is None and last is None:
-        # This one adds nothing, and says so to the reference: "add no bos, add no eos".
-        said = vocab.kind == VocabKind.BPE and vocab.add.get("bos") is False
-        return (
-            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True} if said else None
-        )
+        if vocab.kind != VocabKind.BPE or vocab.add.get("bos") is not False:
+            return None
+        # This one adds nothing, and tells the reference to add neither bos nor eos.
+        return {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
     again = first if "sep" in vocab.add else None
     if vocab.add.get("sep"):
         again = table.roles.get("sep", last)
@@ -355,8 +350,8 @@ def template(vocab: Vocab, table: TokenTable, bos: bool, eos: bool = False) -> J
 
 
 def processor(table: TokenTable, first: str | None, last: str | None, again: str | None) -> Json | None:
-    """A TemplateProcessing: `first A last`, for pairs `first A last B last`, or with a token before B `again`. What
-    stands between A and B decides whether a conversion back says anything about separators (`special.separator`)."""
+    """A TemplateProcessing: `first A last`, and for pairs `first A last B last`, with `again` before B if given. The
+    tokens between A and B decide whether a conversion back records a separator (`special.separator`)."""
     if first is None and last is None:
         return None
     ids = {t: i for i, t in enumerate(table.texts) if t in (first, last, again)}
@@ -375,7 +370,7 @@ def processor(table: TokenTable, first: str | None, last: str | None, again: str
 
 
 def bert_processor(table: TokenTable) -> Json | None:
-    """[CLS] A [SEP] in the form that says nothing about flags to a conversion back."""
+    """[CLS] A [SEP], in the form that implies no flags in a conversion back."""
     if "cls" not in table.roles or "sep" not in table.roles:
         return None
     pair = {role: [table.roles[role], table.ids[role]] for role in ("sep", "cls")}
@@ -386,7 +381,7 @@ def settings(vocab: Vocab, table: TokenTable, roles: dict[str, str]) -> Json:
     """tokenizer_config.json."""
     out: Json = {f"add_{r}_token": f for r, f in vocab.add.items()} if vocab.kind != VocabKind.WORDPIECE else {}
     if vocab.kind == VocabKind.SPM:
-        # These override the pieces of tokenizer.model, with the score of added tokens; so only the ones that have it.
+        # Entries override the pieces of tokenizer.model with the score of added tokens: only those that have it.
         scores = vocab.scores or [NO_SCORE] * len(table.texts)
         rows = [i for i in table.added if table.types[i] != TokenType.UNKNOWN and scores[i] == NO_SCORE]
         out["added_tokens_decoder"] = {str(i): {k: v for k, v in added(table, i).items() if k != "id"} for i in rows}
@@ -409,8 +404,8 @@ def settings(vocab: Vocab, table: TokenTable, roles: dict[str, str]) -> Json:
 
 
 def sentencepiece_model(vocab: Vocab, table: TokenTable) -> bytes:
-    """tokenizer.model: all tokens but the padding at the end as pieces. SentencePiece wants one unknown piece, and byte
-    pieces all or none."""
+    """tokenizer.model: all tokens except the padding at the end as pieces. SentencePiece requires exactly one unknown
+    piece, and all byte pieces or none."""
     count = max((i + 1 for i in range(len(table.texts)) if i not in table.pads), default=0)
     unknown = table.unknown
     types = [int(TokenType.CONTROL if t == TokenType.UNKNOWN else t) for t in table.types[:count]]
