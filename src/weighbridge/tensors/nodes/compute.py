@@ -20,16 +20,16 @@ from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import bits, kernels
-from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, held
+from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, borrow
 from weighbridge.tensors.reference import legacy_blocks as old_blocks
-from weighbridge.tensors.scratch import lent
+from weighbridge.tensors.scratch import scratch_buffers
 
 #: What making a band of a source may take, where fewer rows take less.
 _BAND_COST = 2 * MIB
 
 
 class Packing(Protocol):
-    """How several stored tensors make one logical one. They are made in `packings/`; equal ones compare equal."""
+    """How several stored tensors make one logical one. `packings/` has them; equal ones compare equal."""
 
     @property
     def name(self) -> str: ...
@@ -61,7 +61,7 @@ class Spreading(Packing, Protocol):
     """A packing with parameters that all rows share, which also has them for runs of rows."""
 
     def spread(self, rows: int) -> Packing:
-        """The same with what all rows share told for each run of `rows` rows; itself where nothing is shared."""
+        """A copy whose row-shared parameters are repeated once per `rows` rows; itself where nothing is shared."""
 
 
 @final
@@ -75,7 +75,7 @@ class QuantizedTensor:
     members: Mapping[str, Node]
 
     @property
-    def unit(self) -> int:
+    def block_rows(self) -> int:
         """Rows between which the packing can be cut."""
         return math.lcm(*(k for k in self.packing.row_map.values() if k))
 
@@ -90,7 +90,7 @@ class QuantizedTensor:
     def borrow(self, lo: int, hi: int) -> Iterator[dict[str, Bytes]]:
         """The members' bytes of rows lo..hi, valid inside the block."""
         runs = self.runs(lo, hi)
-        with held(*runs.values()) as parts:
+        with borrow(*runs.values()) as parts:
             yield dict(zip(runs, parts, strict=True))
 
     def decode(self, reason: str = "") -> DecodePacked:
@@ -146,7 +146,7 @@ class UnpackBits(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         columns = self.spec.row_bytes
-        with held(RowRange(self.source, lo, hi)) as (words,):
+        with borrow(RowRange(self.source, lo, hi)) as (words,):
             rows = words.reshape(hi - lo, -1)
             out.reshape(hi - lo, columns)[:] = bits.unpack(self.layout, self.bits, rows, columns)
 
@@ -162,7 +162,7 @@ class Decode(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         decode = old_blocks.decode if self.source.spec.dtype in old_blocks.DECODED else kernels.decode
-        with _aligned(out) as values, held(RowRange(self.source, lo, hi)) as (blocks,):
+        with _aligned(out) as values, borrow(RowRange(self.source, lo, hi)) as (blocks,):
             decode(self.source.spec.dtype, blocks, values)
 
 
@@ -176,18 +176,17 @@ class Transcode(PackedSource):
 
 
 class Packer(Protocol):
-    """How a logical tensor becomes several stored ones. They are made in `packings/`."""
+    """How a logical tensor becomes several stored ones. `packings/write` has them."""
 
     @property
     def quantizes(self) -> bool:
         """True where values change: they are rounded to codes."""
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
-        """The stored tensors by their names behind the module's, of a logical one of `source`."""
+        """Specs of the stored tensors for a logical tensor `source`, keyed by name suffix."""
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """Some rows of those of them that are asked for, from the same rows of the logical tensor (F32, or a block
-        type)."""
+        """Fills rows of the requested stored tensors from the same rows of the logical one (F32, or a block type)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,21 +227,21 @@ class PackedMember(UnaryNode):
 def make(parts: Sequence[PackedMember], lo: int, hi: int, outs: Sequence[Bytes]) -> None:
     """Rows lo..hi of several parts of one tensor, which is read once for all of them; parts of one height."""
     first, run = parts[0], parts[0].span(lo, hi)
-    with held(run) as (source,):
+    with borrow(run) as (source,):
         if first.tall or (run.lo, run.hi) == (lo, hi):
             first.fill(source, {p.part: out for p, out in zip(parts, outs, strict=True)})
             return
-        with lent(*((run.hi - run.lo) * p.spec.row_bytes for p in parts)) as wholes:
+        with scratch_buffers(*((run.hi - run.lo) * p.spec.row_bytes for p in parts)) as wholes:
             first.fill(source, {p.part: whole for p, whole in zip(parts, wholes, strict=True)})
             for part, whole, out in zip(parts, wholes, outs, strict=True):
                 out[:] = whole[(lo - run.lo) * part.spec.row_bytes :][: out.nbytes]
 
 
 class GlobalScalePacker(Packer, Protocol):
-    """A maker whose parts also depend on something of the whole tensor."""
+    """A packer that also needs a value of the whole tensor (a global scale)."""
 
     def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """As `make`, with the bytes of that."""
+        """As `make`, with the bytes of that value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,12 +270,12 @@ class AbsMax(Node):
 
     @cached_property
     def value(self) -> np.float32:
-        peak = np.float32(0)
+        abs_max = np.float32(0)
         for run in self._bands():
-            with held(run) as (data,):
+            with borrow(run) as (data,):
                 values = data.view(np.float32)
-                peak = np.maximum(peak, np.abs(kernels.extremes(values, values.size, values.size)).max())
-        return peak
+                abs_max = np.maximum(abs_max, np.abs(kernels.extremes(values, values.size, values.size)).max())
+        return abs_max
 
     def _bands(self) -> Iterator[RowRange]:
         for node in (node for node in self.over if node.spec.elements):
@@ -323,7 +322,7 @@ class UpgradeBlocks(UnaryNode):
     """Blocks of before GGUF as today's of the same numbers; scales of 32 bits are rounded to 16."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(RowRange(self.source, lo, hi)) as (blocks,):
+        with borrow(RowRange(self.source, lo, hi)) as (blocks,):
             old_blocks.repack(self.source.spec.dtype, blocks, out)
 
 
@@ -334,7 +333,7 @@ class Cast(UnaryNode):
     report: CastReport = field(default_factory=CastReport)
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(RowRange(self.source, lo, hi)) as (values,):
+        with borrow(RowRange(self.source, lo, hi)) as (values,):
             counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, values, out)
         self.report.add(counts.overflow, counts.underflow)
 
@@ -357,7 +356,7 @@ class Encode(UnaryNode):
                 raise UsageError(f"the importance matrix of {self._name} has weights that aren't finite")
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(RowRange(self.source, lo, hi)) as (data,):
+        with borrow(RowRange(self.source, lo, hi)) as (data,):
             self._encode(lo, hi, data.view(np.float32).reshape(hi - lo, -1), out)
 
     def _encode(self, lo: int, hi: int, values: NDArray[np.float32], out: Bytes) -> None:
@@ -419,7 +418,7 @@ class LowRank(UnaryNode):
     scale: float
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(*self._needs(lo, hi)) as (weight, b, a):
+        with borrow(*self._needs(lo, hi)) as (weight, b, a):
             left, right = b.view(np.float32).reshape(hi - lo, -1), a.view(np.float32).reshape(self.a.spec.shape)
             change = left[:, :1] * right[0]
             term = np.empty_like(change)
@@ -458,7 +457,7 @@ class Transpose(UnaryNode):
             matrix, column = divmod(at, width)
             count = min(width - column, hi - at)
             for a, b in self._bands(height):
-                with held(RowRange(self.source, matrix * height + a, matrix * height + b)) as (data,):
+                with borrow(RowRange(self.source, matrix * height + a, matrix * height + b)) as (data,):
                     band = data.view(f"V{size}").reshape(b - a, width)
                     stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
             at += count
