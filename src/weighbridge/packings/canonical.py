@@ -1,6 +1,6 @@
 """Scheme-neutral quantized matrices [out, in]. Readers produce them losslessly, quantizers produce them
-(`packings.write.rounding`), and writers turn them into any scheme (`packings.write.schemes`), so moves cost a sum and not
-a product of schemes.
+(`packings.write.rounding`), and writers turn them into any scheme (`packings.write.schemes`), so moves cost a sum and
+not a product of schemes.
 
     IntQuantTensor  GPTQ, AWQ, compressed-tensors and int8 (`packings.int_quant`); MLX affine and ggml's simple blocks
                     where every bias is a whole number of scales

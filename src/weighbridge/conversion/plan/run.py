@@ -21,7 +21,7 @@ from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.nodes.base import Node, RowRange, Stored, borrow
-from weighbridge.tensors.nodes.compute import PackedMember, make
+from weighbridge.tensors.nodes.packed import PackedMember, make
 from weighbridge.tensors.scratch import scratch_buffers
 
 if TYPE_CHECKING:

@@ -10,23 +10,12 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
-from weighbridge.tensors.nodes.compute import (
-    AbsMax,
-    CastReport,
-    GlobalScalePacker,
-    LogicalTensor,
-    LowRank,
-    PackedMember,
-    PackedMemberWithGlobal,
-    Packer,
-    QuantizedTensor,
-    Transcode,
-    UnpackBits,
-    UpgradeBlocks,
-)
+from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, UnpackBits, UpgradeBlocks
 from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, RescaleRows, Scaled, Shift
 from weighbridge.tensors.nodes.logical import T, cast, decode, is_floating, needs_decoding
 from weighbridge.tensors.nodes.moves import concat, reshape, slice_rows
+from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
+from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Transcode
 from weighbridge.tensors.reference import legacy_blocks as old_blocks
 
 

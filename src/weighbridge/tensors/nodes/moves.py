@@ -20,13 +20,9 @@ from weighbridge.base.dtypes import F32, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, Slice, Stored, Strided
-from weighbridge.tensors.nodes.compute import (
-    LogicalTensor,
-    QuantizedTensor,
-    Spreading,
-    Transpose,
-)
+from weighbridge.tensors.nodes.compute import Transpose
 from weighbridge.tensors.nodes.logical import T, cast, decode
+from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Spreading
 
 
 def const(array: NDArray[Any], dtype: DType) -> Const:
