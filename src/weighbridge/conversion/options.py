@@ -33,11 +33,13 @@ def _check_positive(options: Any, *names: str) -> None:
 class WriteOptions:
     """How any command writes.
 
-    `overwrite`: replace an existing target. `resume`: keep the finished part of an interrupted run beside the target
+    `overwrite`: replace an existing target, of a folder the files that are written; one with others is refused unless
+    `replace_folder`, which deletes them. `resume`: keep the finished part of an interrupted run beside the target
     and continue from it. `jobs`: threads. `max_memory`: bytes that all slabs together may take.
     """
 
     overwrite: bool = False
+    replace_folder: bool = False
     resume: bool = False
     jobs: int | None = None
     max_memory: int | None = None
