@@ -32,6 +32,7 @@ class WriteKeywords(SourceKeywords, total=False):
     overwrite: bool
     replace_folder: bool
     resume: bool
+    parents: bool
     jobs: int | None
     max_memory: int | None
 
