@@ -22,6 +22,7 @@ from weighbridge.tensors.nodes import (
     Cast,
     CastReport,
     Decode,
+    DecodePacked,
     Encode,
     LowRank,
     Node,
@@ -198,6 +199,7 @@ _WORDS: Mapping[type[Node], str] = {
     PackedMember: "pack",
     Cast: "cast",
     Decode: "decode",
+    DecodePacked: "decode",
     Transcode: "transcode",
     UpgradeBlocks: "repack",
 }
