@@ -22,11 +22,11 @@ from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import Const
 from weighbridge.tensors.nodes.compute import Encode
-from weighbridge.tensors.reference import iq1_encode as reference_iq1encode
-from weighbridge.tensors.reference import iq23_encode as reference_iqencode
-from weighbridge.tensors.reference import iquants as reference_iq
-from weighbridge.tensors.reference import lattice_neighbours as neighbours
 from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference.codebooks import iq1_encode as reference_iq1encode
+from weighbridge.tensors.reference.codebooks import iq23_encode as reference_iqencode
+from weighbridge.tensors.reference.codebooks import iquants as reference_iq
+from weighbridge.tensors.reference.codebooks import lattice_neighbours as neighbours
 
 NAMES = ggml.STOPPING
 WAYS = [(name, how) for name in NAMES for how in (None, *WEIGHTS) if how or BY_NAME[name].importance != "required"]

@@ -15,19 +15,9 @@ from tests.kernels.ggml import STOPPING
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.native import native
-from weighbridge.tensors.reference import (
-    affine,
-    blocks32,
-    floats,
-    grids,
-    iq4_encode,
-    iquants,
-    kquants,
-    kquants_encode,
-    lowbit,
-    search,
-)
+from weighbridge.tensors.reference import affine, blocks32, floats, kquants, kquants_encode, lowbit, search
 from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference.codebooks import grids, iq4_encode, iquants
 
 pytestmark = [pytest.mark.mutation, pytest.mark.skipif(native is None, reason="the extension isn't built")]
 

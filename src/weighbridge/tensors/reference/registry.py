@@ -14,15 +14,8 @@ from typing import Final
 import numpy as np
 
 from weighbridge.base import dtypes
-from weighbridge.tensors.reference import (
-    blocks32,
-    iq1_encode,
-    iq4_encode,
-    iq23_encode,
-    iquants,
-    kquants,
-    lowbit,
-)
+from weighbridge.tensors.reference import blocks32, kquants, lowbit
+from weighbridge.tensors.reference.codebooks import iq1_encode, iq4_encode, iq23_encode, iquants
 from weighbridge.tensors.reference.codec import Codec
 from weighbridge.tensors.reference.floats import (
     SCALAR,

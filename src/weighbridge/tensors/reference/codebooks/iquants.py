@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.tensors.reference.codebooks.grids import grid
 from weighbridge.tensors.reference.codec import Codec, half_scales, view
 from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, quiet, widen
-from weighbridge.tensors.reference.grids import grid
 from weighbridge.tensors.reference.lowbit import IQ4_VALUES, look_up
 
 QK_K: Final = 256

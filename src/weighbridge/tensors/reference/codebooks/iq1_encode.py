@@ -15,6 +15,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from weighbridge.tensors.reference.codebooks.iq23_encode import N, first_of, tiled
+from weighbridge.tensors.reference.codebooks.iquants import IQ1_DELTA
+from weighbridge.tensors.reference.codebooks.lattice_neighbours import Bools, Ints, into_codebook, neighbours
 from weighbridge.tensors.reference.codec import pack
 from weighbridge.tensors.reference.floats import (
     Bytes,
@@ -26,9 +29,6 @@ from weighbridge.tensors.reference.floats import (
     scale_loss,
     to_half,
 )
-from weighbridge.tensors.reference.iq23_encode import N, first_of, tiled
-from weighbridge.tensors.reference.iquants import IQ1_DELTA
-from weighbridge.tensors.reference.lattice_neighbours import Bools, Ints, into_codebook, neighbours
 from weighbridge.tensors.reference.search import in_order, nearest
 
 IQ1_SCALE_TOP: Final = 7

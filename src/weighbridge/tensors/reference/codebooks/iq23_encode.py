@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from weighbridge.tensors.reference.codebooks.lattice_neighbours import Bools, Ints, into_codebook, neighbours
 from weighbridge.tensors.reference.codec import pack
 from weighbridge.tensors.reference.floats import (
     Array,
@@ -28,7 +29,6 @@ from weighbridge.tensors.reference.floats import (
     scale_loss,
     to_half,
 )
-from weighbridge.tensors.reference.lattice_neighbours import Bools, Ints, into_codebook, neighbours
 from weighbridge.tensors.reference.search import in_order, nearest, search_ladder
 
 N: Final = 256
