@@ -238,7 +238,7 @@ ROWS = list(zip(floats.SCALAR, list(floats.SCALAR)[1:] + list(floats.SCALAR)[:1]
 @pytest.mark.parametrize(("name", "other"), [(a, b) for a, b in ROWS if BY_NAME[a].size == BY_NAME[b].size])
 def test_a_changed_row_of_the_float_table_is_seen(name: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = MappingProxyType({**floats.SCALAR, name: floats.SCALAR[other]})
-    monkeypatch.setattr(blocks32, "SCALAR", wrong)
+    monkeypatch.setattr(floats, "SCALAR", wrong)
     assert a_difference_is_seen()
 
 
@@ -283,5 +283,5 @@ def test_rounding_f64_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     out = np.zeros(x.size // 4, np.uint8)
     native.cast("F64", "BF16", x, out)
     assert np.array_equal(floats.cast("F64", "BF16", x)[0], out)
-    monkeypatch.setattr(blocks32, "round_to_odd", lambda values: values.astype(np.float32))
+    monkeypatch.setattr(floats, "round_to_odd", lambda values: values.astype(np.float32))
     assert not np.array_equal(floats.cast("F64", "BF16", x)[0], out)
