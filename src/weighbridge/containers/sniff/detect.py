@@ -51,7 +51,7 @@ _SUPERBLOCKS: Final = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
 
 
 def _end_of_hdf5(probe: Probe) -> int:
-    """The size that an HDF5 file states; 0 where it can't be told."""
+    """The size that an HDF5 file states; 0 where it is unknown."""
     width, end = _SUPERBLOCKS.get(probe.number(8, "B") or 0, (0, 0))
     return (probe.number(end, "<Q") or 0) if probe.number(width, "B") == 8 else 0
 
