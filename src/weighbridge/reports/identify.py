@@ -22,7 +22,6 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports import sidecars as beside
-from weighbridge.reports.inspect import model_info as facts
 
 SCHEMA: Final = "weighbridge/identify/1"
 
@@ -275,7 +274,9 @@ def _weight_files(count: int, kinds: Sequence[str]) -> str:
 
 
 def _model_detail(folder: Folder) -> dict[str, Any]:
-    model = facts.of_folder(folder.path, folder.config or None)
+    from weighbridge.reports.inspect import model_info  # imports the packings' schemas
+
+    model = model_info.of_folder(folder.path, folder.config or None)
     found = {"architecture": model.architecture, "family": model.family}
     if model.quantization:
         found["quantization"] = model.quantization.words
