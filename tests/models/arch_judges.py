@@ -22,9 +22,9 @@ from weighbridge.base.dtypes import F32
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family, build_family
 from weighbridge.models.arch.registry import families
-from weighbridge.models.arch.tables.documents import document, resolve
+from weighbridge.models.arch.tables.documents import document, mixin, resolve
 from weighbridge.models.arch.write_order import as_read
-from weighbridge.tensors.nodes import Node, const
+from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, const
 
 Arrays = dict[str, np.ndarray]
 GOLDEN = Path(__file__).parent / "golden"
@@ -55,8 +55,8 @@ def nodes(arrays: Mapping[str, np.ndarray]) -> dict[str, Node]:
     return {name: const(array.astype("<f4"), F32) for name, array in arrays.items()}
 
 
-def array(node: Node) -> np.ndarray:
-    return node.read(0, node.spec.rows).view("<f4").reshape(node.spec.shape)
+def array(node: LogicalTensor) -> np.ndarray:
+    return as_node(node).read_all().view("<f4").reshape(node.spec.shape)
 
 
 def random_hf(family: Family, sizes: Sizes, optional: bool = True) -> Arrays:
@@ -352,14 +352,11 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
 )
 
 
-def build(table: Mapping[str, Any]) -> Family:
-    return build_family(resolve(table))
-
-
-def convicts(table: Mapping[str, Any]) -> bool:
-    """Whether any judge raises over a family built of this document."""
+def convicts(table: Mapping[str, Any], mixins: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
+    """Whether any judge raises over a family built of this document, and of these mixins in place of the shipped."""
+    changed = mixins or {}
     try:
-        family = build(table)
+        family = build_family(resolve(table, included=lambda name: changed.get(name) or mixin(name)))
         for judge in JUDGES:
             judge(family)
     except Exception:
