@@ -17,7 +17,7 @@ from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor
-from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import floats
 
 mx = pytest.importorskip("mlx.core", reason="MLX WAS NOT COMPARED WITH: install requirements/oracles.txt")
 pytestmark = pytest.mark.oracle
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.oracle
 
 def weights(kind: str, dtype: DType) -> NDArray[np.float32]:
     x = numbers(kind, 16 * 256)
-    return reference.widen(dtype.name, reference.narrow(dtype.name, x).view(np.uint8)).reshape(16, 256)
+    return floats.widen(dtype.name, floats.narrow(dtype.name, x).view(np.uint8)).reshape(16, 256)
 
 
 def of_mlx(x: NDArray[np.float32], dtype: DType, **how: object) -> list[NDArray[np.uint8]]:
