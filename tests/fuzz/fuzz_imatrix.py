@@ -30,8 +30,8 @@ def seeds() -> list[bytes]:
     good = []
     for form in get_args(imatrix.ImatrixForm):
         parts = [
-            imatrix.Part("blk.0.ffn_down.weight", 1, 3, calls=2),
-            imatrix.Part("blk.0.ffn_up_exps.weight", 2, 4, inputs=True),
+            imatrix.ImatrixPart("blk.0.ffn_down.weight", 1, 3, calls=2),
+            imatrix.ImatrixPart("blk.0.ffn_up_exps.weight", 2, 4, inputs=True),
         ]
         place = imatrix.layout(parts, form, datasets=["a.txt"], chunks=5, chunk_size=512)
         out = bytearray(place.size)

@@ -29,7 +29,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Finding, Index, Rule, Severity
 from weighbridge.containers.numbered import numbered, sets
 from weighbridge.containers.safetensors import container as safetensors
-from weighbridge.containers.safetensors.json_scan import Object, Scanner, Value, kind
+from weighbridge.containers.safetensors.json_scan import JsonObject, Scanner, Value, kind
 from weighbridge.io.source import Source
 
 INDEX_SUFFIX: Final = ".index.json"
@@ -96,7 +96,7 @@ def parse_index(source: Source) -> ShardIndex:
     outer = _object(top, "the index", source.name)
     metadata = outer.get("metadata")
     weights = outer.get("weight_map")
-    pairs = weights if isinstance(weights, Object) else None
+    pairs = weights if isinstance(weights, JsonObject) else None
     if pairs is None:
         what = "nothing" if weights is None else kind(weights)
         raise FormatError("no weight_map", path=source.name, field="weight_map", expected="an object", found=what)
@@ -108,7 +108,7 @@ def parse_index(source: Source) -> ShardIndex:
     finder = _Finder(source.name)
     for name in repeated:
         finder.add("repeated-name", "the index lists this tensor more than once; the last one counts", name)
-    plain = _plain(metadata) if isinstance(metadata, Object) else {}
+    plain = _plain(metadata) if isinstance(metadata, JsonObject) else {}
     return ShardIndex(source.name, MappingProxyType(weight_map), MappingProxyType(plain), tuple(finder.found))
 
 
@@ -141,16 +141,16 @@ def _is_plain_name(name: str) -> bool:
 
 
 def _object(value: Value, what: str, path: str) -> dict[str, Value]:
-    if not isinstance(value, Object):
+    if not isinstance(value, JsonObject):
         raise FormatError(f"{what} is not a JSON object", path=path, expected="an object", found=kind(value))
     return value.last()
 
 
-def _plain(value: Object) -> dict[str, Any]:
+def _plain(value: JsonObject) -> dict[str, Any]:
     """As dicts and lists all the way down (the scanner bounds the depth)."""
 
     def plain(v: Any) -> Any:
-        if isinstance(v, Object):
+        if isinstance(v, JsonObject):
             return _plain(v)
         return [plain(item) for item in v] if isinstance(v, list) else v
 

@@ -47,7 +47,7 @@ class _Inflate:
         return self._inner.decompress(self._inner.unconsumed_tail + data, most)
 
 
-class Codec(NamedTuple):
+class StreamCodec(NamedTuple):
     """How a stream begins (all that is known of it in two bytes or more), and a new decoder of it."""
 
     starts: Callable[[bytes], bool]
@@ -64,13 +64,13 @@ def _lzma_head(head: bytes) -> bool:
     return head[:3] == b"\x5d\0\0" and len(head) >= 13 and (head[5:13] == b"\xff" * 8 or head[10:13] == bytes(3))
 
 
-CODECS: Final[Mapping[str, Codec]] = MappingProxyType(
+CODECS: Final[Mapping[str, StreamCodec]] = MappingProxyType(
     {
-        "gzip": Codec(lambda h: h[:3] == b"\x1f\x8b\x08", lambda: _Inflate(31)),
-        "bz2": Codec(lambda h: h[:3] == b"BZh", bz2.BZ2Decompressor),
-        "xz": Codec(lambda h: h[:6] == b"\xfd7zXZ\0", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, SNIFF_XZ)),
-        "lzma": Codec(_lzma_head, lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, SNIFF_XZ)),
-        "zlib": Codec(_zlib_head, lambda: _Inflate(15)),
+        "gzip": StreamCodec(lambda h: h[:3] == b"\x1f\x8b\x08", lambda: _Inflate(31)),
+        "bz2": StreamCodec(lambda h: h[:3] == b"BZh", bz2.BZ2Decompressor),
+        "xz": StreamCodec(lambda h: h[:6] == b"\xfd7zXZ\0", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, SNIFF_XZ)),
+        "lzma": StreamCodec(_lzma_head, lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, SNIFF_XZ)),
+        "zlib": StreamCodec(_zlib_head, lambda: _Inflate(15)),
     }
 )
 

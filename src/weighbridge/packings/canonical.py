@@ -28,7 +28,7 @@ from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read import ggml
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
-from weighbridge.packings.read.scaled import Scaled
+from weighbridge.packings.read.scaled import ScaledFloats
 from weighbridge.packings.schema.microfloat import E4M3, E8M0
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
@@ -232,13 +232,13 @@ def micro(node: LogicalTensor) -> MXTensor | str:
 def _packed_micro(tensor: QuantizedTensor) -> MXTensor | str:
     if isinstance(tensor.packing, Microscaled):
         return _of_micro(tensor, tensor.packing)
-    if isinstance(tensor.packing, Scaled) and _mx(tensor.packing):
+    if isinstance(tensor.packing, ScaledFloats) and _mx(tensor.packing):
         members = _matrices(tensor)
         return MXTensor(8, members["weight"], _bytes(members["scales"]), None)
     return _NO_MICRO
 
 
-def _mx(how: Scaled) -> bool:
+def _mx(how: ScaledFloats) -> bool:
     return (how.dtype, how.scale_dtype, how.block) == (E4M3, E8M0, (1, 32))
 
 
@@ -278,7 +278,7 @@ def _matrices_but(node: QuantizedTensor, whole: str) -> dict[str, Node]:
 
 def small(node: LogicalTensor) -> Fp8Tensor | str:
     """As `integers`."""
-    if not (isinstance(node, QuantizedTensor) and isinstance(node.packing, Scaled)):
+    if not (isinstance(node, QuantizedTensor) and isinstance(node.packing, ScaledFloats)):
         return "it has no floats of 8 bits"
     how = node.packing
     if how.dtype is not E4M3 or how.scale_dtype not in _SCALES:

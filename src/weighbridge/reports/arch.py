@@ -64,7 +64,7 @@ class Misshapen:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class FamilyCheck:
     """How a model's tensors fit a family. `known`: the model names a class of it; else it is the nearest one. `stated`:
     what the model calls itself. `dropped`: constants that carry nothing. `apart`: how many tensors of other
     parts of the model are left out, by how their names begin."""
@@ -123,7 +123,7 @@ def _roles(family: Family) -> Iterable[RoleLine]:
         )
 
 
-def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> Check:
+def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> FamilyCheck:
     """How the model at `path` fits its family, or the nearest one where it is of none. `arch_file`: a table that is
     looked at first. UnsupportedError where no family is anything like it."""
     with open_model(path, SourceOptions(arch_file=arch_file)) as model:
@@ -142,11 +142,11 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, Shape]:
     return {name: tuple(node.spec.shape) for name, node in tensors.items()}
 
 
-def _check(model: Checkpoint, found: Fit, known: bool, tensors: int) -> Check:
+def _check(model: Checkpoint, found: Fit, known: bool, tensors: int) -> FamilyCheck:
     listed = () if model.format == "gguf" else model.config.get("architectures") or ()
     stated = model.metadata.get("general.architecture") if model.format == "gguf" else (listed or [None])[0]
     report = found.report
-    return Check(
+    return FamilyCheck(
         path=os.fspath(model.place.path),
         stated=stated if isinstance(stated, str) else None,
         known=known,

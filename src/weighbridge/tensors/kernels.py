@@ -336,7 +336,7 @@ def join_blocks(dtype: DType, bits: int, group: int, codes: Bytes, scales: Bytes
         out[:] = regroup.join(dtype.name, bits, group, codes, scales, offsets)
 
 
-def _form(dtype: DType) -> regroup.Form:
+def _form(dtype: DType) -> regroup.RegroupForm:
     _need(dtype.name in regroup.FORMS, f"MLX has no codes and parameters of {dtype}")
     return regroup.FORMS[dtype.name]
 

@@ -37,7 +37,7 @@ from weighbridge.tensors.nodes import (
 )
 
 
-class Layout(Protocol):
+class TensorLayout(Protocol):
     """A two-way change. `exact`: `undo(apply(t))` gives back every bit; where not, a plan lists it as a loss."""
 
     @property
@@ -341,7 +341,7 @@ def _cuts_blocks(node: LogicalTensor, width: int) -> bool:
 
 
 # name -> its constructor, which takes the sizes (or numbers, or the config's at these keys) named in brackets
-LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
+LAYOUTS: Final[Mapping[str, Callable[..., TensorLayout]]] = MappingProxyType(
     {
         "rope": Rope,
         "halves": NeoxPairs,
@@ -358,6 +358,6 @@ LAYOUTS: Final[Mapping[str, Callable[..., Layout]]] = MappingProxyType(
 )
 
 
-def layout(name: str, *arguments: float) -> Layout:
+def layout(name: str, *arguments: float) -> TensorLayout:
     """The layout that a table calls `name(arguments)`."""
     return LAYOUTS[name](*arguments)

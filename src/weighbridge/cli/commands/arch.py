@@ -10,7 +10,7 @@ import click
 from weighbridge.cli.options import arch_file_option, examples, json_option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.arch import Check
+    from weighbridge.reports.arch import FamilyCheck
 
 _SHOWN = 20  # names of a list on the screen; --json has them all
 
@@ -85,7 +85,7 @@ def check(path: str, arch_file: Path | None, as_json: bool) -> int:
     return 0 if found.ok else 1
 
 
-def _tell(found: Check) -> None:
+def _tell(found: FamilyCheck) -> None:
     from weighbridge.cli.render import clean, echo, pairs, plural, styled
 
     said = clean(found.stated or "nothing")

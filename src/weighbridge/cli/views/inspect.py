@@ -18,9 +18,9 @@ from weighbridge.cli.render import (
     warn,
 )
 from weighbridge.models.tensor_parallel.rank_files import RankStatus
-from weighbridge.reports.inspect.model_info import Model
-from weighbridge.reports.inspect.report import InspectReport, Tensor
-from weighbridge.reports.inspect.schemes import Scheme
+from weighbridge.reports.inspect.model_info import ModelInfo
+from weighbridge.reports.inspect.report import InspectedTensor, InspectReport
+from weighbridge.reports.inspect.schemes import SchemeSummary
 from weighbridge.reports.inspect.tree import grow, lines
 
 
@@ -53,7 +53,7 @@ def schemes(report: InspectReport) -> None:
     )  # fmt: skip
 
 
-def _scheme(s: Scheme, other: bool, of: int) -> tuple[str, ...]:
+def _scheme(s: SchemeSummary, other: bool, of: int) -> tuple[str, ...]:
     bits = [f"{s.bits:g} bits"] if s.bits else []
     group = [f"groups of {s.group:,}"] if s.group and s.bits else []
     shown = s.where[:_ROLES] if other else ()
@@ -100,7 +100,7 @@ def _ranks(ranks: RankStatus | None) -> str | None:
     return f"{what} of one model, split for tensor parallelism{gone}{more}"
 
 
-def _layers(model: Model) -> str | None:
+def _layers(model: ModelInfo) -> str | None:
     sizes = (
         ("hidden size", model.hidden_size),
         ("heads", model.heads),
@@ -111,7 +111,7 @@ def _layers(model: Model) -> str | None:
     return ", ".join([f"{model.layers}", *said]) if model.layers else None
 
 
-def _tokenizer(model: Model) -> str | None:
+def _tokenizer(model: ModelInfo) -> str | None:
     if model.tokenizer is None:
         return None
     size = model.tokenizer.vocab_size or model.vocab_size
@@ -165,7 +165,7 @@ def _unlisted(report: InspectReport) -> None:
         echo(f"... {plural(report.selected - len(report.tensors), 'more tensor')}", "dim")
 
 
-def _row(t: Tensor, several: bool) -> tuple[str, ...]:
+def _row(t: InspectedTensor, several: bool) -> tuple[str, ...]:
     file = (t.file,) if several else ()
     return t.name, t.dtype, _shape(t.shape), f"{t.parameters:,}", f"{t.nbytes:,}", f"{t.offset:,}", *file
 

@@ -201,7 +201,7 @@ def _gguf_records(entries: Mapping[str, Entry], source: Source) -> Iterator[Imat
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class ImatrixPart(NamedTuple):
     """An entry to be written: matrices of so many columns. `calls`: legacy form; `inputs`: GGUF, with in_sum."""
 
     name: str
@@ -212,7 +212,7 @@ class Part(NamedTuple):
 
 
 def layout(
-    parts: Sequence[Part],
+    parts: Sequence[ImatrixPart],
     form: ImatrixForm,
     *,
     datasets: Sequence[str] = (),
@@ -236,13 +236,13 @@ def layout(
     return gguf.layout([tensor for part in parts for tensor in _tensors(part)], metadata)
 
 
-def _tensors(part: Part) -> list[tuple[str, Spec]]:
+def _tensors(part: ImatrixPart) -> list[tuple[str, Spec]]:
     matrix = Spec((part.matrices, part.columns), F32)
     both = [(part.name + SUM2, matrix), (part.name + COUNTS, Spec((part.matrices, 1), F32))]
     return [*both, (part.name + SUM, matrix)] if part.inputs else both
 
 
-def _legacy_layout(parts: Sequence[Part], chunks: int, dataset: str) -> Layout:
+def _legacy_layout(parts: Sequence[ImatrixPart], chunks: int, dataset: str) -> Layout:
     pieces, slots, at = [(0, struct.pack("<i", len(parts)))], [], 4
     for part in parts:
         name = part.name.encode("utf-8", "surrogateescape")

@@ -28,7 +28,7 @@ from weighbridge.base.gc_pause import paused
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, HeaderEntry, exact, members, short
-from weighbridge.containers.safetensors.json_scan import Object, Pair, Scanner
+from weighbridge.containers.safetensors.json_scan import JsonObject, Pair, Scanner
 from weighbridge.containers.safetensors.layout import METADATA, SUFFIX, header_bytes, layout
 from weighbridge.containers.safetensors.rules import RULES, Problems
 from weighbridge.io.source import Source
@@ -191,7 +191,7 @@ def _cut_metadata(raw: bytes) -> tuple[dict[str, str], bytes]:
     scan.peek()
     start = scan.at
     value = scan.value(1)
-    if not isinstance(value, Object) or raw.count(_METADATA_KEY) != 1:
+    if not isinstance(value, JsonObject) or raw.count(_METADATA_KEY) != 1:
         raise ValueError("not the usual metadata")
     metadata = {p.key: p.value for p in value if isinstance(p.value, str)}
     if len(metadata) != len(value):
@@ -327,7 +327,7 @@ def _named(source: Source, head: _ParsedHeader) -> Iterator[Region]:
 
 
 def _member(pair: Pair) -> Iterator[Region]:
-    if pair.key != METADATA or not isinstance(pair.value, Object):
+    if pair.key != METADATA or not isinstance(pair.value, JsonObject):
         yield Region(LENGTH + pair.key_at, LENGTH + pair.end, "json", pair.key, short(pair.value))
         return
     yield Region(LENGTH + pair.key_at, LENGTH + pair.at, "key", METADATA)

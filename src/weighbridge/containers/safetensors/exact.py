@@ -14,7 +14,7 @@ import msgspec
 
 from weighbridge.base.dtypes import BY_SAFETENSORS
 from weighbridge.base.errors import FormatError
-from weighbridge.containers.safetensors.json_scan import Object, Pair, Scanner, Value, kind
+from weighbridge.containers.safetensors.json_scan import JsonObject, Pair, Scanner, Value, kind
 from weighbridge.containers.safetensors.layout import METADATA
 from weighbridge.containers.safetensors.rules import Problems
 
@@ -79,7 +79,7 @@ def _metadata(pair: Pair, problems: Problems) -> dict[str, str]:
     if pair.value is None:
         problems.add("metadata-null", "`__metadata__` is null instead of an object", LENGTH + pair.at)
         return {}
-    if not isinstance(pair.value, Object):
+    if not isinstance(pair.value, JsonObject):
         words = "`__metadata__` is not an object"
         problems.add("metadata", words, LENGTH + pair.at, expected="an object", found=kind(pair.value))
         return {}
@@ -116,7 +116,7 @@ def _info(pair: Pair, problems: Problems) -> HeaderEntry | None:
 
 def _fields(pair: Pair, problems: Problems) -> dict[str, Value] | None:
     place, value = LENGTH + pair.at, pair.value
-    if isinstance(value, Object):
+    if isinstance(value, JsonObject):
         return _object_fields(value, place, pair.key, problems)
     if not isinstance(value, list):
         problems.add("entry", "the entry is not an object", place, pair.key, expected="an object", found=kind(value))
@@ -130,7 +130,7 @@ def _fields(pair: Pair, problems: Problems) -> dict[str, Value] | None:
     return dict(zip(FIELDS, value, strict=True))
 
 
-def _object_fields(value: Object, place: int, name: str, problems: Problems) -> dict[str, Value] | None:
+def _object_fields(value: JsonObject, place: int, name: str, problems: Problems) -> dict[str, Value] | None:
     fields: dict[str, Value] = {}
     for p in value:
         if p.key not in FIELDS:
@@ -148,7 +148,7 @@ def _object_fields(value: Object, place: int, name: str, problems: Problems) -> 
 
 def _dtype(value: Value, place: int, name: str, problems: Problems) -> str | None:
     # serde reads an enum also from {"F32": null}.
-    if isinstance(value, Object) and len(value) == 1 and value[0].value is None:
+    if isinstance(value, JsonObject) and len(value) == 1 and value[0].value is None:
         value = value[0].key
         problems.add("object-dtype", "the dtype is an object instead of a string", place, name)
     if isinstance(value, str) and value in TYPES:
@@ -159,7 +159,7 @@ def _dtype(value: Value, place: int, name: str, problems: Problems) -> str | Non
 
 
 def _integers(value: Value) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or isinstance(value, Object):
+    if not isinstance(value, list) or isinstance(value, JsonObject):
         return None
     # A bool is an int, too; what exceeds 64 bits the scanner has made a float, as serde_json does.
     numbers = [n for n in value if type(n) is int and n >= 0]
@@ -168,5 +168,5 @@ def _integers(value: Value) -> tuple[int, ...] | None:
 
 def short(value: Value) -> str:
     """A value in a few characters."""
-    text = repr(value.last() if isinstance(value, Object) else value)
+    text = repr(value.last() if isinstance(value, JsonObject) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

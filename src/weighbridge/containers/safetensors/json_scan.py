@@ -39,7 +39,7 @@ class Pair(NamedTuple):
     end: int
 
 
-class Object(list[Pair]):
+class JsonObject(list[Pair]):
     """A JSON object as the list of its members in file order, duplicates kept."""
 
     def last(self) -> dict[str, Value]:
@@ -47,14 +47,14 @@ class Object(list[Pair]):
         return {p.key: p.value for p in self}
 
 
-Value: TypeAlias = "bool | int | float | str | list[Any] | Object | None"
+Value: TypeAlias = "bool | int | float | str | list[Any] | JsonObject | None"
 
 
 def kind(value: Value) -> str:
     """The JSON word for what a value is, for messages."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "a boolean"
-    names = {int: "an integer", float: "a float", str: "a string", Object: "an object", list: "an array"}
+    names = {int: "an integer", float: "a float", str: "a string", JsonObject: "an object", list: "an array"}
     return names[type(value)]
 
 
@@ -94,7 +94,7 @@ class Scanner:
         if first == b'"':
             return self.string()
         if first == b"{":
-            return Object(self.members(depth))
+            return JsonObject(self.members(depth))
         if first == b"[":
             return list(self.items(depth))
         if first in _WORDS:

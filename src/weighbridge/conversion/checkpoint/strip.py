@@ -28,7 +28,7 @@ from weighbridge.models.locate import is_training
 from weighbridge.unpickle.tree import Gap, TensorLeaf
 
 
-class Part(StrEnum):
+class Purpose(StrEnum):
     """What a part of a checkpoint is."""
 
     WEIGHTS = "weights"
@@ -40,24 +40,24 @@ class Part(StrEnum):
     HISTORY = "history"
 
 
-def _keys(part: Part, *names: str) -> dict[str, Part]:
+def _keys(part: Purpose, *names: str) -> dict[str, Purpose]:
     return dict.fromkeys(names, part)
 
 
 # A part's key at the top of a checkpoint, in lower case: what Lightning, fairseq, timm, Detectron, DeepSpeed, CompVis,
 # EDM, accelerate and the tutorials of torch call it.
 KEYS: Final = MappingProxyType(
-    _keys(Part.OPTIMIZER, "optimizer", "optimizers", "optim", "opt", "opt_state", "optimizer_state", "optimizer_states",
+    _keys(Purpose.OPTIMIZER, "optimizer", "optimizers", "optim", "opt", "opt_state", "optimizer_state", "optimizer_states",
           "optimizer_state_dict", "optim_state_dict", "optimizer_dict", "last_optimizer_state", "optimizer_history")
-    | _keys(Part.EMA, "ema", "ema_model", "model_ema", "ema_state_dict", "state_dict_ema", "params_ema", "ema_params",
+    | _keys(Purpose.EMA, "ema", "ema_model", "model_ema", "ema_state_dict", "state_dict_ema", "params_ema", "ema_params",
             "ema_weights", "shadow_params", "g_ema", "averaged_model", "swa_model", "ema_state")
-    | _keys(Part.SCHEDULER, "scheduler", "schedulers", "lr_scheduler", "lr_schedulers", "scheduler_state_dict",
+    | _keys(Purpose.SCHEDULER, "scheduler", "schedulers", "lr_scheduler", "lr_schedulers", "scheduler_state_dict",
             "lr_scheduler_state_dict", "lr_sched", "sched", "scheduler_state")
-    | _keys(Part.RNG, "rng", "rng_state", "rng_states", "cuda_rng_state", "cuda_rng_states", "cuda_rng_state_all",
+    | _keys(Purpose.RNG, "rng", "rng_state", "rng_states", "cuda_rng_state", "cuda_rng_states", "cuda_rng_state_all",
             "torch_rng_state", "cpu_rng_state", "numpy_rng_state", "np_rng_state", "random_rng_state", "random_states",
             "random_state", "python_rng_state", "torch_cuda_manual_seed")
-    | _keys(Part.SCALER, "scaler", "grad_scaler", "amp", "amp_scaler", "loss_scaler", "scaler_state_dict")
-    | _keys(Part.HISTORY, "loss", "losses", "loss_history", "train_loss", "train_losses", "val_loss", "val_losses",
+    | _keys(Purpose.SCALER, "scaler", "grad_scaler", "amp", "amp_scaler", "loss_scaler", "scaler_state_dict")
+    | _keys(Purpose.HISTORY, "loss", "losses", "loss_history", "train_loss", "train_losses", "val_loss", "val_losses",
             "history", "metrics", "callbacks", "loops", "best_loss", "best_acc", "best_metric", "extra_state")
 )  # fmt: skip
 # The last word of a tensor's name, where an optimizer's state lies beside the weights by their names.
@@ -67,12 +67,12 @@ MOMENTS: Final = frozenset(
 )  # fmt: skip
 # Keys that together say what a dict is.
 SHAPES: Final = (
-    (frozenset({"state", "param_groups"}), Part.OPTIMIZER),
-    (frozenset({"last_epoch", "_step_count"}), Part.SCHEDULER),
-    (frozenset({"scale", "growth_factor", "backoff_factor"}), Part.SCALER),
+    (frozenset({"state", "param_groups"}), Purpose.OPTIMIZER),
+    (frozenset({"last_epoch", "_step_count"}), Purpose.SCHEDULER),
+    (frozenset({"scale", "growth_factor", "backoff_factor"}), Purpose.SCALER),
 )
 # Where names are flat, these words at the front of a name stand for a part; others (`loss.`) may be a module's.
-_FLAT: Final = frozenset({Part.OPTIMIZER, Part.EMA})
+_FLAT: Final = frozenset({Purpose.OPTIMIZER, Purpose.EMA})
 _SQUASHED: Final = ("", "model.")  # CompVis's LitEma takes the dots out of names, and this from their front
 
 
@@ -104,21 +104,21 @@ class StripReport:
     schema: str = "weighbridge/strip/1"
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """What a tensor belongs to: the part, the name the part goes by, and why it is that."""
 
-    part: Part
+    part: Purpose
     group: str
     why: str
 
 
-_KEPT: Final = Verdict(Part.WEIGHTS, "", "")
+_KEPT: Final = Judgement(Purpose.WEIGHTS, "", "")
 
 
 class Classification(NamedTuple):
     """Every tensor's verdict, and the one dict that holds all weights (its key), where there is one."""
 
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, Judgement]
     wrapper: str
 
 
@@ -136,10 +136,10 @@ def judge(index: Index) -> Classification:
         return Classification({e.name: whole for e in index}, "")
     names = {str(key): _names(str(key), inside, index) for key, inside in parts.items()}
     nested = any(names[str(key)] and not isinstance(inside, TensorLeaf) for key, inside in parts.items())
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, Judgement] = {}
     for key, inside in parts.items():
         verdicts |= _of_part(str(key), inside, names[str(key)], nested)
-    heads = {key for key, found in names.items() if any(verdicts[n].part is Part.WEIGHTS for n in found)}
+    heads = {key for key, found in names.items() if any(verdicts[n].part is Purpose.WEIGHTS for n in found)}
     wrapper = heads.pop() if len(heads) == 1 and nested else ""
     return Classification({e.name: verdicts.get(e.name, _KEPT) for e in index}, wrapper)
 
@@ -152,11 +152,11 @@ def _names(key: str, inside: Any, index: Index) -> list[str]:
     return list(leaves(inside))
 
 
-def _of_part(key: str, inside: Any, names: Iterable[str], nested: bool) -> dict[str, Verdict]:
+def _of_part(key: str, inside: Any, names: Iterable[str], nested: bool) -> dict[str, Judgement]:
     """The verdicts on the tensors `names` of one entry of the dict at the top. Where that is flat, a key is a tensor's
     name and no more."""
     by_key = KEYS.get(key.lower()) if nested else None
-    found = _by_shape(key, inside) if by_key is None else Verdict(by_key, key, f"the key {key!r}")
+    found = _by_shape(key, inside) if by_key is None else Judgement(by_key, key, f"the key {key!r}")
     alone = isinstance(inside, TensorLeaf)
     return {name: found or _by_name(name, flat=alone, inside=key) for name in names}
 
@@ -170,25 +170,25 @@ def leaves(value: Any) -> Iterator[str]:
             yield from leaves(part)
 
 
-def _by_shape(key: str, value: Any) -> Verdict | None:
+def _by_shape(key: str, value: Any) -> Judgement | None:
     """What a dict is by its keys; a list of such dicts (Lightning's) is the same."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     keys = first.keys() if isinstance(first, dict) else frozenset()
     for shape, part in SHAPES:
         if shape <= keys:
-            return Verdict(part, key, f"it has {' and '.join(sorted(shape))}")
+            return Judgement(part, key, f"it has {' and '.join(sorted(shape))}")
     return None
 
 
-def _by_name(name: str, *, flat: bool = False, inside: str = "") -> Verdict:
+def _by_name(name: str, *, flat: bool = False, inside: str = "") -> Judgement:
     last = name.rpartition(".")[2]
     if last in MOMENTS:
-        return Verdict(Part.OPTIMIZER, f"*.{last}", f"names that end in {last}")
+        return Judgement(Purpose.OPTIMIZER, f"*.{last}", f"names that end in {last}")
     front = (name if flat else name.removeprefix(f"{inside}.")).partition(".")[0]
     part = KEYS.get(front.lower())
     if part in _FLAT and front != name:
         group = front if flat else f"{inside}.{front}"
-        return Verdict(part, group, f"names that begin with {front}.")
+        return Judgement(part, group, f"names that begin with {front}.")
     return _KEPT
 
 
@@ -197,9 +197,9 @@ def _by_name(name: str, *, flat: bool = False, inside: str = "") -> Verdict:
 
 def stripped(index: Index, judged: Classification, *, keep_ema: bool = False, ema_as_weights: bool = False) -> Index:
     """The index of what is kept. UsageError where that is nothing, or where averages are asked for and lacking."""
-    keep = {Part.WEIGHTS, *([Part.EMA] if keep_ema else [])}
+    keep = {Purpose.WEIGHTS, *([Purpose.EMA] if keep_ema else [])}
     entries = [e for e in index if judged.verdicts[e.name].part in keep]
-    if not any(judged.verdicts[e.name].part is Part.WEIGHTS for e in entries):
+    if not any(judged.verdicts[e.name].part is Purpose.WEIGHTS for e in entries):
         parts = ", ".join(sorted({v.part.value for v in judged.verdicts.values()})) or "nothing"
         raise UsageError(f"the file holds no model weights, only {parts}")
     swaps = _averages(index, judged) if ema_as_weights else {}
@@ -221,12 +221,14 @@ def _concerns(finding: Finding, judged: Classification) -> bool:
 
 def _averages(index: Index, judged: Classification) -> dict[str, Entry]:
     """The averaged tensor for each weight that has one."""
-    averages = {e.name.removeprefix(f"{v.group}."): e for e in index if (v := judged.verdicts[e.name]).part is Part.EMA}
+    averages = {
+        e.name.removeprefix(f"{v.group}."): e for e in index if (v := judged.verdicts[e.name]).part is Purpose.EMA
+    }
     if not averages:
         raise UsageError("the checkpoint holds no averaged (EMA) weights")
     found: dict[str, Entry] = {}
     for entry in index:
-        if judged.verdicts[entry.name].part is not Part.WEIGHTS:
+        if judged.verdicts[entry.name].part is not Purpose.WEIGHTS:
             continue
         name = _name(entry.name, judged)
         other = next((averages[n] for n in _spellings(name) if n in averages), None)
@@ -271,7 +273,7 @@ def plan_strip(
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(_averages(model.index, judged)) if ema_as_weights else 0
     gone = [v.part for v in judged.verdicts.values()]
-    held = {Part.WEIGHTS, *([Part.EMA] if keep_ema else [])}
+    held = {Purpose.WEIGHTS, *([Purpose.EMA] if keep_ema else [])}
     files = _files(model) if model.place.path.is_dir() else ()
     notes = [] if any(p not in held for p in gone) or files else ["there was nothing to leave out"]
     before = sum(w.stat().st_size for w in model.place.weights) + sum(f.bytes for f in files)
@@ -290,8 +292,8 @@ def plan_strip(
     return StripPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)
 
 
-def _dropped(index: Index, judged: Classification, held: set[Part]) -> Iterator[Dropped]:
-    groups: dict[Verdict, list[Entry]] = {}
+def _dropped(index: Index, judged: Classification, held: set[Purpose]) -> Iterator[Dropped]:
+    groups: dict[Judgement, list[Entry]] = {}
     for entry in index:
         groups.setdefault(judged.verdicts[entry.name], []).append(entry)
     for verdict, entries in groups.items():

@@ -34,7 +34,7 @@ CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MetadataChange:
     """What an edit does to one key; None: the key isn't there."""
 
     key: str
@@ -49,7 +49,7 @@ class EditPlan:
     path: str
     target: str
     format: str
-    changes: tuple[Change, ...]
+    changes: tuple[MetadataChange, ...]
     in_place: bool
     reason: str
     written: int
@@ -169,9 +169,9 @@ def _similar(key: str, metadata: Mapping[str, KV]) -> str:
     return f"did you mean {near[0]!r}?" if near else "see them with --list"
 
 
-def _changes(before: Mapping[str, KV], after: Mapping[str, KV]) -> tuple[Change, ...]:
+def _changes(before: Mapping[str, KV], after: Mapping[str, KV]) -> tuple[MetadataChange, ...]:
     keys = dict.fromkeys([*before, *after])
-    found = (Change(key, before.get(key), after.get(key)) for key in keys)
+    found = (MetadataChange(key, before.get(key), after.get(key)) for key in keys)
     return tuple(c for c in found if c.before is not c.after)
 
 

@@ -16,7 +16,7 @@ from weighbridge.tensors.nodes import Node, Stored
 from weighbridge.tensors.nodes.base import Slice, Strided
 
 
-class Shared(NamedTuple):
+class SharedStorage(NamedTuple):
     """`storages`: what is written, in the order of the tensors that need them first; `views`: each tensor in one."""
 
     storages: dict[str, Node]
@@ -37,7 +37,7 @@ class _Window(NamedTuple):
         return self.base.source, self.base.swap, self.base.spec.dtype
 
 
-def share(tensors: Mapping[str, Node]) -> Shared:
+def share(tensors: Mapping[str, Node]) -> SharedStorage:
     """The storages and views of `tensors`. Two tensors share where their bytes overlap and their elements align."""
     windows = (w for name, node in tensors.items() if (w := _window(name, node)) is not None)
     joined = {w.name: (w, group) for group in _overlapping(windows) if len(group) > 1 for w in group}
@@ -54,7 +54,7 @@ def share(tensors: Mapping[str, Node]) -> Shared:
         if first == name:
             storages[first] = _storage(group)
         views[name] = View(first, node.spec.shape, mine.strides, (mine.lo - group[0].lo) // node.spec.dtype.size)
-    return Shared(storages, views)
+    return SharedStorage(storages, views)
 
 
 def _storage(group: list[_Window]) -> Node:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.ggml import imatrix as files
-from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, ImatrixForm, Part
+from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, ImatrixForm, ImatrixPart
 from weighbridge.io.source import Source
 
 Floats = NDArray[np.float32]
@@ -157,12 +157,12 @@ def encode(matrix: ImportanceMatrix, form: ImatrixForm) -> bytes:
     if form == "gguf":
         matrix = merge([matrix]) if matrix.legacy else matrix
         parts = [
-            Part(n, len(e.sums), e.sums[0].size, inputs=e.inputs is not None)
+            ImatrixPart(n, len(e.sums), e.sums[0].size, inputs=e.inputs is not None)
             for n, e in sorted(matrix.entries.items(), key=_by_bytes)
         ]
     else:
         matrix = matrix if matrix.legacy else _as_legacy(matrix)
-        parts = [Part(n, len(e.sums), e.sums[0].size, calls=int(e.counts[0])) for n, e in matrix.entries.items()]
+        parts = [ImatrixPart(n, len(e.sums), e.sums[0].size, calls=int(e.counts[0])) for n, e in matrix.entries.items()]
     place = files.layout(
         parts, form, datasets=matrix.datasets, chunks=matrix.chunks, chunk_size=matrix.chunk_size, nextn=matrix.nextn
     )

@@ -53,7 +53,7 @@ from weighbridge.models.arch.tables.values import integer
 from weighbridge.models.arch.write_order import reference_order
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.layouts import Layout
+    from weighbridge.tensors.layouts import TensorLayout
     from weighbridge.tensors.nodes import LogicalTensor
 
 __all__ = [
@@ -398,7 +398,7 @@ class Family:
         vias = (via for row in self.rows.values() for via in row.layouts.values() if via.from_config)
         return tuple(dict.fromkeys(symbol for via in vias for symbol in via.symbols))
 
-    def layout_of(self, dialect: str, role: str, sizes: Sizes) -> Layout | None:
+    def layout_of(self, dialect: str, role: str, sizes: Sizes) -> TensorLayout | None:
         """The layout change from a role's own to the dialect's, where there is one."""
         via = self.rows[role].layouts.get(dialect)
         return None if via is None else layout_of(via, arguments(via, sizes))

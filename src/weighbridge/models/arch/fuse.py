@@ -16,16 +16,16 @@ from weighbridge.models.arch.expand import Instance, RoleSlice, TensorSlot, heig
 from weighbridge.models.arch.tables.spec import LayoutCall
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.layouts import Layout
+    from weighbridge.tensors.layouts import TensorLayout
     from weighbridge.tensors.nodes import LogicalTensor
 
 
 #: How a role lies in a dialect, and its own shape.
-LayoutMap = Mapping[str, "tuple[Layout | None, Shape]"]
+LayoutMap = Mapping[str, "tuple[TensorLayout | None, Shape]"]
 
 
 @lru_cache(maxsize=256)
-def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> Layout:
+def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> TensorLayout:
     """The layout that a table names, for these sizes."""
     from weighbridge.tensors.layouts import layout
 
@@ -70,7 +70,7 @@ def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
     return reshape(concat(blocks), place.shape)
 
 
-def _layouts(place: TensorSlot) -> Sequence[Layout]:
+def _layouts(place: TensorSlot) -> Sequence[TensorLayout]:
     """How what is joined lies: dealt out, then one layout after another."""
     if not place.interleave and not place.plan.layouts:
         return ()
@@ -88,7 +88,7 @@ def _blocks(place: TensorSlot, node: LogicalTensor) -> Iterable[tuple[LogicalTen
 
 
 def _laid_out(
-    place: TensorSlot, node: LogicalTensor, layouts: Sequence[Layout]
+    place: TensorSlot, node: LogicalTensor, layouts: Sequence[TensorLayout]
 ) -> Iterator[tuple[LogicalTensor, Sequence[RoleSlice]]]:
     from weighbridge.tensors.nodes import slice_rows
 

@@ -18,7 +18,7 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.layouts import Layout
+    from weighbridge.tensors.layouts import TensorLayout
     from weighbridge.tensors.nodes import Node
 
 # Layouts that move whole rows and change none.
@@ -194,7 +194,7 @@ def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair,
         return pair.turned()
     if via.layout not in _ROW_MOVES:
         raise UnsupportedError(f"{role} lies otherwise in {dialect} ({via.layout}), and a LoRA of it doesn't follow")
-    layout: Layout | None = family.layout_of(dialect, role, sizes)
+    layout: TensorLayout | None = family.layout_of(dialect, role, sizes)
     if layout is None:
         return pair
     return pair.moved(layout.undo if undo else layout.apply)

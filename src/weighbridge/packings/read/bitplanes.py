@@ -90,14 +90,14 @@ def _bitnet(match: Match[bool], nodes: Mapping[str, Node]) -> QuantizedTensor:
     if not match.layout:
         with np.errstate(all="ignore"):
             value = np.float32(1) / value
-    codes = n.concat([n.pack(weight, Field(shift))["codes"] for shift in FIELDS])
+    codes = n.concat([n.pack(weight, PlaneField(shift))["codes"] for shift in FIELDS])
     scales = n.strided(n.const(np.array([value]), F32), 0, (match.shape[0], 1), (0, 1))
     return QuantizedTensor(match.spec, IntQuant("bitnet", 8, 2, match.shape[1], F32, 1),
                            {"codes": codes, "scales": scales})  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Field:
+class PlaneField:
     """Two bits of each byte, from `shift` on."""
 
     shift: int

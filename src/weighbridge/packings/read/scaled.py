@@ -22,7 +22,7 @@ from weighbridge.tensors.nodes.base import Bytes
 
 
 @dataclass(frozen=True)
-class Scaled(NoBlockForm):
+class ScaledFloats(NoBlockForm):
     """The parameters of one tensor: `block` rows and columns share a scale."""
 
     dtype: DType
@@ -54,5 +54,5 @@ def build(match: Match[ScaledLayout], nodes: Mapping[str, Node]) -> QuantizedTen
     weight = nodes["weight"]
     if weight.spec.dtype is not dtype:  # MLX has words
         weight = n.bitcast(weight, dtype, match.shape[-1])
-    packing = Scaled(dtype, scales.spec.dtype, block)
+    packing = ScaledFloats(dtype, scales.spec.dtype, block)
     return QuantizedTensor(match.spec, packing, {"weight": weight, "scales": n.reshape(scales, grid)})

@@ -22,7 +22,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes.base import Bytes, Node
-from weighbridge.tensors.reference.regroup import FORMS, Form
+from weighbridge.tensors.reference.regroup import FORMS, RegroupForm
 
 Floats = NDArray[np.float32]
 #: What MLX stores of an affine tensor.
@@ -168,7 +168,7 @@ class BlocksOf:
     dtype: DType
 
     @property
-    def form(self) -> Form:
+    def form(self) -> RegroupForm:
         return FORMS[self.dtype.name]
 
     @property

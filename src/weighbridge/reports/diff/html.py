@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weighbridge.reports.diff.report import Change, DiffReport
+    from weighbridge.reports.diff.report import DiffReport, TensorChange
 
 _SHOWN = 5000  # rows; more would freeze the page
 _STYLE = (
@@ -32,7 +32,7 @@ def page(diff: DiffReport) -> str:
     )
 
 
-def _row(change: Change) -> str:
+def _row(change: TensorChange) -> str:
     numbers = (change.max_abs, change.nmse, change.cosine)
     cells = "".join(f'<td class="n">{"" if x is None else f"{x:.6g}"}</td>' for x in numbers)
     texts = "".join(f"<td>{escape(x)}</td>" for x in (change.kind, change.a, change.b))

@@ -31,7 +31,7 @@ KINDS: Final = ("only in a", "only in b", "shape", "values", "type", "equal")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TensorChange:
     """One tensor. `kind`: one of KINDS ("type": another number type, the same values). The measures are of values in
     F32 (NaN beside NaN is equal; a NaN or Inf on one side alone counts in `broken`): the largest difference, the mean
     squared difference over the mean square of a (NMSE), the cosine of the angle between both."""
@@ -55,7 +55,7 @@ class DiffReport:
     b: str
     names: str
     counts: Mapping[str, int]
-    tensors: tuple[Change, ...]
+    tensors: tuple[TensorChange, ...]
     metadata: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = field(default=SCHEMA)
@@ -99,7 +99,7 @@ def diff(
         return DiffReport(str(a), str(b), called, counts, tuple(ranked), _metadata(one, other), notes)
 
 
-def _rank(change: Change) -> tuple[int, float, str]:
+def _rank(change: TensorChange) -> tuple[int, float, str]:
     worst = change.nmse if change.nmse is not None and not math.isnan(change.nmse) else math.inf
     return KINDS.index(change.kind), -worst, change.name
 
@@ -131,9 +131,9 @@ def _canonical(a: Checkpoint, b: Checkpoint) -> tuple[_View, _View, tuple[str, .
     return left, right, ("the multipliers of config.json are taken into the weights, where a GGUF has them",)
 
 
-def _compared(a: _View, b: _View, tolerance: float, jobs: int | None, progress: Progress | None) -> list[Change]:
-    found = [Change(name, "only in a", a=_described(a[name])) for name in a if name not in b]
-    found += [Change(name, "only in b", b=_described(b[name])) for name in b if name not in a]
+def _compared(a: _View, b: _View, tolerance: float, jobs: int | None, progress: Progress | None) -> list[TensorChange]:
+    found = [TensorChange(name, "only in a", a=_described(a[name])) for name in a if name not in b]
+    found += [TensorChange(name, "only in b", b=_described(b[name])) for name in b if name not in a]
     both = [name for name in a if name in b]
     total, done = sum(a[name].spec.nbytes for name in both), 0
     with ThreadPoolExecutor(jobs or min(os.cpu_count() or 1, 8)) as pool:
@@ -151,19 +151,19 @@ def _described(node: LogicalTensor) -> str:
     return f"{kind}[{', '.join(map(str, node.spec.shape))}]"
 
 
-def _pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: float) -> Change:
+def _pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: float) -> TensorChange:
     one, other = _described(a), _described(b)
     if a.spec.shape != b.spec.shape:
-        return Change(name, "shape", one, other)
+        return TensorChange(name, "shape", one, other)
     if _same_bytes(a, b):
-        return Change(name, "equal", one, other)
+        return TensorChange(name, "equal", one, other)
     sums = _Sums()
     for x, y in _slabs(a, b):
         sums.add(x, y)
     kind = "type" if one != other else "equal"
     if sums.largest > tolerance or sums.broken:
         kind = "values"
-    return Change(name, kind, one, other, sums.largest, sums.nmse, sums.cosine, sums.broken)
+    return TensorChange(name, kind, one, other, sums.largest, sums.nmse, sums.cosine, sums.broken)
 
 
 def _same_bytes(a: LogicalTensor, b: LogicalTensor) -> bool:

@@ -203,7 +203,7 @@ def data_of(node: Node) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Line:
+class DigestLine:
     """A line of llama-gguf-hash: an algorithm, a digest, a file or `file:tensor`."""
 
     algo: str
@@ -214,12 +214,12 @@ class Line:
         return f"{self.algo:<8}  {self.digest}  {self.name}"
 
 
-def gguf_hash(path: str | os.PathLike[str], algorithms: Sequence[str] = ("sha256",)) -> list[Line]:
+def gguf_hash(path: str | os.PathLike[str], algorithms: Sequence[str] = ("sha256",)) -> list[DigestLine]:
     """The lines that llama-gguf-hash prints: of the bytes of each tensor alone, and of all in the file's order.
     Whatever the container: a safetensors file has such digests too."""
     for algo in algorithms:
         check_algorithm(algo, GGUF_HASHES)
-    lines: list[Line] = []
+    lines: list[DigestLine] = []
     with open_checkpoint(os.fspath(path)) as model:
         whole = {algo: _of_gguf(algo) for algo in algorithms}
         for name, node in model.stored.items():
@@ -227,8 +227,8 @@ def gguf_hash(path: str | os.PathLike[str], algorithms: Sequence[str] = ("sha256
             for part in data_of(node):
                 for made in (*whole.values(), *each.values()):
                     made.update(part)
-            lines += [Line(algo, made.hexdigest(), f"{os.fspath(path)}:{name}") for algo, made in each.items()]
-    lines += [Line(algo, _final(algo, made), os.fspath(path)) for algo, made in whole.items()]
+            lines += [DigestLine(algo, made.hexdigest(), f"{os.fspath(path)}:{name}") for algo, made in each.items()]
+    lines += [DigestLine(algo, _final(algo, made), os.fspath(path)) for algo, made in whole.items()]
     return lines
 
 

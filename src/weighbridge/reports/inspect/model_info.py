@@ -38,7 +38,7 @@ class Quantization:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelInfo:
     """None where the files don't say."""
 
     architecture: str | None = None
@@ -60,7 +60,7 @@ class Model:
 # ---- GGUF ----
 
 
-def of_gguf(metadata: Mapping[str, Any]) -> Model:
+def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
     """What a GGUF's keys say."""
     arch = _text(metadata.get("general.architecture"))
 
@@ -69,7 +69,7 @@ def of_gguf(metadata: Mapping[str, Any]) -> Model:
 
     template = metadata.get("tokenizer.chat_template")
     tokens = metadata.get("tokenizer.ggml.tokens")
-    return Model(
+    return ModelInfo(
         architecture=arch,
         family=arch,
         name=_text(metadata.get("general.name")),
@@ -145,7 +145,7 @@ _CONFIG_KEYS: Final = MappingProxyType(
 )
 
 
-def of_folder(folder: Path, config: dict[str, Any] | None = None) -> Model:
+def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
     """What config.json, the tokenizer's files and the chat template say."""
     config = beside.json(folder / "config.json") or beside.json(folder / "params.json") if config is None else config
     text = beside.text_of(config)
@@ -153,7 +153,7 @@ def of_folder(folder: Path, config: dict[str, Any] | None = None) -> Model:
         f: next((n for k in keys if (n := _largest(text.get(k))) is not None), None) for f, keys in _CONFIG_KEYS.items()
     }
     named = config.get("architectures")
-    return Model(
+    return ModelInfo(
         architecture=_text(named[0]) if _is_list(named) and named else _text(config.get("_class_name")),
         family=_text(config.get("model_type")),
         name=_text(config.get("_name_or_path")),

@@ -25,8 +25,8 @@ from weighbridge.packings.schema.base import METADATA
 from weighbridge.reports import tensor_path as target
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
-from weighbridge.reports.inspect.model_info import Model, Quantization
-from weighbridge.reports.inspect.schemes import Scheme, schemes
+from weighbridge.reports.inspect.model_info import ModelInfo, Quantization
+from weighbridge.reports.inspect.schemes import SchemeSummary, schemes
 from weighbridge.reports.select import Selection, named, select
 
 SCHEMA: Final = "weighbridge/inspect/1"
@@ -36,7 +36,7 @@ _SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class InspectedFile:
     """One file with tensors. `nbytes`: its size; `data_start`: where tensor data begins."""
 
     path: str
@@ -46,7 +46,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class InspectedTensor:
     """One stored tensor. `parameters`: logical ones (0 for scales and other companions of a packed weight, whose
     scheme is `packing`). `offset`: its first byte in its file."""
 
@@ -87,12 +87,12 @@ class InspectReport:
     tensor_count: int
     parameters: int
     bits_per_weight: float | None
-    model: Model
-    files: tuple[File, ...]
+    model: ModelInfo
+    files: tuple[InspectedFile, ...]
     dtypes: tuple[DTypeRow, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[InspectedTensor, ...]
     selected: int
-    schemes: tuple[Scheme, ...] = ()
+    schemes: tuple[SchemeSummary, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Finding, ...] = ()
     ranks: RankStatus | None = None
@@ -155,7 +155,7 @@ def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -
     )
 
 
-def _packing_config(model: Checkpoint, model_facts: Model) -> Mapping[str, Any]:
+def _packing_config(model: Checkpoint, model_facts: ModelInfo) -> Mapping[str, Any]:
     """What decides between packings where shapes don't: the config, if it is this file's, and the file's metadata."""
     if model.format == "gguf":
         return {}
@@ -165,7 +165,7 @@ def _packing_config(model: Checkpoint, model_facts: Model) -> Mapping[str, Any]:
 
 def _chosen(
     entries: Sequence[Entry], counted: counting.Count, paths: Sequence[str], selection: Selection
-) -> tuple[Sequence[Tensor], int]:
+) -> tuple[Sequence[InspectedTensor], int]:
     """The rows to show, and how many there would be without the limit. A file may have a million tensors: no row is
     made of one that isn't looked at."""
     if not replace(selection, limit=None):
@@ -175,21 +175,21 @@ def _chosen(
     return chosen[: selection.limit], len(chosen)
 
 
-def _facts(model: Checkpoint) -> Model:
+def _facts(model: Checkpoint) -> ModelInfo:
     """What the model says of itself. A single file among others that isn't their model (an adapter, a projector) is
     not told by the config beside it: that belongs to `model*.safetensors`."""
     if model.format == "gguf":
         return facts.of_gguf(model.metadata)
     if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
         found = facts.of_folder(model.place.folder)
-        if found != Model():
+        if found != ModelInfo():
             return found
     from weighbridge.containers.sniff import tensor_names as sniff_names
 
     look = sniff_names.first(sniff_names.ADAPTERS, model.index.by_name) or sniff_names.first(
         sniff_names.FAMILIES, model.index.by_name
     )
-    return Model(kind=look.words if look else None)
+    return ModelInfo(kind=look.words if look else None)
 
 
 def _observed(index: Index, counted: counting.Count) -> Quantization | None:
@@ -212,21 +212,21 @@ def _paths(model: Checkpoint) -> list[str]:
     return [Path(source.name).name for source in model.index.files]
 
 
-def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> Tensor:
+def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> InspectedTensor:
     parameters = counted.logical[entry.name]
-    return Tensor(
+    return InspectedTensor(
         entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset,
         counted.parts.get(entry.name),
     )  # fmt: skip
 
 
-def _files(index: Index, paths: Sequence[str]) -> tuple[File, ...]:
+def _files(index: Index, paths: Sequence[str]) -> tuple[InspectedFile, ...]:
     tensors = [0] * len(paths)
     for e in index.entries:
         tensors[e.file] += 1
     starts = list(index.data_start) + [0] * (len(paths) - len(index.data_start))
     return tuple(
-        File(path, source.size, n, start)
+        InspectedFile(path, source.size, n, start)
         for path, source, n, start in zip(paths, index.files, tensors, starts, strict=False)
     )
 

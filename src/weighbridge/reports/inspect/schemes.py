@@ -27,7 +27,7 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
+class SchemeSummary:
     """Matrices of one scheme, or of one type. `bits` of a code and `group`, the weights that share a scale, where the
     scheme has them; `bits_per_weight`: with scales and all else."""
 
@@ -53,7 +53,7 @@ class _Kind(NamedTuple):
     group: int | None
 
 
-def schemes(entries: Sequence[Entry], counted: Count) -> tuple[Scheme, ...]:
+def schemes(entries: Sequence[Entry], counted: Count) -> tuple[SchemeSummary, ...]:
     """One row a scheme, that of most weights first; nothing where no tensor is quantized."""
     if not counted.schemes and all(e.dtype.kind is not Kind.BLOCK for e in entries):
         return ()
@@ -81,10 +81,10 @@ def _kind(entry: Entry, counted: Count, by_name: Mapping[str, Entry]) -> _Kind:
     return _Kind(scheme, bits, group)
 
 
-def _row(kind: _Kind, names: Sequence[str], counted: Count, by_name: Mapping[str, Entry]) -> Scheme:
+def _row(kind: _Kind, names: Sequence[str], counted: Count, by_name: Mapping[str, Entry]) -> SchemeSummary:
     nbytes = sum(by_name[member].nbytes for name in names for member in _tensors(name, counted))
     parameters = sum(counted.logical[name] for name in names)
-    return Scheme(*kind, len(names), parameters, nbytes, round(nbytes * 8 / parameters, 4), tuple(_where(names)))
+    return SchemeSummary(*kind, len(names), parameters, nbytes, round(nbytes * 8 / parameters, 4), tuple(_where(names)))
 
 
 def _tensors(name: str, counted: Count) -> Iterable[str]:

@@ -25,7 +25,7 @@ class Leaf(Protocol):
 
 
 @dataclass(slots=True)
-class Node:
+class TreeNode:
     """A part of the names; `repeat` siblings with the same content are folded into it (`part` is then `0-31`)."""
 
     part: str
@@ -36,49 +36,49 @@ class Node:
     shape: tuple[int, ...] | None = None
     repeat: int = 1
     look: int = 0  # equal for nodes with equal content below; 0 for a tensor
-    children: list[Node] = field(default_factory=list)
+    children: list[TreeNode] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TreeLine:
     """A node as a line of text: how deep, what it is called, its sums over all repeats."""
 
     depth: int
     name: str
-    node: Node
+    node: TreeNode
 
 
 _DEPTH = 32  # of dots in a name; what is deeper stays one part, however long
 
 
-def grow(rows: Iterable[Leaf]) -> list[Node]:
+def grow(rows: Iterable[Leaf]) -> list[TreeNode]:
     """The forest of the rows' names, in order of appearance, folded."""
-    top = Node("")
-    homes: dict[str, Node] = {}  # by the name up to the last dot: its tensors lie next to each other
-    branches: dict[tuple[int, str], Node] = {}
+    top = TreeNode("")
+    homes: dict[str, TreeNode] = {}  # by the name up to the last dot: its tensors lie next to each other
+    branches: dict[tuple[int, str], TreeNode] = {}
     for row in rows:
         *above, last = row.name.split(".", _DEPTH)
         prefix = row.name[: len(row.name) - len(last)]
         home = homes.get(prefix)
         if home is None:
             home = homes[prefix] = _branch(top, above, branches)
-        home.children.append(Node(last, 1, row.parameters, row.nbytes, row.dtype, row.shape))
+        home.children.append(TreeNode(last, 1, row.parameters, row.nbytes, row.dtype, row.shape))
     _sum(top)
     return _folded(top, {}).children
 
 
-def _branch(node: Node, parts: Iterable[str], branches: dict[tuple[int, str], Node]) -> Node:
+def _branch(node: TreeNode, parts: Iterable[str], branches: dict[tuple[int, str], TreeNode]) -> TreeNode:
     """The node below `node` at the end of the path, made where it isn't there yet."""
     for part in parts:
         child = branches.get((id(node), part))
         if child is None:
-            child = branches[id(node), part] = Node(part)
+            child = branches[id(node), part] = TreeNode(part)
             node.children.append(child)
         node = child
     return node
 
 
-def _sum(node: Node) -> None:
+def _sum(node: TreeNode) -> None:
     for child in node.children:
         _sum(child)
         node.tensors += child.tensors
@@ -90,7 +90,7 @@ def _sum(node: Node) -> None:
 _Looks = dict[tuple[object, ...], int]
 
 
-def _folded(node: Node, looks: _Looks) -> Node:
+def _folded(node: TreeNode, looks: _Looks) -> TreeNode:
     """The node with runs of numbered children that look alike made one."""
     if node.children:
         node.children = list(_runs([_folded(child, looks) for child in node.children], looks))
@@ -98,9 +98,9 @@ def _folded(node: Node, looks: _Looks) -> Node:
     return node
 
 
-def _runs(children: Sequence[Node], looks: _Looks) -> Iterator[Node]:
+def _runs(children: Sequence[TreeNode], looks: _Looks) -> Iterator[TreeNode]:
     """Numbered siblings are gathered by look (they may be mixed), each look once, at its first place."""
-    groups: dict[object, list[Node]] = {}
+    groups: dict[object, list[TreeNode]] = {}
     for i, child in enumerate(children):
         key = ("number", child.look) if child.children and child.part.isdecimal() else i
         groups.setdefault(key, []).append(child)
@@ -114,7 +114,7 @@ def _runs(children: Sequence[Node], looks: _Looks) -> Iterator[Node]:
         yield first
 
 
-def _look(node: Node, looks: _Looks) -> int:
+def _look(node: TreeNode, looks: _Looks) -> int:
     """What must be equal for two siblings to be folded: names, shapes and types below."""
     below = sorted((child.part, child.repeat, child.look, child.dtype, child.shape or ()) for child in node.children)
     return looks.setdefault(tuple(below), len(looks) + 1)
@@ -131,14 +131,14 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in out)
 
 
-def lines(forest: Iterable[Node], depth: int = 0) -> Iterator[Line]:
+def lines(forest: Iterable[TreeNode], depth: int = 0) -> Iterator[TreeLine]:
     """The tree as indented lines; a chain of single children is one line (`model.layers`)."""
     for node in forest:
         name, at = node.part, node
         while len(at.children) == 1 and at.children[0].repeat == 1:
             at = at.children[0]
             name += f".{at.part}"
-        shown = node if at is node else Node(name, node.tensors, node.parameters, node.nbytes, at.dtype, at.shape)
+        shown = node if at is node else TreeNode(name, node.tensors, node.parameters, node.nbytes, at.dtype, at.shape)
         shown.repeat = node.repeat
-        yield Line(depth, name, shown)
+        yield TreeLine(depth, name, shown)
         yield from lines(at.children, depth + 1)

@@ -11,8 +11,8 @@ from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Severity
 from weighbridge.containers.ggml import imatrix
 from weighbridge.containers.ggml.imatrix import Imatrix, ImatrixRecord
-from weighbridge.reports.verify.repo import File, Repo
-from weighbridge.reports.verify.rules import Found, Rule
+from weighbridge.reports.verify.repo import Repo, RepoFile
+from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class _Opened(NamedTuple):
     """A file, and what its parser made of it or why it made nothing."""
 
-    file: File
+    file: RepoFile
     parsed: Imatrix | None
     error: FormatError | None
 
@@ -34,13 +34,13 @@ def _opened(repo: Repo) -> list[_Opened]:
     return found
 
 
-def _is_one(file: File) -> bool:
+def _is_one(file: RepoFile) -> bool:
     """A GGUF that can't be read as such is its container's finding."""
     variant = file.identity.variant if file.identity else ""
     return file.format == "imatrix-dat" or (file.format == "gguf" and variant == "imatrix" and file.index is not None)
 
 
-def _open(file: File) -> _Opened:
+def _open(file: RepoFile) -> _Opened:
     assert file.source is not None
     try:
         return _Opened(file, imatrix.parse(file.source), None)
@@ -48,14 +48,14 @@ def _open(file: File) -> _Opened:
         return _Opened(file, None, error)
 
 
-def broken(repo: Repo) -> Iterator[Found]:
+def broken(repo: Repo) -> Iterator[Flaw]:
     for file, _, error in _opened(repo):
         if error is not None:
             words = str(FormatError(error.reason, expected=error.expected, found=error.found))
-            yield Found(words, str(file.path), error.field, "make it or download it again", error.offset)
+            yield Flaw(words, str(file.path), error.field, "make it or download it again", error.offset)
 
 
-def not_finite(repo: Repo) -> Iterator[Found]:
+def not_finite(repo: Repo) -> Iterator[Flaw]:
     """llama-quantize refuses such sums, and rounds such counts to whatever the processor makes of them."""
     for file, parsed, record in _records(repo):
         spans = [(record.sum2, record.values)]
@@ -65,27 +65,27 @@ def not_finite(repo: Repo) -> Iterator[Found]:
             bad = _not_finite(parsed, offset, count)
             if bad.size:
                 words = f"{bad.size:,} numbers are NaN or infinite"
-                yield Found(words, str(file.path), record.name, offset=offset + 4 * int(bad[0]))
+                yield Flaw(words, str(file.path), record.name, offset=offset + 4 * int(bad[0]))
 
 
-def negative(repo: Repo) -> Iterator[Found]:
+def negative(repo: Repo) -> Iterator[Flaw]:
     for file, parsed, record in _records(repo):
         bad = _floats(parsed, record.sum2, record.values) < 0
         if bad.any():
             at = record.sum2 + 4 * int(bad.argmax())
             words = f"{int(bad.sum()):,} values are below zero, which no sum of squares is"
-            yield Found(words, str(file.path), record.name, offset=at)
+            yield Flaw(words, str(file.path), record.name, offset=at)
 
 
-def unused(repo: Repo) -> Iterator[Found]:
+def unused(repo: Repo) -> Iterator[Flaw]:
     for file, parsed, record in _records(repo):
         idle = _idle(parsed, record)
         if idle:
             words = f"{idle:,} of its {record.matrices:,} matrices were never used: all their columns count alike"
-            yield Found(words, str(file.path), record.name, "a longer or more varied text reaches more experts")
+            yield Flaw(words, str(file.path), record.name, "a longer or more varied text reaches more experts")
 
 
-def _records(repo: Repo) -> Iterator[tuple[File, Imatrix, ImatrixRecord]]:
+def _records(repo: Repo) -> Iterator[tuple[RepoFile, Imatrix, ImatrixRecord]]:
     for file, parsed, _ in _opened(repo):
         if parsed is not None:
             yield from ((file, parsed, record) for record in parsed.records)
@@ -110,8 +110,8 @@ def _floats(parsed: Imatrix, offset: int, count: int) -> NDArray[np.float32]:
 
 
 RULES: Final = (
-    Rule("imatrix/broken", Severity.ERROR, "an importance matrix can be read to its end", broken),
-    Rule("imatrix/not-finite", Severity.ERROR, "no number of an importance matrix is NaN or infinite", not_finite),
-    Rule("imatrix/negative", Severity.WARNING, "no value of an importance matrix is below zero", negative),
-    Rule("imatrix/unused", Severity.INFO, "every matrix (expert) of an entry was used at least once", unused),
+    Check("imatrix/broken", Severity.ERROR, "an importance matrix can be read to its end", broken),
+    Check("imatrix/not-finite", Severity.ERROR, "no number of an importance matrix is NaN or infinite", not_finite),
+    Check("imatrix/negative", Severity.WARNING, "no value of an importance matrix is below zero", negative),
+    Check("imatrix/unused", Severity.INFO, "every matrix (expert) of an entry was used at least once", unused),
 )

@@ -14,8 +14,8 @@ from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
 from weighbridge.reports import sidecars as beside
 from weighbridge.reports.verify import packing as verify_packing
-from weighbridge.reports.verify.repo import File, Repo
-from weighbridge.reports.verify.rules import Found, Rule
+from weighbridge.reports.verify.repo import Repo, RepoFile
+from weighbridge.reports.verify.rules import Check, Flaw
 
 _SHOWN: Final = 5
 
@@ -34,15 +34,15 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
 
 
-def json_broken(repo: Repo) -> Iterator[Found]:
+def json_broken(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.base in _JSON and file.source and file.size and file.format not in ("git-lfs-pointer", "html", "zeros"):
             why = _json_trouble(file)
             if why:
-                yield Found(f"it is not valid JSON: {why}", str(file.path), hint="download it again")
+                yield Flaw(f"it is not valid JSON: {why}", str(file.path), hint="download it again")
 
 
-def _json_trouble(file: File) -> str | None:
+def _json_trouble(file: RepoFile) -> str | None:
     assert file.source is not None
     if file.size > TOKENIZER_JSON:
         return f"{file.size:,} bytes are too many"
@@ -58,51 +58,51 @@ def _json_trouble(file: File) -> str | None:
 # ---- config and tensors ----
 
 
-def no_config(repo: Repo) -> Iterator[Found]:
+def no_config(repo: Repo) -> Iterator[Flaw]:
     names = {f.base for f in repo.folders.get("", ())}
     if repo.model is not None and not repo.single and not {"config.json", "params.json", "adapter_config.json"} & names:
-        yield Found("weights of a model, but no config.json beside them", str(repo.root), hint="loaders need it")
+        yield Flaw("weights of a model, but no config.json beside them", str(repo.root), hint="loaders need it")
 
 
-def unknown_family(repo: Repo) -> Iterator[Found]:
+def unknown_family(repo: Repo) -> Iterator[Flaw]:
     if repo.config and repo.model:
         try:
             _registry().family_of_hf(repo.config)
         except UnsupportedError as error:
             words = f"names and shapes of tensors aren't checked: {error.message}"
-            yield Found(words, str(repo.root / "config.json"))
+            yield Flaw(words, str(repo.root / "config.json"))
 
 
-def config_size(repo: Repo) -> Iterator[Found]:
+def config_size(repo: Repo) -> Iterator[Flaw]:
     family = _family(repo)
     if family:
         try:
             family.sizes_from_hf(repo.config)
         except (FormatError, UsageError) as error:
-            yield Found(
+            yield Flaw(
                 str(error).splitlines()[0], str(repo.root / "config.json"), hint="the config is not this model's"
             )
 
 
-def missing(repo: Repo) -> Iterator[Found]:
+def missing(repo: Repo) -> Iterator[Flaw]:
     report = _mapping(repo)
     if report and report.missing:
         words = f"{len(report.missing):,} tensors that the config asks for are missing: {_some(report.missing)}"
-        yield Found(words, str(repo.root), report.missing[0], "a shard is missing, or the config is another model's")
+        yield Flaw(words, str(repo.root), report.missing[0], "a shard is missing, or the config is another model's")
 
 
-def unmapped(repo: Repo) -> Iterator[Found]:
+def unmapped(repo: Repo) -> Iterator[Flaw]:
     report = _mapping(repo)
     if report and report.unmapped:
         words = f"{len(report.unmapped):,} tensors that the config knows nothing of: {_some(report.unmapped)}"
-        yield Found(words, str(repo.root), report.unmapped[0], "loaders ignore them or refuse")
+        yield Flaw(words, str(repo.root), report.unmapped[0], "loaders ignore them or refuse")
 
 
-def misshapen(repo: Repo) -> Iterator[Found]:
+def misshapen(repo: Repo) -> Iterator[Flaw]:
     report = _mapping(repo)
     for name, want, found in report.misshapen if report else ():
         words = f"its shape is {list(found)}, the config asks for {list(want)}"
-        yield Found(words, str(repo.root), name, "the config is another model's, or the weights are")
+        yield Flaw(words, str(repo.root), name, "the config is another model's, or the weights are")
 
 
 def _registry() -> Any:
@@ -151,10 +151,10 @@ _TOKENIZERS: Final = frozenset(
 )  # fmt: skip
 
 
-def no_tokenizer(repo: Repo) -> Iterator[Found]:
+def no_tokenizer(repo: Repo) -> Iterator[Flaw]:
     names = {f.base for f in repo.folders.get("", ())}
     if repo.model and _embedding(repo.model) and repo.config and not names & _TOKENIZERS:
-        yield Found(
+        yield Flaw(
             "a language model without a tokenizer", str(repo.root), hint="get the tokenizer's files of the base model"
         )
 
@@ -172,13 +172,13 @@ def _embedding(index: Index) -> int | None:
     return found.shape[0] if found is not None and len(found.shape) == 2 else None
 
 
-def vocab_size(repo: Repo) -> Iterator[Found]:
+def vocab_size(repo: Repo) -> Iterator[Flaw]:
     """A token whose id has no embedding makes the model read outside its table. Fewer tokens than rows is padding."""
     rows = _embedding(repo.model) if repo.model is not None and repo.config else None
     tokens = _tokens(repo) if rows else None
     if rows and tokens and tokens > rows:
         words = f"the tokenizer has {tokens:,} tokens, the embedding {rows:,} rows"
-        yield Found(words, str(repo.root), hint="the tokenizer is another model's, or added tokens were not embedded")
+        yield Flaw(words, str(repo.root), hint="the tokenizer is another model's, or added tokens were not embedded")
 
 
 _RESERVED: Final = "<|reserved_token_"  # of tiktoken files, which count two more of them than Kimi K2 has rows
@@ -214,7 +214,7 @@ def _tokens_of_json(data: bytes) -> int | None:
     return max((i for i in ids if isinstance(i, int)), default=-1) + 1 or None
 
 
-def gguf_vocab(repo: Repo) -> Iterator[Found]:
+def gguf_vocab(repo: Repo) -> Iterator[Flaw]:
     """llama.cpp takes the number of tokens for the number of rows of token_embd.weight."""
     for file in repo.weights:
         assert file.index is not None
@@ -222,13 +222,13 @@ def gguf_vocab(repo: Repo) -> Iterator[Found]:
         rows = _embedding(file.index)
         if tokens is not None and rows is not None and not isinstance(tokens, str) and len(tokens) != rows:
             words = f"{len(tokens):,} tokens, but token_embd.weight has {rows:,} rows: llama.cpp refuses it"
-            yield Found(words, str(file.path), "token_embd.weight")
+            yield Flaw(words, str(file.path), "token_embd.weight")
 
 
 # ---- sentence-transformers, adapters ----
 
 
-def modules(repo: Repo) -> Iterator[Found]:
+def modules(repo: Repo) -> Iterator[Flaw]:
     """modules.json lists the parts of a sentence-transformers model; each has a folder (the first often the root)."""
     found = next((f for f in repo.files if f.name == "modules.json" and f.source), None)
     doc = _list(found)
@@ -238,54 +238,54 @@ def modules(repo: Repo) -> Iterator[Found]:
         # Normalize has no config of its own, and git keeps no empty folder.
         if isinstance(path, str) and not there and not kind.endswith("Normalize"):
             words = f"modules.json names the part {path!r}, which isn't there"
-            yield Found(words, str(repo.root / "modules.json"), hint="download the folder with it")
+            yield Flaw(words, str(repo.root / "modules.json"), hint="download the folder with it")
 
 
-def _list(file: File | None) -> Iterable[Any]:
+def _list(file: RepoFile | None) -> Iterable[Any]:
     if file is None or file.source is None or file.size > TOKENIZER_JSON:
         return ()
     doc = beside.decoded(file.source.read(0, file.size))
     return doc if isinstance(doc, list) else ()
 
 
-def pooling(repo: Repo) -> Iterator[Found]:
+def pooling(repo: Repo) -> Iterator[Flaw]:
     hidden = beside.text_of(repo.config).get("hidden_size")
     for file in repo.files:
         if file.base == "config.json" and repo.folder(file.name).endswith("Pooling"):
             said = (repo.json(file.name) or {}).get("word_embedding_dimension")
             if isinstance(said, int) and isinstance(hidden, int) and said != hidden:
-                yield Found(f"it pools vectors of {said}, the model's have {hidden}", str(file.path))
+                yield Flaw(f"it pools vectors of {said}, the model's have {hidden}", str(file.path))
 
 
-def adapter_config(repo: Repo) -> Iterator[Found]:
+def adapter_config(repo: Repo) -> Iterator[Flaw]:
     """PEFT finds an adapter by its config, and the config names its rank."""
     weights = next((f for f in repo.weights if f.name == "adapter_model.safetensors"), None)
     if weights is None or weights.index is None:
         return
     config = repo.json("adapter_config.json")
     if config is None:
-        yield Found("adapter weights without adapter_config.json", str(repo.root), hint="PEFT can't load them")
+        yield Flaw("adapter weights without adapter_config.json", str(repo.root), hint="PEFT can't load them")
         return
     ranks = {e.shape[0] for e in weights.index if e.name.endswith("lora_A.weight") and len(e.shape) == 2}
     if isinstance(config.get("r"), int) and ranks and config["r"] not in ranks and not config.get("rank_pattern"):
-        yield Found(f"the config says rank {config['r']}, the tensors have {sorted(ranks)[0]}", str(weights.path))
+        yield Flaw(f"the config says rank {config['r']}, the tensors have {sorted(ranks)[0]}", str(weights.path))
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 RULES: Final = (
-    Rule("config/json", _E, "the JSON files that loaders read are JSON", json_broken),
-    Rule("config/none", _W, "a model has a config.json", no_config),
-    Rule("config/unknown", _I, "the architecture is one whose tensors can be checked", unknown_family),
-    Rule("config/size", _E, "the config states the sizes that the architecture needs", config_size),
-    Rule("config/missing", _E, "every tensor that the config asks for is there", missing),
-    Rule("config/unmapped", _W, "every tensor is one that the config asks for", unmapped),
-    Rule("config/shape", _E, "tensors have the shapes that the config says", misshapen),
+    Check("config/json", _E, "the JSON files that loaders read are JSON", json_broken),
+    Check("config/none", _W, "a model has a config.json", no_config),
+    Check("config/unknown", _I, "the architecture is one whose tensors can be checked", unknown_family),
+    Check("config/size", _E, "the config states the sizes that the architecture needs", config_size),
+    Check("config/missing", _E, "every tensor that the config asks for is there", missing),
+    Check("config/unmapped", _W, "every tensor is one that the config asks for", unmapped),
+    Check("config/shape", _E, "tensors have the shapes that the config says", misshapen),
     *verify_packing.RULES,
-    Rule("tokenizer/none", _W, "a language model has a tokenizer", no_tokenizer),
-    Rule("tokenizer/size", _E, "every token has an embedding", vocab_size),
-    Rule("tokenizer/gguf-size", _E, "a GGUF's embedding has one row a token", gguf_vocab),
-    Rule("parts/missing", _E, "every part that modules.json names is there", modules),
-    Rule("parts/pooling", _E, "pooling fits the model's vectors", pooling),
-    Rule("adapter/config", _E, "an adapter has its config, and of its rank", adapter_config),
+    Check("tokenizer/none", _W, "a language model has a tokenizer", no_tokenizer),
+    Check("tokenizer/size", _E, "every token has an embedding", vocab_size),
+    Check("tokenizer/gguf-size", _E, "a GGUF's embedding has one row a token", gguf_vocab),
+    Check("parts/missing", _E, "every part that modules.json names is there", modules),
+    Check("parts/pooling", _E, "pooling fits the model's vectors", pooling),
+    Check("adapter/config", _E, "an adapter has its config, and of its rank", adapter_config),
 )

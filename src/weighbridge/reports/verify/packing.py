@@ -21,7 +21,7 @@ from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
 from weighbridge.reports.verify.repo import Repo
-from weighbridge.reports.verify.rules import Found, Rule
+from weighbridge.reports.verify.rules import Check, Flaw
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
@@ -70,25 +70,25 @@ def shapes(repo: Repo) -> dict[str, tuple[int, ...]] | None:
 # ---- whether they can be read ----
 
 
-def misfit(repo: Repo) -> Iterator[Found]:
+def misfit(repo: Repo) -> Iterator[Flaw]:
     """What packs weights fits together: words, scales, zero points, group indexes."""
     return _told(repo, FormatError)
 
 
-def unread(repo: Repo) -> Iterator[Found]:
+def unread(repo: Repo) -> Iterator[Flaw]:
     return _told(repo, UnsupportedError)
 
 
-def _told(repo: Repo, kind: type[WeighbridgeError]) -> Iterator[Found]:
+def _told(repo: Repo, kind: type[WeighbridgeError]) -> Iterator[Flaw]:
     found = unpacked(repo)
     errors = [e for e in found.errors if isinstance(e, kind)] if found else []
     for error in errors[:_SHOWN]:
-        yield Found(str(error).splitlines()[0], str(repo.root), hint=error.hint)
+        yield Flaw(str(error).splitlines()[0], str(repo.root), hint=error.hint)
     if len(errors) > _SHOWN:
-        yield Found(f"{len(errors) - _SHOWN:,} weights more are like that", str(repo.root))
+        yield Flaw(f"{len(errors) - _SHOWN:,} weights more are like that", str(repo.root))
 
 
-def incomplete(repo: Repo) -> Iterator[Found]:
+def incomplete(repo: Repo) -> Iterator[Flaw]:
     """A member of a packed weight without what it needs beside it."""
     if repo.model is None:
         return
@@ -102,7 +102,7 @@ def incomplete(repo: Repo) -> Iterator[Found]:
     for (ending, beside), found in alone.items():
         words = f"{found[0]} has no {' or '.join(module_of(found[0], ending) + b for b in beside)} beside it"
         more = f", and {len(found) - 1:,} more like it" if len(found) > 1 else ""
-        yield Found(
+        yield Flaw(
             words + more, str(repo.root), found[0], "without it the codes mean nothing: download the model again"
         )
 
@@ -114,7 +114,7 @@ def module_of(name: str, ending: str) -> str:
 # ---- what the config says ----
 
 
-def quantization_config(repo: Repo) -> Iterator[Found]:
+def quantization_config(repo: Repo) -> Iterator[Flaw]:
     """The config speaks of quantized weights and there are none, or the other way round."""
     if not repo.config or repo.model is None:
         return
@@ -124,10 +124,10 @@ def quantization_config(repo: Repo) -> Iterator[Found]:
     # Matrices of integers or small floats may be a packing that we don't know by name.
     odd = any(len(e.shape) > 1 and (e.dtype.kind is not Kind.FLOAT or e.dtype.bits < 16) for e in repo.model)
     if told and not schemes and not odd:
-        yield Found(f"the config speaks of {told.words}, no tensor is packed", path, hint="a stale config?")
+        yield Flaw(f"the config speaks of {told.words}, no tensor is packed", path, hint="a stale config?")
     if schemes and not told:
         words = f"{sum(schemes.values()):,} weights are packed ({', '.join(schemes)}), the config doesn't say so"
-        yield Found(words, path, hint="loaders take the packed words for numbers")
+        yield Flaw(words, path, hint="loaders take the packed words for numbers")
 
 
 class Grain(NamedTuple):
@@ -140,7 +140,7 @@ class Grain(NamedTuple):
         return f"{self.bits or 'any'} bits in groups of {self.group or 'any'}"
 
 
-def contradictions(repo: Repo) -> Iterator[Found]:
+def contradictions(repo: Repo) -> Iterator[Flaw]:
     """Bits and groups that the config says, against those that the shapes tell."""
     found = unpacked(repo)
     differ: dict[tuple[Grain, Grain], list[str]] = defaultdict(list)
@@ -151,7 +151,7 @@ def contradictions(repo: Repo) -> Iterator[Found]:
             differ[said, real].append(name)
     for (said, real), names in differ.items():
         many = f"{len(names):,} weights are" if len(names) > 1 else "a weight is"
-        yield Found(
+        yield Flaw(
             f"the config says {said}; {many} {real} by their shapes, first {names[0]}",
             str(repo.root / "config.json"), names[0], "the shapes are what counts; correct the config",
         )  # fmt: skip
@@ -195,7 +195,7 @@ def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def no_group_size(repo: Repo) -> Iterator[Found]:
+def no_group_size(repo: Repo) -> Iterator[Flaw]:
     """A group size that is null: loaders stop at it, or take a default of their own."""
     tables = {key: repo.config.get(key) for key in ("quantization", "quantization_config")}
     for key, table in tables.items():
@@ -208,7 +208,7 @@ def no_group_size(repo: Repo) -> Iterator[Found]:
             where = f"{key}, for {len(modules):,} modules, first {modules[0]}"
         else:
             continue
-        yield Found(f"group_size is null in {where}", str(repo.root / "config.json"),
+        yield Flaw(f"group_size is null in {where}", str(repo.root / "config.json"),
                     hint="the shapes tell it here; MLX takes 64, other loaders stop")  # fmt: skip
         return  # both names hold the same in MLX
 
@@ -217,7 +217,7 @@ def _is_null(table: Mapping[str, Any]) -> bool:
     return "group_size" in table and table["group_size"] is None
 
 
-def mislabelled(repo: Repo) -> Iterator[Found]:
+def mislabelled(repo: Repo) -> Iterator[Flaw]:
     """GPTQ's format 1 stores a zero point less one, format 2 the zero point: labels lie, numbers don't."""
     found = unpacked(repo)
     if found is None:
@@ -230,7 +230,7 @@ def mislabelled(repo: Repo) -> Iterator[Found]:
             wrong[form].append(match.module)
     for form, modules in wrong.items():
         other = {"gptq": "gptq_v2", "gptq_v2": "gptq"}[form]
-        yield Found(
+        yield Flaw(
             f"the config calls the format {form}; {len(modules):,} symmetric weights have the zero points of {other}, "
             f"first {modules[0]}",
             str(repo.root / "config.json"), modules[0],
@@ -243,7 +243,7 @@ def mislabelled(repo: Repo) -> Iterator[Found]:
 _TYPE: Final = re.compile(rb"torch\.[a-z0-9_]+\Z")
 
 
-def evaluated(repo: Repo) -> Iterator[Found]:
+def evaluated(repo: Repo) -> Iterator[Flaw]:
     """hqq's loader gives the bytes of these tensors to Python's eval; here they are read and never run."""
     for entry in repo.model or ():
         ending = next((e for e in EVALUATED if entry.name.endswith(e)), None)
@@ -252,7 +252,7 @@ def evaluated(repo: Repo) -> Iterator[Found]:
         text = _text(repo.model, entry)
         if not _TYPE.match(text):
             shown = text[:80].decode("ascii", "backslashreplace")
-            yield Found(f"hqq's loader would run it as Python: {shown}", str(repo.root), entry.name,
+            yield Flaw(f"hqq's loader would run it as Python: {shown}", str(repo.root), entry.name,
                         "don't load this model with hqq; Weighbridge reads it without running anything")  # fmt: skip
 
 
@@ -312,18 +312,18 @@ def _looked_at(scheme: str, node: Node) -> Scales:
     return Scales(nan, negative, zero, node.spec.elements)
 
 
-def _of_scales(what: str, words: str, hint: str) -> Callable[[Repo], Iterator[Found]]:
+def _of_scales(what: str, words: str, hint: str) -> Callable[[Repo], Iterator[Flaw]]:
     """A rule on one of the counts."""
 
-    def check(repo: Repo) -> Iterator[Found]:
+    def check(repo: Repo) -> Iterator[Flaw]:
         for name, scales in _scales(repo).items():
             if count := getattr(scales, what):
-                yield Found(f"{count:,} of its {scales.total:,} scales are {words}", str(repo.root), name, hint)
+                yield Flaw(f"{count:,} of its {scales.total:,} scales are {words}", str(repo.root), name, hint)
 
     return check
 
 
-def code_range(repo: Repo) -> Iterator[Found]:
+def code_range(repo: Repo) -> Iterator[Flaw]:
     """Codes of few bits that are stored a byte each, and zero points, may be larger than their bits."""
     import numpy as np
 
@@ -340,33 +340,33 @@ def code_range(repo: Repo) -> Iterator[Found]:
             if part is not None and part.spec.dtype.name == "I8":
                 values = part.read_all().view(np.int8)
                 if out := int(((values < -top) | (values >= top)).sum()):
-                    yield Found(f"{out:,} of its {member} are not of {said.bits} bits", str(repo.root), name,
+                    yield Flaw(f"{out:,} of its {member} are not of {said.bits} bits", str(repo.root), name,
                                 "they are taken as they are; kernels for these bits would cut them")  # fmt: skip
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 RULES: Final = (
-    Rule(
+    Check(
         "config/quantization", _W, "the config and the tensors agree on whether weights are packed", quantization_config
     ),
-    Rule("config/bits", _W, "packed weights have the bits and groups that the config says", contradictions),
-    Rule("config/group-size", _W, "the config says the size of groups", no_group_size),
-    Rule("config/gptq-format", _W, "zero points of GPTQ are those of the format that the config names", mislabelled),
-    Rule("config/packing", _E, "the parts of a packed weight fit together", misfit),
-    Rule("config/packing-incomplete", _E, "no part of a packed weight is there alone", incomplete),
-    Rule("config/packing-unread", _I, "packed weights are in an order that can be read", unread),
-    Rule("config/hqq-code", _E, "settings of HQQ are names of types, and no Python", evaluated),
+    Check("config/bits", _W, "packed weights have the bits and groups that the config says", contradictions),
+    Check("config/group-size", _W, "the config says the size of groups", no_group_size),
+    Check("config/gptq-format", _W, "zero points of GPTQ are those of the format that the config names", mislabelled),
+    Check("config/packing", _E, "the parts of a packed weight fit together", misfit),
+    Check("config/packing-incomplete", _E, "no part of a packed weight is there alone", incomplete),
+    Check("config/packing-unread", _I, "packed weights are in an order that can be read", unread),
+    Check("config/hqq-code", _E, "settings of HQQ are names of types, and no Python", evaluated),
 )
 
 #: Those that read the scales, and codes of a byte.
 VALUE_RULES: Final = (
-    Rule("values/scale-nan", _E, "no scale of a packed weight is NaN, whatever type it is stored as",
+    Check("values/scale-nan", _E, "no scale of a packed weight is NaN, whatever type it is stored as",
          _of_scales("nan", "NaN", "what they scale is lost: download the model again")),
-    Rule("values/scale-negative", _W, "scales are positive where quantizers make them so",
+    Check("values/scale-negative", _W, "scales are positive where quantizers make them so",
          _of_scales("negative", "negative", "they are taken as they are; other readers drop the sign")),
-    Rule("values/scale-zero", _I, "scales are not zero",
+    Check("values/scale-zero", _I, "scales are not zero",
          _of_scales("zero", "zero", "what they scale is zero, or its bias")),
-    Rule("values/code-range", _W, "codes and zero points that are stored as bytes have the bits that the config says",
+    Check("values/code-range", _W, "codes and zero points that are stored as bytes have the bits that the config says",
          code_range),
 )  # fmt: skip

@@ -11,8 +11,8 @@ from weighbridge.containers.base import Severity
 from weighbridge.models.tensor_parallel import rank_files as ranks
 from weighbridge.models.tensor_parallel.packed_shards import Split
 from weighbridge.models.tensor_parallel.rank_files import RankSet
-from weighbridge.reports.verify.repo import File, Repo
-from weighbridge.reports.verify.rules import Found, Rule
+from weighbridge.reports.verify.repo import Repo, RepoFile
+from weighbridge.reports.verify.rules import Check, Flaw
 
 _NAMED: Final = 8  # missing files that are named
 _AGAIN: Final = "copy it from where the others are, or split the model again: wb split SRC DST --tp N"
@@ -23,24 +23,24 @@ def _sets(repo: Repo) -> Iterator[RankSet]:
         yield from ranks.rank_sets(repo.root / folder, [f.base for f in files])
 
 
-def missing(repo: Repo) -> Iterator[Found]:
+def missing(repo: Repo) -> Iterator[Flaw]:
     for found in _sets(repo):
         if gone := found.missing:
             more = f" and {len(gone) - _NAMED:,} more" if len(gone) > _NAMED else ""
             words = f"{len(gone):,} of {found.size:,} ranks of one model are missing: {', '.join(gone[:_NAMED])}{more}"
-            yield Found(words, str(found.folder), hint=_AGAIN)
+            yield Flaw(words, str(found.folder), hint=_AGAIN)
 
 
-def apart(repo: Repo) -> Iterator[Found]:
+def apart(repo: Repo) -> Iterator[Flaw]:
     """A rank whose metadata or tensors aren't those of the set that its name says."""
     for found in _sets(repo):
         if files := _files(repo, found):
             yield from _strangers(found, files)
 
 
-def _files(repo: Repo, found: RankSet) -> dict[int, list[File]]:
+def _files(repo: Repo, found: RankSet) -> dict[int, list[RepoFile]]:
     """The files with tensors of each rank of a set."""
-    out: dict[int, list[File]] = {}
+    out: dict[int, list[RepoFile]] = {}
     for file in repo.weights:
         said = ranks.rank_of(file.base)
         ours = file.path.parent == found.folder and file.base.startswith(f"{found.stem}-rank-")
@@ -49,54 +49,54 @@ def _files(repo: Repo, found: RankSet) -> dict[int, list[File]]:
     return dict(sorted(out.items()))
 
 
-def _strangers(found: RankSet, files: Mapping[int, list[File]]) -> Iterator[Found]:
+def _strangers(found: RankSet, files: Mapping[int, list[RepoFile]]) -> Iterator[Flaw]:
     first, *_ = next(iter(files.values()))
     said = first.parsed[1].metadata
     try:
         shares = ranks.parse_splits(said, str(first.path))
     except FormatError as error:
-        yield Found(error.message, str(first.path), hint=_AGAIN)
+        yield Flaw(error.message, str(first.path), hint=_AGAIN)
         return
     specs = {rank: {e.name: e.spec for f in some for e in f.parsed[1]} for rank, some in files.items()}
     for rank, (file, *_) in files.items():
         told = file.parsed[1].metadata
         if (told.get(ranks.RANK), told.get(ranks.SIZE)) != (str(rank), str(found.size)):
             words = f"its metadata declare rank {told.get(ranks.RANK)} of {told.get(ranks.SIZE)}, its name another"
-            yield Found(words, str(file.path), hint=_AGAIN)
+            yield Flaw(words, str(file.path), hint=_AGAIN)
         elif told.get(ranks.SPLIT) != said.get(ranks.SPLIT):
-            yield Found(f"its split differs from that of {first.base}", str(file.path), hint=_AGAIN)
+            yield Flaw(f"its split differs from that of {first.base}", str(file.path), hint=_AGAIN)
         else:
             yield from _misfits(file, specs[rank], next(iter(specs.values())), shares, found.size)
 
 
 def _misfits(
-    file: File, own: Mapping[str, Spec], first: Mapping[str, Spec], shares: Mapping[str, Split], size: int
-) -> Iterator[Found]:
+    file: RepoFile, own: Mapping[str, Spec], first: Mapping[str, Spec], shares: Mapping[str, Split], size: int
+) -> Iterator[Flaw]:
     for name in sorted(shares.keys() ^ own.keys()):
-        yield Found("missing tensor" if name in shares else "unknown to the set", str(file.path), name, _AGAIN)
+        yield Flaw("missing tensor" if name in shares else "unknown to the set", str(file.path), name, _AGAIN)
     for name, how in shares.items():
         if name in own and (expected := ranks.mismatch(how, own[name], first.get(name, own[name]), size)) is not None:
             words = f"it is {own[name]}, but the set's split gives {expected}"
-            yield Found(words, str(file.path), name, _AGAIN)
+            yield Flaw(words, str(file.path), name, _AGAIN)
 
 
-def part(repo: Repo) -> Iterator[Found]:
+def part(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files if repo.single else ():
         if said := ranks.rank_of(file.base):
             words = f"rank {said[0]} of {said[1]} of one model, split for tensor parallelism"
-            yield Found(words, str(file.path), hint="wb merge DIR DST puts the ranks together")
+            yield Flaw(words, str(file.path), hint="wb merge DIR DST puts the ranks together")
 
 
-def whole(repo: Repo) -> Iterator[Found]:
+def whole(repo: Repo) -> Iterator[Flaw]:
     for found in _sets(repo):
         if not found.missing:
             words = f"{found.size} ranks of one model, split for tensor parallelism"
-            yield Found(words, str(found.folder), hint="wb merge DIR DST puts them together")
+            yield Flaw(words, str(found.folder), hint="wb merge DIR DST puts them together")
 
 
 RULES: Final = (
-    Rule("ranks/missing", Severity.ERROR, "every rank of a tensor-parallel set is there", missing),
-    Rule("ranks/apart", Severity.ERROR, "ranks are of one set: number, names and shapes", apart),
-    Rule("ranks/part", Severity.INFO, "a file is a model and no rank of one", part),
-    Rule("ranks/whole", Severity.INFO, "a folder is a model and no set of ranks", whole),
+    Check("ranks/missing", Severity.ERROR, "every rank of a tensor-parallel set is there", missing),
+    Check("ranks/apart", Severity.ERROR, "ranks are of one set: number, names and shapes", apart),
+    Check("ranks/part", Severity.INFO, "a file is a model and no rank of one", part),
+    Check("ranks/whole", Severity.INFO, "a folder is a model and no set of ranks", whole),
 )

@@ -34,7 +34,7 @@ LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?:journal|\d+\.(?P<kind>partial|
 
 
 @dataclass(frozen=True)
-class File:
+class RepoFile:
     """One file: what it is, and what its container says of it. `trouble`: why it can't be opened."""
 
     name: str
@@ -66,7 +66,7 @@ class File:
 class Listed:
     """An index JSON: what it says (None where nothing can be made of it), names in it that leave the folder."""
 
-    file: File
+    file: RepoFile
     map: ShardIndex | None
     outside: Mapping[str, object]
     why: str | None = None
@@ -103,11 +103,11 @@ class Repo(Closing):
         return tuple(sorted({self.path.name, *siblings}))
 
     @cached_property
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[RepoFile, ...]:
         return tuple(self._file(name) for name in self.names)
 
-    def _file(self, name: str) -> File:
-        file = File(name, self.root / name)
+    def _file(self, name: str) -> RepoFile:
+        file = RepoFile(name, self.root / name)
         try:
             source = FileSource(file.path)
         except OSError as error:
@@ -122,7 +122,7 @@ class Repo(Closing):
         return replace(file, index=index, findings=findings)
 
     @property
-    def weights(self) -> tuple[File, ...]:
+    def weights(self) -> tuple[RepoFile, ...]:
         """Files whose tensors are known."""
         return tuple(f for f in self.files if f.index is not None)
 
@@ -130,9 +130,9 @@ class Repo(Closing):
         return name.rpartition("/")[0]
 
     @cached_property
-    def folders(self) -> Mapping[str, tuple[File, ...]]:
+    def folders(self) -> Mapping[str, tuple[RepoFile, ...]]:
         """Folder -> its files."""
-        out: dict[str, list[File]] = {}
+        out: dict[str, list[RepoFile]] = {}
         for file in self.files:
             out.setdefault(self.folder(file.name), []).append(file)
         return {folder: tuple(files) for folder, files in out.items()}
@@ -150,9 +150,9 @@ class Repo(Closing):
         return {f.base: f.index for f in self.folders[self.folder(listed.file.name)] if f.base in named and f.index}
 
     @cached_property
-    def splits(self) -> Mapping[tuple[str, str, int], tuple[File, ...]]:
+    def splits(self) -> Mapping[tuple[str, str, int], tuple[RepoFile, ...]]:
         """GGUF splits by folder, prefix and count."""
-        out: dict[tuple[str, str, int], list[File]] = {}
+        out: dict[tuple[str, str, int], list[RepoFile]] = {}
         for file in self.weights:
             said = parse_shard_name(file.base)
             if file.format == "gguf" and said:
@@ -213,7 +213,7 @@ def _decoded(source: FileSource) -> Any:
         return None
 
 
-def _listed(file: File) -> Listed:
+def _listed(file: RepoFile) -> Listed:
     """An index JSON. Where names in it leave the folder they are taken out, so that the rest can still be checked."""
     assert file.source is not None
     try:

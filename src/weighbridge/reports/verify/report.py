@@ -24,14 +24,14 @@ from weighbridge.reports.verify import ranks as verify_ranks
 from weighbridge.reports.verify import rules as verify_rules
 from weighbridge.reports.verify import values as verify_values
 from weighbridge.reports.verify.repo import Repo
-from weighbridge.reports.verify.rules import Rule
+from weighbridge.reports.verify.rules import Check
 
 SCHEMA: Final = "weighbridge/verify/1"
 
 Progress = Callable[[int, int, str], None]
 
 #: Every rule of ours that needs no tensor data. The order is that of the docs; findings are sorted.
-RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[Check, ...]] = (
     *verify_rules.RULES, *verify_ranks.RULES, *verify_imatrix.RULES, *verify_model.RULES,
 )  # fmt: skip
 

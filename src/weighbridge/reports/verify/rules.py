@@ -1,7 +1,7 @@
 """The checks of `verify` on files and sets: one function a rule, one row a function. The rules of the containers
 themselves (bounds, overlaps, alignment ...) are theirs; here is what lies between files, and what isn't a container.
 
-A rule yields `Found`s; the id and severity are its row's.
+A rule yields `Flaw`s; the id and severity are its row's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from weighbridge.containers.base import Finding, Severity
 from weighbridge.containers.numbered import sets
 from weighbridge.io.source import Source
 from weighbridge.reports.identify import name_lies
-from weighbridge.reports.verify.repo import LEFTOVER, File, Repo
+from weighbridge.reports.verify.repo import LEFTOVER, Repo, RepoFile
 
 
-class Found(NamedTuple):
+class Flaw(NamedTuple):
     """What a rule found: words, and the place."""
 
     message: str
@@ -31,13 +31,13 @@ class Found(NamedTuple):
     offset: int | None = None
 
 
-class Rule(NamedTuple):
+class Check(NamedTuple):
     """`check` yields what breaks the rule. `text` says what the rule asks (docs are made from it)."""
 
     id: str
     severity: Severity
     text: str
-    check: Callable[[Repo], Iterator[Found]]
+    check: Callable[[Repo], Iterator[Flaw]]
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
@@ -47,57 +47,57 @@ _AGAIN: Final = "download it again"
 _MATTERS: Final = frozenset(MISNAMED_UNLESS) | {".jinja", ".txt"}
 
 
-def _matters(file: File) -> bool:
+def _matters(file: RepoFile) -> bool:
     return PurePosixPath(file.name).suffix.lower() in _MATTERS
 
 
 # ---- single files ----
 
 
-def unreadable(repo: Repo) -> Iterator[Found]:
+def unreadable(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.trouble:
-            yield Found(f"it can't be opened: {file.trouble}", str(file.path))
+            yield Flaw(f"it can't be opened: {file.trouble}", str(file.path))
 
 
-def pointer(repo: Repo) -> Iterator[Found]:
+def pointer(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.identity and file.format == "git-lfs-pointer":
             size = file.identity.detail.get("size")
             told = f" of a file of {size:,} bytes" if isinstance(size, int) else ""
-            yield Found(f"a Git LFS pointer{told}, not the file itself", str(file.path), hint=file.identity.advice)
+            yield Flaw(f"a Git LFS pointer{told}, not the file itself", str(file.path), hint=file.identity.advice)
 
 
-def page(repo: Repo) -> Iterator[Found]:
+def page(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.identity and file.format in ("html", "error-text") and _matters(file):
             words = f"{file.identity.title} in place of the file: {file.identity.evidence[-1]}"
-            yield Found(words, str(file.path), hint=file.identity.advice)
+            yield Flaw(words, str(file.path), hint=file.identity.advice)
 
 
-def empty(repo: Repo) -> Iterator[Found]:
+def empty(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.format == "empty" and _matters(file):
-            yield Found("the file is empty", str(file.path), hint=_AGAIN)
+            yield Flaw("the file is empty", str(file.path), hint=_AGAIN)
 
 
-def zeros(repo: Repo) -> Iterator[Found]:
+def zeros(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.format == "zeros" and _matters(file):
-            yield Found(f"all of its {file.size:,} bytes are zero", str(file.path), hint=_AGAIN)
+            yield Flaw(f"all of its {file.size:,} bytes are zero", str(file.path), hint=_AGAIN)
 
 
 _OWN_RULE: Final = frozenset({"git-lfs-pointer", "html", "error-text", "empty", "zeros"})
 
 
-def wrong_format(repo: Repo) -> Iterator[Found]:
+def wrong_format(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         lie = name_lies(file.base, file.format) if file.identity and file.format not in _OWN_RULE else None
         if lie:
-            yield Found(lie, str(file.path), hint=file.identity.advice if file.identity else None)
+            yield Flaw(lie, str(file.path), hint=file.identity.advice if file.identity else None)
 
 
-def damaged(repo: Repo) -> Iterator[Found]:
+def damaged(repo: Repo) -> Iterator[Flaw]:
     """What shows in files that no container of ours parses (a zip without its directory, a cut pickle)."""
     for file in repo.files:
         if (
@@ -107,15 +107,15 @@ def damaged(repo: Repo) -> Iterator[Found]:
             and file.format not in (*_OWN_RULE, "json", "text")
         ):
             for words in file.identity.damage if _matters(file) else ():
-                yield Found(f"{file.identity.title}: {words}", str(file.path), hint=_AGAIN)
+                yield Flaw(f"{file.identity.title}: {words}", str(file.path), hint=_AGAIN)
 
 
-def journal(repo: Repo) -> Iterator[Found]:
+def journal(repo: Repo) -> Iterator[Flaw]:
     """What `wb edit` keeps while it writes a header in place: still there, the header may be half written."""
     for path, name, kind in _our_leftovers(repo):
         if kind == "journal":
             words, hint = f"an edit of {name} has not ended: its header may be half written", "run wb edit on it again"
-            yield Found(words, str(path), hint=f"{hint}; it first puts the old bytes back")
+            yield Flaw(words, str(path), hint=f"{hint}; it first puts the old bytes back")
 
 
 # Ends of names that download tools give to what isn't finished.
@@ -132,15 +132,15 @@ _OURS: Final = {
 }
 
 
-def leftover(repo: Repo) -> Iterator[Found]:
+def leftover(repo: Repo) -> Iterator[Flaw]:
     for path, name, kind in _our_leftovers(repo):
         if kind in _OURS:
             words, hint = _OURS[kind]
-            yield Found(words.format(name), str(path), hint=hint.format(name))
+            yield Flaw(words.format(name), str(path), hint=hint.format(name))
     for file in repo.files:
         end = next((e for e in _LEFTOVERS if file.base.endswith(e)), None)
         if end and not LEFTOVER.fullmatch(file.base) and ".cache" not in PurePosixPath(file.name).parts:
-            yield Found(
+            yield Flaw(
                 f"a leftover of an unfinished download or write ({end})", str(file.path), hint="delete it, or finish it"
             )
 
@@ -159,7 +159,7 @@ def _our_leftovers(repo: Repo) -> Iterator[tuple[Path, str, str]]:
             yield path, match["name"], match["kind"] or "journal"
 
 
-def zero_tail(repo: Repo) -> Iterator[Found]:
+def zero_tail(repo: Repo) -> Iterator[Flaw]:
     """A download into reserved space that stopped leaves zeros up to the right size."""
     for file in repo.weights:
         source, index = file.parsed
@@ -169,7 +169,7 @@ def zero_tail(repo: Repo) -> Iterator[Found]:
         whole = [e for e in plain if e.offset >= start]
         if file.size - start >= ZERO_RUN and lost:
             words = f"its last {file.size - start:,} bytes are zero: {len(whole)} whole tensors, of {len(index)}"
-            yield Found(words, str(file.path), lost[0], "an interrupted download? compare its checksum", start)
+            yield Flaw(words, str(file.path), lost[0], "an interrupted download? compare its checksum", start)
 
 
 def _last_byte(source: Source) -> int:
@@ -184,7 +184,7 @@ def _last_byte(source: Source) -> int:
     return 0
 
 
-def hole(repo: Repo) -> Iterator[Found]:
+def hole(repo: Repo) -> Iterator[Flaw]:
     """Holes of a sparse file: bytes that nobody ever wrote (they read as zeros)."""
     for file in repo.weights:
         source, index = file.parsed
@@ -193,7 +193,7 @@ def hole(repo: Repo) -> Iterator[Found]:
             inside = [e.name for e in index if not e.file and e.offset < end and e.offset + e.nbytes > at]
             if inside and end - at >= ZERO_RUN:
                 words = f"bytes {at:,} to {end:,} were never written ({len(inside)} tensors reach into them)"
-                yield Found(words, str(file.path), inside[0], "copy or download it again", at)
+                yield Flaw(words, str(file.path), inside[0], "copy or download it again", at)
 
 
 _HOLES: Final = 100
@@ -220,16 +220,16 @@ def _holes(fd: int, size: int) -> Iterator[tuple[int, int]]:
 # ---- sets ----
 
 
-def index_broken(repo: Repo) -> Iterator[Found]:
+def index_broken(repo: Repo) -> Iterator[Flaw]:
     for listed in repo.listed:
         if listed.why:
-            yield Found(listed.why, str(listed.file.path), hint=_AGAIN)
+            yield Flaw(listed.why, str(listed.file.path), hint=_AGAIN)
 
 
-def traversal(repo: Repo) -> Iterator[Found]:
+def traversal(repo: Repo) -> Iterator[Flaw]:
     for listed in repo.listed:
         for tensor, name in listed.outside.items():
-            yield Found(f"the index points outside its folder: {name!r}"[:200], str(listed.file.path), tensor,
+            yield Flaw(f"the index points outside its folder: {name!r}"[:200], str(listed.file.path), tensor,
                         "a loader that follows it reads or writes elsewhere: don't use this file")  # fmt: skip
 
 
@@ -243,22 +243,20 @@ def _numbered(repo: Repo) -> Iterator[tuple[str, str, set[int], int]]:
             yield folder, name, {m.number for m in members}, members[0].total
 
 
-def no_index(repo: Repo) -> Iterator[Found]:
+def no_index(repo: Repo) -> Iterator[Flaw]:
     """transformers finds shards by their index only."""
     for folder, name, numbers, count in _numbered(repo):
         if count > 1:
             words = f"{len(numbers)} shards {name}, but no index beside them"
-            yield Found(
-                words, str(repo.root / folder), hint="download the index, or write the set anew with wb convert"
-            )
+            yield Flaw(words, str(repo.root / folder), hint="download the index, or write the set anew with wb convert")
 
 
-def gaps(repo: Repo) -> Iterator[Found]:
+def gaps(repo: Repo) -> Iterator[Flaw]:
     for folder, name, numbers, count in _numbered(repo):
         absent = [n for n in range(1, min(count, SHARDS) + 1) if n not in numbers]
         if absent:
             some = ", ".join(map(str, absent[:10])) + (" ..." if len(absent) > 10 else "")
-            yield Found(
+            yield Flaw(
                 f"{len(absent)} of {count} shards {name} are missing: {some}", str(repo.root / folder), hint=_AGAIN
             )
 
@@ -266,24 +264,22 @@ def gaps(repo: Repo) -> Iterator[Found]:
 # ---- the folder ----
 
 
-def too_many(repo: Repo) -> Iterator[Found]:
+def too_many(repo: Repo) -> Iterator[Flaw]:
     if len(repo.names) >= FOLDER_FILES:
-        yield Found(
-            f"only {FOLDER_FILES:,} of its files were looked at", str(repo.root), hint="name a folder inside it"
-        )
+        yield Flaw(f"only {FOLDER_FILES:,} of its files were looked at", str(repo.root), hint="name a folder inside it")
 
 
-def case_clash(repo: Repo) -> Iterator[Found]:
+def case_clash(repo: Repo) -> Iterator[Flaw]:
     seen: dict[str, str] = {}
     for name in repo.names:
         other = seen.setdefault(name.casefold(), name)
         if other != name:
-            yield Found(
+            yield Flaw(
                 f"{name} and {other} are one name where case doesn't count (macOS, Windows)", str(repo.root / name)
             )
 
 
-def link_outside(repo: Repo) -> Iterator[Found]:
+def link_outside(repo: Repo) -> Iterator[Flaw]:
     """Links that leave the folder. Those of the Hugging Face cache go to its blobs, two floors up or more."""
     root = repo.root.resolve()
     for name in repo.names if not repo.single else ():
@@ -291,7 +287,7 @@ def link_outside(repo: Repo) -> Iterator[Found]:
         if path.is_symlink() and path.exists():
             goal = path.resolve()
             if not goal.is_relative_to(root) and not _in_cache(root, goal):
-                yield Found(
+                yield Flaw(
                     f"a link that leaves the folder: {os.readlink(path)}", str(path), hint="copy the file in its place"
                 )
 
@@ -300,38 +296,38 @@ def _in_cache(root: Path, goal: Path) -> bool:
     return any(up.name == "snapshots" and goal.parent == up.parent / "blobs" for up in root.parents)
 
 
-def two_formats(repo: Repo) -> Iterator[Found]:
+def two_formats(repo: Repo) -> Iterator[Flaw]:
     for folder, files in repo.folders.items():
         pickles = [f for f in files if f.format in PICKLED]
         tensors = [f for f in files if f.format == "safetensors"]
         if pickles and tensors:
             size = sum(f.size for f in pickles)
             words = f"pickles beside safetensors: {', '.join(f.base for f in pickles[:3])}, {size:,} bytes"
-            yield Found(
+            yield Flaw(
                 words, str(repo.root / folder), hint="loaders prefer the safetensors; the pickles may be deleted"
             )
 
 
 RULES: Final = (
-    Rule("file/unreadable", _E, "every file can be opened", unreadable),
-    Rule("file/lfs-pointer", _E, "no file is the text of a Git LFS pointer", pointer),
-    Rule("file/web-page", _E, "no file is a web page or a server's error message", page),
-    Rule("file/empty", _E, "no file is empty", empty),
-    Rule("file/zeros", _E, "no file is all zeros", zeros),
-    Rule("file/wrong-format", _E, "a file is what its name says", wrong_format),
-    Rule("file/damaged", _E, "files of formats that aren't parsed look whole", damaged),
-    Rule("file/journal", _E, "no file is in the middle of an edit", journal),
-    Rule("file/leftover", _W, "no leftovers of unfinished downloads and writes", leftover),
-    Rule("file/zero-tail", _W, "no file ends in a long run of zeros", zero_tail),
-    Rule("file/hole", _W, "no part of a file was never written", hole),
-    Rule("index/broken", _E, "an index is JSON with a weight_map", index_broken),
-    Rule("index/traversal", _E, "an index names files of its own folder only", traversal),
-    Rule("index/none", _W, "numbered shards have an index", no_index),
-    Rule("index/gaps", _E, "a numbered set without an index is whole", gaps),
-    Rule("folder/too-many", _W, "a folder is small enough to be looked at as a whole", too_many),
-    Rule("folder/case-clash", _W, "no two names differ in case only", case_clash),
-    Rule("folder/link-outside", _W, "links stay inside the folder", link_outside),
-    Rule("folder/two-formats", _I, "weights lie there in one format", two_formats),
+    Check("file/unreadable", _E, "every file can be opened", unreadable),
+    Check("file/lfs-pointer", _E, "no file is the text of a Git LFS pointer", pointer),
+    Check("file/web-page", _E, "no file is a web page or a server's error message", page),
+    Check("file/empty", _E, "no file is empty", empty),
+    Check("file/zeros", _E, "no file is all zeros", zeros),
+    Check("file/wrong-format", _E, "a file is what its name says", wrong_format),
+    Check("file/damaged", _E, "files of formats that aren't parsed look whole", damaged),
+    Check("file/journal", _E, "no file is in the middle of an edit", journal),
+    Check("file/leftover", _W, "no leftovers of unfinished downloads and writes", leftover),
+    Check("file/zero-tail", _W, "no file ends in a long run of zeros", zero_tail),
+    Check("file/hole", _W, "no part of a file was never written", hole),
+    Check("index/broken", _E, "an index is JSON with a weight_map", index_broken),
+    Check("index/traversal", _E, "an index names files of its own folder only", traversal),
+    Check("index/none", _W, "numbered shards have an index", no_index),
+    Check("index/gaps", _E, "a numbered set without an index is whole", gaps),
+    Check("folder/too-many", _W, "a folder is small enough to be looked at as a whole", too_many),
+    Check("folder/case-clash", _W, "no two names differ in case only", case_clash),
+    Check("folder/link-outside", _W, "links stay inside the folder", link_outside),
+    Check("folder/two-formats", _I, "weights lie there in one format", two_formats),
 )
 
 

@@ -12,10 +12,10 @@ from weighbridge.base.dtypes import Kind
 from weighbridge.base.limits import SLAB, ZERO_RUN
 from weighbridge.containers.base import Entry, Finding, Severity
 from weighbridge.models.stored_tensors import node_builder
-from weighbridge.reports.verify.rules import Found
+from weighbridge.reports.verify.rules import Flaw
 
 if TYPE_CHECKING:
-    from weighbridge.reports.verify.repo import File, Repo
+    from weighbridge.reports.verify.repo import Repo, RepoFile
     from weighbridge.tensors.nodes.base import Bytes
 
 Progress = Callable[[int, int, str], None]
@@ -25,7 +25,7 @@ Progress = Callable[[int, int, str], None]
 class Values:
     """What was counted in one tensor. `looked`: whether its type's numbers could be looked into."""
 
-    file: File
+    file: RepoFile
     entry: Entry
     looked: bool
     nan: int = 0
@@ -88,7 +88,7 @@ def damaged(repo: Repo) -> Iterator[Finding]:
 
 def found(
     repo: Repo, progress: Progress | None = None, skip: Collection[tuple[str | None, str | None]] = ()
-) -> Iterator[tuple[ValueRule, Found]]:
+) -> Iterator[tuple[ValueRule, Flaw]]:
     """What the value rules find, tensor after tensor in the order of the files. `skip`: paths and tensors that aren't
     looked at, since what is damaged may not even unpack."""
     total = sum(e.nbytes for f in repo.weights for e in f.index or ())
@@ -104,10 +104,10 @@ def found(
             for rule in RULES:
                 words = rule.check(values)
                 if words:
-                    yield rule, Found(words, str(file.path), entry.name, offset=entry.offset)
+                    yield rule, Flaw(words, str(file.path), entry.name, offset=entry.offset)
 
 
-def _count(file: File, entry: Entry) -> Values:
+def _count(file: RepoFile, entry: Entry) -> Values:
     from weighbridge.tensors import kernels
 
     _, index = file.parsed

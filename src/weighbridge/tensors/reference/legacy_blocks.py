@@ -26,7 +26,7 @@ from weighbridge.tensors.reference.codec import pack, view
 from weighbridge.tensors.reference.floats import Array, Bytes
 
 
-class Form(NamedTuple):
+class LegacyForm(NamedTuple):
     """How codes are arranged: `neighbours` in one byte, or halves of the block. `zero`: the code that means zero.
     `today`: the type it becomes, where there is one."""
 
@@ -35,17 +35,17 @@ class Form(NamedTuple):
     today: str | None
 
 
-FORMS: Final[Mapping[str, Form]] = MappingProxyType(
+FORMS: Final[Mapping[str, LegacyForm]] = MappingProxyType(
     {
-        "Q4_0_V1": Form(True, 8, "Q4_0"),
-        "Q4_1_V1": Form(True, 0, "Q4_1"),
-        "Q4_2": Form(True, 8, None),
-        "Q4_3": Form(True, 0, None),
-        "Q5_0_V1": Form(True, 16, "Q5_0"),
-        "Q5_1_V1": Form(True, 0, "Q5_1"),
-        "Q8_0_V1": Form(False, 0, "Q8_0"),
-        "Q4_0_V2": Form(False, 8, "Q4_0"),
-        "Q4_1_V2": Form(False, 0, "Q4_1"),
+        "Q4_0_V1": LegacyForm(True, 8, "Q4_0"),
+        "Q4_1_V1": LegacyForm(True, 0, "Q4_1"),
+        "Q4_2": LegacyForm(True, 8, None),
+        "Q4_3": LegacyForm(True, 0, None),
+        "Q5_0_V1": LegacyForm(True, 16, "Q5_0"),
+        "Q5_1_V1": LegacyForm(True, 0, "Q5_1"),
+        "Q8_0_V1": LegacyForm(False, 0, "Q8_0"),
+        "Q4_0_V2": LegacyForm(False, 8, "Q4_0"),
+        "Q4_1_V2": LegacyForm(False, 0, "Q4_1"),
     }
 )
 #: Types that are decoded here, and not by a kernel.
@@ -90,7 +90,7 @@ def _has(blocks: Array, field: str) -> bool:
     return field in (blocks.dtype.names or ())
 
 
-def _codes(form: Form, quants: Array) -> Array:
+def _codes(form: LegacyForm, quants: Array) -> Array:
     """One number an element, in order."""
     if quants.dtype == np.int8:
         return quants

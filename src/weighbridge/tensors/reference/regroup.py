@@ -26,7 +26,7 @@ Ints = NDArray[np.int32]
 Parameters = Callable[[Array], tuple[Array, Array | None]]
 
 
-class Form(NamedTuple):
+class RegroupForm(NamedTuple):
     """A block type: bits of a code in the stream, elements that share parameters, the type of these; its codes
     [n, elements], as far above zero as its own lie below; its parameters."""
 
@@ -165,19 +165,19 @@ FORMS: Final = MappingProxyType(
     {
         form.name: form
         for form in (
-            Form("Q1_0", 1, 128, "F16", _stream(1), _both_signs),
-            Form("Q2_0", 2, 64, "F16", _stream(2), _around_one),
-            Form("Q4_0", 4, 32, "F16", _fours, _with_offset(8), _fours_of, 8),
-            Form("Q4_1", 4, 32, "F16", _fours, _with_minimum, _fours_of),
-            Form("Q5_0", 5, 32, "F16", _fives, _with_offset(16), _fives_of, 16),
-            Form("Q5_1", 5, 32, "F16", _fives, _with_minimum, _fives_of),
-            Form("Q8_0", 8, 32, "F16", _eights, _with_offset(128), _eights_of, 128),
-            Form("TQ1_0", 2, 128, "F16", trits, _ternary),
-            Form("TQ2_0", 2, 128, "F16", _tq2_0_codes, _ternary),
-            Form("Q4_K", 4, 32, "F32", _super_codes, _of_super_block),
-            Form("Q5_K", 5, 32, "F32", _super_codes, _of_super_block),
-            Form("MXFP4", 4, 32, "F8_E8M0", _nibble_parts(32), _floats("e"), _in_halves(32)),
-            Form("NVFP4", 4, 16, "F8_E4M3", _nibble_parts(16), _floats("d"), _in_halves(16)),
+            RegroupForm("Q1_0", 1, 128, "F16", _stream(1), _both_signs),
+            RegroupForm("Q2_0", 2, 64, "F16", _stream(2), _around_one),
+            RegroupForm("Q4_0", 4, 32, "F16", _fours, _with_offset(8), _fours_of, 8),
+            RegroupForm("Q4_1", 4, 32, "F16", _fours, _with_minimum, _fours_of),
+            RegroupForm("Q5_0", 5, 32, "F16", _fives, _with_offset(16), _fives_of, 16),
+            RegroupForm("Q5_1", 5, 32, "F16", _fives, _with_minimum, _fives_of),
+            RegroupForm("Q8_0", 8, 32, "F16", _eights, _with_offset(128), _eights_of, 128),
+            RegroupForm("TQ1_0", 2, 128, "F16", trits, _ternary),
+            RegroupForm("TQ2_0", 2, 128, "F16", _tq2_0_codes, _ternary),
+            RegroupForm("Q4_K", 4, 32, "F32", _super_codes, _of_super_block),
+            RegroupForm("Q5_K", 5, 32, "F32", _super_codes, _of_super_block),
+            RegroupForm("MXFP4", 4, 32, "F8_E8M0", _nibble_parts(32), _floats("e"), _in_halves(32)),
+            RegroupForm("NVFP4", 4, 16, "F8_E4M3", _nibble_parts(16), _floats("d"), _in_halves(16)),
         )
     }
 )
@@ -191,7 +191,7 @@ def split(name: str, src: Bytes) -> tuple[Bytes, Bytes, Bytes]:
     return codes, _stored(form, scales), _stored(form, biases)
 
 
-def _stored(form: Form, parameters: Array | None) -> Bytes:
+def _stored(form: RegroupForm, parameters: Array | None) -> Bytes:
     """f32 in the form's type; what is stored already, as it is."""
     if parameters is None:
         return np.empty(0, np.uint8)

@@ -35,7 +35,7 @@ class Step(NamedTuple):
         return widen(self.dtype, narrow(self.dtype, x.reshape(-1)).view(np.uint8)).reshape(x.shape)
 
 
-class Rule(NamedTuple):
+class RoundingRule(NamedTuple):
     """`bits` of a stored code, the types that steps may be rounded to, whether scales may be multiplied, and codes of
     values [rows, columns]."""
 
@@ -87,14 +87,14 @@ def _gptq(x: Floats, step: Step) -> Bytes:
 
 
 _ALL: Final = ("F32", "F16", "BF16")
-RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULES: Final[Mapping[str, RoundingRule]] = MappingProxyType(
     {
-        "e2m1-down": Rule(4, ("F32",), False, _down),
-        "e2m1": Rule(4, _ALL, False, _e2m1),
-        "e2m3": Rule(6, _ALL, False, _e2m3),
-        "e4m3": Rule(8, _ALL, True, _e4m3),
-        "int": Rule(8, _ALL, False, _int),
-        "gptq": Rule(8, ("F32",), False, _gptq),
+        "e2m1-down": RoundingRule(4, ("F32",), False, _down),
+        "e2m1": RoundingRule(4, _ALL, False, _e2m1),
+        "e2m3": RoundingRule(6, _ALL, False, _e2m3),
+        "e4m3": RoundingRule(8, _ALL, True, _e4m3),
+        "int": RoundingRule(8, _ALL, False, _int),
+        "gptq": RoundingRule(8, ("F32",), False, _gptq),
     }
 )
 

@@ -65,7 +65,7 @@ SEARCHES: Final = MappingProxyType(
 )
 
 
-class Found(NamedTuple):
+class GridMatch(NamedTuple):
     """What becomes of blocks: points' numbers [blocks, N / point], signs of eight [blocks, 32], scales of four bits
     [blocks, parts], the blocks' scales and whether they have one [blocks, 1], parts without anything to search, and the
     first block that stops llama.cpp."""
@@ -179,7 +179,7 @@ class _Search:
         self.scale = np.where(again & (sum_q2 > 0), sum_qx / sum_q2, self.scale)
 
 
-def _encoded(name: str, x: Floats, columns: Floats | None) -> Found:
+def _encoded(name: str, x: Floats, columns: Floats | None) -> GridMatch:
     how, x = SEARCHES[name], x.reshape(-1, N)
     w = weights_of(how, x, tiled(columns, len(x)))
     folded, signs = _folded(how, x.reshape(-1, 8), w.reshape(-1, 8))
@@ -194,7 +194,7 @@ def _encoded(name: str, x: Floats, columns: Floats | None) -> Found:
         most = np.where(most > column, most, column)
     d = most / np.float32(SCALE_STEPS)
     codes = np.clip(nearest(np.float32(0.5) * (np.float32(1) / d * scale - np.float32(1))), 0, SCALE_TOP)
-    return Found(
+    return GridMatch(
         np.where(search.some, search.points, 0).reshape(-1, N // how.point),
         np.where(search.some, flipped, 0).reshape(-1, N // 8),
         np.where(most != 0, codes, 0),
@@ -216,28 +216,28 @@ def _upper(points: Ints, bits: int) -> Ints:
     return out
 
 
-def _signs_and_scales(found: Found) -> Array:
+def _signs_and_scales(found: GridMatch) -> Array:
     """A u32 for each run [blocks, 8]: four times seven signs and a scale."""
     signs = (found.signs.reshape(-1, 8, 4).astype(np.int64) << np.array([0, 7, 14, 21])).sum(axis=2)
     words: Array = ((signs | found.codes.astype(np.int64) << 28) * found.some).astype("<u4")
     return words
 
 
-def _iq2_xxs(found: Found) -> Fields:
+def _iq2_xxs(found: GridMatch) -> Fields:
     points = (found.points * found.some).astype(np.uint8).reshape(-1, 8, 4)
     words = _signs_and_scales(found).view(np.uint8).reshape(-1, 8, 4)
     return {"qs": np.concatenate([points, words], axis=2)}
 
 
-def _iq2_xs(found: Found) -> Fields:
+def _iq2_xs(found: GridMatch) -> Fields:
     return {"qs": (found.points | found.signs << 9) * found.some, "scales": _nibbles(found.codes)}
 
 
-def _iq2_s(found: Found) -> Fields:
+def _iq2_s(found: GridMatch) -> Fields:
     return {"qs": found.points, "signs": found.signs, "qh": _upper(found.points, 2), "scales": _nibbles(found.codes)}
 
 
-def _iq3_xxs(found: Found) -> Fields:
+def _iq3_xxs(found: GridMatch) -> Fields:
     return {"qs": found.points * found.some, "signs": _signs_and_scales(found)}
 
 
@@ -250,12 +250,12 @@ def closed_up(values: Ints, empty: Bools) -> Ints:
     return np.take_along_axis(runs, order[:, :, None], axis=1).reshape(values.shape)
 
 
-def _iq3_s(found: Found) -> Fields:
+def _iq3_s(found: GridMatch) -> Fields:
     low, signs = (closed_up(values, found.empty) for values in (found.points & 255, found.signs))
     return {"qs": low, "qh": _upper(found.points, 1), "signs": signs, "scales": _nibbles(found.codes)}
 
 
-def weighted(name: str, fields: Callable[[Found], Fields]) -> WeightedEncoder:
+def weighted(name: str, fields: Callable[[GridMatch], Fields]) -> WeightedEncoder:
     def encode(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
         with quiet():
             found = _encoded(name, rows, columns)
