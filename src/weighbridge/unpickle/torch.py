@@ -23,14 +23,14 @@ from weighbridge.base.limits import PICKLE_DEPTH, PICKLE_FINDINGS, PICKLE_INLINE
 from weighbridge.unpickle import numpy_calls
 from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.torch_calls import CLASSES, EMBEDDED, KNOWN, NAMES, interpret
-from weighbridge.unpickle.torch_types import Storage, Tensor, class_of, embedded
+from weighbridge.unpickle.torch_types import SavedTensor, Storage, class_of, embedded
 from weighbridge.unpickle.values import Blob, Dict, Global, Object, Persistent, Record, Set, UnexpectedOpcode, preview
 
-__all__ = ["Reading", "Remark", "Storage", "Tensor", "read"]
+__all__ = ["Reading", "Remark", "SavedTensor", "Storage", "read"]
 
 #: The name of a tensor that was saved alone.
 ALONE: Final = "tensor"
-_NONE: Final[Mapping[int | str, Tensor]] = MappingProxyType({})
+_NONE: Final[Mapping[int | str, SavedTensor]] = MappingProxyType({})
 _SCALARS: Final = (bool, int, float, str)
 # Parts of a module's state that its state_dict does not name; their children are named as the module's own.
 _MODULE: Final = ("_parameters", "_buffers", "_modules")
@@ -53,12 +53,12 @@ class Remark(NamedTuple):
 
 @dataclass
 class Reading:
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, SavedTensor] = field(default_factory=dict)
     plain: dict[str, Any] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
 
 
-def read(machine: Machine, value: Any, outside: Mapping[int | str, Tensor] = _NONE) -> Reading:
+def read(machine: Machine, value: Any, outside: Mapping[int | str, SavedTensor] = _NONE) -> Reading:
     """The reading of a pickle's value and of what happened on the way. `outside`: tensors that lie beside the pickle,
     by their persistent id."""
     _embed(machine)
@@ -89,7 +89,7 @@ def _embed(machine: Machine) -> None:
 
 
 class _Walk:
-    def __init__(self, machine: Machine, outside: Mapping[int | str, Tensor]) -> None:
+    def __init__(self, machine: Machine, outside: Mapping[int | str, SavedTensor]) -> None:
         self.reading = Reading()
         self.outside = outside
         # A tree whose parts are shared is larger than its pickle; honest ones are not many times larger.
@@ -139,7 +139,7 @@ class _Walk:
 
     def leaf(self, name: str, value: Any) -> bool:
         """Take the value in where it is not a thing of parts."""
-        if isinstance(value, Tensor):
+        if isinstance(value, SavedTensor):
             self.reading.tensors[self.free(name or ALONE, value)] = value
         elif isinstance(value, _SCALARS):
             self.plain(name, value)
@@ -151,7 +151,7 @@ class _Walk:
             return not isinstance(value, list | tuple | Dict | Set | Object)
         return True
 
-    def free(self, name: str, tensor: Tensor) -> str:
+    def free(self, name: str, tensor: SavedTensor) -> str:
         """`name`, or where it is taken (`{"a.b": x, "a": {"b": y}}`) one beside it."""
         if name not in self.reading.tensors:
             return name

@@ -1,6 +1,6 @@
 """The calls of PyTorch's checkpoints that are understood: exact module and name, checked arguments. Each function of
-the table gives what the call would: a `Tensor`, a plain value, or parts. `UnexpectedOpcode` where the arguments are
-not as torch writes them. References: torch/_utils.py, torch/_tensor.py, torch/serialization.py of torch 2.13.
+the table returns what the call would: a `SavedTensor`, a plain value, or parts. It raises `UnexpectedOpcode` for
+arguments that torch doesn't write. References: torch/_utils.py, torch/_tensor.py, torch/serialization.py of torch 2.13.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from weighbridge.unpickle.torch_types import (
     TENSORS,
     VALUES,
     InlineBytes,
+    SavedTensor,
     Storage,
-    Tensor,
     arguments,
     count,
     counts,
@@ -39,13 +39,13 @@ from weighbridge.unpickle.values import Dict, Global, Object, UnexpectedOpcode, 
 # ---- tensors --------------------------------------------------------------------------------------------------
 
 
-def _tensor(value: Object, storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
+def _tensor(value: Object, storage: Any, offset: Any, size: Any, stride: Any) -> SavedTensor:
     found = storage_of(storage)
     shape, strides = counts(size, "a tensor's shape"), counts(stride, "a tensor's strides")
     if len(shape) != len(strides):
         raise UnexpectedOpcode(f"a tensor has {len(shape)} sizes and {len(strides)} strides")
     at = count(offset, "a tensor's offset")
-    return within(Tensor(value.at, found, found.dtype, shape, strides, at))
+    return within(SavedTensor(value.at, found, found.dtype, shape, strides, at))
 
 
 def _flags(flags: Any) -> tuple[str, ...]:
@@ -60,17 +60,17 @@ def _flags(flags: Any) -> tuple[str, ...]:
     return tuple(sorted({key for key, on in dict(flags.pairs).items() if on}))
 
 
-def _rebuild(value: Object) -> Tensor:
+def _rebuild(value: Object) -> SavedTensor:
     return _tensor(value, *arguments(value, 4, 4))
 
 
-def _rebuild_v2(value: Object) -> Tensor:
+def _rebuild_v2(value: Object) -> SavedTensor:
     args = arguments(value, 6, 7)
     flags = _flags(args[6] if len(args) > 6 else None)
     return _marked(_tensor(value, *args[:4]), args[4], flags)
 
 
-def _marked(made: Tensor, requires_grad: Any, flags: tuple[str, ...]) -> Tensor:
+def _marked(made: SavedTensor, requires_grad: Any, flags: tuple[str, ...]) -> SavedTensor:
     if requires_grad is not True and not flags:
         return made
     if ("conj" in flags and made.dtype.name not in COMPLEX) or ("neg" in flags and made.dtype.name not in SIGNED):
@@ -78,7 +78,7 @@ def _marked(made: Tensor, requires_grad: Any, flags: tuple[str, ...]) -> Tensor:
     return replace(made, requires_grad=requires_grad is True, flags=flags)
 
 
-def _rebuild_v3(value: Object) -> Tensor:
+def _rebuild_v3(value: Object) -> SavedTensor:
     args = arguments(value, 7, 8)
     flags = _flags(args[7] if len(args) > 7 else None)
     kind = args[6]
@@ -93,10 +93,10 @@ def _rebuild_v3(value: Object) -> Tensor:
     if name == "complex32":  # real and imaginary parts as a last axis, as torch.view_as_real has them
         shape, strides, at = (*shape, 2), (*(2 * s for s in strides), 1), 2 * at
     dtype = DTYPES[PLAIN.get(name, name)]
-    return _marked(within(Tensor(value.at, storage_of(storage), dtype, shape, strides, at)), args[4], flags)
+    return _marked(within(SavedTensor(value.at, storage_of(storage), dtype, shape, strides, at)), args[4], flags)
 
 
-def _old_tensor(value: Object) -> Tensor:
+def _old_tensor(value: Object) -> SavedTensor:
     """`torch.FloatTensor` and a state (storage, offset, size, stride)."""
     state = value.states[-1] if len(value.states) == 1 else None
     if not isinstance(state, tuple) or len(state) != 4 or value.args != ():
@@ -107,7 +107,7 @@ def _old_tensor(value: Object) -> Tensor:
     return made
 
 
-def _inner(value: Any) -> Tensor:
+def _inner(value: Any) -> SavedTensor:
     """The tensor that a parameter is made of. A parameter of a parameter is nothing torch writes: this never nests."""
     if isinstance(value, Object) and isinstance(value.callee, Global):
         if value.callee.path == _FROM_TYPE:
@@ -118,12 +118,12 @@ def _inner(value: Any) -> Tensor:
     raise UnexpectedOpcode(f"a parameter of {preview(value)}")
 
 
-def _parameter(value: Object) -> Tensor:
+def _parameter(value: Object) -> SavedTensor:
     args = arguments(value, 3, 4)
     return replace(_inner(args[0]), at=value.at, requires_grad=args[1] is True)
 
 
-def _old_parameter(value: Object) -> Tensor:
+def _old_parameter(value: Object) -> SavedTensor:
     """`torch.nn.Parameter` and a state (data, requires_grad(, hooks)); or made of its data alone."""
     state = value.states[-1] if len(value.states) == 1 else value.args
     if not isinstance(state, tuple) or not 1 <= len(state) <= 4:
@@ -176,7 +176,7 @@ def _meta(value: Object) -> Any:
     raise UnexpectedOpcode("it was saved without data (device meta)")
 
 
-def _array(found: Array) -> Tensor:
+def _array(found: Array) -> SavedTensor:
     data, shape = found.data, found.shape
     if isinstance(data, bytes):
         held = InlineBytes(data, 0, len(data), turned=found.big)
@@ -185,7 +185,7 @@ def _array(found: Array) -> Tensor:
     storage = Storage("", found.dtype, math.prod(shape), "cpu", held=held)
     steps = list(itertools.accumulate(shape[:-1] if found.fortran else shape[:0:-1], operator.mul, initial=1))
     strides = tuple(steps if found.fortran else reversed(steps)) if shape else ()
-    return Tensor(found.at, storage, found.dtype, shape, strides, 0)
+    return SavedTensor(found.at, storage, found.dtype, shape, strides, 0)
 
 
 def _numpy(make: Callable[[Object], Any]) -> Callable[[Object], Any]:
@@ -246,10 +246,10 @@ def _tagged(value: Object) -> Any:
     return held
 
 
-def _embedded_alone(value: Object) -> Tensor:
+def _embedded_alone(value: Object) -> SavedTensor:
     """A storage that is no tensor's: its elements."""
     found = storage_of(value)
-    return Tensor(value.at, found, found.dtype, (found.numel,), (1,), 0)
+    return SavedTensor(value.at, found, found.dtype, (found.numel,), (1,), 0)
 
 
 def _reconstructed(value: Object) -> Object:
@@ -262,7 +262,7 @@ def _reconstructed(value: Object) -> Object:
 
 _T: Final = "torch._utils"
 _FROM_TYPE: Final = ("torch._tensor", "_rebuild_from_type_v2")
-_BARE: Final[Mapping[tuple[str, str], Callable[[Object], Tensor]]] = MappingProxyType(
+_BARE: Final[Mapping[tuple[str, str], Callable[[Object], SavedTensor]]] = MappingProxyType(
     {
         (_T, "_rebuild_tensor"): _rebuild,
         (_T, "_rebuild_tensor_v2"): _rebuild_v2,
@@ -345,8 +345,8 @@ def _check_untouched(value: Object, path: tuple[str, str]) -> None:
 
 
 def interpret(value: Any) -> Any:
-    """What a record stands for: a `Tensor`, a plain value, parts; itself where it is not known. Odd where a known call
-    is not as torch writes it."""
+    """What a record stands for: a `SavedTensor`, a plain value, parts; itself if unknown. UnexpectedOpcode for a known
+    call that torch doesn't write."""
     if isinstance(value, Global):
         return str(value) if value.path in VALUES else None
     if not isinstance(value, Object) or not isinstance(value.callee, Global):

@@ -48,7 +48,7 @@ class Storage(msgspec.Struct, frozen=True, gc=False):
         return self.numel * self.dtype.size
 
 
-class Tensor(msgspec.Struct, frozen=True, gc=False):
+class SavedTensor(msgspec.Struct, frozen=True, gc=False):
     """A view: element (i, j ...) is element offset + i * strides[0] + ... of the storage, taken as `dtype`."""
 
     at: int
@@ -197,7 +197,7 @@ def class_of(callee: Any) -> Global | None:
     return callee if isinstance(callee, Global) else None
 
 
-def within(t: Tensor) -> Tensor:
+def within(t: SavedTensor) -> SavedTensor:
     """The tensor, if it lies in its storage and nothing of it is negative."""
     if t.offset < 0 or any(n < 0 for n in (*t.shape, *t.strides)):
         raise UnexpectedOpcode("a size, a stride or its offset is negative")

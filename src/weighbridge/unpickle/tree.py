@@ -14,7 +14,7 @@ from weighbridge.base.errors import UnsupportedError
 from weighbridge.base.limits import PICKLE_DEPTH
 from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.torch_calls import interpret
-from weighbridge.unpickle.torch_types import Tensor
+from weighbridge.unpickle.torch_types import SavedTensor
 from weighbridge.unpickle.values import Dict, Global, Object, Persistent, Set, UnexpectedOpcode, preview
 
 _KEYS: Final = (str, int, bool, float, type(None), bytes)
@@ -53,7 +53,7 @@ class _Tree:
                 value = interpret(value)
             except UnexpectedOpcode as odd:
                 return Gap(name, str(odd))
-        if isinstance(value, Tensor):
+        if isinstance(value, SavedTensor):
             return TensorLeaf(name or "tensor")
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return value

@@ -17,7 +17,7 @@ from weighbridge.io.flip import FlippedSource
 from weighbridge.io.source import BytesSource, Source, Window
 from weighbridge.unpickle.explain import explain
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch import Reading, Remark, Storage, Tensor
+from weighbridge.unpickle.torch import Reading, Remark, SavedTensor, Storage
 from weighbridge.unpickle.torch_types import InlineBytes
 
 _MOST: Final = 1 << 63  # bytes of one tensor
@@ -162,7 +162,7 @@ def nowhere(storage: Storage) -> StoragePlace:
     raise FormatError(f"storage {storage.key[:40]!r} lies outside the pickle")
 
 
-def _entry(name: str, t: Tensor, place: StoragePlace) -> Entry:
+def _entry(name: str, t: SavedTensor, place: StoragePlace) -> Entry:
     offset = place.start + t.storage.start * t.storage.dtype.size + t.offset * t.dtype.size
     shape, strides = _logical(t)
     spec = Spec(shape, t.dtype)
@@ -199,7 +199,7 @@ def pickle_regions(source: Source, start: int, shift: int = 0) -> list[Region]:
     return out
 
 
-def _logical(t: Tensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _logical(t: SavedTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Shape, and strides where the elements don't lie in C order. A torch element of two 4-bit numbers is two here."""
     dense = _dense(t.shape, t.strides)
     if t.dtype.block == 1:

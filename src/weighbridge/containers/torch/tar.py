@@ -24,7 +24,7 @@ from weighbridge.containers.torch.entries import SourceList, StoragePlace, entri
 from weighbridge.io.source import Source, Window
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.torch_types import STORAGES, Storage, Tensor, within
+from weighbridge.unpickle.torch_types import STORAGES, SavedTensor, Storage, within
 from weighbridge.unpickle.values import Global, UnexpectedOpcode, preview
 
 NAME: Final = "torch-tar"
@@ -39,7 +39,7 @@ class _File:
     members: Mapping[str, tars.TarMember]
     storages: dict[int | str, Storage] = field(default_factory=dict)
     places: dict[str, StoragePlace] = field(default_factory=dict)
-    tensors: dict[int | str, Tensor] = field(default_factory=dict)
+    tensors: dict[int | str, SavedTensor] = field(default_factory=dict)
     remarks: list[torch.Remark] = field(default_factory=list)
     parts: list[Region] = field(default_factory=list)
 
@@ -192,7 +192,7 @@ def _tensors(c: _Cursor, file: _File) -> None:
         (offset,) = c.numbers(1, 8, "offset")
         of = file.storages[storage]
         try:
-            file.tensors[key] = within(Tensor(at, of, of.dtype, tuple(shape), tuple(strides), offset))
+            file.tensors[key] = within(SavedTensor(at, of, of.dtype, tuple(shape), tuple(strides), offset))
         except UnexpectedOpcode as odd:
             c.fail(f"a tensor is not as torch writes it: {odd}", shape)
 
