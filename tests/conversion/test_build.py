@@ -59,13 +59,15 @@ def types(plan: Plan) -> dict[str, str]:
         ("m", None, "hf", True),
         ("m-v1.5", None, "hf", True),
         ("m", "gguf", "gguf", False),
-        ("m", "safetensors", "safetensors", False),
+        ("m", "safetensors", "safetensors", True),
+        ("m/", None, "hf", True),
+        ("m/", "gguf", "gguf", True),
     ],
 )
 def test_the_format_follows_from_the_target_or_is_said(
     folder: Path, tmp_path: Path, target: str, to: str | None, format: str, folder_out: bool
 ) -> None:
-    plan = wb.plan_convert(folder, tmp_path / target, to=to)
+    plan = wb.plan_convert(folder, f"{tmp_path}/{target}", to=to)
     assert (plan.format, plan.folder) == (format, folder_out)
 
 
@@ -419,3 +421,18 @@ def test_resharding_writes_its_own_index_and_never_copies_one(folder: Path, tmp_
     assert not list(whole.glob("*.index.json"))
     with wb.open(whole) as model:
         assert set(model) == set(index["weight_map"])
+
+
+def test_a_target_that_ends_in_a_slash_is_a_folder(folder: Path, tmp_path: Path) -> None:
+    wb.convert(folder / "model.safetensors", f"{tmp_path}/out/")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+    wb.convert(folder, f"{tmp_path}/ggufs/", to="gguf")
+    assert [p.name for p in (tmp_path / "ggufs").iterdir()] == ["ggufs.gguf"]
+
+
+def test_parent_folders_are_made_one_level_deep(folder: Path, tmp_path: Path) -> None:
+    wb.convert(folder, tmp_path / "new" / "m.npz")
+    with pytest.raises(RefusedError, match="--parents"):
+        wb.convert(folder, tmp_path / "typo" / "new" / "m.npz")
+    assert not (tmp_path / "typo").exists()
+    wb.convert(folder, tmp_path / "typo" / "new" / "m.npz", parents=True)

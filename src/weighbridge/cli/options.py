@@ -26,6 +26,7 @@ class _OutputPath(click.Path):
 
 
 OUTPUT: Final = _OutputPath(path_type=Path)
+OUTPUT_TEXT: Final = _OutputPath()  # keeps a slash at the end, which means a folder
 
 
 class Option(click.Option):
@@ -147,6 +148,10 @@ write_options: Final = applied(
         option(
             "--resume", is_flag=True, section="Writing",
             help="Keep finished work as DST.partial when interrupted; the next run with --resume continues from it.",
+        ),
+        option(
+            "--parents", is_flag=True, section="Writing",
+            help="Create missing parent folders of the target, more than one level deep.",
         ),
         jobs_option,
         size_option("--max-memory", help="Memory limit, excluding the interpreter.", section="Writing"),

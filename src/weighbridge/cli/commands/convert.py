@@ -7,14 +7,14 @@ transformers, `--max-shard-size 5GB` of the Hub, `--split-max-size`, `--split-ma
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import (
-    OUTPUT,
+    OUTPUT_TEXT,
     PATH,
     Command,
     applied,
@@ -32,8 +32,8 @@ from weighbridge.cli.views.quantize import show_plan
 _MLX: Final = "MLX folder, and --scheme"
 _OPTIONS: Final = (
     click.argument("src", type=PATH),
-    click.argument("dst", type=OUTPUT, required=False),
-    option("-o", "--output", type=OUTPUT, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
+    click.argument("dst", type=OUTPUT_TEXT, required=False),
+    option("-o", "--output", type=OUTPUT_TEXT, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
            section="Target"),
     to_option("checkpoint"),
     option("--dtype", metavar="TYPE", aliases=("--outtype", "--quant"), section="Target",
@@ -71,7 +71,7 @@ _OPTIONS: Final = (
 )  # fmt: skip
 
 
-def target_of(dst: Path | None, output: Path | None) -> Path:
+def target_of(dst: str | None, output: str | None) -> str:
     """The target, however it was given."""
     if (dst is None) == (output is None):
         both = f"two targets were given: {dst} and {output}" if dst else "no target was given"
@@ -83,7 +83,7 @@ def target_of(dst: Path | None, output: Path | None) -> Path:
 _INTEGERS: Final = {"int8": 8, "int4": 4, "8bit": 8, "4bit": 4}
 
 
-def _is_quantized(dtype: str | None, target: Path, to: str | None) -> bool:
+def _is_quantized(dtype: str | None, target: str, to: str | None) -> bool:
     """Whether --dtype names a type of `wb quantize`: then that is what is done. UsageError for a mere `int8`."""
     if dtype is None or dtype.lower() in ("auto", "f32", "f16", "bf16", "q8_0"):
         return False
@@ -92,7 +92,7 @@ def _is_quantized(dtype: str | None, target: Path, to: str | None) -> bool:
         raise UsageError(f"{dtype} is not a dtype that weights are cast to", hint=ways)
     from weighbridge.conversion.quantize.ftypes import ftype_names
 
-    return "gguf" in (to, target.suffix[1:]) and dtype.upper() in {name.upper() for name in ftype_names()}
+    return "gguf" in (to, PurePath(target).suffix[1:]) and dtype.upper() in {name.upper() for name in ftype_names()}
 
 
 @command(
@@ -109,7 +109,7 @@ def _is_quantized(dtype: str | None, target: Path, to: str | None) -> bool:
     )
 )
 @applied(_OPTIONS)
-def convert(src: Path, dst: Path | None, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+def convert(src: Path, dst: str | None, output: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Convert the model SRC to DST: another format, other dtypes, other shards.
 
     SRC is a file, a folder or one file of a sharded set. Reports everything that the target can't hold; with --dry-run

@@ -47,14 +47,14 @@ def build(model: Checkpoint, target: Target, write: WriteOptions = WriteOptions(
 
 
 def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
-    path, kind, options = target
+    path, kind, options, folder = target
     if kind == training.NAME:
         return training.plan_checkpoint(model, path, write)
     if training.wanted(model.place.path, kind):
         return training.plan_torch(model.place.path, path, write)
     draft = _draft(model, kind, options)
     container = WEIGHTS.get(kind, kind)
-    folder = kind in WEIGHTS or (isinstance(options, ShardOptions) and options.sharded)
+    folder = folder or kind in WEIGHTS or (isinstance(options, ShardOptions) and options.sharded)
     check_target(path, model, folder)
     draft.stem = stem_of(path, model, kind)
     if isinstance(options, MlxOptions) and not options.sharded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -32,27 +33,36 @@ _STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writa
 
 
 class Target(NamedTuple):
-    """Where a conversion writes, in which format, with which options."""
+    """Where a conversion writes, in which format, with which options. `folder`: as a folder, whatever the format."""
 
     path: Path
     format: str
     options: TargetOptions
+    folder: bool = False
 
 
 def choose_target(
     model: Checkpoint,
-    path: Path,
+    dst: str | os.PathLike[str],
     to: str | TargetOptions | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Target:
-    """The target of a conversion of `model` to `path`. `to`: a format, or options of one; None: it follows from the
-    path. `given`: options by name. UsageError for an option that doesn't apply."""
+    """The target of a conversion of `model` to `dst`, which is a folder if it ends in a slash. `to`: a format, or
+    options of one; None: it follows from the path. `given`: options by name. UsageError for an option that doesn't
+    apply."""
+    path = Path(dst)
     base = to if isinstance(to, TargetOptions) else None
     name = _format_of(base, path) if base is not None else to
     kind = _requested_format(str(name), path, model) if name else _infer_format(path, model)
     options = type(base) if base is not None else _options_class(model, kind, "scheme" in given)
     source = model.format if model.format in ("gguf", "ggml") else "model"
-    return Target(path, kind, resolve(options, source, given, base))
+    return Target(path, kind, resolve(options, source, given, base), _names_folder(os.fspath(dst), kind))
+
+
+def _names_folder(dst: str, kind: str) -> bool:
+    """Whether a target is a folder by its name: it ends in a slash, or lacks the suffix of a format that model folders
+    have (`--to safetensors out` writes out/model.safetensors)."""
+    return dst.endswith(("/", os.sep)) or (kind in _STEMS and not Path(dst).suffix)
 
 
 def _format_of(options: TargetOptions, path: Path) -> str | None:
