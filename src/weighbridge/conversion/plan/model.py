@@ -21,6 +21,7 @@ from weighbridge.tensors.nodes import (
     Cast,
     CastReport,
     Decode,
+    DecodePacked,
     Encode,
     LowRank,
     Node,
@@ -183,6 +184,7 @@ _WORDS: Mapping[type[Node], str] = {
     PackedMember: "pack",
     Cast: "cast",
     Decode: "decode",
+    DecodePacked: "decode",
     Transcode: "transcode",
     UpgradeBlocks: "repack",
 }
