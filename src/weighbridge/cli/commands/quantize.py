@@ -77,7 +77,6 @@ def _patterns(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     return () if value is None else tuple(value.read_text("utf-8", "surrogateescape").split())
 
 
-_WRITE_ONLY: Final = ("overwrite", "resume", "parents", "max_memory")
 _OPTIONS: Final = (
     click.argument("words", nargs=-1, metavar="SRC [DST] TYPE [THREADS]"),
     option("-o", "--output", type=OUTPUT, aliases=("--outfile",), help="The target, instead of DST."),
