@@ -92,10 +92,7 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
         return indexes[0]
     from weighbridge.containers import sharded
 
-    if place.index is None:
-        return sharded.merge(indexes)
-    with FileSource(place.index) as source:
-        return sharded.merge(indexes, sharded.parse_index(source))
+    return sharded.merge(indexes, place.shards)
 
 
 def parse(source: Source) -> Index:

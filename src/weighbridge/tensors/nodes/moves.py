@@ -176,10 +176,11 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
 def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
     """Parts that share parameters among all their rows as ones that have them for each run of rows, where the packing
     has that and the parts differ by it."""
-    ways = [p.packing.spread(p.spec.rows) if isinstance(p.packing, Spreading) else p.packing for p in packed]
     shared = [m for m, k in packed[0].packing.row_map.items() if not k]
-    same = all(p.members.get(m) is packed[0].members[m] for p in packed for m in shared)
-    if same or any(new is p.packing for new, p in zip(ways, packed, strict=True)):
+    if all(p.members.get(m) is packed[0].members[m] for p in packed for m in shared):
+        return packed
+    ways = [p.packing.spread(p.spec.rows) if isinstance(p.packing, Spreading) else p.packing for p in packed]
+    if any(new is p.packing for new, p in zip(ways, packed, strict=True)):
         return packed
     return [
         replace(p, packing=new, members={m: reshape(x, (1, x.spec.elements)) if m in shared else x
