@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import LAYERS
+from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import slice_bounds
@@ -49,13 +50,9 @@ def with_mtp_layers(config: Config, names: Iterable[str]) -> Config:
     return said if part is config else {**config, "text_config": said}
 
 
-# Keys of the number of attention heads.
-_HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-
-
 def check_heads(values: Config, width: int) -> None:
     """FormatError where a hidden size isn't whole heads: no tensor of such a family has their number in its shape."""
-    for key in _HEADS:
+    for key in HEADS.config:
         if values.get(key) is not None and width % (heads := integer(values[key], key, 1)):
             raise FormatError("heads don't divide the hidden size", field=key, expected=f"a divisor of {width:,}",
                               found=heads)  # fmt: skip
