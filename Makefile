@@ -10,10 +10,10 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench fuzz docs clean
+.PHONY: help setup demo test test-all test-aarch64 test-clang lint format bench fuzz docs clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: $(VENV)/test.stamp  ## everything for development: the package (editable), test tools, oracles
 
@@ -43,6 +43,29 @@ fuzz: $(VENV)/test.stamp  ## feed every parser rubbish, each for FUZZ_SECONDS
 	@set -e; for harness in tests/fuzz/fuzz_*.py; do \
 		echo $$harness; $(PY) $$harness --seconds $(FUZZ_SECONDS) $(ARGS); \
 	done
+
+# CMake and ninja of the environment; a file of cases that the numpy reference makes, and a driver that needs no Python.
+CASES  := build/cases.bin
+DRIVER := -G Ninja -DCMAKE_BUILD_TYPE=Release -DWB_DRIVER=ON -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja
+have = command -v $(1) >/dev/null || { echo "$(1) is missing; on Debian: apt-get install $(2)"; exit 1; }
+
+$(CASES): $(VENV)/test.stamp $(wildcard tests/kernels/driver/*.py src/weighbridge/tensors/reference/*.py)
+	@mkdir -p build
+	$(PY) -m tests.kernels.driver.cases $@
+
+test-aarch64: $(CASES)  ## the kernels, cross-compiled and run under qemu, against the numpy reference
+	@$(call have,aarch64-linux-gnu-g++,g++-aarch64-linux-gnu)
+	@$(call have,qemu-aarch64-static,qemu-user-static)
+	$(VENV)/bin/cmake -S . -B build/aarch64 $(DRIVER) -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static
+	$(VENV)/bin/cmake --build build/aarch64 --parallel $(JOBS)
+	qemu-aarch64-static build/aarch64/driver $(CASES)
+
+test-clang: $(CASES)  ## the kernels, built by clang for this machine, against the numpy reference
+	@$(call have,clang++,clang)
+	$(VENV)/bin/cmake -S . -B build/clang $(DRIVER) -DCMAKE_CXX_COMPILER=clang++
+	$(VENV)/bin/cmake --build build/clang --parallel $(JOBS)
+	build/clang/driver $(CASES)
 
 docs: $(VENV)/test.stamp  ## write the generated pages again
 	$(PY) docs/generate.py

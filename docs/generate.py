@@ -1,5 +1,6 @@
-"""Writes the pages that follow from the code: commands.md from the command line, supported.md from the
-registries, rules.md from the tables of rules, family-schema.md from the schema of family tables.
+"""Writes what follows from the code: commands.md from the command line, supported.md from the registries, rules.md from
+the tables of rules, family-schema.md from the schema of family tables, block-types.md and the C++ structs of
+native/block_types.hpp from the table of number types.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where they are not up to date (a test and `make lint` do this)
@@ -18,7 +19,7 @@ from typing import Any
 import click
 import msgspec
 
-from weighbridge.base.dtypes import TABLE, DType
+from weighbridge.base.dtypes import BY_NAME, OLD, TABLE, DType, Field
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
 from weighbridge.containers import every
 from weighbridge.containers.base import Rule
@@ -138,7 +139,7 @@ def types_part(claims: dict[str, Any]) -> Iterator[str]:
             proof(t, kernels.decodes(t), "reads"),
             proof(t, kernels.encodes(t), "writes"),
         )
-        for t in TABLE
+        for t in BY_NAME.values()
     )
     yield from table(("type", "bits", "safetensors", "GGUF id", "NumPy", "decode", "encode"), rows)
     yield f"Tests: {links(all_tests(claims))}\n"
@@ -301,6 +302,66 @@ def links(tests: Iterable[str]) -> str:
     return ", ".join(f"[{Path(f).stem}](../{f})" for f in files)
 
 
+# --- block types ----------------------------------------------------------------------------------------------------
+
+STRUCTS = {"f16": "LeF16", "f32": "LeF32", "u16": "LeU16", "i16": "LeI16", "u32": "LeU32", "i8": "i8"}
+
+
+def block_types() -> Iterator[str]:
+    yield "# Block types\n"
+    yield NOTE
+    yield (
+        "The bytes of one block of each ggml block type. Numbers are little-endian; what the codes mean stands beside\n"
+        "the decoders in `tensors/reference/` and `native/kernels/`.\n"
+    )
+    for t in BY_NAME.values():
+        if t.fields:
+            yield f"## {t.name}\n"
+            yield f"{t.block} elements in {t.size} bytes: {t.bits:g} bits each.\n"
+            yield f"```\n{drawing(t)}\n```\n"
+    yield "## Before GGUF\n"
+    yield "Read in old files, never written ([formats-ggml](formats-ggml.md)).\n"
+    yield from table(("type", "elements", "bytes", "fields"), old_rows())
+
+
+def old_rows() -> Iterator[tuple[str, ...]]:
+    for t in OLD.values():
+        yield f"`{t.name}`", str(t.block), str(t.size), ", ".join(f"`{f.name}: {scalar(f)}`" for f in t.fields)
+
+
+def scalar(field: Field) -> str:
+    return field.scalar if field.count == 1 else f"{field.scalar}[{field.count}]"
+
+
+def drawing(dtype: DType) -> str:
+    """The fields of a block as a row of boxes under their offsets."""
+    cells = [(f.name, scalar(f)) for f in dtype.fields]
+    widths = [max(6, *(len(word) + 2 for word in cell)) for cell in cells]
+    offsets = "".join(f" {f.offset:<{width}}" for f, width in zip(dtype.fields, widths, strict=True))
+    line = "+" + "+".join("-" * width for width in widths) + "+"
+    rows = ("|" + "|".join(f" {cell[k]:<{w - 1}}" for cell, w in zip(cells, widths, strict=True)) + "|" for k in (0, 1))
+    return "\n".join((f"{offsets} {dtype.size}", line, *rows, line))
+
+
+def block_structs() -> Iterator[str]:
+    """The C++ structs of the types that have kernels."""
+    yield "// The bytes of one block of each ggml block type, without padding. docs/block-types.md draws them."
+    yield "// Made by docs/generate.py from base/dtypes.py: run `make docs`."
+    yield '#pragma once\n\n#include "types.hpp"\n\nnamespace weighbridge {'
+    for t in TABLE:
+        if t.fields:
+            yield from block_struct(t)
+    yield "\n}  // namespace weighbridge"
+
+
+def block_struct(dtype: DType) -> Iterator[str]:
+    yield f"\nstruct {dtype.name} {{"
+    yield f"  static constexpr size_t N = {dtype.block};  // elements"
+    for f in dtype.fields:
+        yield f"  {STRUCTS.get(f.scalar, 'u8')} {f.name}{'' if f.count == 1 else f'[{f.count}]'};"
+    yield f"}};\nstatic_assert(sizeof({dtype.name}) == {dtype.size} && alignof({dtype.name}) == 1);"
+
+
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +377,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
-PAGES = {"commands.md": commands, "supported.md": supported, "rules.md": rules, "family-schema.md": family_schema}
+PAGES = {
+    "commands.md": commands,
+    "supported.md": supported,
+    "rules.md": rules,
+    "family-schema.md": family_schema,
+    "block-types.md": block_types,
+    "../native/block_types.hpp": block_structs,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

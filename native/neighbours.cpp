@@ -4,6 +4,7 @@
 
 #include "grids.hpp"
 
+#include <stdexcept>
 #include <vector>
 
 namespace weighbridge {
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int MOST = 2048;  // points of the largest codebook
 
-struct Made {
+struct NeighbourTable {
   std::vector<u32> places;
   std::vector<u16> points;
   Neighbours view;
@@ -46,13 +47,13 @@ struct Ranks {
 
 // `distances`: how many distances count.
 template <int base, int dimensions, class Point, size_t n>
-Made around(const Point (&grid)[n], int distances) {
+NeighbourTable around(const Point (&grid)[n], int distances) {
   constexpr int bits = base == 3 ? 2 : 3;
   const Ranks<dimensions> ranks(grid);
   int size = 1;
   for (int i = 0; i < dimensions; ++i) size *= base;
-  Made made;
-  made.places.resize(size_t(size));
+  NeighbourTable table;
+  table.places.resize(size_t(size));
   u8 squares[MOST];  // squared distances; at most 4 * 7 * 7
   for (int p = 0; p < size; ++p) {
     for (int j = 0; j < ranks.count; ++j) squares[j] = 0;
@@ -63,24 +64,27 @@ Made around(const Point (&grid)[n], int distances) {
       }
     bool seen[256] = {};
     for (int j = 0; j < ranks.count; ++j) seen[squares[j]] = true;
-    const size_t at = made.points.size();
+    const size_t at = table.points.size();
     for (int square = 0, left = distances; square < 256 && left; ++square) {
       if (!seen[square]) continue;
       --left;
       for (int j = 0; j < ranks.count; ++j) {
         if (squares[j] != square) continue;
-        if (square == 0) made.places[size_t(p)] = u32(j), left = 0;
+        if (square == 0) table.places[size_t(p)] = u32(j), left = 0;
         u32 packed = 0;
         for (int i = 0; i < dimensions; ++i) packed |= u32(ranks.of[i][j]) << (bits * i);
-        if (square) made.points.push_back(u16(packed));
+        if (square) table.points.push_back(u16(packed));
       }
     }
-    if (const size_t count = made.points.size() - at)
-      made.places[size_t(p)] = Neighbours::OUTSIDE | u32(count << Neighbours::AT_BITS) | u32(at);
+    const size_t count = table.points.size() - at;
+    if (at >> Neighbours::AT_BITS || count >> (31 - Neighbours::AT_BITS))
+      throw std::length_error("the neighbours of a codebook don't fit their packed places");
+    if (count)
+      table.places[size_t(p)] = Neighbours::OUTSIDE | u32(count << Neighbours::AT_BITS) | u32(at);
   }
-  made.points.resize(made.points.size() + 16);
-  made.view = {made.places.data(), made.points.data()};
-  return made;
+  table.points.resize(table.points.size() + 16);
+  table.view = {table.places.data(), table.points.data()};
+  return table;
 }
 
 }  // namespace
@@ -89,28 +93,28 @@ Made around(const Point (&grid)[n], int distances) {
 const Neighbours& neighbours(Codebook codebook) {
   switch (codebook) {
     case Codebook::iq2_xxs: {
-      static const Made made = around<3, 8>(grids.iq2_xxs, 2);
-      return made.view;
+      static const NeighbourTable table = around<3, 8>(grids.iq2_xxs, 2);
+      return table.view;
     }
     case Codebook::iq2_xs: {
-      static const Made made = around<3, 8>(grids.iq2_xs, 2);
-      return made.view;
+      static const NeighbourTable table = around<3, 8>(grids.iq2_xs, 2);
+      return table.view;
     }
     case Codebook::iq2_s: {
-      static const Made made = around<3, 8>(grids.iq2_s, 1);
-      return made.view;
+      static const NeighbourTable table = around<3, 8>(grids.iq2_s, 1);
+      return table.view;
     }
     case Codebook::iq1: {
-      static const Made made = around<3, 8>(grids.iq1_s, 3);
-      return made.view;
+      static const NeighbourTable table = around<3, 8>(grids.iq1_s, 3);
+      return table.view;
     }
     case Codebook::iq3_xxs: {
-      static const Made made = around<8, 4>(grids.iq3_xxs, 2);
-      return made.view;
+      static const NeighbourTable table = around<8, 4>(grids.iq3_xxs, 2);
+      return table.view;
     }
     default: {
-      static const Made made = around<8, 4>(grids.iq3_s, 3);
-      return made.view;
+      static const NeighbourTable table = around<8, 4>(grids.iq3_s, 3);
+      return table.view;
     }
   }
 }

@@ -69,10 +69,10 @@ def test_a_model_is_a_mapping_of_its_tensors(folder: Path) -> None:
     with wb.open(folder) as model:
         assert set(model) == set(arrays)
         assert len(model) == len(arrays)
-        assert model.has("lm_head.weight")
-        assert not model.has("nothing")
+        assert "lm_head.weight" in model
+        assert "nothing" not in model
         assert model.get("nothing") is None
-        assert model.dtype("lm_head.weight") == "BF16"
+        assert model["lm_head.weight"].dtype == "BF16"
         assert model.config["hidden_size"] == 64
         assert model.metadata["format"] == "pt"
         assert model["lm_head.weight"].shape == (80, 64)
@@ -129,14 +129,14 @@ def test_canonical_names_are_the_same_whatever_the_file(folder: Path) -> None:
 def test_fusing_reads_into_one_buffer(folder: Path) -> None:
     arrays, names = llama_tensors(), [f"model.layers.1.self_attn.{x}_proj.weight" for x in "qkv"]
     with wb.open(folder) as model:
-        fused = model.fuse(names)
+        fused = model.concat(names)
         assert fused.shape == (128, 64)
         assert fused.numpy().tobytes() == b"".join(arrays[x].tobytes() for x in names)
         assert fused[60:70].tobytes() == fused.numpy()[60:70].tobytes()
         with pytest.raises(UsageError):
-            model.fuse([names[0], "model.norm.weight"])
+            model.concat([names[0], "model.norm.weight"])
         with pytest.raises(UsageError):
-            model.fuse([])
+            model.concat([])
 
 
 def test_a_cache_keeps_arrays_until_it_is_dropped(folder: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_cache_keeps_arrays_until_it_is_dropped(folder: Path) -> None:
         model.cache()
         first = model["lm_head.weight"].numpy("f32")
         assert model["lm_head.weight"].numpy("f32") is first
-        model.drop()
+        model.clear_cache()
         assert model["lm_head.weight"].numpy("f32") is not first
 
 
@@ -164,7 +164,7 @@ def test_mlx_parts_are_one_tensor_and_fuse_as_one(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", arrays)
     with wb.open(tmp_path) as model:
         assert sorted(model) == ["k.weight", "q.weight"]
-        q, fused = model["q.weight"], model.fuse(["q.weight", "k.weight"])
+        q, fused = model["q.weight"], model.concat(["q.weight", "k.weight"])
         assert (q.shape, q.dtype, q.nbytes) == ((8, 128), "mlx-affine-4", 8 * 64 + 2 * 32)
         assert fused.shape == (16, 128)
         for part in ("weight", "scales", "biases"):
@@ -279,3 +279,24 @@ def test_errors_are_ours_or_the_systems(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         wb.nothing  # noqa: B018
     assert BF16.torch == "bfloat16"
+
+
+def test_models_and_tensors_pickle_as_their_path(folder: Path) -> None:
+    import pickle
+
+    with wb.open(folder, names="stored") as model:
+        name = next(iter(model))
+        again = pickle.loads(pickle.dumps(model))
+        one = pickle.loads(pickle.dumps(model[name]))
+        assert list(again) == list(model)
+        assert np.array_equal(one.numpy(), model[name].numpy())
+        assert (one.ndim, one.size) == (len(one.shape), model[name].numpy().size)
+        with pytest.raises(TypeError, match="can't be pickled"):
+            pickle.dumps(model[name].rows(0, 1))
+
+
+def test_a_report_is_true_where_all_is_well(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0")
+    assert bool(wb.diff(folder, folder))
+    assert not wb.verify(tmp_path / "cut.gguf")
+    assert repr(wb.inspect(folder)).startswith("<InspectReport ")

@@ -93,11 +93,12 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
     )
     assert main(["convert", str(source), "x.gguf", *words.split()]) == 70
     assert seen == dict(
-        dst=Path("x.gguf"),
+        dst="x.gguf",
         to="gguf",
         dtype="q8_0",
         max_shard_size=2 * 10**9,
         max_shard_tensors=7,
+        parents=False,
         pre="qwen2",
         tokenizer=False,
         name="Tiny",

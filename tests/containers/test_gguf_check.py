@@ -9,6 +9,7 @@ from tests.containers import _ggml
 from tests.containers._gguf import ARR, BOOL, STR, File, Item, Tensor
 from tests.containers._gguf_models import FAULTS, Fault, model
 
+from weighbridge.containers.base import Stage
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource
 
@@ -41,7 +42,7 @@ def test_llama_cpp_loads_what_has_no_such_fault(fault: Fault, tmp_path: Path) ->
     path = tmp_path / "m.gguf"
     path.write_bytes(data)
     outcome = numbers_in_subprocess(path, [1, 5])
-    assert isinstance(outcome, str) == (gguf.refused_at(findings) is gguf.Stage.MODEL), outcome
+    assert isinstance(outcome, str) == (gguf.refused_at(findings) is Stage.MODEL), outcome
 
 
 def padding_is_named() -> None:

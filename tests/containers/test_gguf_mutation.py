@@ -14,13 +14,14 @@ from tests.containers._gguf_models import FAULTS
 
 from weighbridge.base import limits
 from weighbridge.base.dtypes import BY_GGML, BY_NAME
+from weighbridge.containers.base import Stage
 from weighbridge.containers.gguf import checks as gguf_checks
 from weighbridge.containers.gguf import read as gguf_read
 from weighbridge.containers.gguf import rules as gguf_rules
 from weighbridge.containers.gguf import split as gguf_split
 from weighbridge.containers.gguf import values as gguf_meta
 from weighbridge.containers.gguf import write as gguf_write
-from weighbridge.containers.gguf.rules import RULES, Collector, Stage
+from weighbridge.containers.gguf.rules import RULES, Collector
 
 pytestmark = pytest.mark.mutation
 Check = Callable[[], None]

@@ -7,6 +7,7 @@ from tests.containers import _ggml
 from tests.containers._gguf import File, Tensor
 from tests.containers._gguf_cases import PARSED, Case
 
+from weighbridge.containers.base import Stage
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf import rules as gguf_rules
 from weighbridge.io.source import BytesSource
@@ -50,9 +51,9 @@ def llama_cpp_agrees(case: Case) -> None:
         stage = gguf.refused_at(gguf.parse(BytesSource(case.data), level="lenient").findings)
     except gguf.GGUFError as error:
         stage = gguf_rules.RULES[error.rule].refused
-    assert _ggml.accepts(case.data) == (stage is not gguf.Stage.HEADER)
+    assert _ggml.accepts(case.data) == (stage is not Stage.HEADER)
     if not case.big:
-        assert _ggml.accepts(case.data, with_data=True) == (stage not in (gguf.Stage.HEADER, gguf.Stage.DATA))
+        assert _ggml.accepts(case.data, with_data=True) == (stage not in (Stage.HEADER, Stage.DATA))
 
 
 @needs_llama_cpp

@@ -32,7 +32,7 @@ def matrix(**more: Any) -> ImportanceMatrix:
     return ImportanceMatrix(entries, ("a.txt", "b.txt"), 2, 512, **more)
 
 
-def again(found: ImportanceMatrix, form: imatrix.Form) -> ImportanceMatrix:
+def again(found: ImportanceMatrix, form: imatrix.ImatrixForm) -> ImportanceMatrix:
     return read(BytesSource(encode(found, form)))
 
 

@@ -59,31 +59,33 @@ def types(plan: Plan) -> dict[str, str]:
         ("m", None, "hf", True),
         ("m-v1.5", None, "hf", True),
         ("m", "gguf", "gguf", False),
-        ("m", "safetensors", "safetensors", False),
+        ("m", "safetensors", "safetensors", True),
+        ("m/", None, "hf", True),
+        ("m/", "gguf", "gguf", True),
     ],
 )
 def test_the_format_follows_from_the_target_or_is_said(
     folder: Path, tmp_path: Path, target: str, to: str | None, format: str, folder_out: bool
 ) -> None:
-    plan = wb.plan_convert(folder, tmp_path / target, to=to)
+    plan = wb.plan_convert(folder, f"{tmp_path}/{target}", to=to)
     assert (plan.format, plan.folder) == (format, folder_out)
 
 
 def test_an_unknown_extension_is_told(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no format to write"):
+    with pytest.raises(UsageError, match="a format to write"):
         wb.plan_convert(folder, tmp_path / "m.xyz")
     with pytest.raises(UnsupportedError, match="can't be written"):
         wb.plan_convert(folder, tmp_path / "m", to="xyz")
 
 
 def test_the_source_is_never_the_target(folder: Path) -> None:
-    with pytest.raises(RefusedError, match="source itself"):
+    with pytest.raises(RefusedError, match="contains the source"):
         wb.plan_convert(folder, folder / "model.safetensors")
-    with pytest.raises(RefusedError, match="source itself"):
+    with pytest.raises(RefusedError, match="contains the source"):
         wb.plan_convert(folder, folder, to="hf")
     linked = folder.parent / "link.safetensors"
     linked.symlink_to(folder / "model.safetensors")
-    with pytest.raises(RefusedError, match="source itself"):
+    with pytest.raises(RefusedError, match="contains the source"):
         wb.plan_convert(folder, linked)
 
 
@@ -144,7 +146,7 @@ def test_casts_count_what_they_lose(tmp_path: Path) -> None:
     result = wb.convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors", dtype="f16")
     assert (result.overflow, result.underflow) == ({"x": 1}, {"x": 1})
     with wb.open(tmp_path / "b.safetensors") as model:
-        assert model.dtype("i") == "I64"  # integers are no weights to be cast
+        assert model["i"].dtype == "I64"  # integers are no weights to be cast
         assert np.isinf(model["x"].numpy()[0, 0])
 
 
@@ -181,7 +183,7 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
     write(tmp_path / "x.safetensors", {"m.weight": np.zeros((2, 64), np.float32)})
     with wb.open(quantized) as model:
         node = model["a.weight"].node
-        from weighbridge.conversion.plan.model import losses_of
+        from weighbridge.conversion.plan.losses import losses_of
 
         twice = n.cast(n.decode(node), BY_NAME["Q4_0"])
         with pytest.raises(RefusedError, match="--allow-requantize"):
@@ -419,3 +421,18 @@ def test_resharding_writes_its_own_index_and_never_copies_one(folder: Path, tmp_
     assert not list(whole.glob("*.index.json"))
     with wb.open(whole) as model:
         assert set(model) == set(index["weight_map"])
+
+
+def test_a_target_that_ends_in_a_slash_is_a_folder(folder: Path, tmp_path: Path) -> None:
+    wb.convert(folder / "model.safetensors", f"{tmp_path}/out/")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+    wb.convert(folder, f"{tmp_path}/ggufs/", to="gguf")
+    assert [p.name for p in (tmp_path / "ggufs").iterdir()] == ["ggufs.gguf"]
+
+
+def test_parent_folders_are_made_one_level_deep(folder: Path, tmp_path: Path) -> None:
+    wb.convert(folder, tmp_path / "new" / "m.npz")
+    with pytest.raises(RefusedError, match="--parents"):
+        wb.convert(folder, tmp_path / "typo" / "new" / "m.npz")
+    assert not (tmp_path / "typo").exists()
+    wb.convert(folder, tmp_path / "typo" / "new" / "m.npz", parents=True)

@@ -172,7 +172,7 @@ def expected(said: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["gguf", "legacy"])
-def test_what_fits_a_model_and_what_does_not(form: files.Form, sources: list[Path]) -> None:
+def test_what_fits_a_model_and_what_does_not(form: files.ImatrixForm, sources: list[Path]) -> None:
     file = sources[0].parent / "m.imatrix"
     for name, (change, said) in FITS.items():
         file.write_bytes(encode(matrix(change(WHOLE)), form))

@@ -50,9 +50,11 @@ FROM_HF = {**ONCE, "family_of_hf": 1, "sizes_from_hf": 1}
 FROM_GGUF = {**ONCE, "family_of_gguf": 1, "sizes_from_gguf": 1}
 
 
-@pytest.mark.parametrize("target", ["m.gguf", "mlx"])
-def test_a_folder_is_resolved_once(folder: Path, tmp_path: Path, calls: Counter[str], target: str) -> None:
-    wb.convert(folder, tmp_path / target, to=target.removeprefix("m."), dtype="f16", tokenizer=False)
+@pytest.mark.parametrize(("target", "options"), [("gguf", {"tokenizer": False}), ("mlx", {"q_bits": 4})])
+def test_a_folder_is_resolved_once(
+    folder: Path, tmp_path: Path, calls: Counter[str], target: str, options: dict[str, Any]
+) -> None:
+    wb.convert(folder, tmp_path / f"m.{target}" if target == "gguf" else tmp_path / "m", to=target, **options)
     assert calls == FROM_HF
 
 

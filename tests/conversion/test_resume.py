@@ -23,7 +23,7 @@ import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.conversion.plan import fingerprint
-from weighbridge.conversion.plan import model as planning
+from weighbridge.conversion.plan import memory as planning
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.io import journal as journaling
@@ -591,7 +591,7 @@ FAULTS: Mapping[str, tuple[_Fault, Callable[..., None], dict[str, Any]]] = {
         {"name": "cast"},
     ),
     "space asked for twice": (
-        lambda patch: patch.setattr("weighbridge.io.sink._allocated", lambda stage: 0),
+        lambda patch: patch.setattr("weighbridge.io.sink.target._allocated", lambda stage: 0),
         test_space_that_the_partial_takes_is_not_asked_for_again, {},
     ),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from tests.kernels.data import numbers
 from weighbridge.base.dtypes import BF16, F32
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.plan import model as planning
+from weighbridge.conversion.plan import memory as planning
 from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.journal import Journal

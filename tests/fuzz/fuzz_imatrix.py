@@ -28,7 +28,7 @@ def target(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     good = []
-    for form in get_args(imatrix.Form):
+    for form in get_args(imatrix.ImatrixForm):
         parts = [
             imatrix.Part("blk.0.ffn_down.weight", 1, 3, calls=2),
             imatrix.Part("blk.0.ffn_up_exps.weight", 2, 4, inputs=True),

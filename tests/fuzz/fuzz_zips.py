@@ -44,7 +44,7 @@ def target(data: bytes) -> None:
         assert theirs is None or mine[name] is None or mine[name] == theirs, name
 
 
-def _bytes(source: BytesSource, member: zips.Member) -> bytes | None:
+def _bytes(source: BytesSource, member: zips.ZipMember) -> bytes | None:
     with contextlib.suppress(FormatError), zips.open_member(source, member) as inner:
         return inner.read(0, min(inner.size, MIB))
     return None

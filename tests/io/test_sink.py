@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -17,8 +18,7 @@ from typing import Any, ClassVar
 import pytest
 
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.io import sink as module
-from weighbridge.io.sink import InPlace, Sink, write_file
+from weighbridge.io.sink import InPlace, Sink, alive, files, publish, write_file
 from weighbridge.io.source import FileSource
 
 
@@ -79,7 +79,7 @@ def test_an_error_leaves_nothing_behind_and_the_old_unharmed(tmp_path: Path, fol
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_folder_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not exchange:  # as on a system that can't swap two names in one step
-        monkeypatch.setattr(module, "_exchange", lambda a, b: False)
+        monkeypatch.setattr(publish, "_rename", lambda a, b, flags: False)
     target = tmp_path / "t"
     target.mkdir()
     (target / "old.safetensors").write_bytes(b"old")
@@ -87,6 +87,50 @@ def test_a_folder_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch:
         sink.create("new.safetensors", 3).write(0, b"new")
     assert [p.name for p in target.iterdir()] == ["new.safetensors"]
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def _no_flag(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(publish, "_rename", lambda a, b, flags: False)
+
+
+def _no_link(patch: pytest.MonkeyPatch) -> None:
+    def refuse(a: object, b: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    _no_flag(patch)
+    patch.setattr(os, "link", refuse)
+
+
+def _overtaken(target: Path, folder: bool) -> None:
+    """A write to `target`, in the middle of which another one is done."""
+    with Sink(target, folder=folder) as sink:
+        sink.create("model.gguf", 3).write(0, b"two")
+        if folder:
+            target.mkdir()
+        (target / "model.gguf" if folder else target).write_bytes(b"one")
+
+
+@pytest.mark.parametrize("system", [lambda patch: None, _no_flag, _no_link], ids=["flag", "link", "neither"])
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_came_into_being_in_the_meantime_is_kept(
+    tmp_path: Path, folder: bool, system: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two writes to one target without --overwrite, one succeeds."""
+    system(monkeypatch)
+    target = tmp_path / "t"
+    with pytest.raises(RefusedError, match="has been created in the meantime"):
+        _overtaken(target, folder)
+    assert (target / "model.gguf" if folder else target).read_bytes() == b"one"
+    assert {p.name for p in tmp_path.iterdir()} <= {"t"}
+
+
+@pytest.mark.parametrize("system", [lambda patch: None, _no_flag, _no_link], ids=["flag", "link", "neither"])
+def test_a_new_file_is_published_on_any_system(
+    tmp_path: Path, system: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(monkeypatch)
+    write_file(tmp_path / "t", b"one")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("t", b"one")]
 
 
 @pytest.mark.parametrize("stray", ["photo.jpg", "sub/notes.doc"])
@@ -191,7 +235,7 @@ def test_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**30])
 def test_a_number_that_no_process_has_is_nobody_alive(pid: int) -> None:
-    assert not module.alive(pid)  # and os.kill, to which 0 and -1 mean many processes, isn't asked
+    assert not alive(pid)  # and os.kill, to which 0 and -1 mean many processes, isn't asked
 
 
 def test_windows_is_asked_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +264,7 @@ def test_windows_is_asked_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal was sent"))
-    assert [module.alive(pid) for pid in (7, 8, 9)] == [True, False, False]
+    assert [alive(pid) for pid in (7, 8, 9)] == [True, False, False]
     assert kernel.closed == [7, 8]
 
 
@@ -239,7 +283,7 @@ def test_the_disk_begins_with_what_was_written_while_the_rest_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(module, "_sync_file_range", lambda: lambda fd, at, size, flag: begun.append((at, size, flag)))
+    monkeypatch.setattr(files, "_sync_file_range", lambda: lambda fd, at, size, flag: begun.append((at, size, flag)))
     (tmp_path / "source").write_bytes(bytes(range(256)) * (8 << 10))
     with FileSource(tmp_path / "source") as source, Sink(tmp_path / "out", folder=False) as whole:
         out = whole.create("", 4 << 20)
@@ -251,7 +295,7 @@ def test_the_disk_begins_with_what_was_written_while_the_rest_is_made(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has the call")
 def test_the_call_that_begins_is_the_systems_own(tmp_path: Path) -> None:
-    call = module._sync_file_range()
+    call = files._sync_file_range()
     if call is None:
         pytest.skip("a C library without it")
     with (tmp_path / "file").open("wb") as file:

@@ -49,8 +49,8 @@ def split(name: str, blocks: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.skipif(native is None, reason="the extension isn't built")
 def test_the_native_table_is_the_same() -> None:
-    assert native.regulars("split") == list(FORMS)
-    assert native.regulars("join") == JOINED
+    assert native.regroups("split") == list(FORMS)
+    assert native.regroups("join") == JOINED
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -22,7 +22,7 @@ from weighbridge.base.dtypes import F32
 from weighbridge.models.arch.expand import Sizes
 from weighbridge.models.arch.family import Family, build_family
 from weighbridge.models.arch.registry import families
-from weighbridge.models.arch.tables.documents import document, resolve
+from weighbridge.models.arch.tables.documents import document, mixin, resolve
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.nodes import Node, const
 
@@ -352,14 +352,11 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
 )
 
 
-def build(table: Mapping[str, Any]) -> Family:
-    return build_family(resolve(table))
-
-
-def convicts(table: Mapping[str, Any]) -> bool:
-    """Whether any judge raises over a family built of this document."""
+def convicts(table: Mapping[str, Any], mixins: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
+    """Whether any judge raises over a family built of this document, and of these mixins in place of the shipped."""
+    changed = mixins or {}
     try:
-        family = build(table)
+        family = build_family(resolve(table, included=lambda name: changed.get(name) or mixin(name)))
         for judge in JUDGES:
             judge(family)
     except Exception:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from tests.models.arch_judges import convicts, doc
 
 from weighbridge.models.arch.registry import families
+from weighbridge.models.arch.tables.documents import document, mixin
 
 pytestmark = pytest.mark.mutation
 
@@ -58,6 +60,7 @@ def _row_faults(name: str, row: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
         "layers",
         "as_metadata",
         "zeros",
+        "bias",
     ):
         if attribute in row:
             yield f"{name}: no {attribute}", _set((*at, attribute), ...)
@@ -218,6 +221,16 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(family, fault, id=f"{family}, {label}")
 
 
+_WHOLE: Final = "qwen3"  # includes every mixin of names, and changes none of their rows
+
+
+def _mixin_cases() -> Iterator[Any]:
+    """Every row of a mixin, damaged for one family that includes it."""
+    for name in document(_WHOLE)["include"]:
+        for label, fault in _faults({"name": _WHOLE, "architecture": {}, **mixin(name)}):
+            yield pytest.param(name, fault, id=f"{name}, {label}")
+
+
 def test_the_undamaged_tables_pass() -> None:
     for family in families():
         assert not convicts(doc(family)), family
@@ -225,6 +238,13 @@ def test_the_undamaged_tables_pass() -> None:
 
 @pytest.mark.parametrize(("family", "fault"), list(_cases()))
 def test_a_fault_is_seen(family: str, fault: Fault) -> None:
-    document = doc(family)
-    fault(document)
-    assert convicts(document)
+    table = doc(family)
+    fault(table)
+    assert convicts(table)
+
+
+@pytest.mark.parametrize(("name", "fault"), list(_mixin_cases()))
+def test_a_fault_in_a_mixin_is_seen(name: str, fault: Fault) -> None:
+    damaged = copy.deepcopy(dict(mixin(name)))
+    fault(damaged)
+    assert convicts(doc(_WHOLE), {name: damaged})

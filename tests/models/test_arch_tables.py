@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.arch_judges import JUDGES, array, build, config_of, doc, golden, nodes, random_hf
+from tests.models.arch_judges import JUDGES, array, config_of, doc, golden, nodes, random_hf
 
 from weighbridge.base.dtypes import F32, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.models.arch.expand import Sizes
-from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.family import Family, build_family
 from weighbridge.models.arch.mapping_report import MappingError
 from weighbridge.models.arch.registry import families, family_of_gguf, family_of_hf
+from weighbridge.models.arch.tables.documents import resolve
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.layouts import (
     InterleaveGroups,
@@ -436,10 +437,10 @@ def test_a_gguf_without_sizes_or_with_sizes_by_layer_is_refused() -> None:
     ],
 )
 def test_a_table_that_makes_no_sense_is_refused_when_it_is_read(damage) -> None:
-    document = doc("llama")
-    damage(document)
+    table = resolve(doc("llama"))
+    damage(table)
     with pytest.raises(UsageError):
-        build(document)
+        build_family(table)
 
 
 def test_a_hundred_thousand_tensors_map_within_a_second_and_names_need_no_numpy() -> None:

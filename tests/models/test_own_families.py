@@ -228,7 +228,7 @@ def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> 
     [
         (lambda t: t + "[", FormatError, "no TOML"),
         (lambda t: t.replace('gguf = "llama" ', 'other = "x" '), UsageError, "unknown field 'other'"),
-        (lambda t: t.replace('gguf = "llama" ', ""), UsageError, "the field 'gguf' is missing"),
+        (lambda t: t.replace('name = "acme"', ""), UsageError, "the field 'name' is missing"),
         (lambda t: t.replace('like = "llama"', 'like = "lama"'), UsageError, "unknown family 'lama'; did you mean"),
         (lambda t: t.replace('like = "llama"', 'include = ["x"]'), UsageError, "unknown mixin 'x'"),
         (lambda t: t.replace("[role]", "[role]\nx = 3"), UsageError, "role.x: expected `object`"),

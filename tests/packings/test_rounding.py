@@ -47,7 +47,7 @@ NVFP4: dict[str, Any] = {"num_bits": 4, "type": "float", "strategy": "tensor_gro
 # Our scheme and its options -> the library's format and arguments.
 CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     **{f"w{b}a16": (f"w{b}a16", {"q_group_size": 32}, "pack-quantized", group(b, 32)) for b in range(2, 9)},
-    **{f"w{b}a16 asymmetric": (f"w{b}a16", {"q_group_size": 64, "symmetric": False}, "pack-quantized",
+    **{f"w{b}a16 asymmetric": (f"w{b}a16", {"q_group_size": 64, "sym": False}, "pack-quantized",
                                group(b, 64, symmetric=False)) for b in range(2, 9)},
     "w4a16 a row": ("w4a16", {"q_group_size": -1}, "pack-quantized",
                     {"num_bits": 4, "type": "int", "strategy": "channel"}),
@@ -142,7 +142,7 @@ def test_gptq_and_awq_round_as_gptqmodel_does(bits: int, symmetric: bool) -> Non
     weight[0], weight[1] = weight[10], weight[11]  # neither empty nor of one sign: those we take otherwise, see below
     weight[6] = weight[12]
     codes, scale, zero = gptqmodel(weight, bits, 32, symmetric)
-    found = made("gptq", {"q_bits": bits, "q_group_size": 32, "symmetric": symmetric}, weight)
+    found = made("gptq", {"q_bits": bits, "q_group_size": 32, "sym": symmetric}, weight)
     node = unpack({f"m.{name}": part for name, part in found.items()}, {"quantization_config": {
         "bits": bits, "checkpoint_format": "gptq" if symmetric else "gptq_v2"}})["m.weight"]  # fmt: skip
     spread = [t.repeat_interleave(32, dim=1) for t in (scale.half().float(), zero)]

@@ -141,7 +141,7 @@ class safe_open:
         return self._model
 
     def _tensor(self, name: str) -> Any:
-        if not self._open.has(name):
+        if name not in self._open:
             raise SafetensorError(f"File does not contain tensor {name}")
         return self._open[name]
 

@@ -161,8 +161,8 @@ def scaled(columns: int = 64) -> Any:
 def test_only_where_llama_cpp_multiplies_with_it() -> None:
     """Elsewhere the scale has no place, and rounding isn't a way either: the values would be others by its factor."""
     from weighbridge.base.dtypes import F16
+    from weighbridge.conversion.gguf import plan
     from weighbridge.conversion.options import GgufOptions
-    from weighbridge.conversion.plan import build
     from weighbridge.packings.read import ggml
 
     for name in ggml.SCALED:
@@ -172,7 +172,7 @@ def test_only_where_llama_cpp_multiplies_with_it() -> None:
     assert ggml.apart("llama", "token_embd.weight", scaled()) is None
     assert ggml.apart("qwen2", "blk.0.ffn_up.weight", scaled()) is None
     assert ggml.apart("llama", "blk.0.attn_q.weight", scaled(columns=48)) is None
-    near = build._moved("token_embd.weight", scaled(), F16, keep=True, options=GgufOptions(inexact="near"))
+    near = plan._transcoded("token_embd.weight", scaled(), F16, keep=True, options=GgufOptions(inexact="near"))
     assert (near.move.kind, near.tensors) == ("decoded", {})
 
 

@@ -249,10 +249,10 @@ def test_what_does_not_fit_is_told_rounded_or_refused(folder_of: Maker, tmp_path
     [
         ({"scheme": "int4"}, "no scheme is called"),
         ({"scheme": "w8a8", "q_group_size": 32}, "its own group size"),
-        ({"scheme": "awq", "symmetric": True}, "its own symmetric"),
+        ({"scheme": "awq", "sym": True}, "its own symmetric"),
         ({"scheme": "gptq", "q_bits": 5}, "no 5 bits"),
         ({"scheme": "w4a16", "q_group_size": 4}, "no groups of 4"),
-        ({"scheme": "w4a16", "q_mode": "mxfp4"}, "MLX's"),
+        ({"scheme": "w4a16", "q_mode": "mxfp4"}, "--q-mode doesn.t apply"),
         ({"scheme": "w4a16", "to": "gguf"}, "Hugging Face folder"),
     ],
 )

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conformance import samples
+from tests.containers import ggml_files
 from tests.reports import makers as m
 
 from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS
@@ -165,3 +167,38 @@ def test_identify_loads_no_numpy(tmp_path: Path) -> None:
         "assert 'numpy' not in sys.modules and 'rich' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(m.llama_folder(tmp_path / "m"))], check=True)
+
+
+def hdf5(version: int, size: int) -> bytes:
+    """A superblock that states `size`, and as many bytes."""
+    width, end = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}[version]
+    out = bytearray(max(size, 64))
+    out[:9] = b"\x89HDF\r\n\x1a\n" + bytes((version,))
+    out[width] = 8
+    out[end : end + 8] = size.to_bytes(8, "little")
+    return bytes(out)
+
+
+WHOLE = {
+    "model.gguf": m.gguf({"general.architecture": ("str", "llama")}, {"a": ("F32", (64, 64))}),
+    "pytorch_model.bin": samples.torch_legacy(), "old.bin": ggml_files.llama("ggjt3"),
+    **{f"v{version}.h5": hdf5(version, 4096) for version in range(4)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("lost", [1, 20])
+def test_truncated_files_are_told(tmp_path: Path, name: str, lost: int) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / name).write_bytes(WHOLE[name])
+    assert identify(tmp_path / "m" / name).damage == identify(tmp_path / "m").damage == ()
+    (tmp_path / "m" / name).write_bytes(WHOLE[name][:-lost])
+    assert identify(tmp_path / "m" / name).damage
+    assert identify(tmp_path / "m").damage
+
+
+@pytest.mark.parametrize("start", ["{{ bos_token }}", "{{- bos_token -}}\n{% for m in messages %}", "{# a template #}"])
+def test_a_chat_template_is_no_damaged_json(tmp_path: Path, start: str) -> None:
+    files = {"config.json": CONFIG, "model.safetensors": WEIGHTS, "chat_template.jinja": start.encode()}
+    report = identify(make(tmp_path / "m", files))
+    assert (report.format, report.damage, report.confidence) == ("hf-model", (), "certain")

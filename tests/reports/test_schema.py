@@ -32,7 +32,7 @@ from weighbridge.reports.verify import report as verify
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
 CLASSES: dict[tuple[str, str], type] = {
-    ("identify", ""): identify.Report,
+    ("identify", ""): identify.IdentifyReport,
     ("identify", "file line"): identify.FileLine,
     ("inspect", ""): inspect.InspectReport,
     ("inspect", "model"): facts.Model,
@@ -48,10 +48,10 @@ CLASSES: dict[tuple[str, str], type] = {
     ("importance", "entry"): importance_report.EntryStats,
     ("importance", "fit"): importance_report.ModelFit,
     ("importance", "wrong size"): importance_report.WrongSize,
-    ("anatomy", ""): anatomy.Report,
-    ("anatomy", "part"): anatomy.Part,
-    ("anatomy", "share"): anatomy.Share,
-    ("anatomy", "place"): anatomy.Place,
+    ("anatomy", ""): anatomy.AnatomyReport,
+    ("anatomy", "part"): anatomy.RegionRow,
+    ("anatomy", "share"): anatomy.KindTotal,
+    ("anatomy", "place"): anatomy.TensorPosition,
     ("stats", ""): get.Stats,
     ("verify", ""): verify.VerifyReport,
     ("verify", "finding"): Finding,

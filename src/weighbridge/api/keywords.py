@@ -31,6 +31,7 @@ class WriteKeywords(SourceKeywords, total=False):
 
     overwrite: bool
     resume: bool
+    parents: bool
     jobs: int | None
     max_memory: int | None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from weighbridge.api.keywords import Path, SourceKeywords
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weighbridge.containers.base import Entry
-    from weighbridge.models.checkpoint import Checkpoint
+    from weighbridge.models.checkpoint import Checkpoint, SourceOptions
     from weighbridge.tensors.nodes import Node
 
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
@@ -31,13 +32,14 @@ def open(path: Path, *, names: Names = "logical", **options: Unpack[SourceKeywor
     """
     from weighbridge.models.open import SourceOptions, open_model
 
-    return Model(open_model(path, SourceOptions(**options)), names)
+    source = SourceOptions(**options)
+    return Model(open_model(path, source), names, source)
 
 
 class Tensor:
     """One tensor that is read when it is asked for: `numpy()`, `torch()`, `[rows]`."""
 
-    __slots__ = ("_cache", "_entry", "_nodes", "name")
+    __slots__ = ("_cache", "_entry", "_model", "_nodes", "name")
 
     def __init__(
         self,
@@ -45,8 +47,9 @@ class Tensor:
         nodes: Mapping[str, Node],
         cache: dict[Any, Any] | None = None,
         entry: Entry | None = None,
+        model: Model | None = None,
     ) -> None:
-        self.name, self._nodes, self._cache = name, nodes, cache
+        self.name, self._nodes, self._cache, self._model = name, nodes, cache, model
         self._entry = entry  # a tensor of the file itself is listed from its header entry, without a node
 
     @property
@@ -65,6 +68,15 @@ class Tensor:
             return self._entry.dtype.name
         packing = getattr(self.node, "packing", None)
         return f"{packing.name}-{packing.bits}" if packing is not None else self.node.spec.dtype.name
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -124,6 +136,12 @@ class Tensor:
             self._cache[full] = make()
         return self._cache[full]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the path of the model and the name: another process opens the file itself."""
+        if self._model is None:
+            raise TypeError(f"{self!r} is computed and can't be pickled; pickle its model, or .numpy()")
+        return _tensor_of, (self._model, self.name)
+
     def __repr__(self) -> str:
         return f"<Tensor {self.name} {self.dtype}{list(self.shape)}>"
 
@@ -134,10 +152,11 @@ class Tensor:
 
 
 class Model(Closing, Mapping[str, Tensor]):
-    """A lazy checkpoint: names to tensors, config and metadata. `cache()` keeps what was read until `drop()`."""
+    """A lazy checkpoint: names to tensors, config and metadata. `cache()` keeps what was read until `clear_cache()`. It
+    pickles as its path and options."""
 
-    def __init__(self, checkpoint: Checkpoint, names: Names = "logical") -> None:
-        self.checkpoint, self.names = checkpoint, names
+    def __init__(self, checkpoint: Checkpoint, names: Names = "logical", options: SourceOptions | None = None) -> None:
+        self.checkpoint, self.names, self._options = checkpoint, names, options
         self._nodes = _view(checkpoint, names)
         self._entries = checkpoint.index.by_name if self._nodes is checkpoint.stored else {}
         self._cache: dict[Any, Any] | None = None
@@ -146,19 +165,13 @@ class Model(Closing, Mapping[str, Tensor]):
         entry = self._entries.get(name)
         if entry is None and name not in self._nodes:
             raise KeyError(name)
-        return Tensor(name, self._nodes, self._cache, entry)
+        return Tensor(name, self._nodes, self._cache, entry, self)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes)
 
     def __len__(self) -> int:
         return len(self._nodes)
-
-    def has(self, name: str) -> bool:
-        return name in self._nodes
-
-    def dtype(self, name: str) -> str:
-        return self[name].dtype
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -174,13 +187,13 @@ class Model(Closing, Mapping[str, Tensor]):
     def format(self) -> str:
         return self.checkpoint.format
 
-    def fuse(self, names: Sequence[str], axis: int = 0) -> Tensor:
+    def concat(self, names: Sequence[str], axis: int = 0) -> Tensor:
         """Several tensors as one buffer (q|k|v, gate|up), read straight into it. Quantized ones stay quantized where
-        their parameters agree: then `parts()` of the result are the fused parts."""
+        their parameters agree: then `parts()` of the result are the joined parts."""
         from weighbridge.tensors.nodes import concat
 
         if not names:
-            raise UsageError("nothing to fuse")
+            raise UsageError("no tensors to concatenate")
         name = "|".join(names)
         return Tensor(name, {name: concat([self._nodes[n] for n in names], axis)}, self._cache)
 
@@ -189,10 +202,14 @@ class Model(Closing, Mapping[str, Tensor]):
         self._cache = self._cache if self._cache is not None else {}
         return self
 
-    def drop(self) -> None:
-        """Let go of every array that was kept."""
+    def clear_cache(self) -> None:
+        """Free every array that was kept."""
         if self._cache is not None:
             self._cache.clear()
+
+    def state_dict(self, device: str | None = None) -> dict[str, torch.Tensor]:
+        """The same as `torch()`, as `load_state_dict` takes it."""
+        return self.torch(device)
 
     def numpy(self) -> dict[str, NDArray[Any]]:
         """All tensors as numpy arrays."""
@@ -201,6 +218,9 @@ class Model(Closing, Mapping[str, Tensor]):
     def torch(self, device: str | None = None) -> dict[str, torch.Tensor]:
         """All tensors as torch tensors: a state dict."""
         return {name: self[name].torch(device=device) for name in self}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (str(self.checkpoint.place.path), self.names, self._options)
 
     def close(self) -> None:
         """Close the files. Arrays that are views of them stay valid."""
@@ -214,6 +234,16 @@ class Model(Closing, Mapping[str, Tensor]):
 
         rows = [(t.name, t.dtype, t.shape, t.nbytes) for t in self.values()]
         return model_html(str(self.checkpoint.place.path), self.format, rows)
+
+
+def _reopened(path: str, names: Names, options: SourceOptions | None) -> Model:
+    from weighbridge.models.open import SourceOptions, open_model
+
+    return Model(open_model(path, options or SourceOptions()), names, options)
+
+
+def _tensor_of(model: Model, name: str) -> Tensor:
+    return model[name]
 
 
 def _view(checkpoint: Checkpoint, names: Names) -> Mapping[str, Node]:

@@ -34,8 +34,9 @@ from weighbridge.conversion.options import (
     TargetOptions,
     resolve,
 )
-from weighbridge.conversion.plan.build import build, choose, same_format
+from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.conversion.plan.target import choose_target, same_format
 from weighbridge.conversion.quantize import plan as quantizing
 from weighbridge.conversion.quantize.inputs import QuantizeOptions
 from weighbridge.conversion.quantize.plan import QuantizePlan
@@ -72,7 +73,7 @@ def plan_convert(
     """
     source, write, given = sort_keywords(options)
     with _opened(src, source) as model:
-        target = choose(model, FilePath(dst), to, given)
+        target = choose_target(model, dst, to, given)
         if lora is not None:
             if isinstance(target.options, AdapterOptions | CheckpointOptions):
                 raise UsageError(f"--lora doesn't apply to {target.options.title}", hint="it applies to models")
@@ -89,7 +90,7 @@ def plan_split(src: Path, dst: Path, *, tp: int | None = None, **options: Unpack
     with _opened(src, source) as model:
         if tp is not None:
             return plan_ranks(model, FilePath(dst), resolve(RankOptions, "model", {"tp": tp, **given}), write)
-        return build(model, choose(model, FilePath(dst), same_format(model, FilePath(dst)), given), write)
+        return build(model, choose_target(model, dst, same_format(model, FilePath(dst)), given), write)
 
 
 def plan_merge(src: Path, dst: Path, **options: Unpack[WriteKeywords]) -> Plan:
@@ -97,7 +98,7 @@ def plan_merge(src: Path, dst: Path, **options: Unpack[WriteKeywords]) -> Plan:
     with one file."""
     source, write, given = sort_keywords(options)
     with _opened(src, source) as model:
-        return build(model, choose(model, FilePath(dst), same_format(model, FilePath(dst)), given), write)
+        return build(model, choose_target(model, dst, same_format(model, FilePath(dst)), given), write)
 
 
 def plan_strip(

@@ -136,6 +136,10 @@ write_options: Final = applied(
             "--resume", is_flag=True, section="Writing",
             help="Keep finished work as DST.partial when interrupted; the next run with --resume continues from it.",
         ),
+        option(
+            "--parents", is_flag=True, section="Writing",
+            help="Create missing parent folders of the target, more than one level deep.",
+        ),
         jobs_option,
         size_option("--max-memory", help="Memory limit, excluding the interpreter.", section="Writing"),
         dry_run_option,

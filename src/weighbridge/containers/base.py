@@ -33,12 +33,28 @@ class Severity(StrEnum):
     INFO = "info"
 
 
+class Stage(StrEnum):
+    """Where llama.cpp refuses a GGUF: never, `gguf_init` without data, with data, or the model loader above it."""
+
+    NEVER = ""
+    HEADER = "header"
+    DATA = "data"
+    MODEL = "model"
+
+
 class Rule(NamedTuple):
-    """A row of a container's table of rules: how bad it is to break it, and what is wrong then, in general. (GGUF and
-    safetensors have rows with one column more.) A finding's id is the format and the row's name: `npz/checksum`."""
+    """A row of a format's table of rules. A finding's id is the format and the row's name: `npz/checksum`.
+
+    text      what is wrong with a file that breaks it
+    hint      the next step
+    refused   GGUF: where llama.cpp refuses such a file
+    spec      safetensors: the README forbids what the reference accepts"""
 
     severity: Severity
     text: str
+    hint: str | None = None
+    refused: Stage = Stage.NEVER
+    spec: bool = False
 
 
 @dataclass(frozen=True, slots=True)

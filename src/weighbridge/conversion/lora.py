@@ -17,7 +17,7 @@ from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf.values import KV
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import AdapterOptions
-from weighbridge.conversion.plan.builder import PlanBuilder, retyped
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.expand import Sizes, TensorSlot
@@ -130,7 +130,7 @@ def _to_gguf(
     tensors = gguf.tensors({name: named[name] for name in order}, whole)
     asked = dtype_policy.gguf_wanted(options.dtype or "f32", (n.spec for n in model.stored.values()))
     for name, node in tensors.items():
-        out.tensors[name] = retyped(name, node, dtype_policy.gguf_dtype(name, node.spec, asked), out)
+        out.tensors[name] = cast_to(name, node, dtype_policy.gguf_dtype(name, node.spec, asked), out)
     out.metadata = _keys(model, adapter, family, {n: p.shape for n, p in named.items()}, options)
     return out
 
@@ -224,7 +224,7 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Ada
     tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
     out = PlanBuilder({}, {"format": "pt"})
     for name, node in tensors.items():
-        out.tensors[name] = retyped(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), out)
+        out.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), out)
     out.texts[peft.CONFIG] = (json.dumps(config, indent=2) + "\n").encode()
     return out
 

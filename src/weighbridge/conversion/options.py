@@ -34,11 +34,13 @@ class WriteOptions:
     """How any command writes.
 
     `overwrite`: replace an existing target. `resume`: keep the finished part of an interrupted run beside the target
-    and continue from it. `jobs`: threads. `max_memory`: bytes that all slabs together may take.
+    and continue from it. `parents`: create missing parent folders of the target, more than one level deep. `jobs`:
+    threads. `max_memory`: bytes that all slabs together may take.
     """
 
     overwrite: bool = False
     resume: bool = False
+    parents: bool = False
     jobs: int | None = None
     max_memory: int | None = None
 

@@ -11,10 +11,10 @@ from weighbridge.base.limits import SHARDS
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
 from weighbridge.conversion.options import RankOptions, WriteOptions
 from weighbridge.conversion.plan import writers as targets
-from weighbridge.conversion.plan.build import check_target
-from weighbridge.conversion.plan.builder import side_files
+from weighbridge.conversion.plan.builder import sidecar_files
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.conversion.plan.target import check_target
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
@@ -44,7 +44,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
         for rank in range(ranks)
     ]
     folder = model.place.folder
-    beside = [] if container == _GGUF else side_files(folder)
+    beside = [] if container == _GGUF else sidecar_files(folder)
     whole = sum(split is None for split in splits.values())
     summary = f"{len(splits) - whole:,} tensors are split, {whole:,} are whole on every rank"
     return Plan(

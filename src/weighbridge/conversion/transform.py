@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.conversion.options import ShardOptions, WriteOptions
-from weighbridge.conversion.plan.build import build, choose, same_format
+from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.conversion.plan.target import choose_target, same_format
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.transform.base import KeyChange, RenamedTensor, ResizedTensor, Transformed, with_entries
 from weighbridge.models.transform.experts import slice_experts
@@ -126,7 +127,7 @@ def _planned(
     write: WriteOptions,
 ) -> TransformPlan:
     done = operate(model)
-    chosen = choose(done.model, target, to or same_format(model, target), given)
+    chosen = choose_target(done.model, target, to or same_format(model, target), given)
     if (size := _shard_size(model, target)) and isinstance(chosen.options, ShardOptions) and not chosen.options.sharded:
         chosen = chosen._replace(options=replace(chosen.options, max_shard_size=size))
     plan = build(done.model, chosen, write)

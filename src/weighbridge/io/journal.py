@@ -69,10 +69,10 @@ class Journal:
         if head != self._head:
             if staged and not overwrite:
                 raise _refused(self.stage, _differs(head, key))
-            self._out.cut(0)
+            self._out.truncate(0)
             self._out.write(0, self._head)
         self._end = len(self._head) + len(self.done) * (_RECORD.size + _SEAL)
-        self._out.cut(self._end)
+        self._out.truncate(self._end)
 
     def _seal(self, record: bytes) -> bytes:
         return blake2b(record, digest_size=_SEAL, key=blake2b(self._head).digest()).digest()
@@ -92,7 +92,7 @@ class Journal:
         """Nothing is finished."""
         self.done.clear()
         self._end = len(self._head)
-        self._out.cut(self._end)
+        self._out.truncate(self._end)
 
     def add(self, piece: Piece, crc: int) -> bool:
         """Note that a piece is written; true when it is time to sync the files and `write`."""

@@ -1,8 +1,8 @@
 """What each byte of a file means: the regions that a container names, with their first bytes; what lies at one offset,
 down to the element of a tensor; and how the file divides among kinds of bytes.
 
-    anatomy(path, at=0x1234)            -> Report with the one region there, and the place inside it
-    anatomy(path, start=0, end=4096)    -> Report with the regions that meet the range
+    anatomy(path, at=0x1234)            -> AnatomyReport with the one region there, and the place inside it
+    anatomy(path, start=0, end=4096)    -> AnatomyReport with the regions that meet the range
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAD: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RegionRow:
     """A region: bytes [start, end), what they are, and the first of them in hexadecimal."""
 
     start: int
@@ -39,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPosition:
     """The inside of a tensor at one byte: which element (or block of a packed type), its index, which byte of it."""
 
     tensor: str
@@ -51,7 +51,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class KindTotal:
     """All bytes of one kind."""
 
     kind: str
@@ -61,18 +61,18 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AnatomyReport:
     """`parts` are the regions asked for, `shares` the whole file. `at` and `place`: the answer to `at=`."""
 
     path: str
     format: str
     nbytes: int
     region_count: int
-    parts: tuple[Part, ...]
-    shares: tuple[Share, ...]
+    parts: tuple[RegionRow, ...]
+    shares: tuple[KindTotal, ...]
     strip: tuple[str, ...] = ()
     at: int | None = None
-    place: Place | None = None
+    place: TensorPosition | None = None
     schema: str = SCHEMA
 
 
@@ -86,7 +86,7 @@ def anatomy(
     limit: int | None = None,
     head: int = HEAD,
     cells: int = 64,
-) -> Report:
+) -> AnatomyReport:
     """The regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: how fine `strip` is: the kind of
     bytes that prevails in each of so many equal pieces of the file."""
     file, name = target.split(path)
@@ -99,7 +99,7 @@ def anatomy(
         chosen = [r for r in _meeting(regions, start, end) if _wanted(r, name, kinds)]
         if name is not None and not chosen:
             target.entry(form.parse(source), name, file)  # says what is near
-        return Report(
+        return AnatomyReport(
             path=os.fspath(file),
             format=form.name,
             nbytes=source.size,
@@ -129,19 +129,19 @@ def _wanted(region: Region, name: str | None, kinds: Sequence[str]) -> bool:
     return (name is None or region.label == name) and (not kinds or region.kind in kinds)
 
 
-def _part(source: Source, r: Region, head: int) -> Part:
+def _part(source: Source, r: Region, head: int) -> RegionRow:
     data = source.read(r.start, min(r.end - r.start, head))
-    return Part(r.start, r.end, r.end - r.start, r.kind, r.label, r.value, data.hex())
+    return RegionRow(r.start, r.end, r.end - r.start, r.kind, r.label, r.value, data.hex())
 
 
-def _shares(regions: Iterable[Region], size: int) -> tuple[Share, ...]:
+def _shares(regions: Iterable[Region], size: int) -> tuple[KindTotal, ...]:
     sums: dict[str, list[int]] = {}
     for r in regions:
         row = sums.setdefault(r.kind, [0, 0])
         row[0] += 1
         row[1] += r.end - r.start
     ordered = sorted(sums.items(), key=lambda row: (-row[1][1], row[0]))
-    return tuple(Share(kind, n, nbytes, round(nbytes / size, 6) if size else 0.0) for kind, (n, nbytes) in ordered)
+    return tuple(KindTotal(kind, n, nbytes, round(nbytes / size, 6) if size else 0.0) for kind, (n, nbytes) in ordered)
 
 
 def strip(regions: Sequence[Region], size: int, cells: int) -> Iterator[str]:
@@ -159,7 +159,7 @@ def strip(regions: Sequence[Region], size: int, cells: int) -> Iterator[str]:
         yield max(sums, key=lambda kind: sums[kind]) if sums else "unknown"
 
 
-def _place(source: Source, form: str, region: Region, at: int) -> Place | None:
+def _place(source: Source, form: str, region: Region, at: int) -> TensorPosition | None:
     """Where `at` lies in the tensor that `region` holds."""
     if region.kind != "tensor":
         return None
@@ -171,7 +171,7 @@ def _place(source: Source, form: str, region: Region, at: int) -> Place | None:
     return place(entry, at)
 
 
-def place(entry: Entry, at: int) -> Place:
+def place(entry: Entry, at: int) -> TensorPosition:
     """Which element of a tensor the byte at `at` belongs to."""
     atom, byte = divmod(at - entry.offset, entry.dtype.size)
     element = atom * entry.dtype.block
@@ -183,7 +183,9 @@ def place(entry: Entry, at: int) -> Place:
     where = ", ".join(map(str, indices))
     size, block = entry.dtype.size, entry.dtype.block
     what = f"element [{where}]" if block == 1 else f"the block of {block} elements that begins at [{where}]"
-    return Place(entry.name, entry.dtype.name, element, tuple(indices), byte, f"byte {byte} of {size} of {what}")
+    return TensorPosition(
+        entry.name, entry.dtype.name, element, tuple(indices), byte, f"byte {byte} of {size} of {what}"
+    )
 
 
 def hexdump(head: str, start: int, width: int = 16) -> Iterator[tuple[int, str, str]]:

@@ -1,6 +1,6 @@
 """What a pickle would make Python do, step by step and in words, and the names that it asks for. Nothing is done.
 
-explain(path)                       -> Report of every pickle in the file, its first steps
+explain(path)                       -> ExplainReport of every pickle in the file, its first steps
 explain(path, only_calls=True)      -> of the steps only those that import, call, or set a state
 """
 

@@ -1,6 +1,6 @@
 """What is this file, what is this folder? By content; a name is only used to say that it lies.
 
-    identify(path) -> Report     JSON-able; a folder's report has a line for each file in it
+    identify(path) -> IdentifyReport     JSON-able; a folder's report has a line for each file in it
 
 A file is what its bytes say (`containers/sniff/`). A folder is what its files say together: one table of folder
 kinds, tried in order, each with the evidence it saw.
@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
+from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
-from weighbridge.containers import MISNAMED_UNLESS, PICKLED, titled
+from weighbridge.containers import MISNAMED_UNLESS, PICKLED, reader, titled
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
-from weighbridge.io.source import FileSource
+from weighbridge.io.source import FileSource, Source
 from weighbridge.reports import sidecars as beside
 from weighbridge.reports.inspect import model_info as facts
 
@@ -40,7 +40,7 @@ class FileLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class IdentifyReport:
     """`kind` is "file" or "folder"; `format` of a folder is a word of `FOLDERS`. `readable`: Weighbridge reads it."""
 
     path: str
@@ -59,20 +59,41 @@ class Report:
     files: tuple[FileLine, ...] = ()
     schema: str = SCHEMA
 
+    def __bool__(self) -> bool:
+        return not (self.damage or self.name_lies)
 
-def identify(path: str | os.PathLike[str]) -> Report:
+
+def identify(path: str | os.PathLike[str]) -> IdentifyReport:
     """What `path` is. OSError where it can't be read; nothing else is an error."""
     path = Path(path)
     return _folder(path) if path.is_dir() else _file(path)
 
 
-def _file(path: Path) -> Report:
+def _file(path: Path) -> IdentifyReport:
     with FileSource(path) as source:
-        found, size = sniff(source), source.size
-    return Report(
+        found, size = _identified(source), source.size
+    return IdentifyReport(
         str(path), "file", found.format, found.variant, found.title, found.confidence, found.evidence, found.readable,
         size, found.detail, found.damage, name_lies(path.name, found.format), found.advice,
     )  # fmt: skip
+
+
+# Formats whose end isn't where a recogniser looks: only the parser knows whether all of a file is there.
+_PARSED: Final = frozenset({"gguf", "torch-legacy", "torch-tar", "ggml", "npy"})
+
+
+def _identified(source: Source) -> Identity:
+    """What the bytes are, with the damage that only a parser sees."""
+    found = sniff(source)
+    if found.damage or found.format not in _PARSED or (found.format == "gguf" and found.variant == "imatrix"):
+        return found
+    try:
+        reader(found.format).parse(source)
+    except FormatError as error:
+        return replace(found, damage=(f"it can't be read: {error.reason}",))
+    except (UnsupportedError, RefusedError):
+        pass  # perhaps right, and no damage
+    return found
 
 
 def name_lies(name: str, found: str) -> str | None:
@@ -121,7 +142,7 @@ class Folder:
         path = self.path / name
         try:
             with FileSource(path) as source:
-                found, size = sniff(source), source.size
+                found, size = _identified(source), source.size
         except (UnsupportedError, OSError) as error:  # a socket, a dangling link: told, and no reason to stop
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return FileLine(name, 0, "unknown", "", (why,))
@@ -140,11 +161,11 @@ class Folder:
         return beside.json(self.path / "config.json")
 
 
-Seen = tuple[str, tuple[str, ...], dict[str, Any]]  # variant, evidence, detail
-Look = Callable[[Folder], Seen | None]
+FolderMatch = tuple[str, tuple[str, ...], dict[str, Any]]  # variant, evidence, detail
+FolderTest = Callable[[Folder], FolderMatch | None]
 
 
-def _cache_repository(folder: Folder) -> Seen | None:
+def _cache_repository(folder: Folder) -> FolderMatch | None:
     """models--org--name of the Hugging Face cache: refs, snapshots of links into blobs."""
     if not {"blobs", "snapshots", "refs"} <= {p.name for p in folder.path.iterdir()}:
         return None
@@ -159,7 +180,7 @@ def _cache_repository(folder: Folder) -> Seen | None:
     return "", (f"folders blobs, refs and snapshots ({len(revisions)} revisions)",), detail
 
 
-def _pipeline(folder: Folder) -> Seen | None:
+def _pipeline(folder: Folder) -> FolderMatch | None:
     index = beside.json(folder.path / "model_index.json")
     if "_class_name" not in index:
         return None
@@ -168,7 +189,7 @@ def _pipeline(folder: Folder) -> Seen | None:
     return str(index["_class_name"]), evidence, {"components": parts}
 
 
-def _peft(folder: Folder) -> Seen | None:
+def _peft(folder: Folder) -> FolderMatch | None:
     config = beside.json(folder.path / "adapter_config.json")
     weights = [line.name for line in folder.of("safetensors", *PICKLED) if line.name.startswith("adapter_model")]
     if "peft_type" not in config or not weights:
@@ -182,13 +203,13 @@ def _peft(folder: Folder) -> Seen | None:
     )
 
 
-def _sentence_transformer(folder: Folder) -> Seen | None:
+def _sentence_transformer(folder: Folder) -> FolderMatch | None:
     if "modules.json" not in folder.top or "config.json" not in folder.top:
         return None
     return "", ("modules.json and config.json (sentence-transformers)",), _model_detail(folder)
 
 
-def _mlx(folder: Folder) -> Seen | None:
+def _mlx(folder: Folder) -> FolderMatch | None:
     weights = folder.of("safetensors")
     told = folder.config.get("quantization")
     made = [line.name for line in weights if folder.identities[line.name].detail.get("metadata_format") == "mlx"]
@@ -200,7 +221,7 @@ def _mlx(folder: Folder) -> Seen | None:
     return "quantized" if isinstance(told, dict) else "", evidence, _model_detail(folder)
 
 
-def _transformers(folder: Folder) -> Seen | None:
+def _transformers(folder: Folder) -> FolderMatch | None:
     weights = folder.of("safetensors", *PICKLED, "gguf")
     if not folder.config or not weights or not ({"model_type", "architectures"} & set(folder.config)):
         return None
@@ -209,7 +230,7 @@ def _transformers(folder: Folder) -> Seen | None:
     return "", evidence, _model_detail(folder)
 
 
-def _gguf(folder: Folder) -> Seen | None:
+def _gguf(folder: Folder) -> FolderMatch | None:
     files = folder.of("gguf")
     if not files:
         return None
@@ -220,17 +241,17 @@ def _gguf(folder: Folder) -> Seen | None:
     return "", (f"{len(files)} GGUF files: {', '.join(evidence)}",), {"kinds": kinds}
 
 
-def _mistral(folder: Folder) -> Seen | None:
+def _mistral(folder: Folder) -> FolderMatch | None:
     weights = [line for line in folder.of("safetensors", *PICKLED) if line.name.startswith("consolidated")]
     if "params.json" not in folder.top or not weights:
         return None
     return "", ("params.json and consolidated weights (Meta or Mistral native)",), _model_detail(folder)
 
 
-def _has_files(*names: str, words: str) -> Look:
+def _has_files(*names: str, words: str) -> FolderTest:
     """A kind that is told by files that must all be there (`*` in front: by their end)."""
 
-    def look(folder: Folder) -> Seen | None:
+    def look(folder: Folder) -> FolderMatch | None:
         for name in names:
             if not any(n.endswith(name[1:]) if name[0] == "*" else n == name for n in folder.names):
                 return None
@@ -239,7 +260,7 @@ def _has_files(*names: str, words: str) -> Look:
     return look
 
 
-def _weights(folder: Folder) -> Seen | None:
+def _weights(folder: Folder) -> FolderMatch | None:
     files = folder.of("safetensors", "npz", "npy", *PICKLED)
     if not files:
         return None
@@ -265,7 +286,7 @@ class FolderKind:
 
     format: str
     title: str
-    look: Look
+    look: FolderTest
     readable: bool
 
 
@@ -291,7 +312,7 @@ FOLDERS: Final = (
 )  # fmt: skip
 
 
-def _folder(path: Path) -> Report:
+def _folder(path: Path) -> IdentifyReport:
     folder = Folder(path)
     for kind in FOLDERS:
         try:
@@ -316,12 +337,12 @@ def _contents(folder: Folder) -> tuple[str, ...]:
 
 def _folder_report(
     folder: Folder, kind: FolderKind, variant: str, evidence: tuple[str, ...], detail: Mapping[str, Any]
-) -> Report:
+) -> IdentifyReport:
     damage = tuple(f"{line.name}: {words}" for line in folder.lines for words in line.damage)
     lies = [f"{line.name}: {line.name_lies}" for line in folder.lines if line.name_lies]
     size = sum(line.bytes for line in folder.lines)
     confidence = "guess" if kind.format in ("folder", "weights") else "likely" if damage or lies else "certain"
-    return Report(
+    return IdentifyReport(
         str(folder.path), "folder", kind.format, variant, kind.title, confidence, evidence, kind.readable, size, detail,
         damage, "; ".join(lies) or None, "run `wb verify` on it" if damage or lies else None, folder.lines,
     )  # fmt: skip

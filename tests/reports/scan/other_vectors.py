@@ -168,7 +168,7 @@ FOLDER: Final = (
     Vector("lib.so", b"\x7fELF\2\1\1" + bytes(57), U, "file/program"),
     Vector("config.json", config(auto_map={"AutoModel": "modeling_x.Model"}), U, "config/own-code",
            {"modeling_x.py": b"class Model: pass\n"}),
-    Vector("config.json", config(auto_map={"AutoModel": "someone/else--modeling_x.Model"}), D, "config/remote-code"),
+    Vector("config.json", config(auto_map={"AutoModel": "someone/else--modeling_x.Model"}), U, "config/remote-code"),
     Vector("config.json", b'{"model_type": "x", "\\u0061uto_map": {"A": "b.C"}}', U, "config/own-code"),
     Vector("config.json", b'{"model_type": "x", "x": NaN, "auto_map": {"A": "b.C"}}', U, "config/own-code"),
     Vector("config.json", b'{"auto_map": {}, "model_type": "x", "auto_map": null}', M, "config/repeated-key"),
@@ -229,7 +229,25 @@ TEMPLATES: Final = (
     ("{% import 'a' as b %}", D, "template/loading"),
     ("{% from 'a' import b %}", D, "template/loading"),
     ("{% extends 'a' %}", D, "template/loading"),
-    ("{% set u = '_' ~ '_' %}{{ x[u ~ 'class' ~ u] }}", U, "template/built-name"),
+    ("{% set u = '_' ~ '_' %}{{ x[u ~ 'class' ~ u] }}", D, "template/underscored"),
+    ("{% set u='a_b'[1] %}{% set k=u~u~'class'~u~u %}{{ ''[k] }}", D, "template/underscored"),
+    ("{% set k %}__class__{% endset %}{{ ''[k] }}", D, "template/underscored"),
+    ("{% set ns = namespace(k='__class__') %}{{ x[ns.k] }}", D, "template/underscored"),
+    ("{% for k in ['a', '__class__'] %}{{ x[k] }}{% endfor %}", D, "template/underscored"),
+    ("{% set k = '__class__' if x else 'y' %}{% set j = k %}{{ z[j] }}", D, "template/underscored"),
+    ("{{ x[{'a': '__class__'}.a] }}", D, "template/underscored"),
+    ("{{ x[['__class__', 'a']|first] }}", D, "template/underscored"),
+    ("{{ ''[bos_token] }}", U, "template/built-name"),
+    ("{% macro f() %}__class__{% endmacro %}{{ ''[f()] }}", U, "template/built-name"),
+    ("{% set k %}{{ y }}{% endset %}{{ x[k] }}", U, "template/built-name"),
+    (
+        "{% set ns = namespace(k='') %}{% for c in messages %}{% set ns.k = ns.k ~ '_' %}{% endfor %}{{ x[ns.k] }}",
+        U,
+        "template/built-name",
+    ),
+    ("{{ messages|map(attribute=bos_token)|list }}", U, "template/built-name"),
+    ("{{ ''[messages[0].content] }}", "unproven", "template/unproven-name"),
+    ("{% set d = {'a': 1} %}{{ d[messages[0].content][messages[1].content] }}", "unproven", "template/unproven-name"),
     ("{% set k = '%c%cclass%c%c'|format(95, 95, 95, 95) %}{{ x[k] }}", U, "template/built-name"),
     ("{{ x['%s' % y] }}", U, "template/built-name"),
     ("{{ '{0.__class__}'.format(x) }}", U, "template/underscored-text"),
@@ -360,8 +378,82 @@ DISGUISED: Final = (
     Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
 )
 
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _layer(**keys: object) -> bytes:
+    return zipped({"metadata.json": b"{}", "config.json": _json(keys), "model.weights.h5": b"\x89HDF\r\n\x1a\n"})
+
+
+#: Configs by which a loader imports, calls or reads what they name.
+NAMED: Final = (
+    Vector("config.json", _json({"model_file": "evil.py"}), U, "config/own-code"),
+    Vector("modules.json", _json([{"idx": 0, "type": "evil.Model"}]), U, "config/named-class"),
+    Vector("modules.json", _json([{"idx": 0, "type": "os.system"}]), D, "config/dangerous-target"),
+    Vector(
+        "model_index.json",
+        _json({"_class_name": "DiffusionPipeline", "unet": ["evil_mod", "Evil"]}),
+        U,
+        "config/named-class",
+    ),
+    Vector("model_index.json", _json({"_class_name": ["pipeline", "Own"]}), U, "config/own-code"),
+    Vector("config.json", _json({"attn_implementation": "owner/kernel"}), U, "config/remote-code"),
+    Vector(
+        "adapter_config.json",
+        _json({"auto_mapping": {"base_model_class": "E", "parent_library": "evil_mod"}}),
+        U,
+        "config/named-class",
+    ),
+    Vector("configuration.json", _json({"allow_remote": True}), U, "config/trust"),
+    Vector(
+        "model.skops",
+        zipped({"schema.json": _json({"__class__": "system", "__module__": "evil"})}),
+        U,
+        "config/named-class",
+    ),
+    Vector(
+        "model.keras",
+        _layer(module="keras.layers", class_name="TorchModuleWrapper", config={"module": "gAJ9Lg=="}),
+        D,
+        "config/keras-code",
+    ),
+    Vector(
+        "model.keras", _layer(module="keras.utils", class_name="function", config="get_file"), D, "config/keras-code"
+    ),
+    Vector(
+        "model.keras",
+        _layer(module="keras.layers", class_name="TFSMLayer", config={"filepath": "/tmp/x"}),
+        U,
+        "config/keras-file",
+    ),
+    Vector(
+        "model.keras",
+        _layer(module="keras.layers", class_name="StringLookup", config={"vocabulary": "/etc/passwd"}),
+        U,
+        "config/keras-file",
+    ),
+    Vector("model_config.yaml", b"target: evil_module.Evil\n", U, "config/target"),
+    Vector("MLmodel", b"flavors:\n  python_function:\n    loader_module: evil.loader\n", U, "config/target"),
+    Vector("hparams.yaml", b"a: !!%70ython/object/apply:os.system ['true']\n", D, "yaml/python-tag"),
+    Vector("hparams.yaml", "a: !!python/object/apply:os.system ['true']\n".encode("utf-16"), D, "yaml/python-tag"),
+    Vector("hyperparams.yaml", b'x: !apply:os.system ["true"]\n', D, "config/dangerous-target"),
+    Vector("hyperparams.yaml", b"x: !new:evil.Model\n", U, "yaml/hyper-tag"),
+    Vector("mkdocs.yml", b"e: !!python/name:material.extensions.emoji.twemoji\n", U, "yaml/python-name"),
+    Vector("config.json", b'{"a": ' + b"1" * 5000 + b"}", "unproven", "config/unproven"),
+    Vector(
+        "model.onnx",
+        b"\x08\x08\x12\x07pytorch\x3a\x0a\x0a\x01x\x12\x01y\x22\x02Op\x1a\x18\x0a\x08location\x12\x0c/etc/passwd\0",
+        D,
+        "onnx/outside",
+    ),
+    Vector("saved_model.pb", b"\x08\x01\x12\x12\x0a\x10\x12\x08ReadFile\x1a\x04abcd", D, "savedmodel/operator"),
+)
+
 VECTORS: Final = (
     *DISGUISED,
+    *NAMED,
     *NESTED,
     *FOLDER,
     *CHAT,

@@ -280,7 +280,7 @@ builtins.eval builtins.exec builtins.compile builtins.getattr builtins.__import_
 __builtin__.eval __builtin__.execfile __builtin__.apply __builtin__.file runpy.run_path runpy._run_code timeit.timeit
 importlib.import_module importlib.machinery.SourceFileLoader pip.main pip._internal.main pydoc.locate pydoc.pipepager
 pkgutil.resolve_name pkgutil.get_loader operator.attrgetter operator.methodcaller _operator.attrgetter
-functools.partial code.InteractiveInterpreter codeop.compile_command pdb.run bdb.Bdb cProfile.run profile.run
+functools.reduce code.InteractiveInterpreter codeop.compile_command pdb.run bdb.Bdb cProfile.run profile.run
 trace.Trace
 doctest.debug_script idlelib.pyshell.ModifiedInterpreter lib2to3.pgen2.grammar.Grammar ensurepip.bootstrap venv.create
 asyncio.unix_events._UnixSubprocessTransport numpy.f2py.crackfortran.myeval numpy.testing._private.utils.runstring

@@ -179,7 +179,7 @@ PICKLES = [
         "partial",
         p(call("functools", "partial", g("os", "system"), CMD) + b")R"),
         _D,
-        "pickle/dangerous-call",
+        "pickle/unknown-call",
         "pickle/dangerous-import",
         "pickle/computed-call",
     ),

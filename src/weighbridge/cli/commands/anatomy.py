@@ -10,7 +10,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, json_option, option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.anatomy import Report
+    from weighbridge.reports.anatomy import AnatomyReport
 
 # Colours of kinds, in the dump and in the map.
 _STYLES: Final = {
@@ -65,7 +65,7 @@ def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **op
         _map(report)
 
 
-def _dump(report: Report) -> None:
+def _dump(report: AnatomyReport) -> None:
     from weighbridge.cli.render import clean, echo, styled
     from weighbridge.reports.anatomy import hexdump
 
@@ -86,7 +86,7 @@ def _dump(report: Report) -> None:
         )
 
 
-def _map(report: Report) -> None:
+def _map(report: AnatomyReport) -> None:
     from weighbridge.cli.render import Column, echo, human_bytes, styled, table
 
     echo(f"{report.nbytes:,} bytes in {report.region_count:,} regions", "head")
@@ -98,7 +98,7 @@ def _map(report: Report) -> None:
     )
 
 
-def _letters(report: Report) -> list[str]:
+def _letters(report: AnatomyReport) -> list[str]:
     """One letter a kind: its first that is free."""
     out: list[str] = []
     for share in report.shares:

@@ -30,8 +30,8 @@ from weighbridge.cli.views.plan import given, write
 _MLX: Final = "MLX folder, and --scheme"
 _OPTIONS: Final = (
     click.argument("src", type=PATH),
-    click.argument("dst", type=PATH, required=False),
-    option("-o", "--output", type=PATH, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
+    click.argument("dst", type=click.Path(), required=False),
+    option("-o", "--output", type=click.Path(), aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
            section="Target"),
     to_option("checkpoint"),
     option("--dtype", metavar="TYPE", aliases=("--outtype", "--quant"), section="Target",
@@ -69,7 +69,7 @@ _OPTIONS: Final = (
 )  # fmt: skip
 
 
-def target_of(dst: Path | None, output: Path | None) -> Path:
+def target_of(dst: str | None, output: str | None) -> str:
     """The target, however it was given."""
     if (dst is None) == (output is None):
         both = f"two targets were given: {dst} and {output}" if dst else "no target was given"
@@ -91,7 +91,7 @@ def target_of(dst: Path | None, output: Path | None) -> Path:
     )
 )
 @applied(_OPTIONS)
-def convert(src: Path, dst: Path | None, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+def convert(src: Path, dst: str | None, output: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Convert the model SRC to DST: another format, other dtypes, other shards.
 
     SRC is a file, a folder or one file of a sharded set. Reports everything that the target can't hold; with --dry-run

@@ -9,7 +9,7 @@ import click
 from weighbridge.cli.options import command, examples, json_option
 
 if TYPE_CHECKING:
-    from weighbridge.reports.identify import Report
+    from weighbridge.reports.identify import IdentifyReport
 
 
 @command(
@@ -49,7 +49,7 @@ def _words(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _show(report: Report) -> None:
+def _show(report: IdentifyReport) -> None:
     from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, pairs, styled, table
 
     words = [report.title, *([report.variant] if report.variant else [])]

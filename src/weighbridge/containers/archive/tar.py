@@ -27,7 +27,7 @@ _OTHER: Final = {0x33: "character device", 0x34: "block device", 0x35: "folder",
 _SPARSE: Final = 0x53
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """One member: its header at `at`, its data in bytes [start, start + size). `kind`: file, or what else it is.
     `link`: where a link leads."""
 
@@ -64,7 +64,7 @@ def begins(source: Source) -> bool:
     return True
 
 
-def members(source: Source, *, strict: bool = True) -> Iterator[Member]:
+def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
     """The members, in order. FormatError at the first header that is broken; UnsupportedError for a part of an archive
     that isn't read. Not `strict`: also the last member where its data is cut off, and no long extended headers."""
     at, common, own = 0, _Overrides(), _Overrides()
@@ -94,7 +94,7 @@ def members(source: Source, *, strict: bool = True) -> Iterator[Member]:
             raise FormatError("the archive ends inside a header", path=source.name, offset=at)
 
 
-def _member(block: bytes, told: _Overrides, at: int, size: int) -> Member:
+def _member(block: bytes, told: _Overrides, at: int, size: int) -> TarMember:
     kind = block[156]
     name = told.name if told.name is not None else _name(block)
     link = told.link if told.link is not None else _text(block[157:257])
@@ -105,7 +105,7 @@ def _member(block: bytes, told: _Overrides, at: int, size: int) -> Member:
         what = "folder"
     length = told.size if told.size is not None else size
     holds = what in ("file", "sparse file") or what.startswith("member")
-    return Member(name, what, at, at + BLOCK, length if holds else 0, link if kind in _LINKS else "")
+    return TarMember(name, what, at, at + BLOCK, length if holds else 0, link if kind in _LINKS else "")
 
 
 def _name(block: bytes) -> str:

@@ -45,7 +45,7 @@ _ENCRYPTED, _PATCH, _STRONG, _MASKED = 1, 1 << 5, 1 << 6, 1 << 13
 _NEAR: Final = 512
 
 
-class Member(NamedTuple):
+class ZipMember(NamedTuple):
     """One file of an archive: local header at `at`, its data in bytes [start, start + packed), then perhaps a
     descriptor up to `end`."""
 
@@ -63,7 +63,7 @@ class Archive(NamedTuple):
     """`members` in the order of their bytes; directory entries at `entries` (start, end, name); end records from
     `tail` on."""
 
-    members: tuple[Member, ...]
+    members: tuple[ZipMember, ...]
     entries: tuple[tuple[int, int, str], ...]
     tail: int
 
@@ -102,7 +102,7 @@ def read(source: Source) -> Archive:
     return Archive(tuple(members), tuple(places), tail)
 
 
-def open_member(source: Source, member: Member) -> Source:
+def open_member(source: Source, member: ZipMember) -> Source:
     """A member's bytes: a window where it is stored, an unpacking source where it is deflated."""
     name = f"{source.name}::{member.name}"
     if member.method == STORED:
@@ -110,7 +110,7 @@ def open_member(source: Source, member: Member) -> Source:
     return InflateSource(source, member.start, member.packed, member.size, name, member.crc)
 
 
-def checksum(source: Source, member: Member) -> int:
+def checksum(source: Source, member: ZipMember) -> int:
     """The CRC-32 of a member's bytes, all of which are read."""
     with open_member(source, member) as inner:
         crc = 0
@@ -193,7 +193,7 @@ def _widened(extra: bytes, numbers: tuple[int, ...], disk: int, path: str, place
 # ---- members --------------------------------------------------------------------------------------------------
 
 
-def _member(source: Source, e: _Entry, directory: int) -> Member:
+def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
     """The member of a directory entry, after its local header has confirmed it."""
     path = source.name
     if e.flags & (_ENCRYPTED | _STRONG | _MASKED | _PATCH):
@@ -235,7 +235,7 @@ def _member(source: Source, e: _Entry, directory: int) -> Member:
     if flags & HAS_DESCRIPTOR:
         inside = near[end - e.at : end - e.at + 24]
         end += _descriptor(inside if len(inside) == 24 else source.read(end, min(24, directory - end)), e)
-    return Member(e.name, e.method, e.crc, e.packed, e.size, e.at, start, end)
+    return ZipMember(e.name, e.method, e.crc, e.packed, e.size, e.at, start, end)
 
 
 def _disagree(e: _Entry, path: str, what: str, found: object, expected: object = None) -> FormatError:
@@ -256,7 +256,7 @@ def _descriptor(there: bytes, e: _Entry) -> int:
     return 0
 
 
-def _check_members(members: list[Member], path: str) -> None:
+def _check_members(members: list[ZipMember], path: str) -> None:
     seen: set[str] = set()
     at = 0
     for m in members:
@@ -270,7 +270,7 @@ def _check_members(members: list[Member], path: str) -> None:
         raise FormatError("the archive doesn't begin at the first byte", path=path, offset=0, found=members[0].at)
 
 
-def regions(source: Source, inner: Callable[[Source, Member], list[Region]]) -> list[Region]:
+def regions(source: Source, inner: Callable[[Source, ZipMember], list[Region]]) -> list[Region]:
     """Every byte of an archive, named; `inner` names those of a member's data, where it has any. Where the archive
     can't be read, what is unknown is called so."""
     try:

@@ -40,7 +40,7 @@ _WHISPER: Final = (
 )  # fmt: skip
 
 
-class Form(NamedTuple):
+class FileVariant(NamedTuple):
     """A kind of file: the model, its sizes, what stands between them and the tokens, whether tokens have scores."""
 
     model: str
@@ -49,13 +49,13 @@ class Form(NamedTuple):
     scores: bool
 
 
-_WITH_SCORES: Final = (Form("llama", _LLAMA, "", True),)
+_WITH_SCORES: Final = (FileVariant("llama", _LLAMA, "", True),)
 #: Magic -> name, versions (None: no field), forms to try.
-MAGICS: Final[Mapping[bytes, tuple[str, tuple[int, ...] | None, tuple[Form, ...]]]] = MappingProxyType(
+MAGICS: Final[Mapping[bytes, tuple[str, tuple[int, ...] | None, tuple[FileVariant, ...]]]] = MappingProxyType(
     {
         b"lmgg": ("ggml", None, (
-            Form("whisper", _WHISPER, "filters", False), Form("gpt-2", _GPT2, "count", False),
-            Form("llama", _LLAMA, "", False),
+            FileVariant("whisper", _WHISPER, "filters", False), FileVariant("gpt-2", _GPT2, "count", False),
+            FileVariant("llama", _LLAMA, "", False),
         )),
         b"fmgg": ("ggmf", (1,), _WITH_SCORES),
         b"tjgg": ("ggjt", (1, 2, 3), _WITH_SCORES),
@@ -83,12 +83,12 @@ _THOUSANDS: Final = 1000
 
 
 @dataclass
-class Header:
+class GgmlHeader:
     """What a file says. `tokens`: offset, length and score of each; `marks`: where the parts of the header lie."""
 
     kind: str
     version: int | None
-    form: Form
+    form: FileVariant
     sizes: dict[str, int]
     generation: int = 0
     tokens: list[tuple[int, int, float]] = field(default_factory=list)
@@ -108,7 +108,7 @@ def parse(source: Source) -> Index:
     )  # fmt: skip
 
 
-def _findings(header: Header, source: Source) -> Iterator[Finding]:
+def _findings(header: GgmlHeader, source: Source) -> Iterator[Finding]:
     if header.generation == 0 and any(e.dtype.block > 1 for _, _, e in header.infos):
         words = "blocks from before blocks had versions: how they lie isn't said, and is taken as in GGJT 1"
         yield Finding("ggml/old-blocks", Severity.WARNING, words, source.name)
@@ -122,7 +122,7 @@ def check(source: Source) -> tuple[Finding, ...]:
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: Source) -> GgmlHeader:
     """The header and all tensor records. FormatError where no form fits; its words are those of the one that got
     furthest."""
     magic = source.head(4)
@@ -139,14 +139,14 @@ def read_header(source: Source) -> Header:
     worst: list[FormatError] = []
     for form in forms:
         try:
-            return _Reader(source, Header(kind, version, form, {})).run(4 if version is None else 8)
+            return _GgmlReader(source, GgmlHeader(kind, version, form, {})).run(4 if version is None else 8)
         except FormatError as error:
             worst.append(error)
     raise max(worst, key=lambda e: e.offset or 0)
 
 
-class _Reader:
-    def __init__(self, source: Source, header: Header) -> None:
+class _GgmlReader:
+    def __init__(self, source: Source, header: GgmlHeader) -> None:
         self.source, self.header = source, header
         self.cursor = Cursor(source)
         self.names: set[str] = set()
@@ -158,7 +158,7 @@ class _Reader:
         if start < self.cursor.offset:
             self.header.marks.append(Region(start, self.cursor.offset, kind, label, value))
 
-    def run(self, start: int) -> Header:
+    def run(self, start: int) -> GgmlHeader:
         header, cursor = self.header, self.cursor
         cursor.offset = start
         numbers = cursor.numbers("I" * len(header.form.sizes), "sizes")
@@ -261,8 +261,8 @@ class _Reader:
         cursor.skip(size, f"data of {name[:60]}")
 
 
-_BETWEEN: Final[Mapping[str, Callable[[_Reader], int]]] = MappingProxyType(
-    {"": _Reader.stated, "count": _Reader.counted, "filters": _Reader.filtered}
+_BETWEEN: Final[Mapping[str, Callable[[_GgmlReader], int]]] = MappingProxyType(
+    {"": _GgmlReader.stated, "count": _GgmlReader.counted, "filters": _GgmlReader.filtered}
 )
 
 
@@ -273,7 +273,7 @@ def _float(bits: int) -> float:
     return value
 
 
-def vocabulary(source: Source, header: Header) -> Sequence[tuple[bytes, float]]:
+def vocabulary(source: Source, header: GgmlHeader) -> Sequence[tuple[bytes, float]]:
     """Each token's bytes and score, in order."""
     return [(source.read(at, length), score) for at, length, score in header.tokens]
 

@@ -31,7 +31,7 @@ from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
 
-Form = Literal["legacy", "gguf"]
+ImatrixForm = Literal["legacy", "gguf"]
 
 DATASETS: Final = "imatrix.datasets"
 CHUNKS: Final = "imatrix.chunk_count"
@@ -42,7 +42,7 @@ SUM2, SUM, COUNTS, STATS = ".in_sum2", ".in_sum", ".counts", ".stats"
 _SMALLEST: Final = 4 + 1 + 4 + 4 + 4
 
 
-class Record(NamedTuple):
+class ImatrixRecord(NamedTuple):
     """One entry: byte offsets of its f32 numbers. Legacy ones have `calls` instead of `counts`, and one matrix."""
 
     name: str
@@ -58,9 +58,9 @@ class Record(NamedTuple):
 class Imatrix:
     """A parsed file. `datasets`: what text it was computed on; `chunks` of `chunk_size` tokens of it (0: not said)."""
 
-    form: Form
+    form: ImatrixForm
     source: Source
-    records: tuple[Record, ...]
+    records: tuple[ImatrixRecord, ...]
     datasets: tuple[str, ...] = ()
     chunks: int = 0
     chunk_size: int = 0
@@ -121,7 +121,7 @@ def _legacy_count(cursor: Cursor) -> int:
     return count
 
 
-def _legacy_record(cursor: Cursor) -> Record:
+def _legacy_record(cursor: Cursor) -> ImatrixRecord:
     name = _text(cursor, "name of an entry", IMATRIX_NAME)
     if not name:
         raise FormatError("an entry without a name", path=cursor.source.name, offset=cursor.offset)
@@ -133,7 +133,7 @@ def _legacy_record(cursor: Cursor) -> Record:
         )  # fmt: skip
     at = cursor.offset
     cursor.skip(4 * values, f"values of {name}")
-    return Record(name, 1, values, at, calls=calls)
+    return ImatrixRecord(name, 1, values, at, calls=calls)
 
 
 def _text(cursor: Cursor, field: str, most: int) -> str:
@@ -146,7 +146,7 @@ def _text(cursor: Cursor, field: str, most: int) -> str:
     return cursor.take(length, field).decode("utf-8", "surrogateescape")
 
 
-def _no_doubles(records: Sequence[Record], source: Source) -> None:
+def _no_doubles(records: Sequence[ImatrixRecord], source: Source) -> None:
     seen: set[str] = set()
     for record in records:
         if record.name in seen:
@@ -179,7 +179,7 @@ def _number(metadata: Mapping[str, Any], key: str, source: Source) -> int:
     return value
 
 
-def _gguf_records(entries: Mapping[str, Entry], source: Source) -> Iterator[Record]:
+def _gguf_records(entries: Mapping[str, Entry], source: Source) -> Iterator[ImatrixRecord]:
     names = {n.removesuffix(s): None for n in entries for s in (SUM2, COUNTS, SUM) if n.endswith(s)}
     for name in names:
         sum2, counts, total = (entries.get(name + suffix) for suffix in (SUM2, COUNTS, SUM))
@@ -195,7 +195,7 @@ def _gguf_records(entries: Mapping[str, Entry], source: Source) -> Iterator[Reco
             raise FormatError(
                 "sums and counts don't go together", path=source.name, field=name, found=f"{values}, {matrices}"
             )
-        yield Record(name, matrices, values, sum2.offset, counts.offset, total.offset if total else None)
+        yield ImatrixRecord(name, matrices, values, sum2.offset, counts.offset, total.offset if total else None)
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Part(NamedTuple):
 
 def layout(
     parts: Sequence[Part],
-    form: Form,
+    form: ImatrixForm,
     *,
     datasets: Sequence[str] = (),
     chunks: int = 0,

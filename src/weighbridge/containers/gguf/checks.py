@@ -14,7 +14,7 @@ from typing import Final
 
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Finding, Index
-from weighbridge.containers.gguf.read import Header, Info, padded, walk
+from weighbridge.containers.gguf.read import GgufHeader, TensorInfo, padded, walk
 from weighbridge.containers.gguf.rules import Collector
 from weighbridge.containers.gguf.values import KV, LazyArray, Metadata
 from weighbridge.io.source import Source
@@ -24,7 +24,7 @@ _SIZE_MAX: Final = (1 << 64) - 1
 # -- placement (parse) ---------------------------------------------------------------------------------------------
 
 
-def placement(header: Header, notes: Collector) -> None:
+def placement(header: GgufHeader, notes: Collector) -> None:
     """Whether every tensor's data lies in the file, aligned, and where llama.cpp looks for it."""
     if header.broken is not None:
         return
@@ -34,14 +34,14 @@ def placement(header: Header, notes: Collector) -> None:
         _extent(header, notes)
 
 
-def _alignment(header: Header, notes: Collector) -> None:
+def _alignment(header: GgufHeader, notes: Collector) -> None:
     for info in header.infos:
         if info.offset % header.alignment:
             detail = f"offset {info.offset}, alignment {header.alignment}"
             notes.note("gguf/offset-alignment", detail, offset=info.end - 8, tensor=info.name)
 
 
-def _contiguity(header: Header, notes: Collector) -> None:
+def _contiguity(header: GgufHeader, notes: Collector) -> None:
     """Every breach of llama.cpp's rule gets exactly one name: overlap, gap or order (see `_sweep`)."""
     overlaps, after_gap = _sweep(header.infos, header.alignment)
     expected = total = 0
@@ -57,7 +57,7 @@ def _contiguity(header: Header, notes: Collector) -> None:
         notes.note("gguf/dims-overflow", f"all tensors together take {total} bytes")
 
 
-def _sweep(infos: list[Info], alignment: int) -> tuple[dict[int, str], set[int]]:
+def _sweep(infos: list[TensorInfo], alignment: int) -> tuple[dict[int, str], set[int]]:
     """Numbers of the tensors that begin inside another, with its name, and of those with unused space before them."""
     order = sorted((info.offset, number) for number, info in enumerate(infos) if info.nbytes)
     overlaps: dict[int, str] = {}
@@ -73,7 +73,7 @@ def _sweep(infos: list[Info], alignment: int) -> tuple[dict[int, str], set[int]]
     return overlaps, after_gap
 
 
-def _extent(header: Header, notes: Collector) -> None:
+def _extent(header: GgufHeader, notes: Collector) -> None:
     """The end of the data against the end of the file."""
     size, start = header.source.size, header.data_start
     if not header.infos:

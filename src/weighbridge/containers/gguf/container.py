@@ -20,9 +20,9 @@ from weighbridge.base.spec import Shape
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.gguf.checks import check, placement
-from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Header, walk
+from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufHeader, walk
 from weighbridge.containers.gguf.regions import regions
-from weighbridge.containers.gguf.rules import RULES, Collector, GGUFError, Rule, Stage, refused_at
+from weighbridge.containers.gguf.rules import RULES, Collector, GGUFError, refused_at
 from weighbridge.containers.gguf.split import merge, parse_shard_name, shard_name, split_layouts
 from weighbridge.containers.gguf.values import KV, LazyArray, Metadata, infer
 from weighbridge.containers.gguf.write import header_bytes, header_size, layout
@@ -41,8 +41,6 @@ __all__ = [
     "GGUFError",
     "LazyArray",
     "Metadata",
-    "Rule",
-    "Stage",
     "check",
     "examine",
     "header_bytes",
@@ -88,7 +86,7 @@ def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     return index, check(index, deep=True)
 
 
-def _entries(header: Header) -> tuple[Entry, ...]:
+def _entries(header: GgufHeader) -> tuple[Entry, ...]:
     seen: set[str] = set()
     entries = []
     for info in header.infos:

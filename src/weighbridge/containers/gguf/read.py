@@ -62,7 +62,7 @@ _IK_LLAMA: Final = {
 }  # fmt: skip
 
 
-class Pair(NamedTuple):
+class KeyValue(NamedTuple):
     """A key with its value, and where its parts begin."""
 
     key: str
@@ -73,7 +73,7 @@ class Pair(NamedTuple):
     end: int
 
 
-class Info(NamedTuple):
+class TensorInfo(NamedTuple):
     """A tensor's directory entry, and where its parts begin. `dtype` is None where it is unknown or doesn't fit."""
 
     name: str
@@ -88,7 +88,7 @@ class Info(NamedTuple):
 
 
 @dataclass
-class Header:
+class GgufHeader:
     """What a walk found. `broken` is set where a lenient one had to stop."""
 
     source: Source
@@ -96,8 +96,8 @@ class Header:
     version: int = VERSION
     n_tensors: int = 0
     n_kv: int = 0
-    pairs: list[Pair] = field(default_factory=list)
-    infos: list[Info] = field(default_factory=list)
+    pairs: list[KeyValue] = field(default_factory=list)
+    infos: list[TensorInfo] = field(default_factory=list)
     end: int = 0  # of what was read whole
     alignment: int = DEFAULT_ALIGNMENT
     broken: FormatError | None = None
@@ -126,11 +126,11 @@ def padded(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 
-def peek(source: Source) -> Header:
+def peek(source: Source) -> GgufHeader:
     """The key-values up to the first list of texts, and no more than SNIFF_KEYS of them, of a file that begins with the
     magic; `broken` where it is damaged before that."""
-    header = Header(source)
-    reader = _Reader(source, header, Collector(source.name, strict=False), brief=True)
+    header = GgufHeader(source)
+    reader = _HeaderWalk(source, header, Collector(source.name, strict=False), brief=True)
     try:
         reader.preamble()
         reader.body()
@@ -139,10 +139,10 @@ def peek(source: Source) -> Header:
     return header
 
 
-def walk(source: Source, notes: Collector) -> Header:
+def walk(source: Source, notes: Collector) -> GgufHeader:
     """The header of a GGUF. GGUFError where `notes` is strict and it can't be read, or where it is no GGUF at all."""
-    header = Header(source)
-    reader = _Reader(source, header, notes)
+    header = GgufHeader(source)
+    reader = _HeaderWalk(source, header, notes)
     reader.preamble()
     try:
         reader.body()
@@ -155,13 +155,13 @@ def walk(source: Source, notes: Collector) -> Header:
     return header
 
 
-def _left_out(header: Header, error: FormatError) -> str:
+def _left_out(header: GgufHeader, error: FormatError) -> str:
     keys, tensors = f"{len(header.pairs)} of {header.n_kv}", f"{len(header.infos)} of {header.n_tensors}"
     return f"{error.reason}; {keys} keys and {tensors} tensor entries were read"
 
 
-class _Reader:
-    def __init__(self, source: Source, header: Header, notes: Collector, *, brief: bool = False) -> None:
+class _HeaderWalk:
+    def __init__(self, source: Source, header: GgufHeader, notes: Collector, *, brief: bool = False) -> None:
         self.cursor, self.header, self.notes, self.brief = Cursor(source), header, notes, brief
         self.keys: set[str] = set()
         self.names: set[str] = set()
@@ -258,7 +258,7 @@ class _Reader:
         if key in self.keys:
             self.notes.fault("gguf/key-duplicate", label, offset=start)
         self.keys.add(key)
-        self.header.pairs.append(Pair(key, kv, start, type_at, value_at, cursor.offset))
+        self.header.pairs.append(KeyValue(key, kv, start, type_at, value_at, cursor.offset))
 
     def _key(self, raw: bytes, start: int) -> str:
         key = text(raw)
@@ -368,7 +368,7 @@ class _Reader:
         if name in self.names:
             self.notes.fault("gguf/name-duplicate", offset=start, tensor=name)
         self.names.add(name)
-        self.header.infos.append(Info(name, dims, type_id, offset, dtype, nbytes, start, dims_at, cursor.offset))
+        self.header.infos.append(TensorInfo(name, dims, type_id, offset, dtype, nbytes, start, dims_at, cursor.offset))
 
     def _name(self, number: int, start: int) -> str:
         name = self._text(f"name of tensor {number}")

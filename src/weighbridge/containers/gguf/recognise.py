@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weighbridge.containers.gguf.read import MAGIC, VERSION, Header, peek
+from weighbridge.containers.gguf.read import MAGIC, VERSION, GgufHeader, peek
 from weighbridge.containers.sniff.probe import Hit, Probe
 
 
@@ -24,13 +24,13 @@ def recognise(probe: Probe) -> Hit | None:
     return Hit("gguf", _kind(detail), (words, *_evidence(detail)), detail=detail, damage=_damage(header))
 
 
-def _damage(header: Header) -> tuple[str, ...]:
+def _damage(header: GgufHeader) -> tuple[str, ...]:
     if header.broken is None:
         return ()
     return (f"its header is cut or broken: {header.broken.reason} at byte {header.end:,}",)
 
 
-def _detail(header: Header) -> dict[str, Any]:
+def _detail(header: GgufHeader) -> dict[str, Any]:
     values = {pair.key: pair.kv.value for pair in header.pairs}
     found: dict[str, Any] = {"tensors": header.n_tensors, "keys": header.n_kv}
     found |= {n: values[f"general.{n}"] for n in ("architecture", "type", "name") if values.get(f"general.{n}")}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Region
-from weighbridge.containers.gguf.read import MAGIC, Header, Info, Pair, padded, value_text, walk
+from weighbridge.containers.gguf.read import MAGIC, GgufHeader, KeyValue, TensorInfo, padded, value_text, walk
 from weighbridge.containers.gguf.rules import Collector
 from weighbridge.containers.gguf.values import LazyArray
 from weighbridge.io.source import Source
@@ -23,7 +23,7 @@ def regions(source: Source) -> list[Region]:
     return [*_header(header), *(_unknown(header.end, source.size) if header.broken else _data(header))]
 
 
-def _header(header: Header) -> Iterator[Region]:
+def _header(header: GgufHeader) -> Iterator[Region]:
     yield Region(0, 4, "magic", "magic", MAGIC.decode())
     order = "big" if header.order == ">" else "little"
     yield Region(4, 8, "version", "version", f"{header.version}, {order}-endian")
@@ -37,7 +37,7 @@ def _header(header: Header) -> Iterator[Region]:
         yield from _info(info, width)
 
 
-def _pair(pair: Pair, width: int) -> Iterator[Region]:
+def _pair(pair: KeyValue, width: int) -> Iterator[Region]:
     key, (kind, value) = pair.key, pair.kv
     begin = pair.start + width
     yield Region(pair.start, begin, "length", f"length of key {key}", str(pair.type_at - begin))
@@ -54,7 +54,7 @@ def _pair(pair: Pair, width: int) -> Iterator[Region]:
     yield Region(at, pair.end, "value", key, value_text(pair.kv))
 
 
-def _info(info: Info, width: int) -> Iterator[Region]:
+def _info(info: TensorInfo, width: int) -> Iterator[Region]:
     name, begin, dims_end = info.name, info.start + width, info.end - 12
     yield Region(info.start, begin, "length", f"length of name of {name}", str(info.dims_at - begin))
     yield Region(begin, info.dims_at, "name", name)
@@ -64,7 +64,7 @@ def _info(info: Info, width: int) -> Iterator[Region]:
     yield Region(info.end - 8, info.end, "offset", f"offset of {name}", str(info.offset))
 
 
-def _data(header: Header) -> Iterator[Region]:
+def _data(header: GgufHeader) -> Iterator[Region]:
     """Padding, tensors in the order of their bytes, and what belongs to none of them."""
     size, start = header.source.size, header.data_start
     at = min(start, size)
@@ -81,7 +81,7 @@ def _data(header: Header) -> Iterator[Region]:
     yield from _between(header, at, size)
 
 
-def _between(header: Header, at: int, end: int) -> Iterator[Region]:
+def _between(header: GgufHeader, at: int, end: int) -> Iterator[Region]:
     """Bytes outside the tensors: padding as far as the alignment asks for it."""
     start = header.data_start
     stop = min(start + padded(max(at - start, 0), header.alignment), end)

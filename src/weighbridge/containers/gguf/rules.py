@@ -14,28 +14,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from weighbridge.base.errors import FormatError
-from weighbridge.containers.base import Finding, Severity
+from weighbridge.containers.base import Finding, Rule, Severity, Stage
 
 
-class Stage(StrEnum):
-    """Where llama.cpp refuses a file: never, `gguf_init` without data, with data, or the model loader above it."""
-
-    NEVER = ""
-    HEADER = "header"
-    DATA = "data"
-    MODEL = "model"
-
-
-class Rule(NamedTuple):
-    severity: Severity
-    refused: Stage
-    text: str
-    hint: str | None = None
+def _rule(severity: Severity, refused: Stage, text: str, hint: str | None = None) -> Rule:
+    return Rule(severity, text, hint, refused)
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
@@ -44,66 +31,66 @@ _CUT: Final = "the file is cut off, damaged or still being written: download or 
 
 RULES: Final = MappingProxyType(
     {
-        "gguf/magic": Rule(_E, _HEADER, "the file doesn't begin with the bytes GGUF"),
-        "gguf/version": Rule(
+        "gguf/magic": _rule(_E, _HEADER, "the file doesn't begin with the bytes GGUF"),
+        "gguf/version": _rule(
             _E, _HEADER, "no such version of the format", "a later version of this program may know it"
         ),
-        "gguf/version-1": Rule(_W, _HEADER, "version 1 of the format, which llama.cpp no longer reads"),
-        "gguf/version-2": Rule(_I, _NEVER, "version 2 of the format"),
-        "gguf/big-endian": Rule(_W, _HEADER, "big-endian file, which llama.cpp reads on big-endian machines only"),
-        "gguf/truncated-header": Rule(_E, _HEADER, "the file ends before its tensor data begins", _CUT),
-        "gguf/counts": Rule(_E, _HEADER, "more keys or tensors are promised than the file can hold"),
-        "gguf/key-empty": Rule(_E, _HEADER, "empty key"),
-        "gguf/key-length": Rule(_E, _NEVER, "key longer than 65535 bytes"),
-        "gguf/key-charset": Rule(_E, _NEVER, "key isn't dot-separated lower_snake_case ASCII"),
+        "gguf/version-1": _rule(_W, _HEADER, "version 1 of the format, which llama.cpp no longer reads"),
+        "gguf/version-2": _rule(_I, _NEVER, "version 2 of the format"),
+        "gguf/big-endian": _rule(_W, _HEADER, "big-endian file, which llama.cpp reads on big-endian machines only"),
+        "gguf/truncated-header": _rule(_E, _HEADER, "the file ends before its tensor data begins", _CUT),
+        "gguf/counts": _rule(_E, _HEADER, "more keys or tensors are promised than the file can hold"),
+        "gguf/key-empty": _rule(_E, _HEADER, "empty key"),
+        "gguf/key-length": _rule(_E, _NEVER, "key longer than 65535 bytes"),
+        "gguf/key-charset": _rule(_E, _NEVER, "key isn't dot-separated lower_snake_case ASCII"),
         # llama.cpp's own architecture names have hyphens (falcon-h1, gpt-oss), and begin half of a file's keys.
-        "gguf/key-hyphen": Rule(_I, _NEVER, "key with a hyphen, which the specification doesn't provide for"),
-        "gguf/key-duplicate": Rule(_E, _HEADER, "key given twice"),
-        "gguf/value-type": Rule(_E, _HEADER, "unknown value type"),
-        "gguf/string-huge": Rule(_W, _HEADER, "string longer than 1 GiB"),
-        "gguf/array-huge": Rule(_W, _HEADER, "array of more than 2^30 elements"),
-        "gguf/array-nested": Rule(_W, _HEADER, "array of arrays"),
-        "gguf/array-depth": Rule(_E, _HEADER, "arrays nested deeper than can be read"),
-        "gguf/bool": Rule(_E, _NEVER, "bool that is neither 0 nor 1"),
-        "gguf/utf8": Rule(_E, _NEVER, "string that isn't UTF-8"),
-        "gguf/alignment-type": Rule(_E, _HEADER, "general.alignment isn't a u32"),
-        "gguf/alignment-zero": Rule(_E, _HEADER, "general.alignment gives no alignment"),
-        "gguf/alignment-multiple": Rule(_E, _NEVER, "general.alignment isn't a multiple of 8"),
-        "gguf/alignment-power": Rule(_W, _HEADER, "general.alignment isn't a power of two"),
-        "gguf/name-length": Rule(_E, _HEADER, "tensor name longer than 64 bytes"),
-        "gguf/name-64": Rule(_W, _HEADER, "tensor name of 64 bytes; llama.cpp takes 63"),
-        "gguf/name-duplicate": Rule(_E, _HEADER, "tensor name given twice"),
-        "gguf/name-empty": Rule(_I, _NEVER, "tensor without a name"),
-        "gguf/name-control": Rule(_I, _NEVER, "tensor name with control characters"),
-        "gguf/dims-count": Rule(_W, _HEADER, "tensor of more than 4 dimensions"),
-        "gguf/dims-limit": Rule(_E, _HEADER, "impossible number of dimensions"),
-        "gguf/dims-overflow": Rule(_W, _HEADER, "tensor size beyond 64-bit arithmetic"),
-        "gguf/tensor-type": Rule(_E, _HEADER, "unknown tensor type"),
-        "gguf/row-blocks": Rule(_E, _HEADER, "rows aren't whole blocks of the tensor's type"),
-        "gguf/offset-alignment": Rule(_E, _HEADER, "tensor offset isn't a multiple of the alignment"),
-        "gguf/gap": Rule(_W, _HEADER, "unused space before a tensor"),
-        "gguf/overlap": Rule(_W, _HEADER, "tensors share bytes"),
-        "gguf/order": Rule(_W, _HEADER, "tensor data doesn't lie in the order of the directory"),
-        "gguf/truncated-data": Rule(_E, _DATA, "the file ends inside its tensor data", _CUT),
-        "gguf/final-padding": Rule(_W, _DATA, "no padding after the last tensor"),
-        "gguf/header-padding": Rule(_I, _NEVER, "no padding after a header without tensors"),
-        "gguf/padding": Rule(_E, _NEVER, "padding that isn't zero"),
-        "gguf/trailing": Rule(_I, _NEVER, "bytes after the end of the data"),
-        "gguf/no-architecture": Rule(_E, _MODEL, "general.architecture is missing"),
-        "gguf/no-quantization-version": Rule(_E, _NEVER, "quantized tensors without general.quantization_version"),
-        "gguf/key-type": Rule(_W, _MODEL, "value of a type that llama.cpp doesn't take for this key"),
-        "gguf/block-count": Rule(_W, _MODEL, "block_count outside 1..512"),
-        "gguf/layer-array": Rule(_W, _MODEL, "per-layer array whose length isn't block_count"),
-        "gguf/vocab-type": Rule(_W, _MODEL, "vocabulary array of the wrong type"),
-        "gguf/vocab-short": Rule(_W, _MODEL, "vocabulary array shorter than the list of tokens"),
-        "gguf/vocab-long": Rule(_I, _NEVER, "vocabulary array longer than the list of tokens"),
-        "gguf/token-duplicate": Rule(_W, _MODEL, "token given twice"),
-        "gguf/split-missing": Rule(_E, _MODEL, "shard missing from the set"),
-        "gguf/split-number": Rule(_E, _MODEL, "shard's split.no is missing, wrong, or taken"),
+        "gguf/key-hyphen": _rule(_I, _NEVER, "key with a hyphen, which the specification doesn't provide for"),
+        "gguf/key-duplicate": _rule(_E, _HEADER, "key given twice"),
+        "gguf/value-type": _rule(_E, _HEADER, "unknown value type"),
+        "gguf/string-huge": _rule(_W, _HEADER, "string longer than 1 GiB"),
+        "gguf/array-huge": _rule(_W, _HEADER, "array of more than 2^30 elements"),
+        "gguf/array-nested": _rule(_W, _HEADER, "array of arrays"),
+        "gguf/array-depth": _rule(_E, _HEADER, "arrays nested deeper than can be read"),
+        "gguf/bool": _rule(_E, _NEVER, "bool that is neither 0 nor 1"),
+        "gguf/utf8": _rule(_E, _NEVER, "string that isn't UTF-8"),
+        "gguf/alignment-type": _rule(_E, _HEADER, "general.alignment isn't a u32"),
+        "gguf/alignment-zero": _rule(_E, _HEADER, "general.alignment gives no alignment"),
+        "gguf/alignment-multiple": _rule(_E, _NEVER, "general.alignment isn't a multiple of 8"),
+        "gguf/alignment-power": _rule(_W, _HEADER, "general.alignment isn't a power of two"),
+        "gguf/name-length": _rule(_E, _HEADER, "tensor name longer than 64 bytes"),
+        "gguf/name-64": _rule(_W, _HEADER, "tensor name of 64 bytes; llama.cpp takes 63"),
+        "gguf/name-duplicate": _rule(_E, _HEADER, "tensor name given twice"),
+        "gguf/name-empty": _rule(_I, _NEVER, "tensor without a name"),
+        "gguf/name-control": _rule(_I, _NEVER, "tensor name with control characters"),
+        "gguf/dims-count": _rule(_W, _HEADER, "tensor of more than 4 dimensions"),
+        "gguf/dims-limit": _rule(_E, _HEADER, "impossible number of dimensions"),
+        "gguf/dims-overflow": _rule(_W, _HEADER, "tensor size beyond 64-bit arithmetic"),
+        "gguf/tensor-type": _rule(_E, _HEADER, "unknown tensor type"),
+        "gguf/row-blocks": _rule(_E, _HEADER, "rows aren't whole blocks of the tensor's type"),
+        "gguf/offset-alignment": _rule(_E, _HEADER, "tensor offset isn't a multiple of the alignment"),
+        "gguf/gap": _rule(_W, _HEADER, "unused space before a tensor"),
+        "gguf/overlap": _rule(_W, _HEADER, "tensors share bytes"),
+        "gguf/order": _rule(_W, _HEADER, "tensor data doesn't lie in the order of the directory"),
+        "gguf/truncated-data": _rule(_E, _DATA, "the file ends inside its tensor data", _CUT),
+        "gguf/final-padding": _rule(_W, _DATA, "no padding after the last tensor"),
+        "gguf/header-padding": _rule(_I, _NEVER, "no padding after a header without tensors"),
+        "gguf/padding": _rule(_E, _NEVER, "padding that isn't zero"),
+        "gguf/trailing": _rule(_I, _NEVER, "bytes after the end of the data"),
+        "gguf/no-architecture": _rule(_E, _MODEL, "general.architecture is missing"),
+        "gguf/no-quantization-version": _rule(_E, _NEVER, "quantized tensors without general.quantization_version"),
+        "gguf/key-type": _rule(_W, _MODEL, "value of a type that llama.cpp doesn't take for this key"),
+        "gguf/block-count": _rule(_W, _MODEL, "block_count outside 1..512"),
+        "gguf/layer-array": _rule(_W, _MODEL, "per-layer array whose length isn't block_count"),
+        "gguf/vocab-type": _rule(_W, _MODEL, "vocabulary array of the wrong type"),
+        "gguf/vocab-short": _rule(_W, _MODEL, "vocabulary array shorter than the list of tokens"),
+        "gguf/vocab-long": _rule(_I, _NEVER, "vocabulary array longer than the list of tokens"),
+        "gguf/token-duplicate": _rule(_W, _MODEL, "token given twice"),
+        "gguf/split-missing": _rule(_E, _MODEL, "shard missing from the set"),
+        "gguf/split-number": _rule(_E, _MODEL, "shard's split.no is missing, wrong, or taken"),
         # llama.cpp looks at the first shard's count only.
-        "gguf/split-count": Rule(_E, _NEVER, "shards disagree on split.count"),
-        "gguf/split-total": Rule(_E, _MODEL, "split.tensors.count isn't the number of tensors in the set"),
-        "gguf/split-duplicate": Rule(_E, _MODEL, "tensor in two shards"),
+        "gguf/split-count": _rule(_E, _NEVER, "shards disagree on split.count"),
+        "gguf/split-total": _rule(_E, _MODEL, "split.tensors.count isn't the number of tensors in the set"),
+        "gguf/split-duplicate": _rule(_E, _MODEL, "tensor in two shards"),
     }
 )
 

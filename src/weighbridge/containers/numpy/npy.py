@@ -43,7 +43,7 @@ _VERSIONS: Final = MappingProxyType({(1, 0): (2, "latin-1"), (2, 0): (4, "latin-
 _GROWTH: Final = 21
 
 
-class Header(NamedTuple):
+class NpyHeader(NamedTuple):
     """What a header says; the data is bytes [start, end) of the source it was read from. `order` "<" where it doesn't
     matter."""
 
@@ -82,12 +82,12 @@ def regions(source: Source) -> list[Region]:
     return [*header_regions(header, 0), *_data_regions(header, source.size)]
 
 
-def _data_regions(header: Header, size: int) -> list[Region]:
+def _data_regions(header: NpyHeader, size: int) -> list[Region]:
     data = [Region(header.start, header.end, "tensor", "array", str(header.spec))] if header.spec.nbytes else []
     return [*data, Region(header.end, size, "unknown")] if header.end < size else data
 
 
-def header_regions(header: Header, base: int) -> list[Region]:
+def header_regions(header: NpyHeader, base: int) -> list[Region]:
     """The parts of a header whose first byte is byte `base` of a file."""
     width = _VERSIONS[header.version][0]
     text, start = base + 8 + width, base + header.start
@@ -105,7 +105,7 @@ def header_regions(header: Header, base: int) -> list[Region]:
 # ---- reading --------------------------------------------------------------------------------------------------
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: Source) -> NpyHeader:
     """The header at the start of `source` (a file, or a member of a zip); the data is known to be there whole."""
     version, start, text = _text(source)
     fields = _fields(text, source.name)
@@ -117,7 +117,7 @@ def read_header(source: Source) -> Header:
             "the file is cut off", path=source.name, offset=source.size, field="array",
             expected=f"{spec.nbytes} bytes of data", found=source.size - start, hint="download or copy it again",
         )  # fmt: skip
-    return Header(spec, order, start, start + spec.nbytes, version, text)
+    return NpyHeader(spec, order, start, start + spec.nbytes, version, text)
 
 
 def objects_at(source: Source) -> int | None:

@@ -151,7 +151,7 @@ def regions(source: Source) -> list[Region]:
     return zips.regions(source, _member_regions)
 
 
-def _member_regions(source: Source, m: zips.Member) -> list[Region]:
+def _member_regions(source: Source, m: zips.ZipMember) -> list[Region]:
     end = m.start + m.packed
     name = m.name.removesuffix(npy.SUFFIX)
     if m.method == zip_records.DEFLATED:

@@ -27,7 +27,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.gc_pause import paused
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
-from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, Info, exact, members, short
+from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, HeaderEntry, exact, members, short
 from weighbridge.containers.safetensors.json_scan import Object, Pair, Scanner
 from weighbridge.containers.safetensors.layout import METADATA, SUFFIX, header_bytes, layout
 from weighbridge.containers.safetensors.rules import RULES, Problems
@@ -39,12 +39,12 @@ NAME: Final = "safetensors"
 _U64: Final = 2**64 - 1
 
 
-class _Head(NamedTuple):
+class _ParsedHeader(NamedTuple):
     """The header: bytes of it that exist, tensors by name in header order, metadata, all that is wrong so far."""
 
     length: int
     raw: bytes
-    infos: dict[str, Info]
+    infos: dict[str, HeaderEntry]
     metadata: dict[str, str]
     problems: Problems
 
@@ -69,7 +69,7 @@ def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     return index, index.findings
 
 
-def _index(source: Source, head: _Head, entries: tuple[Entry, ...]) -> Index:
+def _index(source: Source, head: _ParsedHeader, entries: tuple[Entry, ...]) -> Index:
     start = min(LENGTH + head.length, source.size)
     metadata, findings = MappingProxyType(head.metadata), head.problems.findings(source.name)
     return Index(NAME, (source,), entries, metadata, (start,), findings=findings)
@@ -78,14 +78,14 @@ def _index(source: Source, head: _Head, entries: tuple[Entry, ...]) -> Index:
 # ---- the header -----------------------------------------------------------------------------------------------
 
 
-def _read_head(source: Source) -> _Head:
+def _read_head(source: Source) -> _ParsedHeader:
     problems = Problems()
     length, raw = _header(source, problems)
     if raw is None:
-        return _Head(0, b"", {}, {}, problems)
+        return _ParsedHeader(0, b"", {}, {}, problems)
     fast = None if problems else _fast(raw)
     infos, metadata = fast or exact(raw, source.name, problems)
-    return _Head(length, raw, infos, metadata, problems)
+    return _ParsedHeader(length, raw, infos, metadata, problems)
 
 
 _FIRST: Final = 16 << 10  # one read is enough for the header of a usual file of 100 tensors
@@ -131,10 +131,10 @@ _NEGATIVE: Final = re.compile(rb"-(?<=[\[, \t\n\r]-)[0-9]")
 _NO_METADATA: Final = b'{"dtype":"U8","shape":[],"data_offsets":[0,0]}'
 _KEYS: Final = tuple(b'"%b"' % field.encode() for field in FIELDS)
 _METADATA_KEY: Final = b'"__metadata__"'
-_DECODER: Final = msgspec.json.Decoder(dict[str, Info])
+_DECODER: Final = msgspec.json.Decoder(dict[str, HeaderEntry])
 
 
-def _fast(raw: bytes) -> tuple[dict[str, Info], dict[str, str]] | None:
+def _fast(raw: bytes) -> tuple[dict[str, HeaderEntry], dict[str, str]] | None:
     """Tensors and metadata, or None where msgspec's verdict might differ from the reference's.
 
     msgspec accepts four things that serde doesn't or reads otherwise: repeated fields and repeated names (`_repeats`),
@@ -159,7 +159,7 @@ def _fast(raw: bytes) -> tuple[dict[str, Info], dict[str, str]] | None:
     return infos, metadata
 
 
-def read_tensors(raw: bytes, *, exactly: bool) -> tuple[dict[str, Info], dict[str, str], bool] | None:
+def read_tensors(raw: bytes, *, exactly: bool) -> tuple[dict[str, HeaderEntry], dict[str, str], bool] | None:
     """Tensors and metadata of a header's bytes, and whether these are all; of an odd header what can be read, nothing
     if not `exactly`. None where the header isn't a JSON object."""
     fast = _fast(raw)
@@ -202,7 +202,7 @@ def _cut_metadata(raw: bytes) -> tuple[dict[str, str], bytes]:
 # ---- the data -------------------------------------------------------------------------------------------------
 
 
-def _place(head: _Head, file_size: int) -> tuple[Entry, ...]:
+def _place(head: _ParsedHeader, file_size: int) -> tuple[Entry, ...]:
     """Entries in the order of their bytes. The reference asks that tensors follow each other without hole or overlap
     from the first byte of the data to the last, and that each is exactly as long as its shape and dtype say."""
     start, at, last = LENGTH + head.length, 0, ""
@@ -225,7 +225,7 @@ def _place(head: _Head, file_size: int) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _by_offsets(item: tuple[str, Info]) -> tuple[int, int]:
+def _by_offsets(item: tuple[str, HeaderEntry]) -> tuple[int, int]:
     return item[1].data_offsets
 
 
@@ -250,7 +250,7 @@ def _report_gap(name: str, last: str, start: int, begin: int, at: int, problems:
         problems.add("overlap", words, start + begin, name, expected=f"begin at {at}", found=begin)
 
 
-def _report_size(name: str, info: Info, dtype: DType, place: int, problems: Problems) -> None:
+def _report_size(name: str, info: HeaderEntry, dtype: DType, place: int, problems: Problems) -> None:
     (begin, end), what = info.data_offsets, f"{info.dtype}{list(info.shape)}"
     if end < begin:
         problems.add("reversed", "ends before it begins", place, name, expected=f"an end >= {begin}", found=end)
@@ -264,7 +264,7 @@ def _report_size(name: str, info: Info, dtype: DType, place: int, problems: Prob
         problems.add("size", words, place, name, expected=f"{size} bytes", found=end - begin)
 
 
-def _report_end(head: _Head, wanted: int, size: int) -> None:
+def _report_end(head: _ParsedHeader, wanted: int, size: int) -> None:
     if head.problems.has(("no-header", "header-too-large", "header-cut")):
         return  # there is no data to speak of
     if wanted > size:
@@ -277,7 +277,7 @@ def _report_end(head: _Head, wanted: int, size: int) -> None:
         head.problems.add("trailing-bytes", words, wanted, expected=f"{wanted} bytes in all", found=size)
 
 
-def _report_oddities(head: _Head, entries: list[Entry]) -> None:
+def _report_oddities(head: _ParsedHeader, entries: list[Entry]) -> None:
     """What the reference accepts silently and the JSON pass doesn't see."""
     raw, start, problems = head.raw, LENGTH + head.length, head.problems
     if raw[:1] and raw[:1] in SPACE:
@@ -317,7 +317,7 @@ def regions(source: Source) -> list[Region]:
     return out
 
 
-def _named(source: Source, head: _Head) -> Iterator[Region]:
+def _named(source: Source, head: _ParsedHeader) -> Iterator[Region]:
     if source.size >= LENGTH:
         yield Region(0, LENGTH, "length", "header length", str(int.from_bytes(source.read(0, LENGTH), "little")))
     for pair in members(head.raw, source.name, Problems()):
@@ -338,7 +338,7 @@ def _member(pair: Pair) -> Iterator[Region]:
 _PUNCTUATION: Final = re.compile(rb"[ \t\n\r]*[{}:,][{}:, \t\n\r]*(?<=[{}:,])|[ \t\n\r]+")
 
 
-def _between(head: _Head, start: int, end: int) -> Iterator[Region]:
+def _between(head: _ParsedHeader, start: int, end: int) -> Iterator[Region]:
     """The names of bytes that are neither member nor tensor: punctuation, padding, or nothing we know."""
     stop = max(min(LENGTH + len(head.raw), end), start)
     while start < stop:

@@ -25,7 +25,7 @@ FIELDS: Final = ("dtype", "shape", "data_offsets")  # also their order where an 
 TYPES: Final = {name: (t, t.size * 8 // t.block) for name, t in BY_SAFETENSORS.items() if name}
 
 
-class Info(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class HeaderEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """What the JSON says of one tensor."""
 
     dtype: str
@@ -33,9 +33,9 @@ class Info(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     data_offsets: tuple[int, int]
 
 
-def exact(raw: bytes, path: str, problems: Problems) -> tuple[dict[str, Info], dict[str, str]]:
+def exact(raw: bytes, path: str, problems: Problems) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
     """Tensors by name in header order, and metadata, of a header's bytes."""
-    infos: dict[str, Info] = {}
+    infos: dict[str, HeaderEntry] = {}
     metadata: dict[str, str] = {}
     seen: set[str] = set()
     for pair in members(raw, path, problems):
@@ -96,7 +96,7 @@ def _metadata(pair: Pair, problems: Problems) -> dict[str, str]:
     return good
 
 
-def _info(pair: Pair, problems: Problems) -> Info | None:
+def _info(pair: Pair, problems: Problems) -> HeaderEntry | None:
     """An entry, or None where it is unusable (reported)."""
     fields = _fields(pair, problems)
     if fields is None:
@@ -111,7 +111,7 @@ def _info(pair: Pair, problems: Problems) -> Info | None:
         words = "data_offsets are not two integers from 0 to 2^64-1"
         problems.add("offsets", words, place, pair.key, found=short(fields["data_offsets"]))
         return None
-    return None if dtype is None or shape is None else Info(dtype, shape, (offsets[0], offsets[1]))
+    return None if dtype is None or shape is None else HeaderEntry(dtype, shape, (offsets[0], offsets[1]))
 
 
 def _fields(pair: Pair, problems: Problems) -> dict[str, Value] | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER, SNIFF_WHOLE
 from weighbridge.containers.safetensors.container import read_tensors
-from weighbridge.containers.safetensors.exact import LENGTH, SPACE, Info
+from weighbridge.containers.safetensors.exact import LENGTH, SPACE, HeaderEntry
 from weighbridge.containers.sniff import tensor_names as names
 from weighbridge.containers.sniff.probe import Hit, Probe
 
@@ -36,7 +36,9 @@ def recognise(probe: Probe) -> Hit | None:
     return _hit(infos, metadata, evidence, damage)
 
 
-def _hit(infos: dict[str, Info], metadata: dict[str, str], evidence: tuple[str, ...], damage: tuple[str, ...]) -> Hit:
+def _hit(
+    infos: dict[str, HeaderEntry], metadata: dict[str, str], evidence: tuple[str, ...], damage: tuple[str, ...]
+) -> Hit:
     made = metadata.get("format")
     detail: dict[str, Any] = {"tensors": len(infos)}
     if made is not None:
@@ -51,7 +53,7 @@ def _hit(infos: dict[str, Info], metadata: dict[str, str], evidence: tuple[str, 
     return Hit("safetensors", variant, evidence, detail=detail, damage=damage)
 
 
-def _size_damage(infos: Iterable[Info], start: int, size: int) -> tuple[str, ...]:
+def _size_damage(infos: Iterable[HeaderEntry], start: int, size: int) -> tuple[str, ...]:
     ends = [start + info.data_offsets[1] for info in infos]
     expected = max(ends, default=start)
     if expected > size:

@@ -6,17 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from weighbridge.base.errors import FormatError
-from weighbridge.containers.base import Finding, Severity
-
-
-class Rule(NamedTuple):
-    """`severity` ERROR: the reference refuses. `text`: what is wrong with a file that breaks it. `spec`: the README
-    forbids what the reference accepts."""
-
-    severity: Severity
-    text: str
-    spec: bool = False
-
+from weighbridge.containers.base import Finding, Rule, Severity
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 

@@ -32,15 +32,28 @@ _MAGICS: Final = tuple((f.name, magic) for f in BUILT_IN.values() for magic in f
 def _magic(probe: Probe) -> Hit | None:
     for name, magic in _MAGICS:
         if probe.at(magic.offset, len(magic.sign)) == magic.sign:
-            return _keras(probe) if name == "hdf5" else Hit(name, magic.variant, (magic.words,))
+            return _hdf5(probe) if name == "hdf5" else Hit(name, magic.variant, (magic.words,))
     return None
 
 
-def _keras(probe: Probe) -> Hit:
+def _hdf5(probe: Probe) -> Hit:
     signs = [s for s in (b"keras_version", b"model_weights", b"layer_names", b"model_config") if s in probe.head]
+    end = _end_of_hdf5(probe)
+    damage = (f"truncated: has {probe.size:,} of {end:,} bytes",) if end > probe.size else ()
     if not signs:
-        return Hit("hdf5", evidence=("HDF5 signature",))
-    return Hit("hdf5", "keras", ("HDF5 signature", f"attribute {signs[0].decode()} (Keras)"))
+        return Hit("hdf5", evidence=("HDF5 signature",), damage=damage)
+    return Hit("hdf5", "keras", ("HDF5 signature", f"attribute {signs[0].decode()} (Keras)"), damage=damage)
+
+
+# Version of an HDF5 superblock -> where the size of offsets and the end-of-file address stand (File Format
+# Specification 3.0, II.A).
+_SUPERBLOCKS: Final = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
+
+
+def _end_of_hdf5(probe: Probe) -> int:
+    """The size that an HDF5 file states; 0 where it can't be told."""
+    width, end = _SUPERBLOCKS.get(probe.number(8, "B") or 0, (0, 0))
+    return (probe.number(end, "<Q") or 0) if probe.number(width, "B") == 8 else 0
 
 
 def _empty(probe: Probe) -> Hit | None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from weighbridge.packings.schema.registry import SHIPPED
 
 
-class Look(NamedTuple):
+class NamePattern(NamedTuple):
     """`pattern` found in one name or more says `what`."""
 
     what: str
@@ -20,8 +20,8 @@ class Look(NamedTuple):
     words: str
 
 
-def _rows(*rows: tuple[str, str, str]) -> tuple[Look, ...]:
-    return tuple(Look(what, re.compile(pattern), words) for what, pattern, words in rows)
+def _rows(*rows: tuple[str, str, str]) -> tuple[NamePattern, ...]:
+    return tuple(NamePattern(what, re.compile(pattern), words) for what, pattern, words in rows)
 
 
 ADAPTERS: Final = _rows(
@@ -38,7 +38,7 @@ ADAPTERS: Final = _rows(
 )
 
 
-def _packings() -> tuple[Look, ...]:
+def _packings() -> tuple[NamePattern, ...]:
     """What the schemas of packed weights declare; several of them may show the same."""
     patterns: dict[tuple[str, str], list[str]] = {}
     for schema in SHIPPED:
@@ -46,7 +46,7 @@ def _packings() -> tuple[Look, ...]:
             ending = f"{re.escape(schema.members[found.role or schema.key].suffix)}$"
             whole = (f"^{re.escape(name)}$" for name in found.marks)
             patterns.setdefault((found.what, found.text), []).extend((ending, *whole))
-    return tuple(Look(what, re.compile("|".join(rows)), text) for (what, text), rows in patterns.items())
+    return tuple(NamePattern(what, re.compile("|".join(rows)), text) for (what, text), rows in patterns.items())
 
 
 PACKINGS: Final = _packings()
@@ -73,13 +73,13 @@ FAMILIES: Final = _rows(
 )
 
 
-def first(looks: tuple[Look, ...], names: Iterable[str]) -> Look | None:
+def first(looks: tuple[NamePattern, ...], names: Iterable[str]) -> NamePattern | None:
     """The first row that fits any of the names."""
     every = list(names)
     return next((look for look in looks if any(look.pattern.search(n) for n in every)), None)
 
 
-def every(looks: tuple[Look, ...], names: Iterable[str]) -> tuple[Look, ...]:
+def every(looks: tuple[NamePattern, ...], names: Iterable[str]) -> tuple[NamePattern, ...]:
     """All rows that fit."""
     pool = list(names)
     return tuple(look for look in looks if any(look.pattern.search(n) for n in pool))

@@ -97,6 +97,10 @@ _JSON: Final = (
 )
 
 
+# An object begins with a key or its end, so `{{ bos_token }}` of a chat template is no JSON.
+_JSON_START: Final = re.compile(r'\{\s*["}]|\[\s*["\[{\]\d-]')
+
+
 def json(probe: Probe) -> Hit | None:
     """A JSON object or array."""
     start = (probe.text or "").lstrip()
@@ -107,7 +111,7 @@ def json(probe: Probe) -> Hit | None:
     try:
         value = msgspec.json.decode(probe.at(0, probe.size).removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
-        if not re.match(r'[\[{]\s*["\[{\]}\d]', start):
+        if not _JSON_START.match(start):
             return None
         return Hit(
             "json", evidence=("starts as JSON",), confidence="guess", damage=("it is not valid JSON to its end",)

@@ -13,7 +13,7 @@ from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING, PICKLES
 from weighbridge.containers.base import Finding, Index, Region
-from weighbridge.containers.torch.entries import Files, entries_of, nowhere, pickle_regions
+from weighbridge.containers.torch.entries import SourceList, entries_of, nowhere, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
@@ -26,7 +26,7 @@ NAME: Final = "pickle"
 def parse(source: Source) -> Index:
     """The tensors in the order in which the pickles name them; of several pickles those of the first, and of others
     behind their number: `1.weight`."""
-    files = Files(source)
+    files = SourceList(source)
     reading = torch.Reading()
     for i, (machine, value) in enumerate(_run(source)):
         one = torch.read(machine, Dict(0, [i, value]) if i else value)

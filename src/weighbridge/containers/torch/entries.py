@@ -23,7 +23,7 @@ from weighbridge.unpickle.torch_types import InlineBytes
 _MOST: Final = 1 << 63  # bytes of one tensor
 
 
-class Place(NamedTuple):
+class StoragePlace(NamedTuple):
     """Where a storage lies: `size` bytes from `start` on of file number `file`."""
 
     file: int
@@ -32,13 +32,13 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class TorchEntries:
     entries: tuple[Entry, ...]
     findings: tuple[Finding, ...]
     capped: tuple[Entry, ...] = ()
 
 
-class Files:
+class SourceList:
     """The sources of an index whose data is in `order`: the file itself, and what isn't bytes of it as they lie
     (deflated members, arrays written as text, negated tensors)."""
 
@@ -46,8 +46,8 @@ class Files:
         self.order = order
         self._sources: list[Source] = [source]
         self._memory: list[bytes] = []
-        self._held: dict[tuple[int, int, int], Place] = {}
-        self._flipped: dict[tuple[Place, str, tuple[str, ...]], Place] = {}
+        self._held: dict[tuple[int, int, int], StoragePlace] = {}
+        self._flipped: dict[tuple[StoragePlace, str, tuple[str, ...]], StoragePlace] = {}
         self._size = 0
         self._number: int | None = None  # of what is in memory
 
@@ -60,7 +60,7 @@ class Files:
             self._sources[self._number] = BytesSource(b"".join(self._memory), f"{self._sources[0].name}::arrays")
         return tuple(self._sources)
 
-    def hold(self, held: InlineBytes, dtype: DType) -> Place:
+    def hold(self, held: InlineBytes, dtype: DType) -> StoragePlace:
         """The place of bytes that the pickle holds."""
         start, source = held.start, held.data
         turned = held.turned != (self.order == ">") and dtype.word > 1
@@ -68,7 +68,7 @@ class Files:
             while isinstance(source, Window):
                 start, source = start + source.offset, source.parent
             known = [i for i, one in enumerate(self._sources[:1]) if one is source]
-            return Place(known[0] if known else self._other(source), start, held.size)
+            return StoragePlace(known[0] if known else self._other(source), start, held.size)
         key = (id(source), start, int(turned))
         if key not in self._held:
             self._held[key] = self._remember(_bytes_of(held), dtype, turned)
@@ -78,7 +78,7 @@ class Files:
         found = next((i for i, one in enumerate(self._sources) if one is source), None)
         return self.add(source) if found is None else found
 
-    def _remember(self, data: bytes, dtype: DType, turned: bool) -> Place:
+    def _remember(self, data: bytes, dtype: DType, turned: bool) -> StoragePlace:
         if self._number is None:
             self._number = self.add(BytesSource(b""))
         if self._size + len(data) > PICKLE_INLINE:
@@ -92,9 +92,9 @@ class Files:
             data = bytes(swapped)
         self._memory.append(data)
         self._size += len(data)
-        return Place(self._number, self._size - len(data), len(data))
+        return StoragePlace(self._number, self._size - len(data), len(data))
 
-    def flip(self, place: Place, dtype: DType, flags: tuple[str, ...]) -> Place:
+    def flip(self, place: StoragePlace, dtype: DType, flags: tuple[str, ...]) -> StoragePlace:
         """The place where the values are negated or conjugated: signs are bits."""
         key = (place, dtype.name, flags)
         if key not in self._flipped:
@@ -104,7 +104,7 @@ class Files:
             signs = [("neg" in flags) != ("conj" in flags and i == 1) for i in range(parts)]
             mask = b"".join(sign if on else bytes(word) for on in signs)
             parent = self._sources[place.file].window(place.start, place.size)
-            self._flipped[key] = Place(self.add(FlippedSource(parent, mask)), 0, place.size)
+            self._flipped[key] = StoragePlace(self.add(FlippedSource(parent, mask)), 0, place.size)
         return self._flipped[key]
 
 
@@ -121,7 +121,9 @@ def _bytes_of(held: InlineBytes) -> bytes:
         raise FormatError("an array's text is not of bytes", path=data.name, offset=held.start) from None
 
 
-def entries_of(reading: Reading, find: Callable[[Storage], Place], files: Files, path: str, shift: int) -> Found:
+def entries_of(
+    reading: Reading, find: Callable[[Storage], StoragePlace], files: SourceList, path: str, shift: int
+) -> TorchEntries:
     """`find` places a storage, FormatError where it can't; `shift`: where the pickle begins in the file."""
     entries: list[Entry] = []
     capped: list[Entry] = []
@@ -145,7 +147,7 @@ def entries_of(reading: Reading, find: Callable[[Storage], Place], files: Files,
             entries.append(entry)
         except FormatError as error:
             remarks.append(Remark("pickle.left-out", f"{name} is left out: {error.message}", tensor.at, name))
-    return Found(tuple(entries), tuple(_findings(remarks, path, shift)), tuple(capped))
+    return TorchEntries(tuple(entries), tuple(_findings(remarks, path, shift)), tuple(capped))
 
 
 def _capped(e: Entry) -> str:
@@ -155,12 +157,12 @@ def _capped(e: Entry) -> str:
     )
 
 
-def nowhere(storage: Storage) -> Place:
+def nowhere(storage: Storage) -> StoragePlace:
     """Where there is nothing but the pickle."""
     raise FormatError(f"storage {storage.key[:40]!r} lies outside the pickle")
 
 
-def _entry(name: str, t: Tensor, place: Place) -> Entry:
+def _entry(name: str, t: Tensor, place: StoragePlace) -> Entry:
     offset = place.start + t.storage.start * t.storage.dtype.size + t.offset * t.dtype.size
     shape, strides = _logical(t)
     spec = Spec(shape, t.dtype)

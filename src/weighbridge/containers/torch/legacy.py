@@ -9,7 +9,7 @@ from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.base import Finding, Index, Region
-from weighbridge.containers.torch.entries import Files, Place, entries_of, pickle_regions
+from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import legacy, torch
 from weighbridge.unpickle.torch import Storage
@@ -27,14 +27,14 @@ def parse(source: Source) -> Index:
         words = f"{source.size - stack.end} bytes follow the last storage"
         reading.remarks.append(torch.Remark("pickle.trailing-bytes", words, stack.end))
 
-    def find(storage: Storage) -> Place:
+    def find(storage: Storage) -> StoragePlace:
         if storage.key not in stack.spans:
             raise FormatError(f"the file has no storage {storage.key[:40]!r}")
-        return Place(0, *stack.spans[storage.key])
+        return StoragePlace(0, *stack.spans[storage.key])
 
     for i in (0, 1, 2, 4):  # what is hidden in these is no tensor, but would be done all the same
         reading.remarks += torch.read(stack.machines[i], None).remarks
-    files = Files(source)
+    files = SourceList(source)
     found = entries_of(reading, find, files, source.name, 0)
     sources = files.all()
     data_start = (stack.machines[4].end, *(0 for _ in sources[1:]))

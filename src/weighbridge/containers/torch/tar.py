@@ -20,7 +20,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY, PICKLE_READING
 from weighbridge.containers.archive import tar as tars
 from weighbridge.containers.base import Finding, Index, Region
-from weighbridge.containers.torch.entries import Files, Place, entries_of
+from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of
 from weighbridge.io.source import Source, Window
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
@@ -36,9 +36,9 @@ _MOST_MEMBERS: Final = 64
 class _File:
     """What the members say. Keys are numbers or texts, as the pickles have them."""
 
-    members: Mapping[str, tars.Member]
+    members: Mapping[str, tars.TarMember]
     storages: dict[int | str, Storage] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, StoragePlace] = field(default_factory=dict)
     tensors: dict[int | str, Tensor] = field(default_factory=dict)
     remarks: list[torch.Remark] = field(default_factory=list)
     parts: list[Region] = field(default_factory=list)
@@ -54,10 +54,10 @@ def parse(source: Source) -> Index:
     reading = torch.read(machine, value, file.tensors)
     reading.remarks[:0] = file.remarks
 
-    def find(storage: Storage) -> Place:
+    def find(storage: Storage) -> StoragePlace:
         return file.places[storage.key]
 
-    files = Files(source)
+    files = SourceList(source)
     found = entries_of(reading, find, files, source.name, main.start)
     sources = files.all()
     return Index(
@@ -65,13 +65,13 @@ def parse(source: Source) -> Index:
     )
 
 
-def _window(source: Source, m: tars.Member) -> Window:
+def _window(source: Source, m: tars.TarMember) -> Window:
     return source.window(m.start, m.size, f"{source.name}::{m.name}")
 
 
-def _members(source: Source) -> list[tars.Member]:
+def _members(source: Source) -> list[tars.TarMember]:
     """The tar's files. FormatError where a name comes twice or a header is damaged."""
-    out: dict[str, tars.Member] = {}
+    out: dict[str, tars.TarMember] = {}
     for member in tars.members(source):
         if len(out) == _MOST_MEMBERS:
             raise UnsupportedError(f"{source.name}: a tar of more than {_MOST_MEMBERS} members", hint="unpack it first")
@@ -161,7 +161,7 @@ def _storages(c: _Cursor, file: _File) -> None:
         name = str(len(file.storages))
         start = c.skip(count * dtype.size, "tensor", f"storage {key}")
         file.storages[key] = Storage(name, dtype, count, location if isinstance(location, str) else "")
-        file.places[name] = Place(0, start, count * dtype.size)
+        file.places[name] = StoragePlace(0, start, count * dtype.size)
     views = c.pickle()
     if not isinstance(views, list):
         c.fail("no list of views", views)

@@ -26,7 +26,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.containers.archive import zip as zips
 from weighbridge.containers.archive import zip_records
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
-from weighbridge.containers.torch.entries import Files, Place, entries_of, pickle_regions
+from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of, pickle_regions
 from weighbridge.containers.torch.write import layout
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
@@ -47,7 +47,7 @@ _ORDERS: Final = {b"little": "<", b"big": ">"}
 def parse(source: Source) -> Index:
     """The tensors of a checkpoint in the order in which it names them. A deflated storage has a source of its own."""
     members, root = _members(source)
-    files = Files(source, _byte_order(source, members.get(f"{root}byteorder")))
+    files = SourceList(source, _byte_order(source, members.get(f"{root}byteorder")))
     main = members[root + _PICKLE]
     found = _read(source, files, members, main, f"{root}data/")
     entries, findings, capped = found.entries, found.findings, found.capped
@@ -66,7 +66,7 @@ def parse(source: Source) -> Index:
                  findings=findings, capped=capped)  # fmt: skip
 
 
-class _Part(NamedTuple):
+class _PickleEntries(NamedTuple):
     entries: tuple[Entry, ...]
     findings: tuple[Finding, ...]
     capped: tuple[Entry, ...]
@@ -74,8 +74,13 @@ class _Part(NamedTuple):
 
 
 def _read(
-    source: Source, files: Files, members: Mapping[str, zips.Member], main: zips.Member, folder: str, name: str = ""
-) -> _Part:
+    source: Source,
+    files: SourceList,
+    members: Mapping[str, zips.ZipMember],
+    main: zips.ZipMember,
+    folder: str,
+    name: str = "",
+) -> _PickleEntries:
     """What one pickle of the archive says; its storages are in `folder`, its names begin with `name`."""
     with zips.open_member(source, main) as inner:
         machine = Machine(inner, budget=PICKLE_READING)
@@ -84,17 +89,17 @@ def _read(
         if machine.end < inner.size:
             words = f"{inner.size - machine.end} bytes follow the pickle"
             reading.remarks.append(Remark("pickle.trailing-bytes", words, machine.end))
-    places = _Places(source, members, folder, files)
+    places = _StorageFinder(source, members, folder, files)
     reading.remarks += places.absent(reading, main)
     found = entries_of(reading, places.find, files, source.name, main.start)
-    return _Part(found.entries, found.findings, found.capped, reading.plain)
+    return _PickleEntries(found.entries, found.findings, found.capped, reading.plain)
 
 
-def _members(source: Source) -> tuple[Mapping[str, zips.Member], str]:
+def _members(source: Source) -> tuple[Mapping[str, zips.ZipMember], str]:
     """The members by name, and the folder that they are in."""
     archive = zips.read(source)
     members = {m.name: m for m in archive.members}
-    folded: dict[str, zips.Member] = {}
+    folded: dict[str, zips.ZipMember] = {}
     for m in archive.members:
         other = folded.setdefault(m.name.casefold(), m)
         if other is not m:
@@ -109,7 +114,7 @@ def _members(source: Source) -> tuple[Mapping[str, zips.Member], str]:
     return members, root
 
 
-def _byte_order(source: Source, member: zips.Member | None) -> str:
+def _byte_order(source: Source, member: zips.ZipMember | None) -> str:
     if member is None:
         return "<"
     with zips.open_member(source, member) as inner:
@@ -121,14 +126,14 @@ def _byte_order(source: Source, member: zips.Member | None) -> str:
     return _ORDERS[said]
 
 
-class _Places:
+class _StorageFinder:
     """Finds storages in a folder of the archive."""
 
-    def __init__(self, source: Source, members: Mapping[str, zips.Member], folder: str, files: Files) -> None:
+    def __init__(self, source: Source, members: Mapping[str, zips.ZipMember], folder: str, files: SourceList) -> None:
         self.source, self.members, self.folder, self.files = source, members, folder, files
-        self.known: dict[str, Place] = {}
+        self.known: dict[str, StoragePlace] = {}
 
-    def find(self, storage: Storage) -> Place:
+    def find(self, storage: Storage) -> StoragePlace:
         place = self.known.get(storage.key)
         if place is None:
             member = self.members.get(self.folder + storage.key)
@@ -137,12 +142,12 @@ class _Places:
             place = self.known[storage.key] = self._place(member)
         return place
 
-    def _place(self, member: zips.Member) -> Place:
+    def _place(self, member: zips.ZipMember) -> StoragePlace:
         if member.method == zip_records.STORED:
-            return Place(0, member.start, member.size)
-        return Place(self.files.add(zips.open_member(self.source, member)), 0, member.size)
+            return StoragePlace(0, member.start, member.size)
+        return StoragePlace(self.files.add(zips.open_member(self.source, member)), 0, member.size)
 
-    def absent(self, reading: Reading, main: zips.Member) -> list[Remark]:
+    def absent(self, reading: Reading, main: zips.ZipMember) -> list[Remark]:
         """`torch.serialization.skip_data` leaves holes: zeros whose checksum is 0, which that of zeros is not. (A file
         that was told to have no checksums has none of its pickle either.)"""
         if not main.crc:
@@ -181,7 +186,7 @@ def regions(source: Source) -> list[Region]:
     return zips.regions(source, lambda source, m: _member_regions(source, m, tensors))
 
 
-def _member_regions(source: Source, m: zips.Member, tensors: Mapping[int, list[Entry]]) -> list[Region]:
+def _member_regions(source: Source, m: zips.ZipMember, tensors: Mapping[int, list[Entry]]) -> list[Region]:
     end = m.start + m.packed
     if m.method != zip_records.STORED:
         return [Region(m.start, end, "value", m.name, f"deflated from {m.size} bytes")]

@@ -20,8 +20,9 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.containers.torch.tree import FORMATS, read_tree
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.plan.build import build, choose
+from weighbridge.conversion.plan.build import build
 from weighbridge.conversion.plan.model import Plan
+from weighbridge.conversion.plan.target import choose_target
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.locate import is_training
 from weighbridge.unpickle.tree import Gap, TensorLeaf
@@ -266,7 +267,7 @@ def plan_strip(
     judged = judge(model.index)
     kept = stripped(model.index, judged, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
     bare = replace(model, index=kept)
-    plan = build(bare, choose(bare, target, to, given), write)
+    plan = build(bare, choose_target(bare, target, to, given), write)
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(_averages(model.index, judged)) if ema_as_weights else 0
     gone = [v.part for v in judged.verdicts.values()]

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
 from weighbridge.containers.gguf import container as gguf
-from weighbridge.containers.gguf.read import ALIGNMENT_KEY, Pair, padded, walk
+from weighbridge.containers.gguf.read import ALIGNMENT_KEY, KeyValue, padded, walk
 from weighbridge.containers.gguf.rules import Collector
 from weighbridge.containers.gguf.values import KV
 from weighbridge.containers.gguf.write import layout
@@ -108,7 +108,7 @@ class GGUFHeader:
         # Forms that are read but not written: their keys can be looked at.
         self.frozen = "big-endian" if head.order == ">" else "version 1" if head.version == 1 else ""
         self.start, self.alignment = head.data_start, head.alignment
-        self.pairs: dict[str, Pair] = {pair.key: pair for pair in head.pairs}
+        self.pairs: dict[str, KeyValue] = {pair.key: pair for pair in head.pairs}
         self.metadata = {key: pair.kv for key, pair in self.pairs.items() if key != RESERVED}
         self.raw = source.read(0, head.end)
         keys_end = head.pairs[-1].end if head.pairs else _PREAMBLE

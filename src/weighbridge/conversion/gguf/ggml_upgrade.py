@@ -105,7 +105,7 @@ def _name(name: str, layers: int, model: Checkpoint) -> str:
     raise UnsupportedError(f"{model.place.path}: {name!r} is no tensor of a llama")
 
 
-def _header(model: Checkpoint) -> ggml.Header:
+def _header(model: Checkpoint) -> ggml.GgmlHeader:
     return ggml.read_header(model.index.files[0])
 
 
@@ -170,7 +170,7 @@ def _check_parts(model: Checkpoint, sizes: Mapping[str, int], shapes: Mapping[st
         )
 
 
-def _vocabulary(model: Checkpoint, header: ggml.Header) -> dict[str, KV]:
+def _vocabulary(model: Checkpoint, header: ggml.GgmlHeader) -> dict[str, KV]:
     items = ggml.vocabulary(model.index.files[0], header)
     if len(items) < len(_SPECIAL):
         raise FormatError("the vocabulary is too short", path=str(model.place.path), found=len(items))

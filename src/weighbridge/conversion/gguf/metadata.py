@@ -121,7 +121,11 @@ def file_type(tensors: Mapping[str, Node], wanted: DType) -> int:
     for node in tensors.values():
         if node.spec.dtype.name in KEPT_FTYPES:
             kept[node.spec.dtype.name] += node.spec.elements
-    return KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))] if kept else FTYPES[wanted.name]
+    return (
+        KEPT_FTYPES[max(kept, key=lambda name: (kept[name], name))]
+        if kept and wanted.kind is Kind.FLOAT
+        else FTYPES[wanted.name]
+    )
 
 
 def kept_keys(metadata: Mapping[str, Any]) -> dict[str, KV]:

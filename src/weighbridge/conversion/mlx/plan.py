@@ -20,7 +20,7 @@ from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.mlx.config import with_period, with_rope_words
 from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers as targets
-from weighbridge.conversion.plan.builder import PlanBuilder, apart, retyped, side_files
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.tables.schema import MlxEntry
@@ -64,7 +64,7 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
             "other programs; wb arch list shows which families have mlx names",
         )  # fmt: skip
     named = model.family.save("mlx", model.sizes, model.roles)
-    draft = PlanBuilder({}, {"format": "mlx"}, losses=apart(model))
+    draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model))
     lost = model.family.unmapped_roles("mlx", model.sizes, model.roles)
     names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
     draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
@@ -220,11 +220,16 @@ def _plain(name: str, node: Node, wanted: DType | None, draft: PlanBuilder) -> N
     source = node.packing.name if isinstance(node, QuantizedTensor) else node.spec.dtype.name
     if isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK:
         target = wanted or F16
+<<<<<<< HEAD
         draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form for it"))
         return retyped(name, node, target, draft)
+=======
+        draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form of it"))
+        return cast_to(name, node, target, draft)
+>>>>>>> main
     if wanted is None or node.spec.dtype.kind is not Kind.FLOAT or name.endswith(_UNCAST):
         return node
-    return retyped(name, node, wanted, draft)
+    return cast_to(name, node, wanted, draft)
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -280,10 +285,10 @@ def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: M
         draft.texts |= texts
         draft.losses += lost
     else:
-        for path in side_files(model.place.folder):
+        for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name != "config.json":
-                draft.beside.append(targets.raw(name, FileSource(path)))
+                draft.extra_files.append(targets.raw(name, FileSource(path)))
     draft.texts["config.json"] = json.dumps(config, indent=4).encode()
 
 

@@ -1,4 +1,4 @@
-"""A plan in the making, and what every kind of target does with it."""
+"""The content of a plan before it has offsets, and helpers that all kinds of targets use."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from weighbridge.conversion.plan.model import Loss, Move, PlannedFile
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import CastReport, Node, QuantizedTensor, cast
 
-# What goes with a model folder to its new place, besides the weights and their index.
+# Suffixes of the files that are copied with a model folder.
 _SIDE: Final = (".json", ".txt", ".md", ".model", ".jinja", ".py")
 _NO_SIDE: Final = (".index.json",)
 
 
 @dataclass
 class PlanBuilder:
-    """A plan in the making: what will be in the files, not yet where."""
+    """What will be in the files of a target, not yet where. Builders fill it in."""
 
     tensors: dict[str, Node]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     stem: str = "model"
     texts: dict[str, bytes] = field(default_factory=dict)
-    beside: list[PlannedFile] = field(default_factory=list)
+    extra_files: list[PlannedFile] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: makes the set's index of the file of each tensor, where a target has one of its own kind
+    #: writes the set's index from tensor -> file, for targets with their own kind of index
     index: Callable[[Mapping[str, str]], bytes] | None = None
     reports: dict[str, CastReport] = field(default_factory=dict)
 
 
-def retyped(name: str, node: Node, wanted: DType, draft: PlanBuilder) -> Node:
-    """The tensor as `wanted`, its cast counted where it can lose a value."""
+def cast_to(name: str, node: Node, wanted: DType, draft: PlanBuilder) -> Node:
+    """The tensor as `wanted`; a cast that can lose values counts them in a report."""
     if node.spec.dtype is wanted and not isinstance(node, QuantizedTensor):
         return node
     report = draft.reports[name] = CastReport(name)
     return cast(node, wanted, report)
 
 
-def apart(model: Checkpoint) -> list[Loss]:
-    """What a family leaves out of a model of several parts: a line for each part."""
+def ignored_parts(model: Checkpoint) -> list[Loss]:
+    """One loss per part of the model that its family ignores (vision, audio)."""
     return [
         Loss(f"left out: {count:,} tensors of another part of the model, {start}*")
         for start, count in model.family.parted(model.resolved.report.apart, model.sizes).items()
     ]
 
 
-def side_files(folder: Path) -> list[Path]:
-    """The small files of a model folder, and of its sentence-transformers modules (1_Pooling/config.json)."""
+def sidecar_files(folder: Path) -> list[Path]:
+    """The small files of a model folder, with those of sentence-transformers modules (1_Pooling/config.json)."""
     near = [p for p in folder.iterdir() if p.name.endswith(_SIDE) and not p.name.endswith(_NO_SIDE)]
     return sorted(p for p in (*near, *folder.glob("[0-9]_*/*.json")) if p.is_file())

@@ -5,19 +5,17 @@ tensor, peak memory, passes, losses. It is a pure function of headers, probes an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from weighbridge.base.closeable import Closing
-from weighbridge.base.dtypes import F32, Kind
-from weighbridge.base.errors import RefusedError
-from weighbridge.base.limits import MIB, SLAB
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import run as running
+from weighbridge.conversion.plan.memory import slab_cost, slab_rows
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.tensors.nodes import (
     Cast,
@@ -27,17 +25,10 @@ from weighbridge.tensors.nodes import (
     LowRank,
     Node,
     PackedMember,
-    QuantizedTensor,
     Transcode,
     UpgradeBlocks,
     walk,
 )
-
-# Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
-_COMPUTED_SLAB = MIB
-_COMPUTED_COST = 4 * MIB
-# Slabs looked at to find a node's peak: its cost repeats along the rows, so a few dozen tell it.
-_SAMPLES = 32
 
 
 @dataclass(frozen=True)
@@ -195,90 +186,3 @@ _WORDS: Mapping[type[Node], str] = {
     Transcode: "transcode",
     UpgradeBlocks: "repack",
 }
-
-
-def slab_cost(nodes: Sequence[Node], rows: int) -> int:
-    """Most bytes that reading any slab of `rows` rows of a unit takes, its results included."""
-    total = nodes[0].spec.rows
-    count = -(-total // rows) if rows else 0
-    picks = range(count) if count <= _SAMPLES else {round(i * (count - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)}
-    width = sum(node.spec.row_bytes for node in nodes)
-    costs = (
-        (hi - lo) * width + max(node.scratch(lo, hi) for node in nodes)
-        for lo, hi in ((i * rows, min((i + 1) * rows, total)) for i in picks)
-    )
-    return max(costs, default=0)
-
-
-def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int:
-    """Rows of a unit to read at a time: a slab's worth, or as many as the budget holds where every slab costs a whole
-    pass."""
-    total, width = nodes[0].spec.rows, sum(node.spec.row_bytes for node in nodes)
-    if total == 0 or width == 0:
-        return max(total, 1)
-    if any(below.stripes for node in nodes for below in walk(node)):
-        rows, bound = total, budget
-    elif nodes[0].sources:
-        rows, bound = min(total, max(1, _COMPUTED_SLAB // width)), min(budget, _COMPUTED_COST)
-    else:
-        rows, bound = min(total, max(1, SLAB // width)), budget
-    while rows > 1 and slab_cost(nodes, rows) > bound:
-        rows = -(-rows // 2)
-    cost = slab_cost(nodes, rows)
-    if cost > budget:
-        raise RefusedError(
-            f"{name}: one row needs {cost} bytes of memory at a time, the budget of a worker is {budget}",
-            hint="raise --max-memory or lower --jobs",
-        )
-    return rows
-
-
-def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> list[Loss]:
-    """What quantized tensors lose: decoded on the way, or quantized a second time, which RefusedError forbids unless it
-    is allowed."""
-    computed = {name: [n for n in walk(root) if isinstance(n, _LOSSY)] for name, root in tensors.items()}
-    again = [name for name, nodes in computed.items() if any(map(_requantizes, nodes))]
-    if again and not allow_requantize:
-        raise RefusedError(
-            f"{len(again)} quantized tensor{'s' * (len(again) > 1)} would be quantized again, first {again[0]}",
-            option="--allow-requantize",
-        )
-    decoded = [
-        Loss(f"decoded to F32: {node.reason}", name)
-        for name, nodes in computed.items()
-        for node in nodes
-        if isinstance(node, Decode) and node.reason
-    ]
-    return [*(Loss("quantized a second time", name) for name in again), *decoded]
-
-
-_LOSSY: Final = (Decode, Encode, PackedMember)
-# Packings in which models are released (DeepSeek V3, Kimi K2, Qwen3-FP8): quantizing them is quantizing the original.
-RELEASED: Final = frozenset({"fp8"})
-
-
-def is_quantized(node: Node) -> bool:
-    """Whether a tensor's values were rounded by quantizing, and not released like that."""
-    if isinstance(node, QuantizedTensor):
-        return node.packing.name not in RELEASED
-    return node.spec.dtype.kind is Kind.BLOCK
-
-
-def _requantizes(node: Node) -> bool:
-    if not (isinstance(node, Encode) or (isinstance(node, PackedMember) and node.maker.quantizes)):
-        return False
-    return any(map(is_quantized, walk(node.source)))
-
-
-def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
-    """RefusedError where a tensor's values would change: quantized, or decoded into less than F32. Parts of a tensor
-    whose move is known to be exact are."""
-    exact = {move.tensor.removesuffix(".weight") for move in moves if move.kind == "exact"}
-    for name, root in tensors.items():
-        if name.rpartition(".")[0] in exact:
-            continue
-        below = {type(node) for node in walk(root)}
-        if Encode in below or (Decode in below and root.spec.dtype is not F32):
-            raise RefusedError(
-                f"{name} would lose by becoming {root.spec.dtype}", option="--inexact float", hint="or --dtype f32"
-            )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.ggml import imatrix as files
-from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, Form, Part
+from weighbridge.containers.ggml.imatrix import COUNTS, SUM, SUM2, ImatrixForm, Part
 from weighbridge.io.source import Source
 
 Floats = NDArray[np.float32]
@@ -151,7 +151,7 @@ def _sum_entries(name: str, old: ImatrixSums | None, new: ImatrixSums, legacy: b
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def encode(matrix: ImportanceMatrix, form: Form) -> bytes:
+def encode(matrix: ImportanceMatrix, form: ImatrixForm) -> bytes:
     """The bytes of a file, as llama-imatrix writes it (without `NAME.stats`, which nothing reads). A legacy file leaves
     out entries without tokens."""
     if form == "gguf":

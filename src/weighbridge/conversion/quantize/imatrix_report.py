@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.containers.ggml.imatrix import Form
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.containers.ggml.imatrix import ImatrixForm
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, compare, read
 from weighbridge.conversion.quantize.inputs import QuantizeOptions, prepare, specs
 from weighbridge.io.source import FileSource
@@ -74,7 +74,7 @@ class ImatrixReport:
     """`chunks` of `chunk_size` tokens were read; 0 in a legacy file, which doesn't state the size."""
 
     path: str
-    form: Form
+    form: ImatrixForm
     unit: str
     nbytes: int
     datasets: tuple[str, ...]

@@ -16,12 +16,12 @@ from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.ftypes import GUESSED, FileType
 from weighbridge.base.spec import Spec
 from weighbridge.containers.gguf.container import KV
-from weighbridge.conversion.gguf import metadata as meta
+from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.gguf.plan import to_gguf
 from weighbridge.conversion.options import GgufOptions, TargetOptions, only_from
-from weighbridge.conversion.plan import build as building
 from weighbridge.conversion.plan.builder import PlanBuilder
 from weighbridge.conversion.plan.model import Loss
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import imatrix as importance
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import prune_layers as pruning
@@ -144,7 +144,7 @@ def prepare(model: Checkpoint, wanted: FileType | None, options: QuantizeOptions
         layers=kept if options.prune_layers else None,
     )
     return QuantizeInputs(
-        tensors, meta.with_alignment(keys, options.align), facts,
+        tensors, metadata.with_alignment(keys, options.align), facts,
         shard_of={kept.names[n]: shard for n, shard in places.items() if n in kept.names},
         shards=len(model.index.files) if options.keep_split else 1,
         imatrix=imatrix, entries={new: old for old, new in kept.names.items()},
@@ -161,10 +161,10 @@ def _as_gguf(model: Checkpoint, wanted: FileType | None, options: QuantizeOption
     if model.format == "gguf":
         if not model.index.by_name:
             raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
-        keys = meta.named(meta.kept_keys(model.metadata), options.name)
+        keys = metadata.named(metadata.kept_keys(model.metadata), options.name)
         tensors = {e.name: model.stored[e.name] for e in sorted(model.index, key=lambda e: (e.file, e.offset))}
         return PlanBuilder(tensors, keys)
-    return building.to_gguf(model, options.conversion(_intermediate_dtype(model)))
+    return to_gguf(model, options.conversion(_intermediate_dtype(model)))
 
 
 def _intermediate_dtype(model: Checkpoint) -> str:

@@ -20,11 +20,12 @@ from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.conversion.options import WriteOptions
-from weighbridge.conversion.plan import build as building
 from weighbridge.conversion.plan.fingerprint import state_of
-from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile, is_quantized
+from weighbridge.conversion.plan.losses import is_quantized
+from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
+from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.writers import planned
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize import size_target as size_target
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
@@ -102,7 +103,7 @@ def build(
     path = Path(target)
     if options.keep_split and path.suffix == gguf.SUFFIX:
         path = path.with_suffix("")  # a folder of shards
-    building.check_target(path, model, options.keep_split)
+    check_target(path, model, options.keep_split)
     if options.target_bpw is not None or options.target_size is not None:
         return _for_a_size(model, path, ftype, options, write)
     wanted = ftypes.parse_ftype(ftype)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.containers.gguf.container import KV
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import keys as gguf_keys
 from weighbridge.conversion.quantize.inputs import QuantizeInputs
 from weighbridge.tensors import kernels

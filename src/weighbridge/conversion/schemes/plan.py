@@ -22,7 +22,7 @@ from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.plan import probe
 from weighbridge.conversion.plan import writers as targets
-from weighbridge.conversion.plan.builder import PlanBuilder, retyped, side_files
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, sidecar_files
 from weighbridge.conversion.plan.model import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
 from weighbridge.conversion.schemes.configs import Settings
@@ -243,7 +243,7 @@ def _floats(
     out = {}
     for name, node in named.items():
         spec = node.spec.with_dtype(usual) if _quantized(node) else node.spec
-        out[name] = retyped(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
+        out[name] = cast_to(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
     return out
 
 
@@ -399,8 +399,8 @@ def _files(
         draft.losses += lost
         config = json.loads(texts["config.json"])
     else:
-        for path in side_files(model.place.folder):
+        for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name not in _THEIRS:
-                draft.beside.append(targets.raw(name, FileSource(path)))
+                draft.extra_files.append(targets.raw(name, FileSource(path)))
     draft.texts["config.json"] = meta.quantized(config, options.dtype, told)

@@ -76,7 +76,7 @@ def families_of_class(name: str) -> Iterator[Family]:
 
 def families_of_graph(architecture: object) -> Iterator[Family]:
     """The families whose GGUFs are of this `general.architecture`."""
-    pattern = rf'^gguf\s*=\s*"{re.escape(str(architecture))}"'
+    pattern = rf'^(gguf|name)\s*=\s*"{re.escape(str(architecture))}"'
     return (found for found in _candidates(pattern) if found.gguf == architecture)
 
 

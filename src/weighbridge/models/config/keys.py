@@ -86,7 +86,16 @@ def rules(family: Family) -> Rules:
     first = [entry for entry in shared[:at] if meta.base and entry.name not in meta.without]
     keys = (*_in_place(first, meta.key), *shared[at:], *(entry for entry in meta.key if entry.last))
     tokens = _TOKENS if meta.tokens is None else meta.tokens
-    return Rules(keys, tokens, meta.presence, meta.assumed, meta.implied, meta.tokenizer, meta.requires_value)
+    presence = {**_tied_output(family), **meta.presence}
+    return Rules(keys, tokens, presence, meta.assumed, meta.implied, meta.tokenizer, meta.requires_value)
+
+
+def _tied_output(family: Family) -> dict[str, str]:
+    """An output matrix that may be the embedding: a GGUF without it states `tie_word_embeddings`."""
+    for role in family.rows.values():
+        if role.kind == "head" and role.tied and family.rows[role.tied].kind == "embedding" and "gguf" in role.names:
+            return {"tie_word_embeddings": f"!{role.names['gguf']}"}
+    return {}
 
 
 def _in_place(first: Sequence[KeyEntry], own: Sequence[KeyEntry]) -> Iterator[KeyEntry]:

@@ -46,7 +46,7 @@ class Change:
     broken: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DiffReport:
     """`names`: under which both were read. `tensors` holds all but the equal ones, worst first; `counts` is over
     all."""
@@ -59,6 +59,13 @@ class DiffReport:
     metadata: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = field(default=SCHEMA)
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n:,} {kind}" for kind, n in self.counts.items() if n)
+        return f"<DiffReport {self.a} | {self.b}: {counts}>"
 
     @property
     def same(self) -> bool:

@@ -1,8 +1,8 @@
 """What is inside a file, a folder, a sharded set: a summary, the tensors, the metadata. Reads headers and small files
 only, and never loads numpy: `wb inspect` answers before a larger import would be done.
 
-    inspect(path, filters=["size>1MB"], sort="size:desc", limit=20) -> Report
-    inspect("model.gguf::token_embd.weight")                        -> a Report of that tensor alone
+    inspect(path, filters=["size>1MB"], sort="size:desc", limit=20) -> InspectReport
+    inspect("model.gguf::token_embd.weight")                        -> one of that tensor alone
 
 The JSON form of a report is documented in docs/schema.md.
 """
@@ -70,7 +70,7 @@ class DTypeRow:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class InspectReport:
     """`tensors` holds the rows that pass the selection, `selected` is their number before `limit`; all sums are over
     the whole model. `alignment`: of tensor data, as the file declares it or, where it doesn't, as it is. `schemes`: of
@@ -97,6 +97,9 @@ class InspectReport:
     notes: tuple[Finding, ...] = ()
     ranks: RankStatus | None = None
     schema: str = SCHEMA
+
+    def __repr__(self) -> str:
+        return f"<InspectReport {self.path} {self.format}, {self.tensor_count:,} tensors>"
 
     def _repr_html_(self) -> str:
         from weighbridge.reports.notebook import model_html

@@ -1,13 +1,15 @@
-"""The look at JSON files beside weights: what in them names code, templates, or files elsewhere.
+"""Scans JSON files beside weights: what in them names code, templates, or files elsewhere.
 
 Files are read as Python's own reader does it (NaN, duplicate keys, any width of integers), since that is the one that
-loads them; a key that matters and stands there twice is told, as other readers take the other one.
+loads them; a repeated key that matters is a finding, as other readers take the other one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +19,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.containers.sharded import shard_name
 from weighbridge.io.source import Source
+from weighbridge.reports.scan import named_code
 from weighbridge.reports.scan.model import (
     Budget,
     MemberPath,
@@ -39,8 +42,14 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "config/own-code": ScanRule(
             _U, "config that names Python code in its own folder (`auto_map`, custom pipelines)"
         ),
-        "config/remote-code": ScanRule(_D, "config that names Python code in another repository"),
+        "config/remote-code": ScanRule(_U, "config that names Python code in another repository"),
         "config/trust": ScanRule(_U, "config that tells the loader to trust code of the repository"),
+        "config/named-class": ScanRule(_U, "config that names a module or class that its loader doesn't come with"),
+        "config/unproven": ScanRule(
+            ScanVerdict.UNPROVEN, "config that other readers may take, nested or long beyond ours"
+        ),
+        "config/keras-code": ScanRule(_D, "Keras config that holds a pickle, or calls what loads code"),
+        "config/keras-file": ScanRule(_U, "Keras layer that reads a file or a SavedModel when it is made"),
         "config/target": ScanRule(_U, "config that names a class or function to be called (`_target_`)"),
         "config/dangerous-target": ScanRule(_D, "config that names a function to be called that is known to do harm"),
         "config/lambda": ScanRule(_D, "Keras layer that holds Python code (Lambda)"),
@@ -58,6 +67,14 @@ _KNOWN_TARGETS: Final = ("nemo.", "torch.nn.", "torch.optim.", "omegaconf.", "py
                          "transformers.", "diffusers.", "hydra.utils.get_class", "peft.")  # fmt: skip
 _KERAS: Final = ("keras", "tensorflow", "tf_keras", "keras_hub", "keras_nlp", "keras_cv", "builtins.NoneType")
 _NODES: Final = 2_000_000
+_DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+# Keras functions that a config may name as a value: all but these are numbers' work.
+_KERAS_UTILITIES: Final = ("keras.utils", "keras.config", "keras.saving", "keras.src.utils", "keras.src.saving",
+                           "keras.src.backend.config", "keras.api.utils", "keras.api.config")  # fmt: skip
+_KERAS_FILES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"TFSMLayer": ("filepath",), "StringLookup": ("vocabulary",), "IntegerLookup": ("vocabulary",),
+     "TextVectorization": ("vocabulary",)}
+)  # fmt: skip
 # Configs that loaders read by these names must be JSON; other files may be anything that is called so.
 _LOADED: Final = frozenset(
     {"config.json", "tokenizer_config.json", "generation_config.json", "model_index.json", "processor_config.json",
@@ -74,8 +91,7 @@ class _Object(dict[str, Any]):
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
     made = _Object(pairs)
     if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        made.repeated = frozenset(key for key in made if keys.count(key) > 1) if len(keys) < 1000 else frozenset(made)
+        made.repeated = frozenset(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
     return made
 
 
@@ -86,12 +102,19 @@ def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
         return
     budget.spend(source.size)
     try:
-        value = json.loads(source.read(0, source.size).decode("utf-8-sig"), object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
-        if place.name.lower() in _LOADED:
+        value = json.loads(source.read(0, source.size), object_pairs_hook=_object)
+    except RecursionError:
+        yield finding(RULES, "config/unproven", source, place, "it is nested too deeply to be read")
+        return
+    except ValueError as error:
+        if "digits" in str(error):
+            yield finding(RULES, "config/unproven", source, place, "it has an integer too long to be read")
+        elif place.name.lower() in _LOADED:
             yield finding(RULES, "config/unreadable", source, place, f"it can't be read as JSON: {error}")
         return
     walk = _ConfigWalk(source, place)
+    for row, name in named_code.named(place.name.lower(), value):
+        yield walk.named(row, name)
     yield from walk.all(value)
 
 
@@ -125,6 +148,13 @@ class _ConfigWalk:
 
     # ---- code
 
+    def named(self, row: named_code.NamedCode, name: str) -> ScanFinding:
+        module, _, last = name.rpartition(".")
+        harm = consequence(module, last)
+        rule = "config/dangerous-target" if harm else row.rule
+        words = f"{'.'.join(map(str, row.path))} names {name}{self.beside(name.removesuffix('.py').partition('.')[0])}"
+        return self.say(rule, words, name, harm or f"{row.loader}.")
+
     def auto_map(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
         for name in _texts(value):
             yield self.code(name)
@@ -156,7 +186,7 @@ class _ConfigWalk:
             yield self.say("config/trust", "`trust_remote_code` is set")
 
     def target(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
-        if isinstance(value, str):
+        if isinstance(value, str) and _DOTTED.fullmatch(value.strip()):
             yield from target(value, self.source, self.place)
 
     def class_name(self, value: Any, node: _Object) -> Iterator[ScanFinding]:
@@ -164,6 +194,16 @@ class _ConfigWalk:
         if value == "Lambda":
             words = "a Keras Lambda layer, whose code is Python bytecode"
             yield self.say("config/lambda", words, consequence="Keras runs it when the model is called.")
+        inner = node.get("config")
+        if value == "TorchModuleWrapper":
+            yield self.say("config/keras-code", "a TorchModuleWrapper, which holds a pickle", "TorchModuleWrapper",
+                           "Keras unpickles it with torch.load when the model is loaded.")  # fmt: skip
+        if value == "function" and isinstance(inner, str) and _loads_code(str(node.get("module")), inner):
+            yield self.say("config/keras-code", f"{node.get('module')}.{inner} is called", inner,
+                           "Keras calls it with arguments of the file's choice.")  # fmt: skip
+        path = next((inner[k] for k in _KERAS_FILES.get(value, ()) if isinstance(inner, dict) and k in inner), None)
+        if isinstance(path, str):
+            yield self.say("config/keras-file", f"{value} reads {escape(path)}", value, "It reads a file elsewhere.")
         module = node.get("module")
         if not isinstance(module, str) or not isinstance(value, str) or not _is_foreign(module):
             return
@@ -172,6 +212,8 @@ class _ConfigWalk:
                        f"{module}.{value}", harm or "Keras imports the module, which runs its code.")  # fmt: skip
 
     def template(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
+        if isinstance(value, dict) and "template" not in value:
+            value = [{"name": name, "template": text} for name, text in value.items()]
         several = value if isinstance(value, list) else [value]
         for number, one in enumerate(several):
             text = one.get("template") if isinstance(one, dict) else one
@@ -198,11 +240,15 @@ def target(name: str, source: Source, place: MemberPath) -> Iterator[ScanFinding
     module, _, last = name.strip().rpartition(".")
     harm = consequence(module, last)
     if harm:
-        yield finding(RULES, "config/dangerous-target", source, place, f"`_target_` names {name}", name=name,
+        yield finding(RULES, "config/dangerous-target", source, place, f"a target names {name}", name=name,
                     use=Use.CALLED, consequence=harm)  # fmt: skip
     elif not name.strip().startswith(_KNOWN_TARGETS):
-        yield finding(RULES, "config/target", source, place, f"`_target_` names {name}", name=name, use=Use.CALLED,
+        yield finding(RULES, "config/target", source, place, f"a target names {name}", name=name, use=Use.CALLED,
                     consequence="Hydra and NeMo import and call it when the model is made.")  # fmt: skip
+
+
+def _loads_code(module: str, name: str) -> bool:
+    return module.startswith(_KERAS_UTILITIES) or name in ("get_file", "enable_unsafe_deserialization", "load_model")
 
 
 def _is_foreign(module: str) -> bool:
@@ -227,6 +273,7 @@ _KEYS: Final[Mapping[str, _Check]] = MappingProxyType(
         "custom_pipelines": _ConfigWalk.pipelines,
         "trust_remote_code": _ConfigWalk.trust,
         "_target_": _ConfigWalk.target,
+        "target": _ConfigWalk.target,
         "class_name": _ConfigWalk.class_name,
         "chat_template": _ConfigWalk.template,
         "chat_templates": _ConfigWalk.template,

@@ -189,7 +189,7 @@ class FileReport:
     more: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScanReport:
     """`counts`: files by verdict. `files`: their reports in order; of very many only those that found something.
     `unreadable`: files that could not be opened. `unproven`: files with something that couldn't be followed."""
@@ -204,6 +204,12 @@ class ScanReport:
     unproven: int
     nbytes: int
     schema: str = SCHEMA
+
+    def __bool__(self) -> bool:
+        return self.complete and self.verdict is ScanVerdict.DATA_ONLY
+
+    def __repr__(self) -> str:
+        return f"<ScanReport {', '.join(self.paths)}: {self.verdict.value}, {self.scanned} files>"
 
 
 def worst(verdicts: Iterator[ScanVerdict] | tuple[ScanVerdict, ...]) -> ScanVerdict:

@@ -46,7 +46,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(headers.scan_safetensors, frozenset({"safetensors"})),
     Registration(configs.scan, frozenset({"json"}), ("*.json",)),
     Registration(templates.scan, names=("*.jinja", "*.jinja2", "*.j2")),
-    Registration(texts.yaml, names=("*.yaml", "*.yml")),
+    Registration(texts.yaml, names=("*.yaml", "*.yml", "mlmodel", "*.dvc")),
     Registration(texts.script, names=("*.py", "*.pyw", "*.sh", "*.bash", "*.bat", "*.ps1")),
     *(Registration(unsupported.of(kind), frozenset({kind})) for kind in unsupported.WHY),
 )

@@ -1,32 +1,49 @@
-"""Looks at text files: YAML that names Python objects, Python sources, shell scripts."""
+"""Scans text files: YAML that names Python objects, Python sources, shell scripts."""
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import unquote
 
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.io.source import Source
 from weighbridge.reports.scan import configs
-from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanRule, ScanVerdict, Skipped, finding
+from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanRule, ScanVerdict, Skipped, Use, finding
+from weighbridge.reports.scan.pickle.denylist import consequence
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
         "yaml/python-tag": ScanRule(ScanVerdict.DANGEROUS, "YAML tag that makes a Python object or calls a function"),
+        "yaml/python-name": ScanRule(ScanVerdict.UNKNOWN_CODE, "YAML tag that imports a module by its name"),
+        "yaml/hyper-tag": ScanRule(ScanVerdict.UNKNOWN_CODE, "hyperpyyaml tag that imports, calls or includes"),
         "yaml/tag-alias": ScanRule(ScanVerdict.MALFORMED, "YAML that gives tags other names"),
         "source/script": ScanRule(ScanVerdict.DATA_ONLY, "source code; nothing that loads weights runs it by itself"),
         "torchscript/source": ScanRule(ScanVerdict.UNKNOWN_CODE, "code of a TorchScript program"),
         "torchscript/files": ScanRule(ScanVerdict.DANGEROUS, "TorchScript code that reads or writes files"),
     }
 )
-_TAG: Final = re.compile(r"!!python/[\w/:.]+|!<?tag:yaml\.org,2002:python/[^\s>]+|!<?tag:yaml\.org,2002:%70[^\s>]*")
+_TAG: Final = re.compile(r"!<[^>\s]*>|![^\s,\[\]{}\"']+")
+_PYTHON: Final = re.compile(r"(?:!!|!<?tag:yaml\.org,2002:)python/([\w/]+):?([\w.]*)")
+# Tags of PyYAML that make plain values.
+_PLAIN_TAGS: Final = frozenset(
+    ["none", "bool", "str", "unicode", "bytes", "int", "long", "float", "complex", "list", "tuple", "dict"]
+)
+# hyperpyyaml (SpeechBrain): what follows is imported, called, or read from a file.
+_HYPER: Final = re.compile(r"!(new|apply|name|module|include|applyref):([\w./\\~-]+)")
 _ALIAS: Final = re.compile(r"^%TAG\s", re.MULTILINE)
-_TARGET: Final = re.compile(r"""(?:^|[{,\s])["']?_target_["']?\s*:\s*["']?([\w.]+)""", re.MULTILINE)
+_TARGET: Final = re.compile(
+    r"""(?:^|[{,\s])["']?(?:_target_|target|loader_module)["']?\s*:\s*["']?([\w.]+)""", re.MULTILINE
+)
 # A double-quoted key may spell its letters as numbers.
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 _LOADS: Final = "yaml.load with an unsafe loader makes the object, which runs its code."
+_IMPORTS: Final = "yaml.load with an unsafe loader imports the module, which runs its code."
+_MADE: Final = "hyperpyyaml imports and calls it when the file is loaded."
+_HYPER_KNOWN: Final = ("speechbrain.", "torch.", "torchaudio.", "transformers.", "numpy.", "math.", "random.")
 # Operators of TorchScript that touch the file system, or leave it for a library's own code (ops.NAMESPACE.name).
 _FILES: Final = re.compile(
     r"\b(?:torch\.(?:save|load|from_file)|ops\.(?:aten\.(?:save|load|from_file)|image\.(?:read|write)_file))\b"
@@ -40,12 +57,36 @@ def yaml(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
         yield text
         return
     text = _ESCAPE.sub(lambda m: _letter(m), text)
-    for tag in dict.fromkeys(m[0] for m in _TAG.finditer(text)):
-        yield finding(RULES, "yaml/python-tag", source, place, f"the tag {tag}", name=tag, consequence=_LOADS)
+    for tag in dict.fromkeys(unquote(m[0]) for m in _TAG.finditer(text)):
+        yield from _tagged(tag, source, place)
     if _ALIAS.search(text):
         yield finding(RULES, "yaml/tag-alias", source, place, "a %TAG line gives tags other names", consequence=_LOADS)
     for name in dict.fromkeys(m[1] for m in _TARGET.finditer(text)):
-        yield from configs.target(name, source, place)
+        if "." in name and not name.startswith("mlflow."):
+            yield from configs.target(name, source, place)
+
+
+def _tagged(tag: str, source: Source, place: MemberPath) -> Iterator[Piece]:
+    """What a tag makes a loader do."""
+    python = _PYTHON.match(tag)
+    if python is not None and python[1] not in _PLAIN_TAGS:
+        module, _, last = python[2].rpartition(".")
+        harm = consequence(module, last)
+        imported = python[1] in ("name", "module") and not harm and not consequence(python[2], "*")
+        rule = "yaml/python-name" if imported else "yaml/python-tag"
+        yield finding(
+            RULES, rule, source, place, f"the tag {tag}", name=tag, consequence=_IMPORTS if imported else _LOADS
+        )
+    for word, name in _HYPER.findall(tag) if python is None else ():
+        module, _, last = name.rpartition(".")
+        harm = consequence(module, last)
+        if harm:
+            yield finding(configs.RULES, "config/dangerous-target", source, place, f"!{word}: names {name}", name=name,
+                          use=Use.CALLED, consequence=harm)  # fmt: skip
+        elif word == "include" or not name.startswith(_HYPER_KNOWN):
+            yield finding(
+                RULES, "yaml/hyper-tag", source, place, f"!{word}: names {name}", name=name, consequence=_MADE
+            )
 
 
 def _letter(match: re.Match[str]) -> str:
@@ -76,4 +117,8 @@ def _text(source: Source, place: MemberPath, budget: Budget) -> str | Skipped:
     if source.size > CONFIG_JSON:
         return Skipped(place.path, place.members, "text", f"it is longer than {CONFIG_JSON} bytes")
     budget.spend(source.size)
-    return source.read(0, source.size).decode("utf-8", "replace")
+    data = source.read(0, source.size)
+    for mark, codec in ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+        if data.startswith(mark):
+            return data.decode(codec, "replace")
+    return data.decode("utf-8-sig", "replace")

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
-from weighbridge.base.limits import SNIFF_WHOLE
+from weighbridge.base.limits import MIB
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Piece, Scanner, ScanRule, ScanVerdict, Skipped, finding
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
         "file/program": ScanRule(ScanVerdict.UNKNOWN_CODE, "program or library of the machine's own code"),
+        "onnx/outside": ScanRule(ScanVerdict.DANGEROUS, "ONNX tensor whose data is a file outside the folder"),
+        "savedmodel/operator": ScanRule(ScanVerdict.DANGEROUS, "SavedModel operator that touches files or runs Python"),
         "keras/lambda": ScanRule(ScanVerdict.DANGEROUS, "Keras model with a Lambda layer, which holds Python code"),
     }
 )
+_SEARCHED: Final = 64 * MIB
 _PACKED: Final = "this kind of archive is not unpacked: unpack it and scan the folder"
 #: Kind -> why it isn't scanned.
 WHY: Final[Mapping[str, str]] = MappingProxyType(
@@ -32,8 +36,27 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
         "sqlite": "databases are not read", "pdf": "documents are not read", "modelfile": "it names other files",
     }
 )  # fmt: skip
-_LAMBDA: Final = (b'"class_name": "Lambda"', b'"class_name":"Lambda"')
 _RUNS: Final = "Keras runs it when the model is called; older versions also where safe_mode is asked for."
+
+
+class _Sign(NamedTuple):
+    """Files of `kind` that contain `pattern` break `rule`."""
+
+    kind: str
+    pattern: re.Pattern[bytes]
+    rule: str
+    words: str
+    consequence: str
+
+
+_SIGNS: Final = (
+    _Sign("hdf5", re.compile(rb'"class_name": ?"(?:Lambda|TorchModuleWrapper)"'), "keras/lambda",
+          "a layer of code", _RUNS),
+    _Sign("onnx", re.compile(rb"location\x12.(?:/|\.\./|[A-Za-z]:|[^\0]{0,200}/\.\./)", re.DOTALL), "onnx/outside",
+          "tensor data in a file outside the folder", "Loaders read that file as weights."),
+    _Sign("tf-savedmodel", re.compile(rb"\b(?:ReadFile|WriteFile|MatchingFiles|EagerPyFunc|PyFunc|PyFuncStateless)\b"),
+          "savedmodel/operator", "an operator that touches files or runs Python", "The graph runs it when called."),
+)  # fmt: skip
 
 
 def of(kind: str) -> Scanner:
@@ -47,10 +70,14 @@ def scan(kind: str, source: Source, place: MemberPath, budget: Budget) -> Iterat
     if kind == "executable":
         yield finding(RULES, "file/program", source, place, "a program or library", consequence="Whoever starts it or "
                     "loads it as a library runs it.")  # fmt: skip
-    if kind == "hdf5":
-        size = min(source.size, SNIFF_WHOLE)
-        budget.spend(size)
-        data = source.read(0, size)
-        at = max(data.find(sign) for sign in _LAMBDA)
-        if at >= 0:
-            yield finding(RULES, "keras/lambda", source, place, "a Lambda layer", at=at, consequence=_RUNS)
+    for sign in _SIGNS:
+        if sign.kind == kind:
+            yield from _signed(sign, source, place, budget)
+
+
+def _signed(sign: _Sign, source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
+    size = min(source.size, _SEARCHED, budget.nbytes)
+    budget.spend(size)
+    match = sign.pattern.search(source.read(0, size))
+    if match is not None:
+        yield finding(RULES, sign.rule, source, place, sign.words, at=match.start(), consequence=sign.consequence)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Severity
 from weighbridge.containers.ggml import imatrix
-from weighbridge.containers.ggml.imatrix import Imatrix, Record
+from weighbridge.containers.ggml.imatrix import Imatrix, ImatrixRecord
 from weighbridge.reports.verify.repo import File, Repo
 from weighbridge.reports.verify.rules import Found, Rule
 
@@ -85,13 +85,13 @@ def unused(repo: Repo) -> Iterator[Found]:
             yield Found(words, str(file.path), record.name, "a longer or more varied text reaches more experts")
 
 
-def _records(repo: Repo) -> Iterator[tuple[File, Imatrix, Record]]:
+def _records(repo: Repo) -> Iterator[tuple[File, Imatrix, ImatrixRecord]]:
     for file, parsed, _ in _opened(repo):
         if parsed is not None:
             yield from ((file, parsed, record) for record in parsed.records)
 
 
-def _idle(parsed: Imatrix, record: Record) -> int:
+def _idle(parsed: Imatrix, record: ImatrixRecord) -> int:
     if record.counts is None:
         return int(record.calls == 0)
     return int((_floats(parsed, record.counts, record.matrices) < 0.5).sum())

@@ -1,6 +1,6 @@
 """Everything that can be wrong with a file, a set or a model folder, all findings at once.
 
-    verify(path) -> Report            headers, sets, config, tokenizer: no tensor is read
+    verify(path) -> VerifyReport            headers, sets, config, tokenizer: no tensor is read
     verify(path, values=True)         every number too
 
 The rules are tables: `RULES` here (files, folder, config ...), `verify_values.RULES`, and those of the containers,
@@ -49,7 +49,7 @@ class Verdict:
     stage: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
     """`ok`: no finding is an error. `values`: whether every number was looked at."""
 
@@ -65,6 +65,12 @@ class VerifyReport:
     nbytes: int
     values: bool
     schema: str = SCHEMA
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return f"<VerifyReport {self.path}: {self.errors} errors, {self.warnings} warnings, {self.infos} notes>"
 
     def worst(self) -> Severity | None:
         """The severity of the worst finding."""

@@ -120,9 +120,11 @@ def round_codes(
 
 def extremes(x: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
     """See `kernels.extremes`."""
-    rows, starts = x.reshape(-1, columns), np.arange(0, columns, width)
+    rows, starts, zero = x.reshape(-1, columns), np.arange(0, columns, width), np.float32(0)
     with quiet():
-        return np.minimum.reduceat(rows, starts, axis=1).reshape(-1), np.maximum.reduceat(rows, starts, 1).reshape(-1)
+        low, high = np.minimum.reduceat(rows, starts, axis=1), np.maximum.reduceat(rows, starts, axis=1)
+        # No -0: which of two zeros is found depends on the processor.
+        return low.reshape(-1) + zero, high.reshape(-1) + zero
 
 
 def scaled_decode(dtype: str, src: Bytes, scales: Floats, columns: int, width: int) -> Floats:

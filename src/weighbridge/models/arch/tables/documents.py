@@ -78,9 +78,47 @@ def document(name: str) -> Document:
 
 
 def parse(text: str) -> Document:
+    """A table from its TOML, its short forms written out: lists of tables, names of key-values."""
     import tomllib
 
-    return tomllib.loads(text)
+    table = tomllib.loads(text)
+    out = {**table, "gguf": table.get("gguf", table["name"])} if "name" in table else table
+    out = {key: _joined(value) for key, value in out.items()}
+    if isinstance(meta := table.get("meta"), dict):
+        out = {**out, "meta": {key: _with_key_values(key, value) for key, value in meta.items()}}
+    return out
+
+
+def _joined(value: Any) -> Any:
+    """One table of several in a list, which TOML needs where it wouldn't fit on a line."""
+    if isinstance(value, list) and all(isinstance(part, dict) for part in value):
+        return {key: entry for part in value for key, entry in part.items()}
+    return value
+
+
+def _with_key_values(part: str, value: Any) -> Any:
+    """The key-values of a list, of which some are named as in key_values.toml."""
+    if part in ("assumed", "presence", "tokens"):
+        return _joined(value)
+    if part not in ("key", "tokenizer") or not isinstance(value, list):
+        return value
+    return [_key_value(entry) if isinstance(entry, str) else entry for entry in value]
+
+
+def _key_value(name: str) -> Document:
+    if (found := _key_values().get(name)) is None:
+        raise UsageError(f"meta: unknown key-value {name!r}{nearest_word(name, _key_values())}")
+    return found
+
+
+@cache
+def _key_values() -> Mapping[str, Document]:
+    """The key-values that several families have, by name."""
+    import tomllib
+
+    text = (resources.files("weighbridge.models.arch.tables") / "key_values.toml").read_text(encoding="utf-8")
+    rows: dict[str, dict[str, Any]] = tomllib.loads(text)
+    return {name: {"name": f"{{a}}.{name.partition(' ')[0]}", **row} for name, row in rows.items()}
 
 
 def mentioning(pattern: str, tables: Mapping[str, str]) -> Iterator[str]:
@@ -112,7 +150,47 @@ def _resolve(
         base = _overlaid(base, _resolve(included(name), read, included, (*seen, name)))
     for entry in own.get("exclude", ()):
         base = _without(base, entry.split("."), entry)
-    return _overlaid(base, own)
+    table = _overlaid(base, own)
+    return (
+        {**table, "role": _ordered(dict(_with_biases(roles)))}
+        if isinstance(roles := table.get("role"), dict)
+        else table
+    )
+
+
+def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Roles, and after each with `bias` the vector that is added: all of it as the matrix has it, but one dimension."""
+    for name, role in roles.items():
+        if not isinstance(role, dict) or not (group := role.get("bias")):
+            yield name, role
+            continue
+        yield name, {key: value for key, value in role.items() if key != "bias"}
+        kept = {key: role[key] for key in ("layout", "when", "layers") if key in role}
+        texts = role.get("names", {}).items()
+        names = {d: f"{text.removesuffix('weight')}bias" for d, text in texts if str(text).endswith("weight")}
+        bias = {
+            "kind": "bias",
+            "shape": str(role.get("shape", "")).partition(",")[0],
+            "names": names,
+            "after": name,
+            **kept,
+        }
+        yield f"{name}_bias", bias if group is True else {**bias, "group": group}
+
+
+def _ordered(roles: Mapping[str, Any]) -> dict[str, Any]:
+    """The roles, each that says `after` behind the one that it names; `""`: the first."""
+    order: list[str] = []
+    for name, role in roles.items():
+        after = role.get("after") if isinstance(role, dict) else None
+        if after and after not in order:
+            raise UsageError(f"role.{name}.after: unknown role {after!r}{nearest_word(str(after), order)}")
+        order.insert(len(order) if after is None else order.index(after) + 1 if after else 0, name)
+    return {name: _placed(roles[name]) for name in order}
+
+
+def _placed(role: Any) -> Any:
+    return {key: value for key, value in role.items() if key != "after"} if isinstance(role, dict) else role
 
 
 def _overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class RoleEntry(Struct, frozen=True, forbid_unknown_fields=True):
     layout: Annotated[dict[str, str], _doc("layout change from the role's own to a dialect's")] = field(
         default_factory=dict
     )
+    bias: Annotated[bool | str, _doc("there is a role NAME_bias too, of this group if it is a text")] = False
+    after: Annotated[str | None, _doc("role that it follows in the order of tensors; default: the last one")] = None
     when: Annotated[str | None, _doc("condition on which sizes are known: `E`, `not E`")] = None
     layers: Annotated[str | None, _doc("set of layers that have it, or `layers[K:]` of sizes")] = None
     group: Annotated[str | None, _doc("all tensors of a group are there, or none")] = None
@@ -235,7 +237,7 @@ class MetaEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     base: Annotated[bool, _doc("whether the shared key-values (keys.toml) count")] = True
     without: Annotated[Words, _doc("shared key-values that the family hasn't")] = field(default_factory=list)
-    key: Annotated[list[KeyEntry], _doc("further key-values, in the order in which they are written")] = field(
+    key: Annotated[list[KeyEntry], _doc("further key-values, in order; a text: one of key_values.toml")] = field(
         default_factory=list
     )
     tokenizer: Annotated[list[KeyEntry], _doc("key-values after the tokenizer's own, or in place of them")] = field(
@@ -315,7 +317,7 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole table."""
 
     name: Annotated[str, _doc("name of the family")]
-    gguf: Annotated[str, _doc("`general.architecture` of its GGUFs")]
+    gguf: Annotated[str, _doc("`general.architecture` of its GGUFs; the name where it is absent")]
     like: Annotated[str | None, _doc("family whose names, sizes and layers it inherits")] = None
     exclude: Annotated[Words, _doc("inherited entries to leave out: `role.q.layout`, `role.*_bias`")] = field(
         default_factory=list
@@ -324,7 +326,7 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     ignored_prefixes: Annotated[Words, _doc("prefixes of tensors of other parts of a model")] = field(
         default_factory=list
     )
-    defaults: Annotated[ByKey, _doc("what a config means where it is silent: defaults of the classes")] = field(
+    defaults: Annotated[ByKey, _doc("what a config means where it is silent; a table, or several in a list")] = field(
         default_factory=dict
     )
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)

@@ -94,7 +94,7 @@ def tar(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
 
 
 def _member(
-    source: Source, place: MemberPath, m: tars.Member, seen: set[str]
+    source: Source, place: MemberPath, m: tars.TarMember, seen: set[str]
 ) -> Iterator[ScanFinding | Skipped | Nested]:
     name = m.name.removeprefix("./")
     if not tars.is_canonical(source.read(m.at, tars.BLOCK)):
@@ -116,7 +116,7 @@ def _member(
         yield finding(RULES, "tar/special-member", source, place, words, at=m.at)
 
 
-def _target(m: tars.Member) -> str:
+def _target(m: tars.TarMember) -> str:
     """Where a link leads, from the archive's root: a symbolic one is told from its own folder."""
     folder = m.name.rpartition("/")[0] if m.kind == "symbolic link" else ""
     return f"{folder}/{m.link}" if folder and not m.link.startswith("/") else m.link

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from weighbridge.reports.scan.pickle.shapes import NUMPY_CORE, WIDTHS, Path
+from weighbridge.reports.scan.pickle.shapes import ARRAY_CLASSES, NUMPY_CORE, RECORDS, WIDTHS, Path
 
 
 class Allowed(NamedTuple):
@@ -151,6 +151,8 @@ VALUES: Final[frozenset[Path]] = frozenset(
     {("torch", name) for name in _TORCH_VALUES}
     | {*WIDTHS}
     | {(m, f"{n}Tensor") for n in _DENSE for m in ("torch.sparse", "torch.cuda.sparse")}
+    | ARRAY_CLASSES
+    | RECORDS
     | {("torch._tensor", "Tensor"), ("torch.tensor", "Tensor")}
     | {("numpy", name) for name in _NUMBERS}
     | {("ml_dtypes", name) for name in _SMALL_FLOATS}

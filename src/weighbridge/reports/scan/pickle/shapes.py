@@ -33,6 +33,12 @@ NUMPY_CORE: Final = ("numpy.core", "numpy._core")
 ARRAYS: Final = frozenset(
     {(f"{m}.multiarray", "_reconstruct") for m in NUMPY_CORE} | {(f"{m}.numeric", "_frombuffer") for m in NUMPY_CORE}
 )
+#: Classes of arrays, whose objects are made by `_reconstruct` alone.
+ARRAY_CLASSES: Final = frozenset(
+    {("numpy", n) for n in ("ndarray", "memmap", "matrix", "recarray")} | {("numpy.matrixlib.defmatrix", "matrix")}
+    | {(m, "recarray") for m in ("numpy.rec", "numpy.core.records", "numpy._core.records")}
+)  # fmt: skip
+RECORDS: Final = frozenset((m, "record") for m in ("numpy", "numpy.rec", "numpy.core.records", "numpy._core.records"))
 _SCALARS: Final = (bool, int, float, str, bytes)
 
 
@@ -172,6 +178,8 @@ def numpy_state(dtype: Object) -> bool:
     """The state of a numpy.dtype as numpy writes it (arraydescr_reduce). Its last number is flags: those of Python
     objects taken away from an array of objects would make numpy read bytes as pointers."""
     code = dtype.args[0] if isinstance(dtype.args, tuple) and dtype.args else None
+    if isinstance(code, Global) and code.path in RECORDS and dtype.states and isinstance(dtype.states[0], tuple):
+        code = f"V{dtype.states[0][5]}" if len(dtype.states[0]) > 5 and is_count(dtype.states[0][5]) else None
     state = dtype.states[0] if len(dtype.states) == 1 else None
     if not isinstance(state, tuple) or len(state) not in (8, 9):
         return not dtype.states and code != "O8"
@@ -222,7 +230,7 @@ def _fields(names: Any, fields: Any, size: int) -> bool:
 
 def _numpy_code(v: Any) -> bool:
     if isinstance(v, Global):
-        return v.module == "ml_dtypes"
+        return v.module == "ml_dtypes" or v.path in RECORDS
     if not isinstance(v, str | bytes):
         return False
     text = v.decode("latin-1") if isinstance(v, bytes) else v
@@ -276,7 +284,7 @@ WORDS: Final[Mapping[str, Test]] = MappingProxyType(
         "items": _data_list,
         "name": lambda v: v is None or isinstance(v, Global),
         "tensor-class": lambda v: isinstance(v, Global),
-        "ndarray": _named("numpy", lambda n: n in ("ndarray", "memmap")),
+        "ndarray": lambda v: isinstance(v, Global) and v.path in ARRAY_CLASSES,
         "numpy-code": _numpy_code,
         "numpy-dtype": lambda v: callee_of(v) == ("numpy", "dtype"),
         "array-state": _array_state,

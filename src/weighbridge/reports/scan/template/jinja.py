@@ -10,7 +10,8 @@ checked: it matters to who renders, and nothing here does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -26,12 +27,14 @@ _Read = tuple[tuple[Expr, ...], tuple[str, ...]]  # expressions, names that are 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`word`: `print` for `{{ }}`, else the first word of `{% %}`. `targets`: names that it sets."""
+    """`word`: `print` for `{{ }}`, else the first word of `{% %}`. `targets`: names that it sets. `text`: of a
+    `set` with a body, where that is text alone."""
 
     word: str
     at: int
     parts: tuple[Expr, ...] = ()
     targets: tuple[str, ...] = ()
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,12 @@ def read(text: str) -> JinjaTemplate:
     """The statements of a template. FormatError where it is none."""
     if len(text) > JINJA_SIZE:
         raise FormatError("the template is too long", expected=f"<= {JINJA_SIZE} characters", found=len(text))
-    return JinjaTemplate(tuple(_statement(opening, tokens) for opening, tokens in blocks(text)))
+    found = list(blocks(text))
+    statements = [_statement(b.opening, b.tokens) for b in found]
+    for i, (one, after) in enumerate(pairwise(statements)):
+        if one.word == "set" and not one.parts and after.word == "endset":
+            statements[i] = replace(one, text=text[found[i].end : found[i + 1].start])
+    return JinjaTemplate(tuple(statements))
 
 
 def _statement(opening: str, tokens: list[JinjaToken]) -> Statement:

@@ -34,8 +34,17 @@ _PAIRS: Final = MappingProxyType({")": "(", "]": "[", "}": "{"})
 _DIGITS: Final = 4300
 
 
-def blocks(text: str) -> Iterator[tuple[str, list[JinjaToken]]]:
-    """The `{{ }}` and `{% %}` of a template: how each opens, and its tokens."""
+class Block(NamedTuple):
+    """A `{{ }}` or `{% %}`: how it opens, its tokens, and where it stands."""
+
+    opening: str
+    tokens: list[JinjaToken]
+    start: int
+    end: int
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks of a template."""
     at = 0
     while (opening := _OPEN.search(text, at)) is not None:
         start = opening.end() + (text[opening.end() : opening.end() + 1] in ("-", "+"))
@@ -46,7 +55,7 @@ def blocks(text: str) -> Iterator[tuple[str, list[JinjaToken]]]:
             at = _behind(_END_COMMENT, text, start)
         else:
             tokens, at = _tokens(text, start, opening[0])
-            yield opening[0], tokens
+            yield Block(opening[0], tokens, opening.start(), at)
 
 
 def _behind(end: re.Pattern[str], text: str, at: int) -> int:

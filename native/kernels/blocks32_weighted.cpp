@@ -18,7 +18,7 @@ constexpr Ranges Q4_1_SEARCH = {32, 15, -0.9f, 0.05f, 36, false, true};
 constexpr Ranges Q5_1_SEARCH = {32, 31, -0.9f, 0.05f, 36, false, true};
 
 // STEP blocks: elements and their weights. NaN lose sign and payload, as in kencode.cpp.
-struct Blocks {
+struct WeighedBlocks {
   F32 x[SIDE][N], w[SIDE][N];
 
   void load(const u8* src, const u8* weights, const F32 (&mean)[SIDE]) {
@@ -33,32 +33,32 @@ struct Blocks {
   }
 };
 
-template <const Signed& S, size_t size>
-WB_INLINE void encode_signed(const Blocks& blocks, u8* dst, Counts& counts) {
+template <const Signed& S, class Block>
+void encode_signed(const WeighedBlocks& blocks, Block* dst, Counts& counts) {
   F32 d[SIDE];
   I32 q[SIDE][N];
   search_signed<S, SIDE>(blocks.x, blocks.w, d, q);
-  for (int p = 0; p < SIDE; ++p, dst += W * size) {
-    store_scales(d[p], dst, size, counts);
+  for (int p = 0; p < SIDE; ++p, dst += W) {
+    store_scales<&Block::d>(d[p], dst, counts);
     if constexpr (S.zero == 8)
-      store_nibbles(q[p], dst + 2, size);
+      store_nibbles<&Block::qs>(q[p], dst);
     else
-      store_5bit(q[p], dst + 2, dst + 6, size);
+      store_5bit(q[p], dst);
   }
 }
 
-template <const Ranges& S, size_t size>
-WB_INLINE void encode_ranges(const Blocks& blocks, u8* dst, Counts& counts) {
+template <const Ranges& S, class Block>
+void encode_ranges(const WeighedBlocks& blocks, Block* dst, Counts& counts) {
   F32 d[SIDE], least[SIDE];
   I32 q[SIDE][N];
   search_ranges<S, SIDE>(blocks.x, blocks.w, d, least, q);
-  for (int p = 0; p < SIDE; ++p, dst += W * size) {
-    store_scales(d[p], dst, size, counts);
-    store_scales(negative(least[p]), dst + 2, size, counts);
+  for (int p = 0; p < SIDE; ++p, dst += W) {
+    store_scales<&Block::d>(d[p], dst, counts);
+    store_scales<&Block::m>(negative(least[p]), dst, counts);
     if constexpr (S.top == 15)
-      store_nibbles(q[p], dst + 4, size);
+      store_nibbles<&Block::qs>(q[p], dst);
     else
-      store_5bit(q[p], dst + 4, dst + 8, size);
+      store_5bit(q[p], dst);
   }
 }
 
@@ -80,8 +80,8 @@ F32 mean_squares(const u8* rows, size_t some, size_t columns) {
 }
 
 // W rows at a time; what is left over of the blocks of these is padded with zeros and cut.
-template <void kernel(const Blocks&, u8*, Counts&), size_t size>
-void encode_rows(const Weighted& all, u8* WB_RESTRICT dst, Counts& counts) {
+template <class Block, void kernel(const WeighedBlocks&, Block*, Counts&)>
+void encode_rows(const WeightedRows& all, u8* WB_RESTRICT dst, Counts& counts) {
   const size_t columns = all.row_atoms * N;
   for (size_t row = 0; row < all.rows; row += size_t(W)) {
     const size_t some = all.rows - row < size_t(W) ? all.rows - row : size_t(W), n = some * all.row_atoms;
@@ -89,31 +89,32 @@ void encode_rows(const Weighted& all, u8* WB_RESTRICT dst, Counts& counts) {
     const F32 means = mean_squares(src, some, columns);
     for (size_t b = 0; b < n; b += STEP) {
       const size_t here = n - b < STEP ? n - b : STEP;
-      u8 in[STEP * N * 4] = {}, weights[STEP * N * 4] = {}, out[STEP * size];
+      u8 in[STEP * N * 4] = {}, weights[STEP * N * 4] = {};
+      Block out[STEP];
       F32 mean[SIDE] = {};
       for (size_t i = 0; i < here; ++i) {
         mean[i / size_t(W)][int(i % size_t(W))] = means[int((b + i) / all.row_atoms)];
         memcpy(weights + i * N * 4, all.weights + (b + i) % all.row_atoms * N * 4, N * 4);
       }
       memcpy(in, src + b * N * 4, here * N * 4);
-      Blocks blocks;
+      WeighedBlocks blocks;
       blocks.load(in, weights, mean);
       kernel(blocks, out, counts);  // zeros lose nothing, so the counts stay right
-      memcpy(dst + (row * all.row_atoms + b) * size, out, here * size);
+      memcpy(dst + (row * all.row_atoms + b) * sizeof(Block), out, here * sizeof(Block));
     }
   }
 }
 
-void kernel_q4_0(const Blocks& b, u8* dst, Counts& c) { encode_signed<Q4_0_SEARCH, 18>(b, dst, c); }
-void kernel_q4_1(const Blocks& b, u8* dst, Counts& c) { encode_ranges<Q4_1_SEARCH, 20>(b, dst, c); }
-void kernel_q5_0(const Blocks& b, u8* dst, Counts& c) { encode_signed<Q5_0_SEARCH, 22>(b, dst, c); }
-void kernel_q5_1(const Blocks& b, u8* dst, Counts& c) { encode_ranges<Q5_1_SEARCH, 24>(b, dst, c); }
-
 }  // namespace
 
-void q4_0_encode_weighted(const Weighted& all, u8* dst, Counts& c) { encode_rows<kernel_q4_0, 18>(all, dst, c); }
-void q4_1_encode_weighted(const Weighted& all, u8* dst, Counts& c) { encode_rows<kernel_q4_1, 20>(all, dst, c); }
-void q5_0_encode_weighted(const Weighted& all, u8* dst, Counts& c) { encode_rows<kernel_q5_0, 22>(all, dst, c); }
-void q5_1_encode_weighted(const Weighted& all, u8* dst, Counts& c) { encode_rows<kernel_q5_1, 24>(all, dst, c); }
+#define WB_DEFINE(name, Block, kernel)                                                   \
+  void name##_encode_weighted(const WeightedRows& all, u8* dst, Counts& counts) {        \
+    encode_rows<Block, kernel<Block##_SEARCH, Block>>(all, dst, counts);                 \
+  }
+WB_DEFINE(q4_0, Q4_0, encode_signed)
+WB_DEFINE(q4_1, Q4_1, encode_ranges)
+WB_DEFINE(q5_0, Q5_0, encode_signed)
+WB_DEFINE(q5_1, Q5_1, encode_ranges)
+#undef WB_DEFINE
 
 }  // namespace weighbridge::WB_LEVEL

@@ -28,13 +28,13 @@ constexpr size_t GROUPS = 64;  // parameters are widened this many at a time
 // Sixteen codes below 128, widened: code * scale + bias, or (code - zero) * scale.
 template <bool Zeros>
 WB_INLINE void put_values(B16 codes, float scale, float offset, u8* dst) {
-  if constexpr (!Zeros) return put_more(codes, scale, offset, dst);
+  if constexpr (!Zeros) return put_scaled_plus(codes, scale, offset, dst);
   const Sixteen q = widened(codes);
   for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), (to_float(q.v[k]) - splat(offset)) * splat(scale));
 }
 
 template <int B, bool Zeros>
-void decode(const Affine& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales, const u8* WB_RESTRICT offsets,
+void decode(const AffineOptions& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales, const u8* WB_RESTRICT offsets,
             u8* WB_RESTRICT dst, size_t groups) {
   const Format& type = *how.parameters;
   const size_t group = how.group;
@@ -116,7 +116,7 @@ WB_INLINE void encode_codes(const u8* WB_RESTRICT src, size_t group, float scale
 }
 
 template <int B>
-void encode(const Affine& how, const u8* WB_RESTRICT src, u8* WB_RESTRICT codes, u8* WB_RESTRICT scales,
+void encode(const AffineOptions& how, const u8* WB_RESTRICT src, u8* WB_RESTRICT codes, u8* WB_RESTRICT scales,
             u8* WB_RESTRICT biases, size_t groups) {
   const Format& type = *how.parameters;
   u8 s[GROUPS * 4], b[GROUPS * 4];
@@ -165,7 +165,7 @@ WB_INLINE F32 chosen(const Choice& from, I32 code) {
 WB_INLINE u32 swapped_nibbles(u32 x) { return (x & 0x0F0F0F0F) << 4 | (x >> 4 & 0x0F0F0F0F); }
 
 template <bool HighFirst>
-void look_up(const Lookup& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales, u8* WB_RESTRICT dst,
+void look_up(const LookupOptions& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales, u8* WB_RESTRICT dst,
              size_t groups) {
   const Choice table = load<Choice>(how.table);
   for (size_t g = 0; g < groups; ++g) {
@@ -181,16 +181,16 @@ void look_up(const Lookup& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRI
 
 }  // namespace
 
-void table_decode(const Lookup& how, const u8* codes, const u8* scales, u8* f32, size_t groups) {
+void table_decode(const LookupOptions& how, const u8* codes, const u8* scales, u8* f32, size_t groups) {
   (how.high_first ? look_up<true> : look_up<false>)(how, codes, scales, f32, groups);
 }
 
 // Columns of no groups in a row: column i is of group index[i]. A code, and a zero point, is a byte.
-void ordered_decode(const Ordered& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales,
+void ordered_decode(const OrderedOptions& how, const u8* WB_RESTRICT codes, const u8* WB_RESTRICT scales,
                     const u8* WB_RESTRICT zeros, u8* WB_RESTRICT dst) {
   for (size_t row = 0; row < how.rows; ++row, codes += how.stride, dst += how.columns * 4)
     for (size_t i = 0; i < how.columns; ++i) {
-      const size_t at = row * how.groups + load<u32>(how.index, i);
+      const size_t at = row * how.groups + how.index[i];
       store(dst, i, (float(codes[i]) - float(zeros[at])) * load<float>(scales, at));
     }
 }
@@ -201,15 +201,15 @@ void pack_codes(int bits, const u8* src, u8* dst, size_t n) {
   by_bits[bits](src, dst, n);
 }
 
-void affine_encode(const Affine& how, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups) {
-  using Encode = void (*)(const Affine&, const u8*, u8*, u8*, u8*, size_t);
+void affine_encode(const AffineOptions& how, const u8* f32, u8* codes, u8* scales, u8* biases, size_t groups) {
+  using Encode = void (*)(const AffineOptions&, const u8*, u8*, u8*, u8*, size_t);
   static constexpr Encode by_bits[9] = {nullptr,   nullptr,   encode<2>, encode<3>, encode<4>,
                                         encode<5>, encode<6>, nullptr,   encode<8>};
   by_bits[how.bits](how, f32, codes, scales, biases, groups);
 }
 
-void affine_decode(const Affine& how, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups) {
-  using Decode = void (*)(const Affine&, const u8*, const u8*, const u8*, u8*, size_t);
+void affine_decode(const AffineOptions& how, const u8* codes, const u8* scales, const u8* offsets, u8* f32, size_t groups) {
+  using Decode = void (*)(const AffineOptions&, const u8*, const u8*, const u8*, u8*, size_t);
   static constexpr Decode by_bits[2][9] = {
       {nullptr, decode<1, false>, decode<2, false>, decode<3, false>, decode<4, false>, decode<5, false>,
        decode<6, false>, decode<7, false>, decode<8, false>},

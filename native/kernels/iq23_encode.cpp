@@ -17,10 +17,9 @@ constexpr size_t N = 256;
 // that weren't.
 enum class Again { all, all_if_any, outside };
 
-// One type. Signs go with eight elements: free, or (`even`) flipped at the cheapest element so that minuses are even.
-struct Type {
+// How a type is searched. Signs go with eight elements: free, or (`even`) flipped at the cheapest element so that minuses are even.
+struct Search {
   Codebook codebook;
-  size_t size;    // bytes of a block
   int part;       // elements that share a scale
   int point;      // coordinates of a point
   float largest;  // value of the largest coordinate; values are the odd numbers
@@ -33,15 +32,20 @@ struct Type {
   float flat;     // the same for weights without: flat * mean square + square
   float fudge;    // on the block's scale
 };
-constexpr Type IQ2_XXS = {Codebook::iq2_xxs, 66, 32, 8, 5, 6, 0.1f, true, Again::all, 1e-15f, 1, 0, 1};
-constexpr Type IQ2_XS = {Codebook::iq2_xs, 74, 16, 8, 5, 9, 0.1f, true, Again::outside, 1e-15f, 1, 0, 1};
-constexpr Type IQ2_S = {Codebook::iq2_s, 82, 16, 8, 5, 9, 0.1f, false, Again::outside, 1e-8f, 2, 0.25f, 0.9875f};
-constexpr Type IQ3_XXS = {Codebook::iq3_xxs, 98, 32, 4, 15, 15, 0.2f, true, Again::outside, 1e-8f, 2, 0, 1.0125f};
-constexpr Type IQ3_S = {Codebook::iq3_s, 110, 32, 4, 15, 9, 0.2f, false, Again::all_if_any, 0, 2, 0, 1.033f};
+constexpr Search IQ2_XXS_SEARCH = {.codebook = Codebook::iq2_xxs, .part = 32, .point = 8, .largest = 5, .tries = 6,
+    .step = 0.1f, .even = true, .again = Again::all, .nothing = 1e-15f, .mean = 1, .flat = 0, .fudge = 1};
+constexpr Search IQ2_XS_SEARCH = {.codebook = Codebook::iq2_xs, .part = 16, .point = 8, .largest = 5, .tries = 9,
+    .step = 0.1f, .even = true, .again = Again::outside, .nothing = 1e-15f, .mean = 1, .flat = 0, .fudge = 1};
+constexpr Search IQ2_S_SEARCH = {.codebook = Codebook::iq2_s, .part = 16, .point = 8, .largest = 5, .tries = 9,
+    .step = 0.1f, .even = false, .again = Again::outside, .nothing = 1e-8f, .mean = 2, .flat = 0.25f, .fudge = 0.9875f};
+constexpr Search IQ3_XXS_SEARCH = {.codebook = Codebook::iq3_xxs, .part = 32, .point = 4, .largest = 15, .tries = 15,
+    .step = 0.2f, .even = true, .again = Again::outside, .nothing = 1e-8f, .mean = 2, .flat = 0, .fudge = 1.0125f};
+constexpr Search IQ3_S_SEARCH = {.codebook = Codebook::iq3_s, .part = 32, .point = 4, .largest = 15, .tries = 9,
+    .step = 0.2f, .even = false, .again = Again::all_if_any, .nothing = 0, .mean = 2, .flat = 0, .fudge = 1.033f};
 
-// One part of W blocks: magnitudes (an element whose sign was flipped is negative), weights and their roots.
-template <const Type& T>
-struct Part {
+// One sub-block of W blocks: magnitudes (an element whose sign was flipped is negative), weights and their roots.
+template <const Search& T>
+struct SubBlock {
   using S = Shape<T.point>;
   static constexpr int signs = T.part / 8, groups = T.part / T.point;
 
@@ -83,8 +87,8 @@ WB_INLINE I32 fold(F32* x, const F32* w) {
   return signs & splat(i32(127));
 }
 
-template <const Type& T>
-WB_INLINE void weigh(Part<T>& p, const u8* weights, F32 squares) {
+template <const Search& T>
+WB_INLINE void weigh(SubBlock<T>& p, const u8* weights, F32 squares) {
   if (weights) {
     const F32 mean = splat(T.mean) * squares / splat(float(N));
     load_columns(weights, N * 4, p.w);
@@ -98,9 +102,9 @@ WB_INLINE void weigh(Part<T>& p, const u8* weights, F32 squares) {
 
 // Of the lanes in `active`, group g on the grid of `scale` (whose inverse is given too): its point, and whether it had
 // to be looked for outside.
-template <const Type& T>
-WB_INLINE I32 find_point(Part<T>& p, int g, F32 scale, F32 inverse, I32 active, const Neighbours& near, I32& outside) {
-  using S = typename Part<T>::S;
+template <const Search& T>
+WB_INLINE I32 find_point(SubBlock<T>& p, int g, F32 scale, F32 inverse, I32 active, const Neighbours& near, I32& outside) {
+  using S = typename SubBlock<T>::S;
   constexpr i32 top = S::base - 1;
   constexpr float values[8] = {1, 3, 5, 7, top == 2 ? 1 : 9, top == 2 ? 3 : 11, top == 2 ? 5 : 13, top == 2 ? 7 : 15};
   const F32* x = p.x + g * T.point;
@@ -116,9 +120,9 @@ WB_INLINE I32 find_point(Part<T>& p, int g, F32 scale, F32 inverse, I32 active, 
 }
 
 // The least-squares fit of a scale to points: sum_qx / sum_q2.
-template <const Type& T>
-WB_INLINE void fit(const Part<T>& p, const I32* points, F32& sum_qx, F32& sum_q2) {
-  using S = typename Part<T>::S;
+template <const Search& T>
+WB_INLINE void fit(const SubBlock<T>& p, const I32* points, F32& sum_qx, F32& sum_q2) {
+  using S = typename SubBlock<T>::S;
   sum_qx = sum_q2 = splat(0.0f);
   for (int i = 0; i < T.part; ++i) {
     const I32 coordinate = (points[i / T.point] >> (S::bits * (i % T.point))) & splat(S::mask);
@@ -129,9 +133,9 @@ WB_INLINE void fit(const Part<T>& p, const I32* points, F32& sum_qx, F32& sum_q2
 }
 
 // Scale and points of a part; `span` is what the largest coordinate stands for on the plain grid.
-template <const Type& T>
-WB_INLINE void search(Part<T>& p, F32 span, const Neighbours& near) {
-  constexpr int groups = Part<T>::groups;
+template <const Search& T>
+WB_INLINE void search(SubBlock<T>& p, F32 span, const Neighbours& near) {
+  constexpr int groups = SubBlock<T>::groups;
   const F32 zero = splat(0.0f);
   F32 best = zero;
   I32 outside[groups];
@@ -168,12 +172,12 @@ WB_INLINE void search(Part<T>& p, F32 span, const Neighbours& near) {
 }
 
 // A part from src to its points' numbers in the codebook, signs and scale.
-template <const Type& T>
-WB_INLINE void encode_part(Part<T>& p, const u8* src, const u8* weights, F32 squares, const Neighbours& near) {
+template <const Search& T>
+WB_INLINE void encode_part(SubBlock<T>& p, const u8* src, const u8* weights, F32 squares, const Neighbours& near) {
   const F32 zero = splat(0.0f);
   load_columns(src, N * 4, p.x);
   weigh(p, weights, squares);
-  for (int k = 0; k < Part<T>::signs; ++k) p.sign[k] = fold<T.even>(p.x + 8 * k, p.w + 8 * k);
+  for (int k = 0; k < SubBlock<T>::signs; ++k) p.sign[k] = fold<T.even>(p.x + 8 * k, p.w + 8 * k);
   F32 most = p.x[0];
   for (int i = 1; i < T.part; ++i) most = larger(most, p.x[i]);
   p.lost = splat(i32(0));
@@ -191,14 +195,14 @@ WB_INLINE void encode_part(Part<T>& p, const u8* src, const u8* weights, F32 squ
   search(p, span, near);
   const I32 minus = p.scale < zero;
   p.scale = select(p.some, select(minus, negative(p.scale), p.scale), zero);
-  for (int k = 0; k < Part<T>::signs; ++k)
+  for (int k = 0; k < SubBlock<T>::signs; ++k)
     p.sign[k] = (p.sign[k] ^ (minus & splat(i32(T.even ? 127 : 255)))) & p.some;
-  for (int g = 0; g < Part<T>::groups; ++g) p.point[g] = places_of<typename Part<T>::S>(p.point[g], near) & p.some;
+  for (int g = 0; g < SubBlock<T>::groups; ++g) p.point[g] = places_of<typename SubBlock<T>::S>(p.point[g], near) & p.some;
   p.lost = (p.lost | (p.scale != p.scale)) & p.some;
 }
 
 // What becomes of W blocks, in lanes: the points' numbers and the signs in the order of elements, the scales' four bits.
-template <const Type& T>
+template <const Search& T>
 struct Found {
   static constexpr int parts = int(N) / T.part;
   I32 point[int(N) / T.point], sign[int(N) / 8], scale[parts];
@@ -206,8 +210,8 @@ struct Found {
   I32 some;          // and with a scale
 };
 
-template <const Type& T>
-WB_INLINE void encode_parts(const u8* src, const u8* weights, u8* dst, Found<T>& found, Counts& counts) {
+template <const Search& T, class B>
+WB_INLINE void encode_parts(const u8* src, const u8* weights, B* dst, Found<T>& found, Counts& counts) {
   const Neighbours& near = neighbours(T.codebook);
   F32 squares = splat(0.0f), most = splat(0.0f), scales[Found<T>::parts];
   for (size_t at = 0; at < N; at += 16) {
@@ -217,11 +221,11 @@ WB_INLINE void encode_parts(const u8* src, const u8* weights, u8* dst, Found<T>&
   }
   I32 lost = no_lanes();
   for (int part = 0; part < Found<T>::parts; ++part) {
-    Part<T> p;
+    SubBlock<T> p;
     const size_t at = size_t(part) * T.part * 4;
     encode_part(p, src + at, weights ? weights + at : nullptr, squares, near);
-    for (int k = 0; k < Part<T>::signs; ++k) found.sign[part * Part<T>::signs + k] = p.sign[k];
-    for (int g = 0; g < Part<T>::groups; ++g) found.point[part * Part<T>::groups + g] = p.point[g];
+    for (int k = 0; k < SubBlock<T>::signs; ++k) found.sign[part * SubBlock<T>::signs + k] = p.sign[k];
+    for (int g = 0; g < SubBlock<T>::groups; ++g) found.point[part * SubBlock<T>::groups + g] = p.point[g];
     scales[part] = p.scale;
     found.empty[part] = p.some == splat(i32(0));
     most = larger(most, p.scale);
@@ -231,84 +235,82 @@ WB_INLINE void encode_parts(const u8* src, const u8* weights, u8* dst, Found<T>&
   const F32 d = most / splat(31.0f), inverse = splat(1.0f) / d;
   for (int part = 0; part < Found<T>::parts; ++part)
     found.scale[part] = limit(nearest(splat(0.5f) * (inverse * scales[part] - splat(1.0f))), 0, 15) & found.some;
-  store_scales(select(found.some, d * splat(T.fudge), splat(0.0f)), dst, T.size, counts);  // `most` may be -0
+  store_scales<&B::d>(select(found.some, d * splat(T.fudge), splat(0.0f)), dst, counts);  // `most` may be -0
   refuse(lost, counts);
 }
 
 // Two scales a byte.
-template <size_t count>
-WB_INLINE void store_nibbles(const I32* codes, u8* dst, size_t size) {
+template <auto field, size_t count, class B>
+WB_INLINE void store_scale_nibbles(const I32* codes, B* dst) {
   I32 bytes[count];
   for (size_t i = 0; i < count; ++i) bytes[i] = codes[2 * i] | (codes[2 * i + 1] << 4);
-  store_bytes(bytes, dst, size);
+  store_bytes<field>(bytes, dst);
 }
 
 // What codes have above eight bits, `bits` each, from the lowest.
-template <size_t count, int bits>
-WB_INLINE void store_upper(const I32* codes, u8* dst, size_t size) {
+template <int bits, class B>
+WB_INLINE void store_upper(const I32* codes, B* dst) {
+  constexpr size_t count = sizeof dst->qh;
   I32 bytes[count];
   for (size_t i = 0; i < count; ++i) {
     bytes[i] = splat(i32(0));
     for (int k = 0; k < 8 / bits; ++k) bytes[i] = bytes[i] | ((codes[int(i) * 8 / bits + k] >> 8) << (bits * k));
   }
-  store_bytes(bytes, dst, size);
+  store_bytes<&B::qh>(bytes, dst);
 }
 
 // The u32 of a run: four times seven signs and a scale.
-WB_INLINE void store_signs_and_scale(const I32* signs, I32 scale, I32 some, u8* dst, size_t size) {
+template <auto field, class B>
+WB_INLINE void store_signs_and_scale(const I32* signs, I32 scale, I32 some, B* dst, size_t at) {
   I32 word = scale << 28;
   for (int k = 0; k < 4; ++k) word = word | (signs[k] << (7 * k));
-  for (int i = 0; i < W; ++i) store(dst + size_t(i) * size, 0, i32((word & some)[i]));
+  store_words<field>(word & some, dst, at);
 }
 
-void encode_iq2_xxs(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = IQ2_XXS.size;
-  Found<IQ2_XXS> found;
-  encode_parts<IQ2_XXS>(src, weights, dst, found, counts);
+void encode_iq2_xxs(const u8* src, const u8* weights, IQ2_XXS* dst, Counts& counts) {
+  Found<IQ2_XXS_SEARCH> found;
+  encode_parts<IQ2_XXS_SEARCH>(src, weights, dst, found, counts);
   for (size_t run = 0; run < 8; ++run) {
     I32 points[4];
     for (size_t k = 0; k < 4; ++k) points[k] = found.point[4 * run + k] & found.some;
-    store_bytes(points, dst + 2 + 8 * run, size);
-    store_signs_and_scale(found.sign + 4 * run, found.scale[run], found.some, dst + 6 + 8 * run, size);
+    store_bytes<&IQ2_XXS::qs>(points, dst, 8 * run);
+    store_signs_and_scale<&IQ2_XXS::qs>(found.sign + 4 * run, found.scale[run], found.some, dst, 8 * run + 4);
   }
 }
 
-void encode_iq2_xs(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = IQ2_XS.size;
-  Found<IQ2_XS> found;
-  encode_parts<IQ2_XS>(src, weights, dst, found, counts);
+void encode_iq2_xs(const u8* src, const u8* weights, IQ2_XS* dst, Counts& counts) {
+  Found<IQ2_XS_SEARCH> found;
+  encode_parts<IQ2_XS_SEARCH>(src, weights, dst, found, counts);
   I32 bytes[64];
   for (size_t k = 0; k < 32; ++k) {
     bytes[2 * k] = found.point[k] & found.some;
     bytes[2 * k + 1] = ((found.point[k] >> 8) | (found.sign[k] << 1)) & found.some;
   }
-  store_bytes(bytes, dst + 2, size);
-  store_nibbles<8>(found.scale, dst + 66, size);
+  store_bytes<&IQ2_XS::qs>(bytes, dst);
+  store_scale_nibbles<&IQ2_XS::scales, 8>(found.scale, dst);
 }
 
-void encode_iq2_s(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = IQ2_S.size;
-  Found<IQ2_S> found;
-  encode_parts<IQ2_S>(src, weights, dst, found, counts);
-  store_bytes(found.point, dst + 2, size);
-  store_bytes(found.sign, dst + 34, size);
-  store_upper<8, 2>(found.point, dst + 66, size);
-  store_nibbles<8>(found.scale, dst + 74, size);
+void encode_iq2_s(const u8* src, const u8* weights, IQ2_S* dst, Counts& counts) {
+  Found<IQ2_S_SEARCH> found;
+  encode_parts<IQ2_S_SEARCH>(src, weights, dst, found, counts);
+  store_bytes<&IQ2_S::qs>(found.point, dst);
+  store_bytes<&IQ2_S::signs>(found.sign, dst);
+  store_upper<2>(found.point, dst);
+  store_scale_nibbles<&IQ2_S::scales, 8>(found.scale, dst);
 }
 
-void encode_iq3_xxs(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = IQ3_XXS.size;
-  Found<IQ3_XXS> found;
-  encode_parts<IQ3_XXS>(src, weights, dst, found, counts);
+void encode_iq3_xxs(const u8* src, const u8* weights, IQ3_XXS* dst, Counts& counts) {
+  Found<IQ3_XXS_SEARCH> found;
+  encode_parts<IQ3_XXS_SEARCH>(src, weights, dst, found, counts);
   for (I32& point : found.point) point = point & found.some;
-  store_bytes(found.point, dst + 2, size);
+  store_bytes<&IQ3_XXS::qs>(found.point, dst);
   for (size_t run = 0; run < 8; ++run)
-    store_signs_and_scale(found.sign + 4 * run, found.scale[run], found.some, dst + 66 + 4 * run, size);
+    store_signs_and_scale<&IQ3_XXS::signs>(found.sign + 4 * run, found.scale[run], found.some, dst, 4 * run);
 }
 
 // quantize_iq3_s steps over a run of zeros without stepping on in its codes' low bits and signs: those of later runs stand
 // where the empty one's should (upper bits and scales don't), and what was written reads as something else. So do ours.
-WB_INLINE void close_up(Found<IQ3_S>& found) {
+WB_INLINE void close_up(Found<IQ3_S_SEARCH>& found) {
   I32 any_empty = no_lanes();
   for (const I32& empty : found.empty) any_empty = any_empty | empty;
   for (u32 lanes = lane_bits(any_empty); lanes; lanes &= lanes - 1) {
@@ -327,32 +329,25 @@ WB_INLINE void close_up(Found<IQ3_S>& found) {
   }
 }
 
-void encode_iq3_s(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = IQ3_S.size;
-  Found<IQ3_S> found;
-  encode_parts<IQ3_S>(src, weights, dst, found, counts);
-  store_upper<8, 1>(found.point, dst + 66, size);
+void encode_iq3_s(const u8* src, const u8* weights, IQ3_S* dst, Counts& counts) {
+  Found<IQ3_S_SEARCH> found;
+  encode_parts<IQ3_S_SEARCH>(src, weights, dst, found, counts);
+  store_upper<1>(found.point, dst);
   close_up(found);
-  store_bytes(found.point, dst + 2, size);
-  store_bytes(found.sign, dst + 74, size);
-  store_nibbles<4>(found.scale, dst + 106, size);
+  store_bytes<&IQ3_S::qs>(found.point, dst);
+  store_bytes<&IQ3_S::signs>(found.sign, dst);
+  store_scale_nibbles<&IQ3_S::scales, 4>(found.scale, dst);
 }
 
 }  // namespace
 
-#define WB_WEIGHTED(name, size)                                                                                          \
-  void name##_encode_weighted(const Weighted& rows, u8* dst, Counts& counts) {                                           \
-    encode_weighted_blocks<encode_##name, N, size>(rows, dst, counts);                                                   \
-  }
-#define WB_EITHER(name, size)                                                                                            \
-  WB_WEIGHTED(name, size)                                                                                                \
-  void name##_encode(const u8* src, u8* dst, size_t n, Counts& counts) {                                                 \
-    encode_blocks<unweighted<encode_##name>, N, size>(src, dst, n, counts);                                              \
-  }
-WB_WEIGHTED(iq2_xxs, 66)
-WB_WEIGHTED(iq2_xs, 74)
-WB_EITHER(iq2_s, 82)
-WB_EITHER(iq3_xxs, 98)
-WB_EITHER(iq3_s, 110)
+WB_DEFINE_WEIGHTED_ENCODER(iq2_xxs, IQ2_XXS, encode_iq2_xxs)
+WB_DEFINE_WEIGHTED_ENCODER(iq2_xs, IQ2_XS, encode_iq2_xs)
+WB_DEFINE_WEIGHTED_ENCODER(iq2_s, IQ2_S, encode_iq2_s)
+WB_DEFINE_WEIGHTED_ENCODER(iq3_xxs, IQ3_XXS, encode_iq3_xxs)
+WB_DEFINE_WEIGHTED_ENCODER(iq3_s, IQ3_S, encode_iq3_s)
+WB_DEFINE_ENCODER(iq2_s, IQ2_S, encode_iq2_s)
+WB_DEFINE_ENCODER(iq3_xxs, IQ3_XXS, encode_iq3_xxs)
+WB_DEFINE_ENCODER(iq3_s, IQ3_S, encode_iq3_s)
 
 }  // namespace weighbridge::WB_LEVEL

@@ -51,6 +51,7 @@ struct Halves {
 WB_INLINE Halves halves(B16 x) { return bit_cast<Halves>(x); }
 
 WB_INLINE B16 load16(const u8* p) { return load<B16>(p); }
+WB_INLINE B16 load16(const i8* p) { return load<B16>(reinterpret_cast<const u8*>(p)); }
 
 // The first byte eight times, then the second.
 WB_INLINE B16 eight_each(u32 two) {
@@ -108,13 +109,13 @@ WB_INLINE void put_scaled(B16 codes, float scale, u8* dst) {
 }
 
 // scale * code - low
-WB_INLINE void put_less(B16 codes, float scale, float low, u8* dst) {
+WB_INLINE void put_scaled_minus(B16 codes, float scale, float low, u8* dst) {
   const Sixteen q = widened(codes);
   for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), splat(scale) * to_float(q.v[k]) - splat(low));
 }
 
 // code * scale + low
-WB_INLINE void put_more(B16 codes, float scale, float low, u8* dst) {
+WB_INLINE void put_scaled_plus(B16 codes, float scale, float low, u8* dst) {
   const Sixteen q = widened(codes);
   for (int k = 0; k < 16 / W; ++k) store(dst, size_t(k), to_float(q.v[k]) * splat(scale) + splat(low));
 }

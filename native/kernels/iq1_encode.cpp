@@ -17,9 +17,9 @@ using S = Shape<8>;
 // What -1, 0 and 1 stand for, shifted up and down.
 constexpr float UP[3] = {-1 + DELTA, DELTA, 1 + DELTA}, DOWN[3] = {-1 - DELTA, -DELTA, 1 - DELTA};
 
-// A part of W blocks. `down`: lanes whose first or second half is shifted down (in IQ1_S both are).
+// A sub-block of W blocks. `down`: lanes whose first or second half is shifted down (in IQ1_S both are).
 template <int size>
-struct Part {
+struct SubBlock {
   F32 x[size], w[size];
   I32 rank[size];      // place in order; of equals the first is before
   I32 point[size / 8];  // packed, then the number in the codebook
@@ -50,7 +50,7 @@ WB_INLINE void consider(Cut& best, F32 sum_qx, F32 sum_q2, int first, int second
 }
 
 template <int size>
-WB_INLINE void weigh(Part<size>& p, const u8* weights, F32 mean) {
+WB_INLINE void weigh(SubBlock<size>& p, const u8* weights, F32 mean) {
   if (weights) {
     load_columns(weights, N * 4, p.w);
     for (int i = 0; i < size; ++i) p.w[i] = p.w[i] * square_root(mean + p.x[i] * p.x[i]);
@@ -60,7 +60,7 @@ WB_INLINE void weigh(Part<size>& p, const u8* weights, F32 mean) {
 }
 
 template <int size>
-WB_INLINE void sort(Part<size>& p) {
+WB_INLINE void sort(SubBlock<size>& p) {
   for (int j = 0; j < size; ++j) p.rank[j] = splat(i32(0));
   for (int j = 1; j < size; ++j)
     for (int i = 0; i < j; ++i) {
@@ -72,13 +72,13 @@ WB_INLINE void sort(Part<size>& p) {
 
 // values[r] of the element of rank r.
 template <int size>
-WB_INLINE void in_order(const Part<size>& p, const F32 (&values)[size], F32 (&sorted)[size]) {
+WB_INLINE void in_order(const SubBlock<size>& p, const F32 (&values)[size], F32 (&sorted)[size]) {
   for (int j = 0; j < size; ++j)
     for (int i = 0; i < W; ++i) sorted[p.rank[j][i]][i] = values[j][i];
 }
 
 // IQ1_S: one shift for all 32.
-WB_INLINE Cut best_cut(const Part<32>& p) {
+WB_INLINE Cut best_cut(const SubBlock<32>& p) {
   F32 wx[32], sorted_x[32], sorted_w[32], sum_x[33], sum_w[33];
   for (int j = 0; j < 32; ++j) wx[j] = p.w[j] * p.x[j];
   in_order(p, wx, sorted_x);
@@ -104,7 +104,7 @@ WB_INLINE Cut best_cut(const Part<32>& p) {
 
 // IQ1_M: a shift for each half of 16. Sums go by halves, so each is had from its total: the step between the values is one
 // either way.
-WB_INLINE Cut best_cut(const Part<16>& p) {
+WB_INLINE Cut best_cut(const SubBlock<16>& p) {
   constexpr float square[2][3] = {{UP[2], UP[0] * UP[0] - UP[1] * UP[1], UP[1] * UP[1] - UP[2] * UP[2]},
                                   {DOWN[2], DOWN[0] * DOWN[0] - DOWN[1] * DOWN[1], DOWN[1] * DOWN[1] - DOWN[2] * DOWN[2]}};
   F32 sum_x[2][17], sum_w[2][17], total_w[2][2];
@@ -146,7 +146,7 @@ WB_INLINE F32 value(I32 point, int i, I32 down) {
 
 // A part from its elements to points, scale and shifts.
 template <int size>
-WB_INLINE void encode_part(Part<size>& p, float nothing, const Neighbours& near) {
+WB_INLINE void encode_part(SubBlock<size>& p, float nothing, const Neighbours& near) {
   const F32 zero = splat(0.0f);
   F32 most = absolute(p.x[0]);
   for (int i = 1; i < size; ++i) {
@@ -172,7 +172,7 @@ WB_INLINE void encode_part(Part<size>& p, float nothing, const Neighbours& near)
       code = select(minus, splat(i32(2)) - code, code);
       packed = packed | (code << (S::bits * i));
     }
-    const I32 down = p.down[Part<size>::half(g)];
+    const I32 down = p.down[SubBlock<size>::half(g)];
     const auto values = [&](int lane) {
       const float* q = down[lane] ? DOWN : UP;
       Eight out = eight({q[0], q[1], q[2], 0, q[0], q[1], q[2], 0});
@@ -184,7 +184,7 @@ WB_INLINE void encode_part(Part<size>& p, float nothing, const Neighbours& near)
   }
   F32 sum_qx = zero, sum_q2 = zero;
   for (int i = 0; i < size; ++i) {
-    const F32 q = value(p.point[i / 8], i % 8, p.down[Part<size>::half(i / 8)]), wq = p.w[i] * q;
+    const F32 q = value(p.point[i / 8], i % 8, p.down[SubBlock<size>::half(i / 8)]), wq = p.w[i] * q;
     sum_qx = sum_qx + wq * p.x[i];
     sum_q2 = sum_q2 + wq * q;
   }
@@ -208,14 +208,14 @@ WB_INLINE I32 scale_code(F32 scale, F32 inverse) {
   return limit(nearest(splat(0.5f) * (inverse * scale - splat(1.0f))), 0, 7);
 }
 
-void encode_iq1_s(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = 50, part = 32;
+void encode_iq1_s(const u8* src, const u8* weights, IQ1_S* dst, Counts& counts) {
+  constexpr size_t part = 32;
   const Neighbours& near = neighbours(Codebook::iq1);
   const F32 mean = mean_square(src);
   F32 scales[8], most = splat(0.0f);
   I32 low[32], upper[8], down[8], lost = no_lanes();
   for (size_t run = 0; run < 8; ++run) {
-    Part<part> p;
+    SubBlock<part> p;
     load_columns(src + run * part * 4, N * 4, p.x);
     weigh(p, weights + run * part * 4, mean);
     encode_part(p, 1e-12f, near);
@@ -231,27 +231,27 @@ void encode_iq1_s(const u8* src, const u8* weights, u8* dst, Counts& counts) {
   }
   const I32 some = most != splat(0.0f);
   const F32 d = most / splat(15.0f), inverse = splat(1.0f) / d;
-  store_scales(select(some, d * splat(1.125f), splat(0.0f)), dst, size, counts);  // `most` may be -0
-  store_bytes(low, dst + 2, size);
+  store_scales<&IQ1_S::d>(select(some, d * splat(1.125f), splat(0.0f)), dst, counts);  // `most` may be -0
+  store_bytes<&IQ1_S::qs>(low, dst);
   for (size_t run = 0; run < 8; ++run) {
     const I32 code = (scale_code(scales[run], inverse) | (down[run] & splat(i32(8)))) & some;
-    store_halves(upper[run] | (code << 12), dst + 34 + 2 * run, size);
+    store_halves<&IQ1_S::qh>(upper[run] | (code << 12), dst, 2 * run);
   }
   refuse(lost, counts);
 }
 
-void encode_iq1_m(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = 56, part = 16, parts = N / part;
+void encode_iq1_m(const u8* src, const u8* weights, IQ1_M* dst, Counts& counts) {
+  constexpr size_t part = 16, parts = N / part;
   const Neighbours& near = neighbours(Codebook::iq1);
   const F32 zero = splat(0.0f), mean = mean_square(src);
   F32 scales[parts], most = zero;
   I32 points[2 * parts], low[2 * parts], upper[parts], down[2 * parts], lost = no_lanes();
-  const auto load_part = [&](Part<part>& p, size_t at) {
+  const auto load_part = [&](SubBlock<part>& p, size_t at) {
     load_columns(src + at * part * 4, N * 4, p.x);
     weigh(p, weights ? weights + at * part * 4 : nullptr, mean);
   };
   for (size_t at = 0; at < parts; ++at) {
-    Part<part> p;
+    SubBlock<part> p;
     load_part(p, at);
     encode_part(p, 1e-7f, near);
     upper[at] = no_lanes();
@@ -270,7 +270,7 @@ void encode_iq1_m(const u8* src, const u8* weights, u8* dst, Counts& counts) {
   F32 sum_qx = zero, sum_q2 = zero;
   I32 words[4] = {no_lanes(), no_lanes(), no_lanes(), no_lanes()};
   for (size_t at = 0; at < parts; ++at) {
-    Part<part> p;
+    SubBlock<part> p;
     load_part(p, at);
     const I32 code = scale_code(scales[at], inverse) & some;
     words[at / 4] = words[at / 4] | (code << int(3 * (at % 4)));
@@ -285,22 +285,16 @@ void encode_iq1_m(const u8* src, const u8* weights, u8* dst, Counts& counts) {
   const F32 d = select(some, select(sum_q2 > zero, sum_qx / sum_q2, plain) * splat(1.1125f), zero);
   const I32 half = narrow_scales(d, counts);
   for (int k = 0; k < 4; ++k)
-    store_halves(words[k] | (((half >> (4 * k)) & splat(i32(15))) << 12), dst + 48 + 2 * k, size);
-  store_bytes(low, dst, size);
-  store_bytes(upper, dst + 32, size);
+    store_halves<&IQ1_M::scales>(words[k] | (((half >> (4 * k)) & splat(i32(15))) << 12), dst, 2 * size_t(k));
+  store_bytes<&IQ1_M::qs>(low, dst);
+  store_bytes<&IQ1_M::qh>(upper, dst);
   refuse(lost, counts);
 }
 
 }  // namespace
 
-void iq1_s_encode_weighted(const Weighted& rows, u8* dst, Counts& counts) {
-  encode_weighted_blocks<encode_iq1_s, N, 50>(rows, dst, counts);
-}
-void iq1_m_encode_weighted(const Weighted& rows, u8* dst, Counts& counts) {
-  encode_weighted_blocks<encode_iq1_m, N, 56>(rows, dst, counts);
-}
-void iq1_m_encode(const u8* src, u8* dst, size_t n, Counts& counts) {
-  encode_blocks<unweighted<encode_iq1_m>, N, 56>(src, dst, n, counts);
-}
+WB_DEFINE_WEIGHTED_ENCODER(iq1_s, IQ1_S, encode_iq1_s)
+WB_DEFINE_WEIGHTED_ENCODER(iq1_m, IQ1_M, encode_iq1_m)
+WB_DEFINE_ENCODER(iq1_m, IQ1_M, encode_iq1_m)
 
 }  // namespace weighbridge::WB_LEVEL

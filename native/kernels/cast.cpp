@@ -135,18 +135,20 @@ void f16_from_f32(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n, Coun
 
 }  // namespace
 
-static const Format float_formats[] = {
-    {"F32", 1, 4, f32_to_f32, f32_from_f32, nullptr, 0, nullptr},
-    {"F16", 1, 2, f16_to_f32, f16_from_f32, nullptr, 0, nullptr},
-    {"BF16", 1, 2, bf16_to_f32, narrow_loop<u16, ToBF16>, nullptr, 0, nullptr},
-    {"F64", 1, 8, f64_to_f32, f64_from_f32, f64_to_f32_odd, 0, nullptr},
-    {"F8_E4M3", 1, 1, f8_to_f32<SPEC_F8_E4M3>, narrow_loop<u8, ToF8<SPEC_F8_E4M3>>, nullptr, 0, nullptr},
-    {"F8_E5M2", 1, 1, f8_to_f32<SPEC_F8_E5M2>, narrow_loop<u8, ToF8<SPEC_F8_E5M2>>, nullptr, 0, nullptr},
-    {"F8_E8M0", 1, 1, e8m0_to_f32, narrow_loop<u8, ToE8M0>, nullptr, 0, nullptr},
-    {"F8_E4M3FNUZ", 1, 1, f8_to_f32<SPEC_F8_E4M3FNUZ>, narrow_loop<u8, ToF8<SPEC_F8_E4M3FNUZ>>, nullptr, 0, nullptr},
-    {"F8_E5M2FNUZ", 1, 1, f8_to_f32<SPEC_F8_E5M2FNUZ>, narrow_loop<u8, ToF8<SPEC_F8_E5M2FNUZ>>, nullptr, 0, nullptr},
+#define WB_FLOAT(type, bytes) .name = #type, .block = 1, .size = bytes
+constinit static const Format float_formats[] = {
+    {WB_FLOAT(F32, 4), .decode = f32_to_f32, .encode = f32_from_f32},
+    {WB_FLOAT(F16, 2), .decode = f16_to_f32, .encode = f16_from_f32},
+    {WB_FLOAT(BF16, 2), .decode = bf16_to_f32, .encode = narrow_loop<u16, ToBF16>},
+    {WB_FLOAT(F64, 8), .decode = f64_to_f32, .encode = f64_from_f32, .decode_odd = f64_to_f32_odd},
+    {WB_FLOAT(F8_E4M3, 1), .decode = f8_to_f32<SPEC_F8_E4M3>, .encode = narrow_loop<u8, ToF8<SPEC_F8_E4M3>>},
+    {WB_FLOAT(F8_E5M2, 1), .decode = f8_to_f32<SPEC_F8_E5M2>, .encode = narrow_loop<u8, ToF8<SPEC_F8_E5M2>>},
+    {WB_FLOAT(F8_E8M0, 1), .decode = e8m0_to_f32, .encode = narrow_loop<u8, ToE8M0>},
+    {WB_FLOAT(F8_E4M3FNUZ, 1), .decode = f8_to_f32<SPEC_F8_E4M3FNUZ>, .encode = narrow_loop<u8, ToF8<SPEC_F8_E4M3FNUZ>>},
+    {WB_FLOAT(F8_E5M2FNUZ, 1), .decode = f8_to_f32<SPEC_F8_E5M2FNUZ>, .encode = narrow_loop<u8, ToF8<SPEC_F8_E5M2FNUZ>>},
 };
-const Family floats = {float_formats, sizeof float_formats / sizeof *float_formats};
+#undef WB_FLOAT
+const Rows<Format> floats = {float_formats, sizeof float_formats / sizeof *float_formats};
 
 void cast(const Format& from, const Format& to, const u8* src, u8* dst, size_t n, Counts& counts) {
   if (&from == &to) {  // bit-exact, NaN payloads too

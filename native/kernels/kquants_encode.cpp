@@ -1,6 +1,6 @@
 // Encoding Q2_K, Q3_K, Q4_K, Q5_K, Q6_K: bytes equal to llama.cpp's quantize_row_*_ref and, with weights of the columns (an
 // importance matrix), quantize_row_*_impl (ggml-quants.c, b11549, built for x86-64). One block in each lane; blocks are
-// drawn in kquants.cpp.
+// described in kquants.cpp.
 //
 // Every part of a block gets a scale and a minimum, or a scale with a sign, by a search (search.hpp). Then the parts'
 // scales and minima are rounded to few bits, with weights by a search of their own, and the codes made anew from what was
@@ -34,7 +34,7 @@ WB_INLINE F32 through_half(F32 x) {
   return load<F32>(reinterpret_cast<const u8*>(scales));
 }
 
-// Parts of W blocks, one block a lane. NaN lose sign and payload: ggml lets payloads into the codes, by an order of
+// SubBlocks of W blocks, one block a lane. NaN lose sign and payload: ggml lets payloads into the codes, by an order of
 // operands that is the compiler's choice (llama-quantize refuses NaN).
 template <int size>
 WB_INLINE void load_part(const u8* src, F32 (&x)[size], size_t stride = N * 4) {
@@ -78,9 +78,9 @@ WB_INLINE F32 sum_of(const F32 (&w)[size]) {
   return sum;
 }
 
-// Parts of W blocks: codes, scales and minima, and the sums of the weights.
+// SubBlocks of W blocks: codes, scales and minima, and the sums of the weights.
 template <const Ranges& S>
-struct Parts {
+struct SubBlocks {
   static constexpr int count = int(N) / S.size;
   I32 codes[count][S.size];
   F32 scales[count], minima[count], weights[count];
@@ -120,21 +120,21 @@ WB_INLINE F32 largest(const F32 (&values)[size]) {
 }
 
 // 256 codes of two bits in 64 bytes: byte l of a half of 128 has elements l, l + 32, l + 64, l + 96.
-WB_INLINE void store_crumbs(const I32* codes, u8* dst, size_t size) {
+template <class B>
+WB_INLINE void store_crumbs(const I32* codes, B* dst) {
   I32 bytes[64];
   for (size_t i = 0; i < 64; ++i) {
     const I32* q = codes + i / 32 * 128 + i % 32;
     bytes[i] = q[0] | (q[32] << 2) | (q[64] << 4) | (q[96] << 6);
   }
-  store_bytes(bytes, dst, size);
+  store_bytes<&B::qs>(bytes, dst);
 }
 
-// W blocks to W * 84 bytes.
+
 template <const Ranges& S>
-WB_INLINE void encode_q2_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = 84;
+void encode_q2_k(const u8* src, const u8* weights, Q2_K* dst, Counts& counts) {
   constexpr i32 most = 15;
-  Parts<S> parts;
+  SubBlocks<S> parts;
   parts.search(src, weights, S.bounded ? mean_square(src, 1.0f) : splat(0.0f));
   I32 scale[16], minimum[16], packed[16];
   F32 d, dmin;
@@ -151,15 +151,15 @@ WB_INLINE void encode_q2_k(const u8* src, const u8* weights, u8* dst, Counts& co
           select(some_minima, nearest(splat(float(most)) / top_minimum * parts.minima[part]), splat(i32(0)));
     }
   }
-  store_scales(d, dst + 80, size, counts);
-  store_scales(dmin, dst + 82, size, counts);
+  store_scales<&Q2_K::d>(d, dst, counts);
+  store_scales<&Q2_K::dmin>(dmin, dst, counts);
   const F32 d_half = through_half(d), dmin_half = through_half(dmin);
   for (int part = 0; part < 16; ++part) {
     packed[part] = (scale[part] | (minimum[part] << 4)) & splat(i32(255));
     parts.recode(src, part, d_half * to_float(packed[part] & splat(i32(15))), dmin_half * to_float(packed[part] >> 4));
   }
-  store_bytes(packed, dst, size);
-  store_crumbs(parts.codes[0], dst + 16, size);
+  store_bytes<&Q2_K::scales>(packed, dst);
+  store_crumbs(parts.codes[0], dst);
 }
 
 // Eight scales and minima in twelve bytes (unpack_scales_q4 in kquants.cpp). ORs into whole bytes, as C does it: in range
@@ -174,10 +174,10 @@ WB_INLINE void pack_scales_q4(const I32 (&scale)[8], const I32 (&minimum)[8], I3
 }
 
 // Q4_K and Q5_K: the same but for the fifth bits.
-template <const Ranges& S, size_t size>
-WB_INLINE void encode_q45_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
+template <const Ranges& S, class Block>
+void encode_q45_k(const u8* src, const u8* weights, Block* dst, Counts& counts) {
   constexpr i32 most = 63;
-  Parts<S> parts;
+  SubBlocks<S> parts;
   parts.search(src, weights, S.bounded ? mean_square(src, 2.0f) : splat(0.0f));
   I32 scale[8], minimum[8], packed[12];
   F32 d, dmin;
@@ -196,10 +196,10 @@ WB_INLINE void encode_q45_k(const u8* src, const u8* weights, u8* dst, Counts& c
   }
   if constexpr (S.bounded && S.top == 31)  // Q4_K trusts them to be in range
     for (int part = 0; part < 8; ++part) scale[part] = limit(scale[part], 0, most), minimum[part] = limit(minimum[part], 0, most);
-  store_scales(d, dst, size, counts);
-  store_scales(dmin, dst + 2, size, counts);
+  store_scales<&Block::d>(d, dst, counts);
+  store_scales<&Block::dmin>(dmin, dst, counts);
   pack_scales_q4(scale, minimum, packed);
-  store_bytes(packed, dst + 4, size);
+  store_bytes<&Block::scales>(packed, dst);
   const F32 d_half = through_half(d), dmin_half = through_half(dmin);
   for (int part = 0; part < 8; ++part) {
     const int j = part % 4;  // as they are read again
@@ -215,14 +215,14 @@ WB_INLINE void encode_q45_k(const u8* src, const u8* weights, u8* dst, Counts& c
       high[l] = splat(i32(0));
       for (size_t part = 0; part < 8; ++part) high[l] = high[l] | ((codes[32 * part + l] >> 4) << int(part));
     }
-    store_bytes(high, dst + 16, size);
+    store_bytes<&Block::qh>(high, dst);
   }
   I32 low[128];
   for (size_t i = 0; i < 128; ++i) {
     const I32* q = codes + i / 32 * 64 + i % 32;
     low[i] = (q[0] & splat(i32(15))) | ((q[32] & splat(i32(15))) << 4);
   }
-  store_bytes(low, dst + size - 128, size);
+  store_bytes<&Block::qs>(low, dst);
 }
 
 // ---------------------------------------------------------------- a scale with a sign
@@ -294,10 +294,9 @@ WB_INLINE void search_q3_steps(const u8* src, F32 (&scales)[16], I32 (&codes)[16
   }
 }
 
-// W blocks to W * 110 bytes.
+
 template <bool weighted>
-WB_INLINE void encode_q3_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = 110;
+void encode_q3_k(const u8* src, const u8* weights, Q3_K* dst, Counts& counts) {
   I32 codes[16][16], scale[1][16], packed[12];
   F32 scales[1][16], d[1];
   if constexpr (weighted) {
@@ -320,7 +319,7 @@ WB_INLINE void encode_q3_k(const u8* src, const u8* weights, u8* dst, Counts& co
       scale[0][part] = select(some, code, splat(i32(0)));
     }
   }
-  store_scales(d[0], dst + 108, size, counts);
+  store_scales<&Q3_K::d>(d[0], dst, counts);
   const F32 d_half = through_half(d[0]);
   const I32 nibble = splat(i32(15)), two = splat(i32(3));
   for (int j = 0; j < 8; ++j) packed[j] = (scale[0][j] & nibble) | ((scale[0][j + 8] & nibble) << 4);
@@ -328,7 +327,7 @@ WB_INLINE void encode_q3_k(const u8* src, const u8* weights, u8* dst, Counts& co
     packed[j + 8] = splat(i32(0));
     for (int k = 0; k < 4; ++k) packed[j + 8] = packed[j + 8] | (((scale[0][j + 4 * k] >> 4) & two) << (2 * k));
   }
-  store_bytes(packed, dst + 96, size);
+  store_bytes<&Q3_K::scales>(packed, dst);
   for (int part = 0; part < 16; ++part)
     recode_signed<Q3_SEARCH>(src, part, d_half * to_float(scale[0][part] - splat(i32(32))), codes[part]);
   I32 high[32];
@@ -340,14 +339,13 @@ WB_INLINE void encode_q3_k(const u8* src, const u8* weights, u8* dst, Counts& co
       code = code & two;
     }
   }
-  store_bytes(high, dst, size);
-  store_crumbs(codes[0], dst + 32, size);
+  store_bytes<&Q3_K::hmask>(high, dst);
+  store_crumbs(codes[0], dst);
 }
 
-// W blocks to W * 210 bytes. A block of nothing is zeros throughout.
+// A block of nothing is zeros throughout.
 template <bool weighted>
-WB_INLINE void encode_q6_k(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = 210;
+void encode_q6_k(const u8* src, const u8* weights, Q6_K* dst, Counts& counts) {
   I32 parts[16][16], packed[16];
   F32 scales[16], magnitude;
   const auto weigh = [&](int part, const F32(&x)[16], F32(&w)[16]) {
@@ -361,7 +359,7 @@ WB_INLINE void encode_q6_k(const u8* src, const u8* weights, u8* dst, Counts& co
   const I32 nothing = magnitude < splat(NOTHING);
   const F32 inverse = splat(-128.0f) / top;
   const F32 d = select(nothing, splat(0.0f), splat(1.0f) / inverse);
-  store_scales(d, dst + 208, size, counts);
+  store_scales<&Q6_K::d>(d, dst, counts);
   const F32 d_half = through_half(d);
   for (int part = 0; part < 16; ++part) {
     I32 scale = nearest(inverse * scales[part]);
@@ -380,30 +378,22 @@ WB_INLINE void encode_q6_k(const u8* src, const u8* weights, u8* dst, Counts& co
     l[32] = (q[32] & nibble) | ((q[96] & nibble) << 4);
     high[i] = (q[0] >> 4) | ((q[32] >> 4) << 2) | ((q[64] >> 4) << 4) | ((q[96] >> 4) << 6);
   }
-  store_bytes(low, dst, size);
-  store_bytes(high, dst + 128, size);
-  store_bytes(packed, dst + 192, size);
+  store_bytes<&Q6_K::ql>(low, dst);
+  store_bytes<&Q6_K::qh>(high, dst);
+  store_bytes<&Q6_K::scales>(packed, dst);
 }
 
 }  // namespace
 
-// Both ways of a type: without weights (of which there are none), and with.
-#define WB_ENCODER(name, size, plain, weighted)                                                        \
-  static void name##_plain(const u8* src, u8* dst, Counts& counts) { plain(src, nullptr, dst, counts); } \
-  static void name##_with(const u8* src, const u8* weights, u8* dst, Counts& counts) {                 \
-    weighted(src, weights, dst, counts);                                                               \
-  }                                                                                                    \
-  void name##_encode(const u8* src, u8* dst, size_t n, Counts& counts) {                               \
-    encode_blocks<name##_plain, N, size>(src, dst, n, counts);                                         \
-  }                                                                                                    \
-  void name##_encode_weighted(const Weighted& rows, u8* dst, Counts& counts) {                         \
-    encode_weighted_blocks<name##_with, N, size>(rows, dst, counts);                                   \
-  }
-WB_ENCODER(q2_k, 84, encode_q2_k<Q2_SEARCH>, encode_q2_k<Q2_WEIGHTED>)
-WB_ENCODER(q3_k, 110, encode_q3_k<false>, encode_q3_k<true>)
-WB_ENCODER(q4_k, 144, (encode_q45_k<Q4_SEARCH, 144>), (encode_q45_k<Q4_WEIGHTED, 144>))
-WB_ENCODER(q5_k, 176, (encode_q45_k<Q5_SEARCH, 176>), (encode_q45_k<Q5_WEIGHTED, 176>))
-WB_ENCODER(q6_k, 210, encode_q6_k<false>, encode_q6_k<true>)
-#undef WB_ENCODER
+// Without weights, and with.
+#define WB_DEFINE_ENCODERS(name, Block, plain, weighted) \
+  WB_DEFINE_ENCODER(name, Block, (plain))                \
+  WB_DEFINE_WEIGHTED_ENCODER(name, Block, (weighted))
+WB_DEFINE_ENCODERS(q2_k, Q2_K, encode_q2_k<Q2_SEARCH>, encode_q2_k<Q2_WEIGHTED>)
+WB_DEFINE_ENCODERS(q3_k, Q3_K, encode_q3_k<false>, encode_q3_k<true>)
+WB_DEFINE_ENCODERS(q4_k, Q4_K, (encode_q45_k<Q4_SEARCH, Q4_K>), (encode_q45_k<Q4_WEIGHTED, Q4_K>))
+WB_DEFINE_ENCODERS(q5_k, Q5_K, (encode_q45_k<Q5_SEARCH, Q5_K>), (encode_q45_k<Q5_WEIGHTED, Q5_K>))
+WB_DEFINE_ENCODERS(q6_k, Q6_K, encode_q6_k<false>, encode_q6_k<true>)
+#undef WB_DEFINE_ENCODERS
 
 }  // namespace weighbridge::WB_LEVEL

@@ -76,11 +76,12 @@ F32 search_iq4(const F32 (&x)[RUN], const F32 (&w)[RUN]) {
   return select(amax < splat(NOTHING), zero, scale);
 }
 
-// One run of W blocks with `size` bytes from one to the next: its codes.
-WB_INLINE void store_codes(const F32 (&x)[RUN], F32 inverse, u8* dst, size_t size) {
+// The codes of one run of W blocks, at byte `at` of their codes.
+template <class B>
+WB_INLINE void store_codes(const F32 (&x)[RUN], F32 inverse, B* dst, size_t at = 0) {
   I32 bytes[RUN / 2];
   for (size_t j = 0; j < RUN / 2; ++j) bytes[j] = code_iq4(inverse * x[j]) | (code_iq4(inverse * x[j + RUN / 2]) << 4);
-  store_bytes(bytes, dst, size);
+  store_bytes<&B::qs>(bytes, dst, at);
 }
 
 // The weights of a run: squares, or importance times the root of square and mean square.
@@ -93,19 +94,17 @@ WB_INLINE void weigh(const F32 (&x)[RUN], const u8* weights, size_t stride, F32 
   for (size_t j = 0; j < RUN; ++j) w[j] = w[j] * square_root(mean + x[j] * x[j]);
 }
 
-void encode_iq4_nl(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = 18;
+void encode_iq4_nl(const u8* src, const u8* weights, IQ4_NL* dst, Counts& counts) {
   F32 x[RUN], w[RUN], squares = splat(0.0f);
   load_columns(src, RUN * 4, x);
   for (size_t j = 0; j < RUN; ++j) squares = squares + x[j] * x[j];
   weigh(x, weights, RUN * 4, squares * splat(2.0f / RUN), w);
   const F32 d = search_iq4(x, w);
-  store_scales(d, dst, size, counts);
-  store_codes(x, inverse(d), dst + 2, size);
+  store_scales<&IQ4_NL::d>(d, dst, counts);
+  store_codes(x, inverse(d), dst);
 }
 
-void encode_iq4_xs(const u8* src, const u8* weights, u8* dst, Counts& counts) {
-  constexpr size_t size = 136;
+void encode_iq4_xs(const u8* src, const u8* weights, IQ4_XS* dst, Counts& counts) {
   const F32 zero = splat(0.0f);
   F32 squares = zero, scales[RUNS], most = zero, top = zero;
   F32 x[RUN], w[RUN];
@@ -123,24 +122,24 @@ void encode_iq4_xs(const u8* src, const u8* weights, u8* dst, Counts& counts) {
     top = select(more, scales[run], top);
   }
   const F32 d = negative(top) / splat(32.0f), inverse_d = inverse(d);
-  store_scales(d, dst, size, counts);
+  store_scales<&IQ4_XS::d>(d, dst, counts);
   I32 upper = splat(i32(0)), lower[RUNS / 2];
   for (size_t run = 0; run < RUNS; ++run) {
     const I32 scale = limit(nearest(inverse_d * scales[run]), -32, 31) + splat(i32(32));
     lower[run / 2] = run % 2 ? lower[run / 2] | ((scale & splat(i32(15))) << 4) : scale & splat(i32(15));
     upper = upper | ((scale >> 4) << int(2 * run));
     load_columns(src + run * RUN * 4, N * 4, x);
-    store_codes(x, inverse(d * to_float(scale - splat(i32(32)))), dst + 8 + 16 * run, size);
+    store_codes(x, inverse(d * to_float(scale - splat(i32(32)))), dst, 16 * run);
   }
-  store_halves(upper, dst + 2, size);
-  store_bytes(lower, dst + 4, size);
+  store_halves<&IQ4_XS::scales_h>(upper, dst);
+  store_bytes<&IQ4_XS::scales_l>(lower, dst);
 }
 
 }  // namespace
 
-void iq4_nl_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<unweighted<encode_iq4_nl>, RUN, 18>(src, dst, n, c); }
-void iq4_xs_encode(const u8* src, u8* dst, size_t n, Counts& c) { encode_blocks<unweighted<encode_iq4_xs>, N, 136>(src, dst, n, c); }
-void iq4_nl_encode_weighted(const Weighted& rows, u8* dst, Counts& c) { encode_weighted_blocks<encode_iq4_nl, RUN, 18>(rows, dst, c); }
-void iq4_xs_encode_weighted(const Weighted& rows, u8* dst, Counts& c) { encode_weighted_blocks<encode_iq4_xs, N, 136>(rows, dst, c); }
+WB_DEFINE_ENCODER(iq4_nl, IQ4_NL, encode_iq4_nl)
+WB_DEFINE_WEIGHTED_ENCODER(iq4_nl, IQ4_NL, encode_iq4_nl)
+WB_DEFINE_ENCODER(iq4_xs, IQ4_XS, encode_iq4_xs)
+WB_DEFINE_WEIGHTED_ENCODER(iq4_xs, IQ4_XS, encode_iq4_xs)
 
 }  // namespace weighbridge::WB_LEVEL

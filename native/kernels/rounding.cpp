@@ -113,7 +113,7 @@ WB_INLINE u32 code_of(float x, float scale, const Run& run) {
 }
 
 template <class Rule, class Type, bool Multiplied = false>
-void round_codes(const Rounding& how, const u8* WB_RESTRICT src, const u8* WB_RESTRICT scales,
+void round_codes(const RoundingOptions& how, const u8* WB_RESTRICT src, const u8* WB_RESTRICT scales,
                  const u8* WB_RESTRICT zeros, u8* WB_RESTRICT codes) {
   constexpr int B = Rule::bits;
   const size_t columns = how.tiles.columns, width = how.tiles.width;
@@ -140,17 +140,18 @@ void round_codes(const Rounding& how, const u8* WB_RESTRICT src, const u8* WB_RE
 
 template <class Rule>
 constexpr RoundingRule in_all(const char* name) {
-  return {name, Rule::bits, {round_codes<Rule, InF32>, round_codes<Rule, InF16>, round_codes<Rule, InBF16>}, nullptr};
+  return {.name = name, .bits = Rule::bits, .in_f32 = round_codes<Rule, InF32>, .in_f16 = round_codes<Rule, InF16>,
+          .in_bf16 = round_codes<Rule, InBF16>};
 }
 
 constexpr RoundingRule rules[] = {
-    {"e2m1-down", 4, {round_codes<Down, InF32>, nullptr, nullptr}, nullptr},
+    {.name = "e2m1-down", .bits = 4, .in_f32 = round_codes<Down, InF32>},
     in_all<E2M1>("e2m1"),
     in_all<E2M3>("e2m3"),
-    {"e4m3", 8, {round_codes<E4M3, InF32>, round_codes<E4M3, InF16>, round_codes<E4M3, InBF16>},
-     round_codes<E4M3, InF32, true>},
+    {.name = "e4m3", .bits = 8, .in_f32 = round_codes<E4M3, InF32>, .in_f16 = round_codes<E4M3, InF16>,
+     .in_bf16 = round_codes<E4M3, InBF16>, .multiplied = round_codes<E4M3, InF32, true>},
     in_all<Whole>("int"),
-    {"gptq", 8, {round_codes<Gptq, InF32>, nullptr, nullptr}, nullptr},
+    {.name = "gptq", .bits = 8, .in_f32 = round_codes<Gptq, InF32>},
 };
 
 // The lesser of two, or the one that is none (NaN).
@@ -173,8 +174,7 @@ WB_INLINE float least_of(F32 v) { return halved<W / 2>(v)[0]; }
 
 }  // namespace
 
-extern const RoundingRules rounding_rules;
-const RoundingRules rounding_rules = {rules, sizeof rules / sizeof *rules};
+const Rows<RoundingRule> rounding_rules = {rules, sizeof rules / sizeof *rules};
 
 void extremes(const Tiles& tiles, const u8* WB_RESTRICT src, u8* WB_RESTRICT low, u8* WB_RESTRICT high) {
   size_t at = 0;
@@ -192,7 +192,7 @@ void extremes(const Tiles& tiles, const u8* WB_RESTRICT src, u8* WB_RESTRICT low
         least = least_of(lo), most = least_of(hi);
       }
       for (; j < n; ++j) least = lesser(load<float>(src, j), least), most = lesser(negative_of(load<float>(src, j)), most);
-      store(low, at, least), store(high, at, negative_of(most));
+      store(low, at, least + 0.0f), store(high, at, negative_of(most) + 0.0f);  // no -0: which zero is found depends on W
       src += n * 4;
     }
 }

@@ -1,0 +1,59 @@
+// What Python and the test driver call: every size, range and overlap is checked here, once; kernels trust them. Errors are
+// std::invalid_argument. Nothing here knows Python, so the callers run it without the interpreter lock.
+#pragma once
+
+#include "kernels.hpp"
+
+#include <string>
+#include <vector>
+
+namespace weighbridge {
+
+// Borrowed memory, of any alignment.
+struct Bytes {
+  const u8* data;
+  size_t size;
+};
+struct MutableBytes {
+  u8* data;
+  size_t size;
+
+  operator Bytes() const { return {data, size}; }
+};
+
+namespace calls {
+
+// `operation`: "decode", "encode" (without weights) or "weighted".
+std::vector<std::string> formats(const std::string& operation);
+// `operation`: "split" or "join".
+std::vector<std::string> regroups(const std::string& operation);
+
+void decode(const char* dtype, Bytes src, MutableBytes out);
+Counts encode(const char* dtype, Bytes src, MutableBytes out);
+Counts encode_weighted(const char* dtype, Bytes src, Bytes weights, MutableBytes out);
+Counts cast(const char* source, const char* target, Bytes src, MutableBytes out);
+Stats stats(const char* dtype, Bytes src);
+u64 nonfinite(Bytes src);
+
+void affine_decode(int bits, size_t group, const char* parameters, Bytes codes, Bytes scales, Bytes offsets, bool zeros,
+                   MutableBytes out);
+void ordered_decode(size_t columns, size_t groups, Bytes codes, Bytes scales, Bytes zeros, Bytes index, MutableBytes out);
+void table_decode(Bytes table, size_t group, bool high_first, Bytes codes, Bytes scales, MutableBytes out);
+// Empty `codes`: only scales and biases.
+void affine_encode(int bits, size_t group, const char* parameters, Bytes src, MutableBytes codes, MutableBytes scales,
+                   MutableBytes biases);
+// Empty `zeros`: none.
+void round_codes(const std::string& rule, const std::string& steps, bool multiplied, int bits, size_t columns,
+                 size_t width, Bytes src, Bytes scales, Bytes zeros, MutableBytes codes);
+void extremes(size_t columns, size_t width, Bytes src, MutableBytes low, MutableBytes high);
+void scaled_decode(const char* dtype, size_t columns, size_t width, Bytes src, Bytes scales, MutableBytes out);
+void unpack_codes(int bits, Bytes src, MutableBytes out);
+void pack_codes(int bits, Bytes src, MutableBytes out);
+// Empty `codes`, `scales` or `biases`: not wanted.
+void split(const char* dtype, Bytes src, MutableBytes codes, MutableBytes scales, MutableBytes biases);
+void join(const char* dtype, int bits, size_t group, Bytes codes, Bytes scales, Bytes offsets, MutableBytes out);
+void byteswap(u32 word, Bytes src, MutableBytes out);
+void gather(Bytes src, Bytes index, size_t row_bytes, MutableBytes out);
+
+}  // namespace calls
+}  // namespace weighbridge

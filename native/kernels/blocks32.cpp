@@ -1,0 +1,246 @@
+// ggml's blocks of 32: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4. Bytes equal to llama.cpp's quantize_row_*_ref and dequantize_row_*
+// (ggml-quants.c, b11549, built for x86-64), hostile input included.
+//
+// Encoding puts one block in each lane (lanes.hpp); decoding is a plain loop, since each output depends on one code.
+#include "blocks.hpp"
+#include "codes.hpp"
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+constexpr size_t N = 32;  // elements of a block
+
+// Fields are drawn in docs/block-types.md. Nibbles lie in halves: byte j of qs has code j low and code j + 16 high, so that
+// one AND and one shift give two vectors of consecutive codes.
+//
+//   Q8_0    x[j] = d * qs[j]
+//   Q4_0    x[j] = d * (q[j] - 8)
+//   Q4_1    x[j] = d * q[j] + m
+//   Q5_0    x[j] = d * (q[j] - 16)         bit j of qh is the fifth bit of q[j]
+//   Q5_1    x[j] = d * q[j] + m
+//   IQ4_NL  x[j] = d * IQ4_VALUES[q[j]]
+//   MXFP4   x[j] = 2^(e - 128) * FP4_VALUES[q[j]]     (FP4_VALUES are doubled to be integers, so 2^(e - 127) is halved)
+
+// ---------------------------------------------------------------- decode
+
+void decode_q8_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const Q8_0& b : Blocks<Q8_0>{src, n}) {
+    const float d = half(b.d);
+    put_scaled(load16(b.qs), d, dst);
+    put_scaled(load16(b.qs + 16), d, dst + 64);
+    dst += N * 4;
+  }
+}
+
+void decode_q4_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const Q4_0& b : Blocks<Q4_0>{src, n}) {
+    const float d = half(b.d);
+    const B16 q = load16(b.qs);
+    put_scaled((q & splat16(15)) - splat16(8), d, dst);
+    put_scaled((q >> 4) - splat16(8), d, dst + 64);
+    dst += N * 4;
+  }
+}
+
+void decode_q4_1(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const Q4_1& b : Blocks<Q4_1>{src, n}) {
+    const float d = half(b.d), m = half(b.m);
+    const B16 q = load16(b.qs);
+    put_scaled_plus(q & splat16(15), d, m, dst);
+    put_scaled_plus(q >> 4, d, m, dst + 64);
+    dst += N * 4;
+  }
+}
+
+// The fifth bits of sixteen elements, where they belong.
+WB_INLINE B16 fifth(u32 bits) { return spread_bits(bits) & splat16(16); }
+
+void decode_q5_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const Q5_0& b : Blocks<Q5_0>{src, n}) {
+    const float d = half(b.d);
+    const B16 q = load16(b.qs);
+    put_scaled(((q & splat16(15)) | fifth(load(b.qh) & 0xFFFF)) - splat16(16), d, dst);
+    put_scaled(((q >> 4) | fifth(load(b.qh) >> 16)) - splat16(16), d, dst + 64);
+    dst += N * 4;
+  }
+}
+
+void decode_q5_1(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const Q5_1& b : Blocks<Q5_1>{src, n}) {
+    const float d = half(b.d), m = half(b.m);
+    const B16 q = load16(b.qs);
+    put_scaled_plus((q & splat16(15)) | fifth(load(b.qh) & 0xFFFF), d, m, dst);
+    put_scaled_plus((q >> 4) | fifth(load(b.qh) >> 16), d, m, dst + 64);
+    dst += N * 4;
+  }
+}
+
+void decode_iq4_nl(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const IQ4_NL& b : Blocks<IQ4_NL>{src, n}) {
+    decode_nibbles<N>(b.qs, half(b.d), IQ4_VALUES, dst);
+    dst += N * 4;
+  }
+}
+
+// Code 255, a NaN in OCP MX, is 2^127 here as in ggml (ggml_e8m0_to_fp32_half).
+WB_INLINE float half_e8m0(u32 e) { return bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
+
+void decode_mxfp4(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const MXFP4& b : Blocks<MXFP4>{src, n}) {
+    decode_nibbles<N>(b.qs, half_e8m0(b.e), FP4_VALUES, dst);
+    dst += N * 4;
+  }
+}
+
+// As OCP MX reads the scale: 255 is NaN. No quantizer writes it, so it is worth telling.
+void mxfp4_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const MXFP4& b : Blocks<MXFP4>{src, n}) {
+    store(dst, 0, widen_e8m0(b.e));
+    dst += 4;
+  }
+}
+
+// ---------------------------------------------------------------- encode
+
+
+void encode_q8_0(const u8* src, Q8_0* dst, Counts& counts) {
+  F32 x[N];
+  load_columns(src, N * 4, x);
+  const F32 d = running_max(x) / splat(127.0f);
+  const F32 id = inverse(d);
+  store_scales<&Q8_0::d>(d, dst, counts);
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = round_away(x[j] * id);
+  store_bytes<&Q8_0::qs>(q, dst);
+}
+
+// (int8_t)(v + shift), at most `top`, as C on x86-64 has it: the low byte of the truncated int32, sign extended.
+WB_INLINE I32 small_code(F32 v, float shift, i32 top) {
+  const I32 q = (truncate(v + splat(shift)) << 24) >> 24;
+  return select(q < splat(top), q, splat(top));
+}
+
+// The element of largest magnitude, with its sign; of equals the first.
+WB_INLINE F32 extreme_of(const F32 (&x)[N]) {
+  F32 amax = splat(0.0f), extreme = splat(0.0f);
+  for (size_t j = 0; j < N; ++j) {
+    const F32 a = absolute(x[j]);
+    const I32 larger = amax < a;
+    amax = select(larger, a, amax);
+    extreme = select(larger, x[j], extreme);
+  }
+  return extreme;
+}
+
+// Smallest and largest, starting from the ends of f32: NaN and a block of Inf leave them there.
+WB_INLINE void range_of(const F32 (&x)[N], F32& low, F32& high) {
+  low = splat(3.40282347e+38f), high = splat(-3.40282347e+38f);
+  for (size_t j = 0; j < N; ++j) {
+    low = select(x[j] < low, x[j], low);
+    high = select(x[j] > high, x[j], high);
+  }
+}
+
+
+void encode_q4_0(const u8* src, Q4_0* dst, Counts& counts) {
+  F32 x[N];
+  load_columns(src, N * 4, x);
+  const F32 d = extreme_of(x) / splat(-8.0f);
+  const F32 id = inverse(d);
+  store_scales<&Q4_0::d>(d, dst, counts);
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = small_code(x[j] * id, 8.5f, 15);
+  store_nibbles<&Q4_0::qs>(q, dst);
+}
+
+
+void encode_q4_1(const u8* src, Q4_1* dst, Counts& counts) {
+  F32 x[N], low, high;
+  load_columns(src, N * 4, x);
+  range_of(x, low, high);
+  const F32 d = (high - low) / splat(15.0f);
+  const F32 id = inverse(d);
+  store_scales<&Q4_1::d>(d, dst, counts);
+  store_scales<&Q4_1::m>(low, dst, counts);
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = small_code((x[j] - low) * id, 0.5f, 15);
+  store_nibbles<&Q4_1::qs>(q, dst);
+}
+
+
+void encode_q5_0(const u8* src, Q5_0* dst, Counts& counts) {
+  F32 x[N];
+  load_columns(src, N * 4, x);
+  const F32 d = extreme_of(x) / splat(-16.0f);
+  const F32 id = inverse(d);
+  store_scales<&Q5_0::d>(d, dst, counts);
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = small_code(x[j] * id, 16.5f, 31);
+  store_5bit(q, dst);
+}
+
+
+void encode_q5_1(const u8* src, Q5_1* dst, Counts& counts) {
+  F32 x[N], low, high;
+  load_columns(src, N * 4, x);
+  range_of(x, low, high);
+  const F32 d = (high - low) / splat(31.0f);
+  const F32 id = inverse(d);
+  store_scales<&Q5_1::d>(d, dst, counts);
+  store_scales<&Q5_1::m>(low, dst, counts);
+  I32 q[N];  // (uint8_t)(v + 0.5f), of which five bits are stored: no limit at the top
+  for (size_t j = 0; j < N; ++j) q[j] = truncate((x[j] - low) * id + splat(0.5f));
+  store_5bit(q, dst);
+}
+
+// floorf(log2f(x)) of a finite x > 0. log2f is rounded, so the last few floats below a power of two have its logarithm:
+// the more of them, the larger that is. With e the exponent, these are 88 from |e| = 128 on, 44 from 64, 22, 11, 5, 2, 1.
+WB_INLINE I32 floor_log2(F32 x) {
+  const I32 denormal = x < splat(1.17549435e-38f);
+  const I32 bits = as_i32(select(denormal, x * splat(16777216.0f), x));
+  const I32 e = (bits >> 23) - splat(i32(127)) - (denormal & splat(i32(24)));
+  const I32 size = select(e < splat(i32(0)), splat(i32(-1)) - e, e);
+  I32 few = splat(i32(0));
+  for (int k = 1; k < 8; ++k) few = select(size > splat(i32((1 << k) - 1)), splat(i32(88 >> (7 - k))), few);
+  const I32 below = splat(i32(0x800000)) - (bits & splat(i32(0x7FFFFF)));  // how many floats to the power of two
+  return e + (select(below > few, splat(i32(0)), splat(i32(1))));
+}
+
+// (uint8_t)(floorf(log2f(amax)) - 2 + 127), as C on x86-64 has it: tiny blocks wrap round to
+// scales far too large, and Inf gives 0.
+void encode_mxfp4(const u8* src, MXFP4* dst, Counts& counts) {
+  F32 x[N];
+  load_columns(src, N * 4, x);
+  const F32 amax = magnitude_of(x);
+  const I32 known = (amax > splat(0.0f)) & (amax < splat(__builtin_huge_valf()));
+  const I32 wide = select(known, floor_log2(amax) + splat(i32(125)), splat(i32(0)));
+  const I32 e = wide & splat(i32(255));
+  const I32 tiny = select(e == splat(i32(1)), splat(i32(0x00400000)), splat(i32(0x00200000)));
+  const F32 d = as_f32(select(e < splat(i32(2)), tiny, (e - splat(i32(1))) << 23));
+  for (int i = 0; i < W; ++i) dst[i].e = u8(e[i]), counts.underflow += wide[i] < 0;
+  I32 q[N];
+  for (size_t j = 0; j < N; ++j) q[j] = nearest_fp4(x[j], d);
+  store_nibbles<&MXFP4::qs>(q, dst);
+}
+
+}  // namespace
+
+constinit static const Format formats[] = {
+    {WB_BLOCK(Q8_0), .decode = decode_q8_0, .encode = encode_blocks<Q8_0, encode_q8_0>,
+     .scale_count = 1, .scales = half_scales<Q8_0, &Q8_0::d>},
+    {WB_BLOCK(Q4_0), .decode = decode_q4_0, .encode = encode_blocks<Q4_0, encode_q4_0>,
+     .encode_weighted = q4_0_encode_weighted, .scale_count = 1, .scales = half_scales<Q4_0, &Q4_0::d>},
+    {WB_BLOCK(Q4_1), .decode = decode_q4_1, .encode = encode_blocks<Q4_1, encode_q4_1>,
+     .encode_weighted = q4_1_encode_weighted, .scale_count = 2, .scales = half_scales<Q4_1, &Q4_1::d, &Q4_1::m>},
+    {WB_BLOCK(Q5_0), .decode = decode_q5_0, .encode = encode_blocks<Q5_0, encode_q5_0>,
+     .encode_weighted = q5_0_encode_weighted, .scale_count = 1, .scales = half_scales<Q5_0, &Q5_0::d>},
+    {WB_BLOCK(Q5_1), .decode = decode_q5_1, .encode = encode_blocks<Q5_1, encode_q5_1>,
+     .encode_weighted = q5_1_encode_weighted, .scale_count = 2, .scales = half_scales<Q5_1, &Q5_1::d, &Q5_1::m>},
+    {WB_BLOCK(IQ4_NL), .decode = decode_iq4_nl, .encode = iq4_nl_encode,
+     .encode_weighted = iq4_nl_encode_weighted, .scale_count = 1, .scales = half_scales<IQ4_NL, &IQ4_NL::d>},
+    {WB_BLOCK(MXFP4), .decode = decode_mxfp4, .encode = encode_blocks<MXFP4, encode_mxfp4>,
+     .scale_count = 1, .scales = mxfp4_scales},
+};
+const Rows<Format> blocks32 = {formats, sizeof formats / sizeof *formats};
+
+}  // namespace weighbridge::WB_LEVEL

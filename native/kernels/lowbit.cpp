@@ -1,0 +1,227 @@
+// One, two and 1.6 bits a weight, and NVIDIA's FP4: Q1_0, Q2_0, TQ1_0, TQ2_0, NVFP4. Bytes equal to llama.cpp's
+// (ggml-quants.c, b11549, built for x86-64).
+#include "blocks.hpp"
+#include "codes.hpp"
+
+namespace weighbridge::WB_LEVEL {
+namespace {
+
+// Fields are drawn in docs/block-types.md.
+//
+//   Q1_0    x[j] = bit j ? d : -d                            bits, lowest first
+//   Q2_0    x[j] = d * (q[j] - 1)                            two bits each, lowest first
+//   NVFP4   x[j] = scale(d[j / 16]) / 2 * FP4_VALUES[q[j]]   d: four E4M3 without sign, one for 16 elements; eight bytes of
+//                                                            qs for 16 elements, low nibbles are the first eight
+//   TQ2_0   x[j] = d * (q[j] - 1)                            two halves of 128: byte m has elements m, m + 32, m + 64, m + 96
+//   TQ1_0   x[j] = d * (trit - 1)                            a byte is a fraction of 256 with five base-3 digits,
+//                                                            ceil(q * 256 / 243): times three, the carry is the next digit.
+//                                                            Elements of a digit are 32 bytes of qs, then 16, then 4 of qh
+constexpr size_t NVFP4_PART = 16;
+
+// ---------------------------------------------------------------- decode
+
+void decode_q1_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const Q1_0& b : Blocks<Q1_0>{src, n}) {
+    const u32 d = half_bits(b.d);  // -d flips the sign of a NaN too
+    for (size_t i = 0; i < Q1_0::N / 8; ++i)
+      for (u32 k = 0; k < 8; ++k) store(dst, 8 * i + k, d ^ ((~u32(b.qs[i]) >> k & 1) << 31));
+    dst += Q1_0::N * 4;
+  }
+}
+
+void decode_q2_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const Q2_0& b : Blocks<Q2_0>{src, n}) {
+    const float d = half(b.d);
+    for (size_t i = 0; i < Q2_0::N / 4; ++i)
+      for (int k = 0; k < 4; ++k) store(dst, 4 * i + size_t(k), float((b.qs[i] >> 2 * k & 3) - 1) * d);
+    dst += Q2_0::N * 4;
+  }
+}
+
+// The 128 magnitudes of an E4M3 scale. `nan`: what its last code stands for; ggml reads 0 (ggml_ue4m3_to_fp32).
+struct Magnitudes {
+  float v[128];
+};
+constexpr Magnitudes magnitudes(float factor, float nan) {
+  Magnitudes out{};
+  const Values256 all = values<SPEC_F8_E4M3>();
+  for (int code = 0; code < 127; ++code) out.v[code] = all.v[code] * factor;
+  out.v[127] = nan;
+  return out;
+}
+constexpr Magnitudes HALF_SCALES = magnitudes(0.5f, 0.0f);
+
+// ggml looks only for 0x7F, so 0xFF is the number 480.
+WB_INLINE float half_ue4m3(u8 code) { return code == 0xFF ? 240.0f : HALF_SCALES.v[code & 127]; }
+
+void decode_nvfp4(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const NVFP4& b : Blocks<NVFP4>{src, n})
+    for (size_t s = 0; s < 4; ++s, dst += NVFP4_PART * 4)
+      decode_nibbles<NVFP4_PART>(b.qs + 8 * s, half_ue4m3(b.d[s]), FP4_VALUES, dst);
+}
+
+// As E4M3 has it: 127 is NaN. No quantizer writes it, so it is worth telling.
+void nvfp4_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  constexpr u32 nan = F32_INF | F32_QUIET;
+  for (const NVFP4& b : Blocks<NVFP4>{src, n})
+    for (size_t s = 0; s < 4; ++s, dst += 4) {
+      const u8 code = b.d[s] & 127;
+      store(dst, 0, code == 127 ? nan : bit_cast<u32>(HALF_SCALES.v[code] * 2.0f));
+    }
+}
+
+void decode_tq2_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const TQ2_0& b : Blocks<TQ2_0>{src, n}) {
+    const float d = half(b.d);
+    for (size_t at = 0; at < 64; at += 32)
+      for (int k = 0; k < 4; ++k, dst += 32 * 4)
+        for (size_t m = 0; m < 32; ++m) store(dst, m, float((b.qs[at + m] >> 2 * k & 3) - 1) * d);
+  }
+}
+
+// `count` elements of one digit from `count` bytes, and the bytes with that digit shifted out.
+template <size_t count>
+WB_INLINE void next_trits(u8* WB_RESTRICT q, float d, u8* WB_RESTRICT dst) {
+  for (size_t m = 0; m < count; ++m) {
+    const int product = q[m] * 3;
+    store(dst, m, float((product >> 8) - 1) * d);
+    q[m] = u8(product);
+  }
+}
+
+void decode_tq1_0(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+  for (const TQ1_0& b : Blocks<TQ1_0>{src, n}) {
+    const float d = half(b.d);
+    u8 q[sizeof b.qs], last[sizeof b.qh];
+    memcpy(q, b.qs, sizeof q);
+    memcpy(last, b.qh, sizeof last);
+    for (int k = 0; k < 5; ++k, dst += 32 * 4) next_trits<32>(q, d, dst);
+    for (int k = 0; k < 5; ++k, dst += 16 * 4) next_trits<16>(q + 32, d, dst);
+    for (int k = 0; k < 4; ++k, dst += 4 * 4) next_trits<4>(last, d, dst);
+  }
+}
+
+// ---------------------------------------------------------------- encode
+
+// d is the mean magnitude, summed in order.
+void encode_q1_0(const u8* src, Q1_0* dst, Counts& counts) {
+  F32 x[Q1_0::N], sum = splat(0.0f);
+  load_columns(src, Q1_0::N * 4, x);
+  for (size_t j = 0; j < Q1_0::N; ++j) sum = sum + absolute(x[j]);
+  store_scales<&Q1_0::d>(sum / splat(float(Q1_0::N)), dst, counts);
+  I32 bytes[Q1_0::N / 8];
+  for (size_t i = 0; i < Q1_0::N / 8; ++i) {
+    bytes[i] = splat(i32(0));
+    for (size_t k = 0; k < 8; ++k) {
+      const F32 v = x[8 * i + k];
+      bytes[i] = bytes[i] | (((v > splat(0.0f)) | (v == splat(0.0f))) & splat(i32(1 << k)));
+    }
+  }
+  store_bytes<&Q1_0::qs>(bytes, dst);
+}
+
+// d is the largest magnitude, so code 3 is never written (ggml limits to it). NaN gives 0.
+void encode_q2_0(const u8* src, Q2_0* dst, Counts& counts) {
+  F32 x[Q2_0::N];
+  load_columns(src, Q2_0::N * 4, x);
+  const F32 d = magnitude_of(x), id = inverse(d);
+  store_scales<&Q2_0::d>(d, dst, counts);
+  I32 bytes[Q2_0::N / 4];
+  for (size_t i = 0; i < Q2_0::N / 4; ++i) {
+    bytes[i] = splat(i32(0));
+    for (size_t k = 0; k < 4; ++k) {
+      I32 q = round_away(x[4 * i + k] * id) + splat(i32(1));
+      q = select(q < splat(i32(0)), splat(i32(0)), q);
+      bytes[i] = bytes[i] | (q << int(2 * k));
+    }
+  }
+  store_bytes<&Q2_0::qs>(bytes, dst);
+}
+
+// f32 >= 0 to E4M3 as ggml_fp32_to_ue4m3: the first bit that is dropped rounds up; from 248 on all is 448.
+WB_INLINE I32 narrow_ue4m3(F32 x) {
+  const I32 bits = as_i32(x), exponent = (bits >> 23) - splat(i32(120));
+  I32 denormal = truncate(x * splat(512.0f) + splat(0.5f));
+  denormal = select(denormal > splat(i32(7)), splat(i32(7)), denormal);
+  I32 normal = (exponent << 3) + ((bits >> 20) & splat(i32(7))) + ((bits >> 19) & splat(i32(1)));
+  normal = select(normal > splat(i32(0x77)), splat(i32(0x7E)), normal);
+  return select(exponent > splat(i32(0)), normal, denormal);
+}
+
+// W parts of 16 to their codes, and to their scales in W bytes. Four parts are one block.
+void encode_nvfp4(const u8* src, NVFP4* dst, Counts& counts) {
+  F32 x[NVFP4_PART], d = splat(0.0f);
+  load_columns(src, NVFP4_PART * 4, x);
+  const F32 ideal = magnitude_of(x) / splat(6.0f);
+  const I32 scale = narrow_ue4m3(ideal);
+  for (int i = 0; i < W; ++i) {
+    dst[i / 4].d[i % 4] = u8(scale[i]);
+    d[i] = HALF_SCALES.v[scale[i]];
+    counts.underflow += scale[i] == 0 && ideal[i] != 0;
+  }
+  for (size_t j = 0; j < 8; j += 4) {
+    I32 word = splat(i32(0));
+    for (size_t k = j; k < j + 4; ++k)
+      word = word | ((nearest_fp4(x[k], d) | (nearest_fp4(x[k + 8], d) << 4)) << int(8 * (k - j)));
+    for (int i = 0; i < W; ++i) store(dst[i / 4].qs + i % 4 * 8 + j, 0, i32(word[i]));
+  }
+}
+
+// -1, 0, 1 -> 0, 1, 2. Only the low bits count, so that what doesn't fit (ggml's lroundf has 64 bits) is the same.
+WB_INLINE I32 trit(F32 v) { return round_away(v) + splat(i32(1)); }
+
+void encode_tq2_0(const u8* src, TQ2_0* dst, Counts& counts) {
+  F32 x[TQ2_0::N];
+  load_columns(src, TQ2_0::N * 4, x);
+  const F32 d = running_max(x), id = inverse(d);
+  store_scales<&TQ2_0::d>(d, dst, counts);
+  I32 bytes[64];
+  for (size_t i = 0; i < 64; ++i) {
+    const F32* part = x + i / 32 * 128 + i % 32;
+    bytes[i] = splat(i32(0));
+    for (size_t k = 0; k < 4; ++k) bytes[i] = bytes[i] | ((trit(part[32 * k] * id) & splat(i32(3))) << int(2 * k));
+  }
+  store_bytes<&TQ2_0::qs>(bytes, dst);
+}
+
+// Five digits `stride` apart as a fraction of 256, rounded up; a fifth that isn't there is 0. C counts in a byte.
+WB_INLINE I32 pack_trits(const F32* x, size_t stride, size_t digits, F32 id) {
+  I32 q = splat(i32(0));
+  for (size_t k = 0; k < 5; ++k) {
+    q = q * splat(i32(3));
+    if (k < digits) q = q + trit(x[k * stride] * id);
+    q = q & splat(i32(255));
+  }
+  return (q * splat(i32(256)) + splat(i32(242))) / splat(i32(243));
+}
+
+void encode_tq1_0(const u8* src, TQ1_0* dst, Counts& counts) {
+  F32 x[TQ1_0::N];
+  load_columns(src, TQ1_0::N * 4, x);
+  const F32 d = running_max(x), id = inverse(d);
+  store_scales<&TQ1_0::d>(d, dst, counts);
+  I32 bytes[48], last[4];
+  for (size_t i = 0; i < 32; ++i) bytes[i] = pack_trits(x + i, 32, 5, id);
+  for (size_t i = 0; i < 16; ++i) bytes[32 + i] = pack_trits(x + 160 + i, 16, 5, id);
+  for (size_t i = 0; i < 4; ++i) last[i] = pack_trits(x + 240 + i, 4, 4, id);
+  store_bytes<&TQ1_0::qs>(bytes, dst);
+  store_bytes<&TQ1_0::qh>(last, dst);
+}
+
+}  // namespace
+
+constinit static const Format formats[] = {
+    {WB_BLOCK(Q1_0), .decode = decode_q1_0, .encode = encode_blocks<Q1_0, encode_q1_0>,
+     .scale_count = 1, .scales = half_scales<Q1_0, &Q1_0::d>},
+    {WB_BLOCK(Q2_0), .decode = decode_q2_0, .encode = encode_blocks<Q2_0, encode_q2_0>,
+     .scale_count = 1, .scales = half_scales<Q2_0, &Q2_0::d>},
+    {WB_BLOCK(NVFP4), .decode = decode_nvfp4, .encode = encode_blocks<NVFP4, encode_nvfp4, W / 4>,
+     .scale_count = 4, .scales = nvfp4_scales},
+    {WB_BLOCK(TQ1_0), .decode = decode_tq1_0, .encode = encode_blocks<TQ1_0, encode_tq1_0>,
+     .scale_count = 1, .scales = half_scales<TQ1_0, &TQ1_0::d>},
+    {WB_BLOCK(TQ2_0), .decode = decode_tq2_0, .encode = encode_blocks<TQ2_0, encode_tq2_0>,
+     .scale_count = 1, .scales = half_scales<TQ2_0, &TQ2_0::d>},
+};
+const Rows<Format> lowbit = {formats, sizeof formats / sizeof *formats};
+
+}  // namespace weighbridge::WB_LEVEL

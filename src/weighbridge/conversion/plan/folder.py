@@ -1,0 +1,79 @@
+"""Plans of Hugging Face folders: weights under the family's names, with config, tokenizer and other small files."""
+
+from __future__ import annotations
+
+from weighbridge.base.dtypes import F16, Kind
+from weighbridge.base.errors import UsageError
+from weighbridge.conversion import dtype_policy
+from weighbridge.conversion.gguf import metadata
+from weighbridge.conversion.options import CastOptions, HfOptions, TorchFolderOptions
+from weighbridge.conversion.plan import probe, writers
+from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
+from weighbridge.conversion.plan.model import Loss, Move
+from weighbridge.conversion.plan.plain import to_container
+from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
+from weighbridge.io.source import FileSource
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
+from weighbridge.packings.write import packers
+from weighbridge.tensors.nodes import QuantizedTensor
+
+
+def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, container: str) -> PlanBuilder:
+    """Weights in `container`, and the small files. UsageError for a source without a config."""
+    if model.format == "gguf":
+        return _from_gguf(model, options)
+    if model.format not in FOLDER_CONTAINERS:
+        raise UsageError(f"a {model.format} file has no config, which a model folder needs")
+    packed = any(isinstance(node, QuantizedTensor) for node in model.logical.values())
+    draft = _unpacked(model, options) if packed and options.dtype else to_container(model, options, container)
+    folder = model.place.folder
+    draft.texts |= model.texts
+    if options.dtype not in (None, "auto") and model.config:
+        draft.texts["config.json"] = metadata.retyped(model.config, options.dtype)
+    for path in sidecar_files(folder):
+        name = path.relative_to(folder).as_posix()
+        if name not in draft.texts:
+            draft.extra_files.append(writers.raw(name, FileSource(path)))
+    return draft
+
+
+def _unpacked(model: Checkpoint, options: CastOptions) -> PlanBuilder:
+    """A quantized folder decoded to the requested dtype, under the names of the original model."""
+    named = model.resolved.save("hf")
+    draft = PlanBuilder({}, {"format": "pt"}, losses=ignored_parts(model))
+    for name, node in named.items():
+        draft.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), draft)
+    return draft
+
+
+def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> PlanBuilder:
+    """A GGUF's weights under Hugging Face's names, and the config and tokenizer that its keys stand for."""
+    if not model.index.by_name:
+        raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
+    own = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
+    named = model.resolved.save(own or "hf")
+    draft = PlanBuilder({}, {"format": "pt"}, losses=_unmapped(model, own or "hf"))
+    narrow = probe.narrowest(named) if options.dtype is None else {}
+    for name, node in named.items():
+        if own and name.endswith(BLOCKS):
+            draft.moves.append(Move(name, node.spec.dtype.name, own, "exact"))
+            scales = name.removesuffix(BLOCKS) + SCALES
+            draft.tensors[name], draft.tensors[scales] = packers.in_parts(node)
+            continue
+        wanted = dtype_policy.plain_dtype(options.dtype, node.spec)
+        if wanted.kind is Kind.BLOCK:
+            draft.losses.append(Loss(f"decoded from {wanted} to {F16}", name))
+            wanted = F16
+        draft.tensors[name] = cast_to(name, node, narrow.get(name, wanted), draft)
+    draft.texts, lost = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=own)
+    draft.losses += lost
+    return draft
+
+
+def _unmapped(model: Checkpoint, dialect: str) -> list[Loss]:
+    """The tensors that a folder can't hold, except zeros that only llama.cpp's graph needs."""
+    family = model.family
+    lost = [i for i in family.unmapped_roles(dialect, model.sizes, model.roles) if not probe.nothing(model.roles[i])]
+    names = family.holding(model.dialect, model.sizes, model.tensors, lost)
+    return [Loss(f"left out: a {family.name} folder has no place for it", name) for name in names]

@@ -1,0 +1,173 @@
+"""Files that are written by position: a new one from any thread, or bytes of an existing one where they lie."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+from weighbridge.base.errors import UsageError
+from weighbridge.io.source import FileSource
+
+# What a system call says where the file system or the kernel has no such service: do it the ordinary way.
+CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
+_WORTH_BEGINNING = 1 << 20  # bytes: fewer aren't worth a system call
+_COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to cost nothing, short enough for progress
+
+
+class OutFile:
+    """One file being written by position, from any thread."""
+
+    def __init__(self, path: Path, size: int, *, again: bool = False) -> None:
+        """`again`: a file that is there already, of that size, is written on."""
+        self.path, self.size = path, size
+        kind = os.O_RDWR | (getattr(os, "O_NOFOLLOW", 0) if again else os.O_CREAT | os.O_EXCL)
+        flags = kind | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._fd = os.open(path, flags, 0o666)  # mode as any normal file: the umask decides
+        self._lock = threading.Lock()
+        try:
+            _preallocate(self._fd, size)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """All of `data` at `offset`."""
+        view = memoryview(data).cast("B")
+        if offset < 0 or offset + len(view) > self.size:
+            raise UsageError(f"a write of {len(view)} bytes at {offset} into a file of {self.size}")
+        start, size = offset, len(view)
+        while len(view):
+            done = self._pwrite(view, offset)
+            view, offset = view[done:], offset + done
+        _begin_to_disk(self._fd, start, size)
+
+    def _pwrite(self, view: memoryview, offset: int) -> int:
+        if hasattr(os, "pwrite"):
+            return os.pwrite(self._fd, view, offset)
+        with self._lock:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+            return os.write(self._fd, view)
+
+    def copy(self, source: FileSource, start: int, offset: int, size: int) -> bool:
+        """Copy bytes inside the kernel; False where that can't be done (then nothing is assumed written)."""
+        if not hasattr(os, "copy_file_range") or start + size > source.size:
+            return False
+        done = 0
+        while done < size:
+            try:
+                got = os.copy_file_range(
+                    source.fileno(), self._fd, min(size - done, _COPY_CHUNK), start + done, offset + done
+                )
+            except OSError as error:
+                if error.errno in CANNOT:
+                    return False
+                raise
+            if got == 0:  # the source became shorter: the ordinary read says so in the right words
+                return False
+            _begin_to_disk(self._fd, offset + done, got)
+            done += got
+        return True
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def sync_data(self) -> None:
+        """The bytes, and what it takes to find them again; not the times."""
+        getattr(os, "fdatasync", os.fsync)(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _begin_to_disk(fd: int, offset: int, size: int) -> None:
+    """Let the disk begin with bytes that were just written, where the system can be told so (sync_file_range(2)): else
+    it may idle until the sync at the end. Nothing is promised: what goes wrong on the way, that sync tells."""
+    if size >= _WORTH_BEGINNING and (call := _sync_file_range()) is not None:
+        call(fd, offset, size, 2)  # SYNC_FILE_RANGE_WRITE
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):  # a C library without it
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    found: Callable[[int, int, int, int], int] = call
+    return found
+
+
+def _preallocate(fd: int, size: int) -> None:
+    """Give the file its size, and its blocks where the system can, so that a full disk is told before the work."""
+    if size and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in CANNOT:
+                raise
+    os.ftruncate(fd, size)
+
+
+class InPlace:
+    """Bytes of an existing file changed where they lie, for edits that fit. The caller has made sure that the file is
+    nobody else's (no hard link, no store's blob)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            raise UsageError(f"{os.fspath(path)} is not a regular file")
+
+    def lock(self) -> bool:
+        """Keep the file to this process until it is closed; false where another has it. A file system without locks
+        keeps nobody off, nor does a system without `flock`."""
+        try:
+            import fcntl
+
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except (ImportError, OSError):
+            pass
+        return True
+
+    def truncate(self, size: int) -> None:
+        """Leave the first `size` bytes only, on disk when this returns."""
+        os.ftruncate(self._fd, size)
+        os.fsync(self._fd)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """One positioned write, on disk when this returns."""
+        if hasattr(os, "pwrite"):
+            done = os.pwrite(self._fd, data, offset)
+        else:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+            done = os.write(self._fd, data)
+        if done != len(data):
+            raise OSError(errno.EIO, f"only {done} of {len(data)} bytes were written at {offset}")
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> InPlace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,222 @@
+"""A target that is being written: staged, checked, published at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from weighbridge.base.errors import RefusedError, UsageError
+from weighbridge.io.sink.files import OutFile
+from weighbridge.io.sink.partials import remove_stale
+from weighbridge.io.sink.publish import publish_file, publish_folder, sync_folder
+
+if TYPE_CHECKING:
+    from weighbridge.io.journal import Journal, Piece
+
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
+
+
+class Sink:
+    """Files to be written under one target: a single file, or a folder of them. Use as a context manager; leaving it
+    without an error publishes everything at once. `key`: everything that the bytes depend on, of a write that can be
+    resumed; the pieces that it has finished before are in `done`."""
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        folder: bool,
+        size: int = 0,
+        overwrite: bool = False,
+        key: Mapping[str, str] | None = None,
+    ) -> None:
+        self.target = Path(target)
+        self.folder, self.overwrite = folder, overwrite
+        self._key = key
+        self._journal: Journal | None = None
+        self._real = _resolve(self.target)  # a symlink stays one: what it points to is replaced
+        mine = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
+        self._stage = mine if key is None else partial_of(target)
+        self._open: list[OutFile] = []
+        self._made: list[Path] = []
+        self._check(size)
+
+    def _check(self, size: int) -> None:
+        if self._real.exists() and not (self._real.is_dir() or self._real.is_file()):
+            # A rename would put a file in the place of /dev/null.
+            raise RefusedError(f"{self.target} is a device, a pipe or a socket", hint="choose another target")
+        if self._exists() and not self.overwrite:
+            raise RefusedError(f"{self.target} exists already", option="--overwrite")
+        if self._real.is_dir() != self.folder and self._real.exists():
+            kind = "a folder" if self._real.is_dir() else "a file"
+            raise RefusedError(f"{self.target} is {kind}", hint="choose another target")
+        if self.folder and self._exists():
+            _check_expendable(self._real)
+        remove_stale(self._real)
+        above = next(p for p in self._real.parents if p.exists())
+        free = shutil.disk_usage(above).free + (_allocated(self._stage) if self._key is not None else 0)
+        if size > free:
+            raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(above))
+
+    def _exists(self) -> bool:
+        if self.folder and self._real.is_dir():
+            return any(self._real.iterdir())
+        return self._real.exists()
+
+    def __enter__(self) -> Sink:
+        self._made = [p for p in self._real.parents if not p.exists()]
+        self._real.parent.mkdir(parents=True, exist_ok=True)
+        if self._key is not None:
+            from weighbridge.io.journal import Journal
+
+            self._journal = Journal(self._stage, self._key, overwrite=self.overwrite)
+            if not self._journal.done:
+                self._discard()
+        if self.folder:
+            self._stage.mkdir(exist_ok=self._journal is not None)
+            if self._journal is not None:
+                sync_folder(self._stage.parent)
+        return self
+
+    @property
+    def done(self) -> Mapping[Piece, int]:
+        """The pieces that are on the disk from before, with the crc32 that they were noted with."""
+        return {} if self._journal is None else self._journal.done
+
+    def finished(self, piece: Piece, crc: int) -> None:
+        """Note a piece of a file as written. It counts, after an interrupt, once its bytes have been synced."""
+        if self._journal is not None and self._journal.add(piece, crc):
+            self._note()
+
+    def _note(self) -> None:
+        if self._journal is not None and self._journal.waiting:
+            try:
+                for number in self._journal.waiting:
+                    self._open[number].sync_data()
+            except OSError:
+                self._journal.drop()  # a sync that failed once may say nothing the next time, and the bytes are lost
+                raise
+            self._journal.write()
+
+    def create(self, name: str, size: int) -> OutFile:
+        """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself where it is a file."""
+        path = self._inside(name) if self.folder else self._stage
+        path.parent.mkdir(exist_ok=True)
+        out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
+        self._open.append(out)
+        if self._journal is not None:  # records of a file count for nothing without its name
+            sync_folder(path.parent)
+        return out
+
+    def _again(self, path: Path, size: int) -> bool:
+        """Whether the file is there from before. Where it isn't as it was, nothing that was noted counts."""
+        if path.is_file() and not path.is_symlink() and path.stat().st_size == size:
+            return True
+        if self._journal is not None and self._journal.done:
+            self._journal.forget()
+        path.unlink(missing_ok=True)
+        return False
+
+    def _inside(self, name: str) -> Path:
+        parts = name.split("/")
+        if len(parts) > 2 or any(part in ("", ".", "..") or Path(part).name != part for part in parts):
+            raise UsageError(f"{name!r} is not a plain file name")
+        return self._stage.joinpath(*parts)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._publish()
+            elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+                error.filename = str(self.target)  # a call that took a number and no name can't say it
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            kept = error is not None and self._keeps(error)
+            for out in self._open:
+                out.close()
+            if self._journal is not None:
+                self._journal.close(remove=not kept)
+            if not kept:
+                self._discard()
+            if not self._real.exists():
+                for parent in self._made:  # deepest first
+                    with contextlib.suppress(OSError):
+                        parent.rmdir()
+
+    def _keeps(self, error: BaseException) -> bool:
+        """Whether there is something to go on with: what is done is noted, as far as the disk still takes it."""
+        with contextlib.suppress(OSError):
+            self._note()
+        if not self.done or not self._stage.exists():
+            return False
+        error.add_note(f"what is done is kept in {self._stage}: the same command, with --resume, goes on from there")
+        return True
+
+    def _publish(self) -> None:
+        self._note()
+        for out in self._open:
+            out.sync()
+            out.close()
+        if self.folder and self._journal is not None and self._real.exists():
+            self._journal.forget()  # the old folder may be in the place of the staged one for a moment
+        publish = publish_folder if self.folder else publish_file
+        try:
+            publish(self._stage, self._real, overwrite=self.overwrite)
+        except FileExistsError:
+            words = f"{self.target} has been created in the meantime"
+            raise RefusedError(words, option="--overwrite") from None
+        sync_folder(self._real.parent)
+
+    def _discard(self) -> None:
+        if self._stage.is_dir():
+            shutil.rmtree(self._stage, ignore_errors=True)
+        else:
+            self._stage.unlink(missing_ok=True)
+
+
+def partial_of(target: str | os.PathLike[str]) -> Path:
+    """Where a write with a journal is staged."""
+    real = _resolve(Path(target))
+    return real.with_name(real.name + ".partial")
+
+
+def _allocated(stage: Path) -> int:
+    """Bytes of the disk that a file, or a folder's files, take."""
+    files = stage.rglob("*") if stage.is_dir() else [stage] if stage.is_file() else []
+    return sum(getattr(p.stat(), "st_blocks", 0) * 512 for p in files)
+
+
+def _resolve(path: Path) -> Path:
+    return path.resolve() if path.is_symlink() else path.absolute()
+
+
+def write_file(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+    """A whole small file at once, as safely as any other."""
+    with Sink(target, folder=False, size=len(data), overwrite=overwrite) as sink:
+        sink.create("", len(data)).write(0, data)
+
+
+# What a model folder holds. A folder with anything else in it is not replaced, whatever the caller says.
+_MODEL_SUFFIXES = frozenset(
+    {".safetensors", ".gguf", ".json", ".model", ".txt", ".md", ".jinja", ".bin", ".npz", ".npy", ".py"}
+    | {".gitattributes", ".gitignore"}
+)
+
+
+def _check_expendable(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if not path.is_dir() and (path.suffix or path.name) not in _MODEL_SUFFIXES:
+            raise RefusedError(
+                f"{folder} holds {path.name!r}, which no model folder has; replacing the folder would delete it",
+                hint="choose another target, or empty the folder yourself",
+            )
