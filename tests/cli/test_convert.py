@@ -89,7 +89,7 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(weighbridge, "plan_convert", plan_convert, raising=False)
     words = (
         "--to gguf --outtype q8_0 --split-max-size 2G --split-max-tensors 7 --pre qwen2 --no-tokenizer --name Tiny "
-        "--align 64 --allow-requantize --max-memory 64MiB --overwrite -j 3"
+        "--align 64 --allow-requantize --max-memory 64MiB --overwrite --replace-folder -j 3"
     )
     assert main(["convert", str(source), "x.gguf", *words.split()]) == 70
     assert seen == dict(
@@ -106,6 +106,7 @@ def test_every_option_reaches_the_library(source: Path, monkeypatch: pytest.Monk
         allow_requantize=True,
         max_memory=64 * 2**20,
         overwrite=True,
+        replace_folder=True,
         jobs=3,
         resume=False,
         allow_expand=False,

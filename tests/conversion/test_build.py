@@ -189,7 +189,7 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
         with pytest.raises(RefusedError, match="--allow-requantize"):
             losses_of({"a": twice}, False)
         assert [x.tensor for x in losses_of({"a": twice}, True)] == ["a"]
-        assert losses_of({"a": node, "b": n.decode(node)}, False) == []
+        assert losses_of({"a": n.as_node(node), "b": n.decode(node)}, False) == []
 
 
 def test_a_container_without_blocks_gets_values_and_says_so(quantized: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class _Boom(Exception):
 
 
 def _half_written(target: Path, folder: bool) -> None:
-    with Sink(target, folder=folder, size=10, overwrite=True) as sink:
+    with Sink(target, folder=folder, size=10, overwrite=True, names=["model.safetensors"]) as sink:
         sink.create("model.safetensors", 10).write(0, b"new")
         raise _Boom
 
@@ -83,7 +83,7 @@ def test_a_folder_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch:
     target = tmp_path / "t"
     target.mkdir()
     (target / "old.safetensors").write_bytes(b"old")
-    with Sink(target, folder=True, overwrite=True) as sink:
+    with Sink(target, folder=True, replace_folder=True) as sink:
         sink.create("new.safetensors", 3).write(0, b"new")
     assert [p.name for p in target.iterdir()] == ["new.safetensors"]
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
@@ -133,14 +133,39 @@ def test_a_new_file_is_published_on_any_system(
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("t", b"one")]
 
 
-@pytest.mark.parametrize("stray", ["photo.jpg", "sub/notes.doc"])
-def test_a_folder_with_other_things_in_it_is_never_replaced(tmp_path: Path, stray: str) -> None:
+@pytest.mark.parametrize("stray", ["thesis.txt", "src/train.py", "other.gguf", "sub/notes.doc"])
+def test_overwriting_a_folder_replaces_only_files_that_are_written(tmp_path: Path, stray: str) -> None:
+    target = tmp_path / "t"
+    (target / stray).parent.mkdir(parents=True, exist_ok=True)
+    (target / stray).write_bytes(b"mine")
+    (target / "config.json").write_bytes(b"old")
+    with pytest.raises(RefusedError, match=f"would be deleted: {stray}\n.*--replace-folder"):
+        Sink(target, folder=True, overwrite=True, names=["config.json"])
+    with Sink(target, folder=True, overwrite=True, names=["config.json", stray]) as sink:
+        sink.create("config.json", 3).write(0, b"new")
+        sink.create(stray, 3).write(0, b"new")
+    assert {p.read_bytes() for p in target.rglob("*") if p.is_file()} == {b"new"}
+
+
+def test_files_that_come_while_a_folder_is_written_are_kept(tmp_path: Path) -> None:
     target = tmp_path / "t"
     target.mkdir()
-    (target / "sub").mkdir()
-    (target / stray).write_bytes(b"mine")
-    with pytest.raises(RefusedError, match=Path(stray).name):
-        Sink(target, folder=True, overwrite=True)
+    (target / "a").write_bytes(b"old")
+    with pytest.raises(RefusedError, match="would be deleted: thesis"):
+        _with_thesis(target)
+    assert {p.name: p.read_bytes() for p in target.iterdir()} == {"a": b"old", "thesis": b"mine"}
+
+
+def _with_thesis(target: Path) -> None:
+    with Sink(target, folder=True, overwrite=True, names=["a"]) as sink:
+        sink.create("a", 3).write(0, b"new")
+        (target / "thesis").write_bytes(b"mine")
+
+
+def test_a_file_is_not_replaced_by_the_option_for_folders(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"old")
+    with pytest.raises(RefusedError, match="exists already"):
+        Sink(tmp_path / "t", folder=False, replace_folder=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")

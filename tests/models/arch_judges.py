@@ -24,7 +24,7 @@ from weighbridge.models.arch.family import Family, build_family
 from weighbridge.models.arch.registry import families
 from weighbridge.models.arch.tables.documents import document, mixin, resolve
 from weighbridge.models.arch.write_order import as_read
-from weighbridge.tensors.nodes import Node, const
+from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, const
 
 Arrays = dict[str, np.ndarray]
 GOLDEN = Path(__file__).parent / "golden"
@@ -55,8 +55,8 @@ def nodes(arrays: Mapping[str, np.ndarray]) -> dict[str, Node]:
     return {name: const(array.astype("<f4"), F32) for name, array in arrays.items()}
 
 
-def array(node: Node) -> np.ndarray:
-    return node.read(0, node.spec.rows).view("<f4").reshape(node.spec.shape)
+def array(node: LogicalTensor) -> np.ndarray:
+    return as_node(node).read_all().view("<f4").reshape(node.spec.shape)
 
 
 def random_hf(family: Family, sizes: Sizes, optional: bool = True) -> Arrays:

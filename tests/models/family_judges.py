@@ -29,7 +29,7 @@ from weighbridge.models.arch.registry import families, family_of_gguf
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mapping import config_losses, config_to_gguf, facts_losses, gguf_to_config
-from weighbridge.tensors.nodes import Const, Node, const
+from weighbridge.tensors.nodes import Const, Node, as_node, const
 
 FORCED_F32 = {
     "norm",
@@ -80,7 +80,7 @@ def _nodes(model: str) -> dict[str, Node]:
     return {name: const(values(name, tuple(shape)), F32) for name, shape in shapes}
 
 
-def _values(node: Node) -> list[float]:
+def _values(node: Any) -> list[float]:
     found: list[float] = node.read(0, node.spec.rows).view("<f4").tolist()
     return found
 
@@ -90,7 +90,7 @@ def _digest_of(raw: bytes) -> str:
     return digest(np.frombuffer(raw, "<f4"))
 
 
-def _brief(node: Node) -> list[Any]:
+def _brief(node: Any) -> list[Any]:
     assert node.spec.dtype is F32
     return [list(node.spec.shape), _digest_of(node.read(0, node.spec.rows).tobytes())]
 
@@ -237,7 +237,7 @@ def judge_further(family: Family, model: str) -> None:
     for dialect in family.dialects:
         named, rest = family.save(dialect, sizes, whole), family.save(dialect, sizes, roles)
         assert (named.keys() == rest.keys()) == (dialect in CASES[model].filled), f"{model}: {dialect}"
-        zeros = [n for n, node in rest.items() if not node.read(0, node.spec.rows).any()]
+        zeros = [n for n, node in rest.items() if not as_node(node).read_all().any()]
         assert len(zeros) == (len(further) if dialect in CASES[model].filled else 0), f"{model}: {dialect}"
     if other := CASES[model].whole_mlx:
         assert family.save("mlx", sizes, roles).keys() == golden()[other]["mlx"].keys(), model
@@ -263,7 +263,7 @@ def judge_codes(family: Family, model: str) -> None:
     assert family.holding_blocks(sizes, {**coded, one: roles[one]}) is None
 
 
-def _in_codes(node: Node) -> Node:
+def _in_codes(node: Any) -> Node:
     spec = Spec(node.spec.shape, BY_NAME["MXFP4"])
     return Const(spec, bytes(spec.nbytes))
 
@@ -283,7 +283,7 @@ def judge_shards(family: Family, model: str) -> None:
         assert order[at : at + len(bundle)] == bundle, f"{model}: {order}"
 
 
-def _same(found: Node, want: Node, name: str, model: str) -> None:
+def _same(found: Any, want: Node, name: str, model: str) -> None:
     a, b = (n.read(0, n.spec.rows).view("<f4") for n in (found, want))
     if CASES[model].unit and name == HEAD and not np.array_equal(a, b):  # rows of length 1, as the model takes them
         rows = b.reshape(want.spec.shape).astype(np.float64)
@@ -422,7 +422,7 @@ def vectors_of(family: Family, model: str) -> dict[str, tuple[float, ...]]:
     """The made tensors of a model's GGUF."""
     made = family.save("gguf", sizes_of(family, model), family.load("hf", sizes_of(family, model), _nodes(model)))
     return {
-        name: tuple(node.read(0, node.spec.rows).view("<f4").tolist())
+        name: tuple(as_node(node).read_all().view("<f4").tolist())
         for name, node in made.items()
         if name.startswith("rope_")
     }

@@ -12,7 +12,7 @@ from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes import LogicalTensor, Node
 
 _TORCH = {t.torch: t for t in BY_NAME.values() if t.torch}
 
@@ -35,5 +35,5 @@ def nodes(module: str, tensors: Mapping[str, Any]) -> dict[str, Node]:
     return {f"{module}.{name}": of_torch(t) for name, t in tensors.items()}
 
 
-def values(node: Node) -> NDArray[np.float32]:
+def values(node: LogicalTensor) -> NDArray[np.float32]:
     return n.decode(node).read_all().view(np.float32).reshape(node.spec.shape)

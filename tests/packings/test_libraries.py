@@ -16,7 +16,7 @@ from weighbridge.packings import mlx_affine_bridge as regrid
 from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, QuantizedTensor, made, transcode
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, made, transcode
 
 for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq"):
     if os.environ.get("CI") != "true" and importlib.util.find_spec(_library) is None:
@@ -37,14 +37,14 @@ def weight(rows: int = 96, columns: int = 128, seed: int = 1) -> Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
 
 
-def only(tensors: Mapping[str, Node], config: Mapping[str, Any] | None = None) -> Node:
+def only(tensors: Mapping[str, Node], config: Mapping[str, Any] | None = None) -> LogicalTensor:
     """The one logical tensor that all stored ones make."""
     found = dict(unpack(tensors, config or {}))
     assert list(found) == ["m.weight"]
     return found["m.weight"]
 
 
-def equal(node: Node, want: Tensor) -> None:
+def equal(node: LogicalTensor, want: Tensor) -> None:
     np.testing.assert_array_equal(values(node), want.float().numpy())
     rows = node.spec.rows
     for lo, hi in ((0, 1), (rows // 3, rows // 2 + 1), (rows - 1, rows)):  # streamed, it is the same

@@ -14,7 +14,7 @@ from tests.packings.stored import of_numpy, values
 from weighbridge.base.errors import FormatError
 from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 
 TYPES = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz}
 
@@ -23,7 +23,7 @@ def floats(*shape: int, seed: int = 1) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def only(tensors: dict[str, Node]) -> Node:
+def only(tensors: dict[str, Node]) -> LogicalTensor:
     (found,) = unpack(tensors, {}).values()
     return found
 

@@ -255,6 +255,7 @@ def test_a_move_aligned_with_the_blocks_keeps_them_packed() -> None:
 def test_a_move_across_the_blocks_becomes_a_decode_that_says_why() -> None:
     packed, want = fp8(np.random.default_rng(6))
     part = n.slice_rows(packed, 100, (256, 520))
+    assert isinstance(part, Node)
     assert np.array_equal(part.read_all().view(np.float32).reshape(256, 520), want[100:356])
     assert [x.what for x in losses_of({"t": part})] == ["decoded to F32: rows are cut inside a block of 128"]
 
@@ -266,7 +267,9 @@ def test_a_join_of_different_parameters_becomes_a_decode_that_says_why() -> None
     assert isinstance(joined, QuantizedTensor)  # same packing, whole blocks: still packed
     assert joined.spec.shape == (768, 520)
     other = QuantizedTensor(b.spec, Plane(b.packing.row_map), b.members)
-    assert "different parameters" in losses_of({"t": n.concat([top, n.slice_rows(other, 0, (128, 520))])})[0].what
+    joined = n.concat([top, n.slice_rows(other, 0, (128, 520))])
+    assert isinstance(joined, Node)
+    assert "different parameters" in losses_of({"t": joined})[0].what
 
 
 def test_gathering_whole_blocks_keeps_them_packed_and_single_rows_do_not() -> None:
@@ -276,4 +279,4 @@ def test_gathering_whole_blocks_keeps_them_packed_and_single_rows_do_not() -> No
     moved = n.gather(whole, order)
     assert isinstance(moved, QuantizedTensor)
     assert np.array_equal(n.decode(moved).read_all().view(np.float32).reshape(640, 520), want[:640][order])
-    assert losses_of({"t": n.gather(whole, order[::-1].copy())})
+    assert losses_of({"t": n.as_node(n.gather(whole, order[::-1].copy()))})

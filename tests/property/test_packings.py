@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +24,11 @@ from weighbridge.conversion.plan.probe import block_for
 from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 from weighbridge.tensors.reference import simple as reference
 
 
-def fits(node: Node) -> DType | None:
+def fits(node: LogicalTensor) -> DType | None:
     assert isinstance(node, QuantizedTensor)
     block, why = block_for(node, dtype_policy.EXACT_BLOCKS)
     return None if why else block
@@ -54,7 +55,7 @@ def config(bits: int, group: int) -> Mapping[str, object]:
     return {"quantization": {"bits": bits, "group_size": group}}
 
 
-def decoded(node: Node) -> NDArray[np.float32]:
+def decoded(node: LogicalTensor) -> NDArray[np.float32]:
     return n.decode(node).read_all().view(np.float32).reshape(node.spec.shape)
 
 
@@ -158,8 +159,8 @@ def test_joining_other_parameters_decodes_and_says_why(bits: int, group: int) ->
 
 def test_bits_follow_from_shapes_where_the_config_is_wrong_or_silent() -> None:
     """128 columns of 3 bits in groups of 32: no other bits and group fit 12 words in 4 groups."""
-    node = unpack(packed(values(1, 2, 128), 3, 32), config(4, 64))["m.weight"]
-    assert (node.packing.bits, node.packing.group) == (3, 32)  # type: ignore[attr-defined]
+    node: Any = unpack(packed(values(1, 2, 128), 3, 32), config(4, 64))["m.weight"]
+    assert (node.packing.bits, node.packing.group) == (3, 32)
 
 
 def test_a_config_settles_what_shapes_leave_open() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes import Node, QuantizedTensor, Stored
+from weighbridge.tensors.nodes import LogicalTensor, Node, Stored
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -27,15 +27,14 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
         return found
 
 
-def to_numpy(node: Node, dtype: DType | None = None) -> NDArray[Any]:
+def to_numpy(node: LogicalTensor, dtype: DType | None = None) -> NDArray[Any]:
     """The values of `node`, as `dtype` where given; quantized tensors come decoded to F32 unless told otherwise.
 
     The array is read-only where it is a view of the file (no copy), and the caller's own otherwise.
     """
-    if dtype is None and (isinstance(node, QuantizedTensor) or node.spec.dtype.numpy is None):
+    if dtype is None and (not isinstance(node, Node) or node.spec.dtype.numpy is None):
         dtype = F32
-    if dtype is not None:
-        node = nodes.cast(node, dtype)
+    node = nodes.as_node(node, dtype)
     kind = numpy_dtype(node.spec.dtype)
     view = mapped(node)
     data = node.read_all() if view is None else np.frombuffer(view, np.uint8)

@@ -11,7 +11,7 @@ from weighbridge.adapters.numpy import mapped
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node
 
 if TYPE_CHECKING:
     import torch
@@ -27,15 +27,14 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     return found
 
 
-def to_torch(node: Node, dtype: DType | None = None, device: str | None = None) -> torch.Tensor:
+def to_torch(node: LogicalTensor, dtype: DType | None = None, device: str | None = None) -> torch.Tensor:
     """The values of `node` on `device` (the CPU unless told); quantized tensors come decoded to F32 unless told
     otherwise. F4 keeps torch's packed shape: two values a byte on the last axis."""
     import torch
 
-    if dtype is None and (isinstance(node, QuantizedTensor) or node.spec.dtype.torch is None):
+    if dtype is None and (not isinstance(node, Node) or node.spec.dtype.torch is None):
         dtype = F32
-    if dtype is not None:
-        node = nodes.cast(node, dtype)
+    node = nodes.as_node(node, dtype)
     kind = torch_dtype(node.spec.dtype)
     *lead, last = node.spec.shape or (1,)
     shape = (*lead, last // node.spec.dtype.block) if node.spec.shape else ()

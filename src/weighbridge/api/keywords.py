@@ -30,6 +30,7 @@ class WriteKeywords(SourceKeywords, total=False):
     """How any function writes."""
 
     overwrite: bool
+    replace_folder: bool
     resume: bool
     parents: bool
     jobs: int | None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from weighbridge.containers.base import Entry
     from weighbridge.models.checkpoint import Checkpoint, SourceOptions
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
 
@@ -44,7 +44,7 @@ class Tensor:
     def __init__(
         self,
         name: str,
-        nodes: Mapping[str, Node],
+        nodes: Mapping[str, LogicalTensor],
         cache: dict[Any, Any] | None = None,
         entry: Entry | None = None,
         model: Model | None = None,
@@ -53,7 +53,7 @@ class Tensor:
         self._entry = entry  # a tensor of the file itself is listed from its header entry, without a node
 
     @property
-    def node(self) -> Node:
+    def node(self) -> LogicalTensor:
         """How it is read."""
         return self._nodes[self.name]
 
@@ -105,7 +105,10 @@ class Tensor:
 
     def raw(self) -> bytes:
         """The bytes as they would be written: ggml blocks stay blocks."""
-        return self.node.read_all().tobytes()
+        node = self.node
+        if (packing := getattr(node, "packing", None)) is not None:
+            raise UsageError(f"a {packing.name} tensor has no plain bytes; decode it first")
+        return cast("Node", node).read_all().tobytes()
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
         """Numpy indexing with integers, slices and `...`; only the rows that the leading indices name are read."""
@@ -246,7 +249,7 @@ def _tensor_of(model: Model, name: str) -> Tensor:
     return model[name]
 
 
-def _view(checkpoint: Checkpoint, names: Names) -> Mapping[str, Node]:
+def _view(checkpoint: Checkpoint, names: Names) -> Mapping[str, LogicalTensor]:
     if names == "stored":
         return checkpoint.stored
     if names == "logical":

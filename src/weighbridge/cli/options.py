@@ -112,6 +112,11 @@ overwrite_option: Final = option(
     section="Writing",
 )  # fmt: skip
 
+replace_folder_option: Final = option(
+    "--replace-folder", is_flag=True, section="Writing",
+    help="Replace an existing folder even if it holds files that aren't written again; these are deleted.",
+)  # fmt: skip
+
 arch_file_option: Final = option(
     "--arch-file", type=PATH, metavar="FILE.toml", section="Source",
     help="Family table of your own for the model (docs/guide-families.md).",
@@ -132,6 +137,7 @@ source_options: Final = applied(
 write_options: Final = applied(
     (
         overwrite_option,
+        replace_folder_option,
         option(
             "--resume", is_flag=True, section="Writing",
             help="Keep finished work as DST.partial when interrupted; the next run with --resume continues from it.",

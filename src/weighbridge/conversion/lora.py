@@ -33,8 +33,9 @@ from weighbridge.models.lora.pairs import LoraPair
 from weighbridge.models.lora.peft import LoraAdapter
 from weighbridge.models.lora.resolve_experts import resolve_adapter
 from weighbridge.models.open import SourceOptions, open_model
+from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import with_nodes
-from weighbridge.tensors.nodes import Node, QuantizedTensor, cast, lengthened, low_rank
+from weighbridge.tensors.nodes import LogicalTensor, Node, cast, is_plain, lengthened, low_rank
 
 STEM: Final = peft.STEM
 # Under whose names experts lie in stacks, which PEFT's `target_parameters` are for.
@@ -269,18 +270,17 @@ def _with(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Checkpoint:
         roles |= _whole(model, adapter, dialect)
     prefix = family.prefix_of(model.dialect, model.logical, sizes)
     nodes = family.save(model.dialect, sizes, roles, prefix=prefix)
-    return with_nodes(model, {name: nodes[name] for name in model.logical if name in nodes})
+    return with_nodes(model, packed_rename.parts(model, {n: nodes[n] for n in model.logical if n in nodes}, ()))
 
 
-def _changed(role: str, weight: Node, pair: LoraPair, scale: float) -> Node:
-    dtype = weight.spec.dtype
-    if isinstance(weight, QuantizedTensor) or not dtype.plain:
+def _changed(role: str, weight: LogicalTensor, pair: LoraPair, scale: float) -> Node:
+    if not is_plain(weight):
         raise RefusedError(
             f"{role} is quantized: what is added to it would have to be quantized again",
             hint="merge into the model in its floats, then quantize",
         )
     changed = low_rank(weight, pair.a, pair.b, scale)
-    return cast(changed if pair.lengths is None else lengthened(changed, pair.lengths), dtype)
+    return cast(changed if pair.lengths is None else lengthened(changed, pair.lengths), weight.spec.dtype)
 
 
 def _whole(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Mapping[Any, Node]:

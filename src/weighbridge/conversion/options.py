@@ -33,12 +33,14 @@ def _check_positive(options: Any, *names: str) -> None:
 class WriteOptions:
     """How any command writes.
 
-    `overwrite`: replace an existing target. `resume`: keep the finished part of an interrupted run beside the target
-    and continue from it. `parents`: create missing parent folders of the target, more than one level deep. `jobs`:
-    threads. `max_memory`: bytes that all slabs together may take.
+    `overwrite`: replace an existing target, of a folder the files that are written; one with others is refused unless
+    `replace_folder`, which deletes them. `resume`: keep the finished part of an interrupted run beside the target and
+    continue from it. `parents`: create missing parent folders of the target, more than one level deep. `jobs`: threads.
+    `max_memory`: bytes that all slabs together may take.
     """
 
     overwrite: bool = False
+    replace_folder: bool = False
     resume: bool = False
     parents: bool = False
     jobs: int | None = None

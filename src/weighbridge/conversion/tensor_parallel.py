@@ -19,7 +19,6 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
 from weighbridge.models.tensor_parallel.rank_files import metadata, stem_of
-from weighbridge.packings.unpacking import groups
 
 _TRIED: Final = 64  # the largest number of ranks that a hint suggests
 _GGUF: Final = "gguf"
@@ -76,7 +75,7 @@ def _splits(model: Checkpoint, ranks: int) -> dict[str, Split]:
     report = family.check(model.dialect, model.sizes, shapes)
     if not report.ok:
         raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
-    splitter = Splitter(family, model.dialect, model.sizes, model.stored, groups(model.stored, model.packing_hints))
+    splitter = Splitter(family, model.dialect, model.sizes, model.stored, model.packed)
     out: dict[str, Split] = {}
     for name in model.logical:
         if name in report.dropped:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
     from weighbridge.models.config.mapping import HfConfig
     from weighbridge.models.resolved import ResolvedModel
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.packings.unpacking import PackedGroup
+    from weighbridge.tensors.nodes import LogicalTensor, Node
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +206,7 @@ class Checkpoint(Closing):
         return ResolvedModel(self.family, self.sizes, dialect, prefix, self.tensors, self.format, path)
 
     @cached_property
-    def tensors(self) -> Mapping[str, Node]:
+    def tensors(self) -> Mapping[str, LogicalTensor]:
         """The tensors that the family's table covers: the logical ones, and those that a GGUF keeps in key-values."""
         from weighbridge.models.arch import kv_tensors
 
@@ -218,7 +219,7 @@ class Checkpoint(Closing):
         return self.resolved.dialect
 
     @property
-    def roles(self) -> Mapping[Instance, Node]:
+    def roles(self) -> Mapping[Instance, LogicalTensor]:
         """(role, index) of the family's table -> tensor; see `ResolvedModel.roles`."""
         return self.resolved.roles
 
@@ -238,10 +239,17 @@ class Checkpoint(Closing):
         return {} if self.format == "gguf" else {**self.config, METADATA: self.metadata}
 
     @cached_property
-    def logical(self) -> Mapping[str, Node]:
-        from weighbridge.packings.unpacking import unpack
+    def packed(self) -> Mapping[str, PackedGroup]:
+        """The packed weight that each of its stored tensors belongs to."""
+        from weighbridge.packings.unpacking import groups
 
-        return unpack(self.stored, self.packing_hints, self._unreadable)
+        return groups(self.stored, self.packing_hints, self._unreadable)
+
+    @cached_property
+    def logical(self) -> Mapping[str, LogicalTensor]:
+        from weighbridge.packings.unpacking import replaced
+
+        return replaced(self.stored, self.packed)
 
     def _unreadable(self, name: str, error: WeighbridgeError) -> NoReturn:
         """Raises the error of a packed weight that can't be read with its file's name and advice."""

@@ -13,7 +13,7 @@ from weighbridge.models.arch.family import Family
 from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class ResolvedModel:
     sizes: Sizes
     dialect: str
     prefix: str
-    tensors: Mapping[str, Node]
+    tensors: Mapping[str, LogicalTensor]
     format: str
     path: str
 
     @cached_property
-    def _nodes(self) -> dict[str, Node]:
+    def _nodes(self) -> dict[str, LogicalTensor]:
         """`tensors`, all of them built."""
         return dict(self.tensors)
 
@@ -44,7 +44,7 @@ class ResolvedModel:
         return self.family.check(self.dialect, self.sizes, self._shapes, self.prefix)
 
     @cached_property
-    def roles(self) -> Mapping[Instance, Node]:
+    def roles(self) -> Mapping[Instance, LogicalTensor]:
         """(role, index) -> tensor in the role's own layout. MappingError, with the file and advice, unless all fit."""
         if not self.report.ok:
             raise self._mapping_error()
@@ -57,18 +57,18 @@ class ResolvedModel:
         hint = advice(*how, gguf=self.format == "gguf")
         return MappingError(self.family.name, self.dialect, self.report, path=self.path, hint=hint)
 
-    def save(self, dialect: str, **options: Any) -> dict[str, Node]:
+    def save(self, dialect: str, **options: Any) -> dict[str, LogicalTensor]:
         """The tensors under the names, and in the layouts, of another dialect (`Family.save`)."""
         source = self.dialect, self.prefix
         return self.family.save(dialect, self.sizes, self.roles, source=source, **options)
 
     @cached_property
-    def canonical(self) -> Mapping[str, Node]:
+    def canonical(self) -> Mapping[str, LogicalTensor]:
         """The tensors by names that are the same for every file format: `layers.0.attention.q.weight`."""
         return self.save("canonical")
 
     @cached_property
-    def with_multipliers(self) -> Mapping[str, Node]:
+    def with_multipliers(self) -> Mapping[str, LogicalTensor]:
         """`canonical`, multiplied by the config's factors that a GGUF keeps inside its weights."""
         plain = replace(self.sizes, facts={})
         gguf = self.family.load("gguf", plain, self.save("gguf"))

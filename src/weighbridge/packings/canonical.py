@@ -32,7 +32,7 @@ from weighbridge.packings.read.scaled import Scaled
 from weighbridge.packings.schema.microfloat import E4M3, E8M0
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
 
@@ -89,18 +89,26 @@ class SubtractModulo:
 
 # ------------------------------------------------------------------------------------------------ integers
 
+_NO_INTEGERS: Final = "it has no integer codes"
 
-def integers(node: Node) -> IntQuantTensor | str:
+
+def integers(node: LogicalTensor) -> IntQuantTensor | str:
     """The form of a quantized matrix with the very same values, or why there is none. Reads its scales and biases."""
-    if isinstance(node, QuantizedTensor) and isinstance(node.packing, IntQuant):
-        return _of_grid(node, node.packing)
-    if isinstance(node, QuantizedTensor) and isinstance(node.packing, Affine):
-        how = node.packing
-        return _of_affine(how.bits, how.group, node.spec, _matrices(node))
+    if isinstance(node, QuantizedTensor):
+        return _packed_integers(node)
     if node.spec.dtype in makers.EXACT and makers.BlocksOf(node.spec.dtype).mode == "affine":
         maker = makers.BlocksOf(node.spec.dtype)
         return _of_affine(maker.bits, maker.group, node.spec, n.made(node, maker))
-    return "it has no integer codes"
+    return _NO_INTEGERS
+
+
+def _packed_integers(tensor: QuantizedTensor) -> IntQuantTensor | str:
+    packing = tensor.packing
+    if isinstance(packing, IntQuant):
+        return _of_grid(tensor, packing)
+    if isinstance(packing, Affine):
+        return _of_affine(packing.bits, packing.group, tensor.spec, _matrices(tensor))
+    return _NO_INTEGERS
 
 
 def _of_grid(node: QuantizedTensor, grid: IntQuant) -> IntQuantTensor | str:
@@ -208,17 +216,26 @@ def _matrices(node: QuantizedTensor) -> dict[str, Node]:
 # ------------------------------------------------------------------------------------------------ floats
 
 
-def micro(node: Node) -> MXTensor | str:
+_NO_MICRO: Final = "it has no floats of 4 bits under shared scales"
+
+
+def micro(node: LogicalTensor) -> MXTensor | str:
     """As `integers`."""
+    if isinstance(node, QuantizedTensor):
+        return _packed_micro(node)
     if node.spec.dtype in (MXFP4, NVFP4):
         codes, scales = ggml.parts_of(node)
         return MXTensor(4, codes, scales, n.const(np.ones(1, np.float32), F32) if node.spec.dtype is NVFP4 else None)
-    if isinstance(node, QuantizedTensor) and isinstance(node.packing, Microscaled):
-        return _of_micro(node, node.packing)
-    if isinstance(node, QuantizedTensor) and isinstance(node.packing, Scaled) and _mx(node.packing):
-        parts_ = _matrices(node)
-        return MXTensor(8, parts_["weight"], n.retyped(parts_["scales"], U8, parts_["scales"].spec.shape[-1]), None)
-    return "it has no floats of 4 bits under shared scales"
+    return _NO_MICRO
+
+
+def _packed_micro(tensor: QuantizedTensor) -> MXTensor | str:
+    if isinstance(tensor.packing, Microscaled):
+        return _of_micro(tensor, tensor.packing)
+    if isinstance(tensor.packing, Scaled) and _mx(tensor.packing):
+        members = _matrices(tensor)
+        return MXTensor(8, members["weight"], _bytes(members["scales"]), None)
+    return _NO_MICRO
 
 
 def _mx(how: Scaled) -> bool:
@@ -259,7 +276,7 @@ def _matrices_but(node: QuantizedTensor, whole: str) -> dict[str, Node]:
     return _matrices(QuantizedTensor(node.spec, node.packing, held))
 
 
-def small(node: Node) -> Fp8Tensor | str:
+def small(node: LogicalTensor) -> Fp8Tensor | str:
     """As `integers`."""
     if not (isinstance(node, QuantizedTensor) and isinstance(node.packing, Scaled)):
         return "it has no floats of 8 bits"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.packings.schema.base import Config, Match, OnError, find
 from weighbridge.packings.schema.registry import schemas
-from weighbridge.tensors.nodes import Node
+from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Nodes = Mapping[str, Node]
 
@@ -22,7 +22,7 @@ class PackedGroup(NamedTuple):
     """What was recognised, and the tensor that it makes."""
 
     match: Match[Any]
-    node: Node
+    node: LogicalTensor
 
     @property
     def name(self) -> str:
@@ -34,17 +34,17 @@ class PackedGroup(NamedTuple):
         return self.match.tensors
 
 
-def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Nodes:
+def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, LogicalTensor]:
     """The same tensors with every group replaced by one tensor, in the place of its first member. Where there are no
     groups, the mapping itself. `on_error`: see `schema.base.find`."""
     return replaced(tensors, groups(tensors, config, on_error))
 
 
-def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Nodes:
+def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, LogicalTensor]:
     """The tensors with every group replaced by its tensor."""
     if not found:
         return tensors
-    out: dict[str, Node] = {}
+    out: dict[str, LogicalTensor] = {}
     for name in tensors:
         group = found.get(name)
         out[group.name if group else name] = group.node if group else tensors[name]
@@ -71,10 +71,10 @@ def groups(tensors: Nodes, config: Config, on_error: OnError | None = None) -> M
     return out
 
 
-def build(match: Match[Any], tensors: Nodes) -> Node:
+def build(match: Match[Any], tensors: Nodes) -> LogicalTensor:
     """The logical tensor of a match."""
     members = {role: tensors[name] for role, name in match.stored.items()}
-    node: Node = import_module(match.schema.reader).build(match, members)
+    node: LogicalTensor = import_module(match.schema.reader).build(match, members)
     return node
 
 

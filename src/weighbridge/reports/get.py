@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weighbridge.models.checkpoint import Checkpoint
-    from weighbridge.tensors.nodes.base import Node
+    from weighbridge.tensors.nodes import LogicalTensor, Node
 
 SCHEMA: Final = "weighbridge/stats/1"
 BINS: Final = 32
@@ -69,6 +69,7 @@ class Picked(Closing):
         self, path: str | os.PathLike[str], key: str | None = None, dtype: str | None = None, raw: bool = False
     ) -> None:
         from weighbridge.models.checkpoint import open_checkpoint
+        from weighbridge.tensors.nodes import as_node
 
         file, name = target.split(path)
         if name is None:
@@ -79,7 +80,7 @@ class Picked(Closing):
         self.checkpoint: Checkpoint = open_checkpoint(file)
         try:
             self.node, self.rest = _narrowed(_find(self.checkpoint, name, self.path, raw), key)
-            self.values = self.node if raw else _values(self.node, named(dtype) if dtype else None)
+            self.values = as_node(self.node) if raw else _values(self.node, named(dtype) if dtype else None)
         except BaseException:
             self.checkpoint.close()
             raise
@@ -120,7 +121,7 @@ class Picked(Closing):
         self.checkpoint.close()
 
 
-def _find(model: Checkpoint, name: str, path: str, raw: bool) -> Node:
+def _find(model: Checkpoint, name: str, path: str, raw: bool) -> LogicalTensor:
     """The logical tensor of a name (MLX's three parts as one), else the stored one (`P.scales` by itself); `raw`: only
     stored ones."""
     if not raw and name in model.logical:
@@ -129,15 +130,15 @@ def _find(model: Checkpoint, name: str, path: str, raw: bool) -> Node:
     return model.stored[name]
 
 
-def _values(node: Node, dtype: DType | None) -> Node:
+def _values(node: LogicalTensor, dtype: DType | None) -> Node:
     """What is written as numbers: the node itself where numpy has its type (ml_dtypes' can't be told in a `.npy`), F32
     otherwise, or the type that was asked for."""
     from weighbridge.tensors import nodes
 
-    own = node.spec.dtype.numpy if not isinstance(node, nodes.QuantizedTensor) else None
+    own = node.spec.dtype.numpy
     if dtype is None and (own is None or own.startswith(("bfloat", "float8"))):
         dtype = F32
-    return nodes.cast(node, dtype) if dtype is not None else node
+    return nodes.as_node(node, dtype)
 
 
 _SLICE: Final = re.compile(r"\s*(-?\d+)?\s*(?:(:)\s*(-?\d+)?\s*(?::\s*(-?\d+)?)?)?\s*")
@@ -161,7 +162,7 @@ def _slice_part(part: str, text: str) -> Any:
     return slice(start, stop, step) if colon else start
 
 
-def _narrowed(node: Node, key: str | None) -> tuple[Node, tuple[Any, ...]]:
+def _narrowed(node: LogicalTensor, key: str | None) -> tuple[LogicalTensor, tuple[Any, ...]]:
     from weighbridge.tensors.slicing import narrow
 
     if key is None:
@@ -243,9 +244,10 @@ def stats(path: str | os.PathLike[str], key: str | None = None, progress: Progre
         )  # fmt: skip
 
 
-def _stored_bytes(node: Node) -> int:
-    members: dict[str, Node] = getattr(node, "members", {"": node})
-    return sum(member.spec.nbytes for member in members.values())
+def _stored_bytes(tensor: LogicalTensor) -> int:
+    from weighbridge.tensors.nodes import stored_bytes
+
+    return stored_bytes(tensor)
 
 
 def _numbers(picked: Picked, progress: Progress | None = None) -> Iterator[NDArray[np.float64]]:

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import (
-    Node,
+    LogicalTensor,
     QuantizedTensor,
+    T,
     applied,
     concat,
     decode,
     gather,
+    is_plain,
     reshape,
     scaled,
     shift,
@@ -41,9 +43,9 @@ class Layout(Protocol):
     @property
     def exact(self) -> bool: ...
 
-    def apply(self, node: Node) -> Node: ...
+    def apply(self, node: T) -> T: ...
 
-    def undo(self, node: Node) -> Node: ...
+    def undo(self, node: T) -> T: ...
 
 
 @lru_cache(maxsize=64)
@@ -77,10 +79,10 @@ class Rope:
     heads: int
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return gather(node, rope_order(node.spec.rows, self.heads))
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return gather(node, inverse(rope_order, node.spec.rows, self.heads))
 
 
@@ -104,10 +106,10 @@ class NeoxPairs:
     rotated: int
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return gather(node, halves_order(node.spec.rows, self.heads, self.rotated))
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return gather(node, inverse(halves_order, node.spec.rows, self.heads, self.rotated))
 
 
@@ -132,10 +134,10 @@ class SplitQkv:
     groups: int
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return gather(node, parted_order(node.spec.rows, self.heads, self.groups))
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return gather(node, inverse(parted_order, node.spec.rows, self.heads, self.groups))
 
 
@@ -145,10 +147,10 @@ class Transposed:
 
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return transpose(node)
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return transpose(node)
 
 
@@ -160,10 +162,10 @@ class Shifted:
     by: int
     exact: bool = False
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return shift(node, self.by)
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return shift(node, -self.by)
 
 
@@ -174,10 +176,10 @@ class NegExp:
 
     exact: bool = False
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return applied(node, "neg_exp")
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return applied(node, "log_neg")
 
 
@@ -189,12 +191,12 @@ class Times:
     factors: tuple[float, ...]
     exact: bool = False
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         for by in self.factors:
             node = scaled(node, by)
         return node
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         for by in reversed(self.factors):
             node = scaled(node, by, over=True)
         return node
@@ -207,10 +209,10 @@ class UnitRows:
 
     exact: bool = False
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return unit(node)
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return node
 
 
@@ -226,16 +228,16 @@ class Padded:
     all: int
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         if self.rows > self.all:
             raise FormatError("more rows than there are tokens", expected=f"at most {self.all}", found=self.rows)
         if self.rows == self.all:
             return node
-        if isinstance(node, QuantizedTensor) or not node.spec.dtype.plain:
+        if not is_plain(node):
             node = decode(node, "rows of zeros are put behind it")
         return concat([node, zeros((self.all - self.rows, *node.spec.shape[1:]), node.spec.dtype)])
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return slice_rows(node, 0, (self.rows, *node.spec.shape[1:]))
 
 
@@ -260,10 +262,10 @@ class InterleaveGroups:
     heights: tuple[int, ...]
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return gather(node, dealt_order(self.groups, *self.heights))
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return gather(node, inverse(dealt_order, self.groups, *self.heights))
 
 
@@ -291,13 +293,13 @@ class Tiled:
     heads: int
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return gather(node, self._order(self.groups, node))
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return gather(node, self._order(self.heads // self.groups if self.groups else 0, node))
 
-    def _order(self, groups: int, node: Node) -> NDArray[np.int64]:
+    def _order(self, groups: int, node: LogicalTensor) -> NDArray[np.int64]:
         """What is tiled is undone by tiling it in as many groups as a group has heads."""
         if self.heads <= 0 or node.spec.rows % self.heads:
             raise FormatError(
@@ -315,23 +317,27 @@ class TiledColumns:
     heads: int
     exact: bool = True
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: T) -> T:
         return self._moved(self.groups, node)
 
-    def undo(self, node: Node) -> Node:
+    def undo(self, node: T) -> T:
         return self._moved(self.heads // self.groups if self.groups else 0, node)
 
-    def _moved(self, groups: int, node: Node) -> Node:
+    def _moved(self, groups: int, node: T) -> T:
         *lead, columns = node.spec.shape
         if self.heads <= 0 or columns % self.heads:
             raise FormatError("heads don't divide the columns", expected=f"a multiple of {self.heads}", found=columns)
         if groups == 1 or groups == self.heads:
             return node
         times, width = math.prod(lead), columns // self.heads
-        if isinstance(node, QuantizedTensor) or width % node.spec.dtype.block:
+        if _cuts_blocks(node, width):
             node = decode(node, "its columns are moved")
         heads = gather(reshape(node, (times * self.heads, width)), tiled_order(groups, self.heads, 1, times))
         return reshape(heads, (*lead, columns))
+
+
+def _cuts_blocks(node: LogicalTensor, width: int) -> bool:
+    return isinstance(node, QuantizedTensor) or width % node.spec.dtype.block != 0
 
 
 # name -> its constructor, which takes the sizes (or numbers, or the config's at these keys) named in brackets

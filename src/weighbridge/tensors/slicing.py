@@ -9,20 +9,20 @@ from typing import Any
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors.nodes import QuantizedTensor, as_bytes, concat, reshape, retyped, slice_rows, strided
-from weighbridge.tensors.nodes.base import Node, Stored
+from weighbridge.tensors.nodes import Node, T, as_bytes, concat, is_plain, reshape, retyped, slice_rows, strided
+from weighbridge.tensors.nodes.base import Stored
 
 Index = int | slice | EllipsisType
 
 
-def narrow(node: Node, key: Any) -> tuple[Node, tuple[Index, ...]]:
+def narrow(node: T, key: Any) -> tuple[T, tuple[Index, ...]]:
     """A node of the rows that `key` needs, and the index that is left to apply to its array.
 
     Integers on leading axes and then one slice narrow what is read; what follows is applied to the rows read.
     UsageError for indices numpy would refuse, and for arrays and None, which this doesn't do.
     """
-    rest = list(_full(key, node.spec.shape))
-    shape = node.spec.shape
+    shape: tuple[int, ...] = node.spec.shape
+    rest: list[Index] = list(_full(key, shape))
     if node.spec.flat or not shape:
         return node, tuple(rest)
     while len(shape) > 2 and isinstance(rest[0], int):  # one of a stack
@@ -41,16 +41,16 @@ def narrow(node: Node, key: Any) -> tuple[Node, tuple[Index, ...]]:
     return node, tuple(rest)
 
 
-def part(node: Node, lo: int, hi: int) -> Node:
+def part(node: T, lo: int, hi: int) -> T:
     """Entries lo..hi of the first axis, without reading them. UsageError where there are none of these."""
     if not node.spec.shape or not 0 <= lo <= hi <= node.spec.shape[0]:
         raise UsageError(f"entries {lo}..{hi} of {node.spec}")
     return _rows(node, lo, hi)
 
 
-def _rows(node: Node, lo: int, hi: int) -> Node:
+def _rows(node: T, lo: int, hi: int) -> T:
     """Entries lo..hi of the first axis."""
-    shape = node.spec.shape
+    shape: tuple[int, ...] = node.spec.shape
     step = math.prod(shape[1:-1])
     return slice_rows(node, lo * step, (hi - lo, *shape[1:])) if (lo, hi) != (0, shape[0]) else reshape(node, shape)
 
@@ -87,7 +87,7 @@ def _wrap(at: int, count: int) -> int:
     return at % count
 
 
-def take(node: Node, axis: int, runs: Sequence[tuple[int, int]]) -> Node:
+def take(node: T, axis: int, runs: Sequence[tuple[int, int]]) -> T:
     """Entries lo..hi of one axis for each of `runs`, one after the other. The first axis is cut in packed tensors too,
     others in plain types and, between blocks, in block types as they are stored: UnsupportedError."""
     joined: list[tuple[int, int]] = []
@@ -99,8 +99,8 @@ def take(node: Node, axis: int, runs: Sequence[tuple[int, int]]) -> Node:
     return concat([_run(node, axis, lo, hi) for lo, hi in joined], axis)
 
 
-def _run(node: Node, axis: int, lo: int, hi: int) -> Node:
-    shape = node.spec.shape
+def _run(node: T, axis: int, lo: int, hi: int) -> T:
+    shape: tuple[int, ...] = node.spec.shape
     if not 0 <= axis < len(shape) or not 0 <= lo <= hi <= shape[axis]:
         raise UsageError(f"entries {lo}..{hi} of axis {axis} of {node.spec}")
     if (lo, hi) == (0, shape[axis]):
@@ -108,12 +108,12 @@ def _run(node: Node, axis: int, lo: int, hi: int) -> Node:
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     block = node.spec.dtype.block
     if outer == 1 and (axis < len(shape) - 1 or block == 1):
-        lead = shape[:axis]
+        lead: tuple[int, ...] = shape[:axis]
         rows = reshape(node, shape[axis:])
         return reshape(_rows(rows, lo, hi), (*lead, hi - lo, *shape[axis + 1 :]))
     if isinstance(node, Stored) and node.spec.dtype.kind is Kind.BLOCK and _between(node, axis, lo, hi):
         return _run_of_blocks(node, axis, lo, hi)
-    if not node.spec.dtype.plain or isinstance(node, QuantizedTensor):
+    if not is_plain(node):
         raise UnsupportedError(
             f"{node.spec} is quantized: axis {axis} can't be cut", hint="decode it first: --dtype f16"
         )

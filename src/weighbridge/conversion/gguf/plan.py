@@ -23,7 +23,7 @@ from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read import ggml
-from weighbridge.tensors.nodes import Node, QuantizedTensor, transcode
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, transcode
 
 
 def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
@@ -73,7 +73,7 @@ def _from_ggml(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
 
 
 def _for_gguf(
-    model: Checkpoint, name: str, node: Node, wanted: DType, options: GgufOptions, draft: PlanBuilder
+    model: Checkpoint, name: str, node: LogicalTensor, wanted: DType, options: GgufOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """The stored tensors of a logical one: itself, and a scale where its blocks need one."""
     chosen = dtype_policy.gguf_dtype(name, node.spec, wanted)

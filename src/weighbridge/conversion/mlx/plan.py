@@ -32,7 +32,7 @@ from weighbridge.packings.read.microfloat import Microscaled
 from weighbridge.packings.schema import affine
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 
 # mlx_lm.utils.quantize_model: (group size, bits) of a mode where they aren't given.
 _DEFAULTS: Final = MappingProxyType({"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)})
@@ -125,7 +125,7 @@ def _requested(options: MlxOptions) -> MlxQuantization | None:
 
 
 def _quantization(
-    name: str, node: Node, model: Checkpoint, options: MlxOptions, overall: MlxQuantization | None
+    name: str, node: LogicalTensor, model: Checkpoint, options: MlxOptions, overall: MlxQuantization | None
 ) -> MlxQuantization | None:
     """How a tensor is quantized; None: not at all. mlx-lm quantizes modules with `to_quantized`: linear layers and
     embeddings."""
@@ -160,7 +160,7 @@ _Parts = tuple[MlxQuantization, Mapping[str, Node]]
 
 
 def _parts(
-    name: str, node: Node, how: MlxQuantization | None, wanted: DType | None, draft: PlanBuilder
+    name: str, node: LogicalTensor, how: MlxQuantization | None, wanted: DType | None, draft: PlanBuilder
 ) -> Node | _Parts:
     """The stored tensors of a logical one, with their quantization if it has one."""
     kept = _kept(name, node, draft) if how is None else None
@@ -177,22 +177,28 @@ def _parts(
     return how, n.made(floats, makers.FloatOf(str(how.mode), plain.spec.dtype, name))
 
 
-def _kept(name: str, node: Node, draft: PlanBuilder) -> _Parts | None:
+def _kept(name: str, node: LogicalTensor, draft: PlanBuilder) -> _Parts | None:
     """A quantized tensor whose values MLX can hold exactly; None for others."""
-    if isinstance(node, QuantizedTensor) and isinstance(node.packing, Affine):
-        draft.moves.append(Move(name, node.packing.name, "affine", "exact"))
-        return MlxQuantization(node.packing.group, node.packing.bits, "affine"), _matrices(node)
-    if isinstance(node, QuantizedTensor) and (found := regrid.as_affine(node)) is not None:
-        bits, group, parts = found
-        draft.moves.append(Move(name, node.packing.name, f"affine {bits} bits", "exact"))
-        return MlxQuantization(group, bits, "affine"), parts
-    if isinstance(node, QuantizedTensor) and isinstance(node.packing, Microscaled) and _has(node.packing):
-        return _float_mode(name, node, node.packing, draft)
+    if isinstance(node, QuantizedTensor):
+        return _kept_packed(name, node, draft)
     if node.spec.dtype in makers.EXACT:
         maker = makers.BlocksOf(node.spec.dtype)
         target = f"affine {maker.bits} bits" if maker.mode == "affine" else maker.mode
         draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
         return MlxQuantization(maker.group, maker.bits, maker.mode), n.made(node, maker)
+    return None
+
+
+def _kept_packed(name: str, node: QuantizedTensor, draft: PlanBuilder) -> _Parts | None:
+    if isinstance(node.packing, Affine):
+        draft.moves.append(Move(name, node.packing.name, "affine", "exact"))
+        return MlxQuantization(node.packing.group, node.packing.bits, "affine"), _matrices(node)
+    if (found := regrid.as_affine(node)) is not None:
+        bits, group, parts = found
+        draft.moves.append(Move(name, node.packing.name, f"affine {bits} bits", "exact"))
+        return MlxQuantization(group, bits, "affine"), parts
+    if isinstance(node.packing, Microscaled) and _has(node.packing):
+        return _float_mode(name, node, node.packing, draft)
     return None
 
 
@@ -216,17 +222,12 @@ def _matrices(node: QuantizedTensor) -> dict[str, Node]:
     return {m: n.reshape(x, (*lead, x.spec.elements // max(node.spec.rows, 1))) for m, x in node.members.items()}
 
 
-def _plain(name: str, node: Node, wanted: DType | None, draft: PlanBuilder) -> Node:
-    source = node.packing.name if isinstance(node, QuantizedTensor) else node.spec.dtype.name
-    if isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK:
+def _plain(name: str, node: LogicalTensor, wanted: DType | None, draft: PlanBuilder) -> Node:
+    source = n.storage_name(node)
+    if not isinstance(node, Node) or node.spec.dtype.kind is Kind.BLOCK:
         target = wanted or F16
-<<<<<<< HEAD
         draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form for it"))
-        return retyped(name, node, target, draft)
-=======
-        draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form of it"))
         return cast_to(name, node, target, draft)
->>>>>>> main
     if wanted is None or node.spec.dtype.kind is not Kind.FLOAT or name.endswith(_UNCAST):
         return node
     return cast_to(name, node, wanted, draft)
@@ -292,7 +293,7 @@ def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: M
     draft.texts["config.json"] = json.dumps(config, indent=4).encode()
 
 
-def _indexer(parameters: int, tensors: Mapping[str, Node]) -> Any:
+def _indexer(parameters: int, tensors: Mapping[str, LogicalTensor]) -> Any:
     total = sum(node.spec.nbytes for node in tensors.values())
 
     def index(where: Mapping[str, str]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import DType
 from weighbridge.conversion.plan.model import Loss, Move, PlannedFile
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.tensors.nodes import CastReport, Node, QuantizedTensor, cast
+from weighbridge.tensors.nodes import CastReport, LogicalTensor, Node, cast, is_stored_as
 
 # Suffixes of the files that are copied with a model folder.
 _SIDE: Final = (".json", ".txt", ".md", ".model", ".jinja", ".py")
@@ -34,9 +34,9 @@ class PlanBuilder:
     reports: dict[str, CastReport] = field(default_factory=dict)
 
 
-def cast_to(name: str, node: Node, wanted: DType, draft: PlanBuilder) -> Node:
+def cast_to(name: str, node: LogicalTensor, wanted: DType, draft: PlanBuilder) -> Node:
     """The tensor as `wanted`; a cast that can lose values counts them in a report."""
-    if node.spec.dtype is wanted and not isinstance(node, QuantizedTensor):
+    if is_stored_as(node, wanted):
         return node
     report = draft.reports[name] = CastReport(name)
     return cast(node, wanted, report)

@@ -16,7 +16,7 @@ from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers
-from weighbridge.tensors.nodes import QuantizedTensor
+from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 
 def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, container: str) -> PlanBuilder:
@@ -56,7 +56,7 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
     draft = PlanBuilder({}, {"format": "pt"}, losses=_unmapped(model, own or "hf"))
     narrow = probe.narrowest(named) if options.dtype is None else {}
     for name, node in named.items():
-        if own and name.endswith(BLOCKS):
+        if own and name.endswith(BLOCKS) and isinstance(node, Node):
             draft.moves.append(Move(name, node.spec.dtype.name, own, "exact"))
             scales = name.removesuffix(BLOCKS) + SCALES
             draft.tensors[name], draft.tensors[scales] = packers.in_parts(node)

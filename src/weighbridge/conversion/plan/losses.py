@@ -8,7 +8,17 @@ from typing import Final
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import RefusedError
 from weighbridge.conversion.plan.model import Loss, Move
-from weighbridge.tensors.nodes import Decode, Encode, Node, PackedMember, QuantizedTensor, walk
+from weighbridge.tensors.nodes import (
+    Decode,
+    DecodePacked,
+    Encode,
+    LogicalTensor,
+    Node,
+    PackedMember,
+    PackedSource,
+    QuantizedTensor,
+    walk,
+)
 
 
 def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> list[Loss]:
@@ -25,18 +35,20 @@ def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> li
         Loss(f"decoded to F32: {node.reason}", name)
         for name, nodes in computed.items()
         for node in nodes
-        if isinstance(node, Decode) and node.reason
+        if isinstance(node, Decode | DecodePacked) and node.reason
     ]
     return [*(Loss("quantized a second time", name) for name in again), *decoded]
 
 
-_LOSSY: Final = (Decode, Encode, PackedMember)
+_LOSSY: Final = (Decode, DecodePacked, Encode, PackedMember)
 # Packings in which models are released (DeepSeek V3, Kimi K2, Qwen3-FP8): quantizing them is quantizing the original.
 RELEASED: Final = frozenset({"fp8"})
 
 
-def is_quantized(node: Node) -> bool:
+def is_quantized(node: LogicalTensor) -> bool:
     """Whether a tensor's values were rounded by quantizing, and not released like that."""
+    if isinstance(node, PackedSource):
+        return is_quantized(node.tensor)
     if isinstance(node, QuantizedTensor):
         return node.packing.name not in RELEASED
     return node.spec.dtype.kind is Kind.BLOCK
@@ -56,7 +68,7 @@ def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
         if name.rpartition(".")[0] in exact:
             continue
         below = {type(node) for node in walk(root)}
-        if Encode in below or (Decode in below and root.spec.dtype is not F32):
+        if Encode in below or ({Decode, DecodePacked} & below and root.spec.dtype is not F32):
             raise RefusedError(
                 f"{name} would lose by becoming {root.spec.dtype}", option="--inexact float", hint="or --dtype f32"
             )

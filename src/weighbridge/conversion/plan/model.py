@@ -17,10 +17,12 @@ from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.memory import slab_cost, slab_rows
 from weighbridge.conversion.result import Progress, Result
+from weighbridge.io.sink import foreign_files, listed
 from weighbridge.tensors.nodes import (
     Cast,
     CastReport,
     Decode,
+    DecodePacked,
     Encode,
     LowRank,
     Node,
@@ -114,6 +116,20 @@ class Plan(Closing):
         return sum(f.layout.size for f in self.files) + sum(map(len, self.texts.values()))
 
     @property
+    def names(self) -> frozenset[str]:
+        """The files that will be written, as paths inside a folder."""
+        return frozenset((*(f.name for f in self.files), *self.texts))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes, and which files of an existing folder stand in the way or will be deleted."""
+        foreign = foreign_files(self.target, self.names) if self.folder else []
+        if not foreign:
+            return self.notes
+        words = "will be deleted" if self.write.replace_folder else "are in the way (--replace-folder deletes them)"
+        return (*self.notes, f"files of {self.target} {words}: {listed(foreign)}")
+
+    @property
     def slab_budget(self) -> int:
         """What one worker may hold at a time."""
         return self.write.memory // self.write.workers
@@ -153,7 +169,7 @@ class Plan(Closing):
             "texts": {name: len(data) for name, data in self.texts.items()},
             "losses": [{"tensor": x.tensor, "what": x.what} for x in self.losses],
             "moves": [asdict(move) for move in self.moves],
-            "notes": list(self.notes),
+            "notes": list(self.warnings),
         }
 
 
@@ -183,6 +199,7 @@ _WORDS: Mapping[type[Node], str] = {
     PackedMember: "pack",
     Cast: "cast",
     Decode: "decode",
+    DecodePacked: "decode",
     Transcode: "transcode",
     UpgradeBlocks: "repack",
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import FormatError
-from weighbridge.tensors.nodes import Node, QuantizedTensor, cast
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, is_stored_as
 
 # A vector of more bytes than this is no norm and no bias, and isn't read to plan.
 _LONGEST = 1 << 22
@@ -49,7 +49,7 @@ def relative(part: Node) -> float:
     return float(error[np.isfinite(values)].max(initial=0))
 
 
-def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:
+def narrowest(tensors: Mapping[str, LogicalTensor]) -> dict[str, DType]:
     """For F32 tensors whose every value the float matrices' own 16-bit type holds, that type.
 
     A GGUF keeps vectors in F32 whatever the model's type; a model that came in one type goes back in one type, if not
@@ -62,15 +62,15 @@ def narrowest(tensors: Mapping[str, Node]) -> dict[str, DType]:
     main = matrices.most_common(1)[0][0] if matrices else F32
     if main not in (BF16, F16):
         return {}
-    return {n: main for n, node in tensors.items() if node.spec.dtype is F32 and _holds(node, main)}
+    return {n: main for n, node in tensors.items() if is_stored_as(node, F32) and _holds(node, main)}
 
 
-def nothing(node: Node) -> bool:
+def nothing(node: LogicalTensor) -> bool:
     """Whether a tensor is a vector of zeros."""
-    return node.spec.nbytes <= _LONGEST and not any(node.read_all())
+    return isinstance(node, Node) and node.spec.nbytes <= _LONGEST and not any(node.read_all())
 
 
-def numbers(name: str, node: Node) -> list[float]:
+def numbers(name: str, node: LogicalTensor) -> list[float]:
     """A short vector's values, rounded to F32. FormatError for one that is no short vector."""
     if node.spec.nbytes > _LONGEST:
         raise FormatError(

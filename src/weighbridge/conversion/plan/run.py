@@ -47,7 +47,15 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     write = plan.write
     _check_parents(plan.target, write.parents)
     key = key_of(plan) if write.resume else None
-    with Sink(plan.target, folder=plan.folder, size=plan.size, overwrite=write.overwrite, key=key) as sink:
+    with Sink(
+        plan.target,
+        folder=plan.folder,
+        size=plan.size,
+        overwrite=write.overwrite,
+        replace_folder=write.replace_folder,
+        names=plan.names,
+        key=key,
+    ) as sink:
         outs = [(f, sink.create(f.name if plan.folder else "", f.layout.size)) for f in plan.files]
         for file, out in outs:
             for offset, data in file.layout.pieces:

@@ -32,7 +32,7 @@ from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptio
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors import kernels
-from weighbridge.tensors.nodes import CastReport, Encode, Node, QuantizedTensor, cast, walk
+from weighbridge.tensors.nodes import CastReport, Encode, Node, cast, packed_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def finish(
 
 def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict[str, CastReport]) -> Node:
     """The tensor as `target`; losses of the cast or of scales are counted in a report."""
-    if node.spec.dtype == target and not isinstance(node, QuantizedTensor):
+    if node.spec.dtype is target:
         return node
     report = reports[name] = CastReport(name)
     if target.kind is not Kind.BLOCK:
@@ -194,21 +194,16 @@ def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict
 
 
 def _row(name: str, node: Node, made: Node, wanted: str | None, weighted: bool) -> TensorRow:
-    packed = _packed(node)
+    packed = packed_in(node)
     stored = sum(m.spec.nbytes for m in packed.members.values()) if packed else node.spec.nbytes
     source = packed.packing.name if packed else node.spec.dtype.name
     target = made.spec
     return TensorRow(name, target.shape, source, target.dtype.name, stored, target.nbytes, wanted, weighted)
 
 
-def _packed(node: Node) -> QuantizedTensor | None:
-    """The quantized tensor that a node is made from."""
-    return next((n for n in walk(node) if isinstance(n, QuantizedTensor)), None)
-
-
 def _packed_refusal(name: str, node: Node, target: DType, options: QuantizeOptions) -> list[ftypes.Refusal]:
     """The refusal to quantize a tensor that another tool has quantized."""
-    packed = _packed(node)
+    packed = packed_in(node)
     if packed is None or not is_quantized(packed) or options.allow_requantize or target.kind is not Kind.BLOCK:
         return []
     return [ftypes.Refusal(name, "requantize", f"it is already quantized ({packed.packing.name})")]
@@ -249,7 +244,7 @@ def _losses(choice: ftypes.TypeChoice, inputs: QuantizeInputs, weights: Mapping[
     losses += [
         Loss(f"decoded from {packed.packing.name} and quantized", name)
         for name, node in inputs.tensors.items()
-        if choice.types[name].kind is Kind.BLOCK and (packed := _packed(node)) and not is_quantized(packed)
+        if choice.types[name].kind is Kind.BLOCK and (packed := packed_in(node)) and not is_quantized(packed)
     ]
     if inputs.imatrix is not None:
         losses += [

@@ -15,7 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind, dtype
+from weighbridge.base.dtypes import BF16, F16, F32, DType, dtype
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata as meta
@@ -34,7 +34,7 @@ from weighbridge.packings.canonical import Fp8Tensor, IntQuantTensor, MXTensor
 from weighbridge.packings.write import rounding
 from weighbridge.packings.write import schemes as outward
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node
 
 Form = IntQuantTensor | MXTensor | Fp8Tensor
 
@@ -45,7 +45,7 @@ class Scheme(NamedTuple):
     scale, 0 all of a row. `takes`: the options that change it."""
 
     method: str
-    read: Callable[[Node], Form | str]
+    read: Callable[[LogicalTensor], Form | str]
     round: Callable[[str, Node, Scheme, DType, Node], Form]
     write: Callable[[Any, bool], outward.Stored]
     bits: int
@@ -151,7 +151,7 @@ def to_scheme(model: Checkpoint, options: SchemeOptions) -> PlanBuilder:
     named = _named(model)
     work = _Work(named, _floats(model, named, options, draft), chosen(options), options, draft)
     layers = _layers(model, named, work.scheme)
-    held = {name: work.scheme.read(named[name]) for name in layers if _quantized(named[name])}
+    held = {name: work.scheme.read(named[name]) for name in layers if n.needs_decoding(named[name])}
     work = work._replace(scheme=_of_source(work, held))
     kept = {name: _kept(work, name, form) for name, form in held.items()}
     found: dict[str, Form] = {name: form for name, form in kept.items() if form is not None}
@@ -173,21 +173,21 @@ def to_scheme(model: Checkpoint, options: SchemeOptions) -> PlanBuilder:
 class _Work(NamedTuple):
     """What one conversion is about: tensors as they come, and all as floats."""
 
-    named: Mapping[str, Node]
+    named: Mapping[str, LogicalTensor]
     floats: Mapping[str, Node]
     scheme: Scheme
     options: SchemeOptions
     draft: PlanBuilder
 
 
-def _named(model: Checkpoint) -> Mapping[str, Node]:
+def _named(model: Checkpoint) -> Mapping[str, LogicalTensor]:
     """Tensors by Hugging Face's names; a folder that has them keeps also what the family's table doesn't know."""
     if model.format != "gguf" and model.dialect == "hf":
         return model.logical
     return model.family.save("hf", model.sizes, model.roles)
 
 
-def _layers(model: Checkpoint, named: Mapping[str, Node], scheme: Scheme) -> list[str]:
+def _layers(model: Checkpoint, named: Mapping[str, LogicalTensor], scheme: Scheme) -> list[str]:
     """The weights of linear layers, in order; a head's only where it comes quantized."""
     rows = model.family.rows_of("hf", model.sizes, named)
     kinds = ("linear", "expert", "head")
@@ -195,11 +195,11 @@ def _layers(model: Checkpoint, named: Mapping[str, Node], scheme: Scheme) -> lis
         name
         for name, node in named.items()
         if name in rows and rows[name].kind in kinds and not rows[name].transposed("hf") and _matrix(name, node)
-        and (rows[name].kind != "head" or (scheme.method in (_CT, "gptq") and _quantized(node)))
+        and (rows[name].kind != "head" or (scheme.method in (_CT, "gptq") and n.needs_decoding(node)))
     ]  # fmt: skip
 
 
-def _left(model: Checkpoint, named: Mapping[str, Node], settings: Mapping[str, Settings]) -> list[str]:
+def _left(model: Checkpoint, named: Mapping[str, LogicalTensor], settings: Mapping[str, Settings]) -> list[str]:
     """The modules that a loader could take for quantized and that aren't: linear layers, routers, the head even where
     it is tied, and whatever matrix the family's table doesn't know."""
     rows = model.family.rows_of("hf", model.sizes, named)
@@ -209,12 +209,8 @@ def _left(model: Checkpoint, named: Mapping[str, Node], settings: Mapping[str, S
     return [module for module in modules if module not in settings]
 
 
-def _matrix(name: str, node: Node) -> bool:
+def _matrix(name: str, node: LogicalTensor) -> bool:
     return name.endswith(".weight") and len(node.spec.shape) == 2
-
-
-def _quantized(node: Node) -> bool:
-    return isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK
 
 
 def _tensors(work: _Work, found: Mapping[str, Form], kept: Mapping[str, Form | None]) -> None:
@@ -226,7 +222,7 @@ def _tensors(work: _Work, found: Mapping[str, Form], kept: Mapping[str, Form | N
             work.draft.tensors |= {f"{name.removesuffix('.weight')}.{part}": stored for part, stored in parts.items()}
             continue
         work.draft.tensors[name] = work.floats[name]
-        if _quantized(node) and name not in kept:
+        if n.needs_decoding(node) and name not in kept:
             _decoded(work, name, "the scheme has it as floats")
 
 
@@ -234,7 +230,7 @@ def _tensors(work: _Work, found: Mapping[str, Form], kept: Mapping[str, Form | N
 
 
 def _floats(
-    model: Checkpoint, named: Mapping[str, Node], options: SchemeOptions, draft: PlanBuilder
+    model: Checkpoint, named: Mapping[str, LogicalTensor], options: SchemeOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """Every tensor as floats: of the type asked for, or its own; a quantized one's is the config's, or F16."""
     said = model.config.get("dtype") or model.config.get("torch_dtype")
@@ -242,7 +238,7 @@ def _floats(
     narrow = probe.narrowest(named) if options.dtype is None and model.format == "gguf" else {}
     out = {}
     for name, node in named.items():
-        spec = node.spec.with_dtype(usual) if _quantized(node) else node.spec
+        spec = node.spec.with_dtype(usual) if n.needs_decoding(node) else node.spec
         out[name] = cast_to(name, node, narrow.get(name, dtype_policy.plain_dtype(options.dtype, spec)), draft)
     return out
 
@@ -325,8 +321,7 @@ def _decoded(work: _Work, name: str, why: str) -> None:
 
 
 def _source(work: _Work, name: str) -> str:
-    node = work.named[name]
-    return node.packing.name if isinstance(node, QuantizedTensor) else node.spec.dtype.name
+    return n.storage_name(work.named[name])
 
 
 def _target(work: _Work) -> str:

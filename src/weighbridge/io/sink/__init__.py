@@ -1,8 +1,9 @@
 """The only code that writes. Nothing that existed is harmed, nothing half-written is left behind.
 
 A file goes to a temporary sibling (space checked, preallocated), then fsync, then one rename. A folder is staged beside
-its place and exchanged by one rename. On any error the staging is removed; after `kill -9` a stale sibling stays, named
-`.NAME.PID.partial`, and the next write to the same target removes it if that process is gone.
+its place and exchanged by one rename; one with files that aren't written again is replaced only with `replace_folder`.
+On any error the staging is removed; after `kill -9` a stale sibling stays, named `.NAME.PID.partial`, and the next
+write to the same target removes it if that process is gone.
 
 A write with a journal (`io/journal.py`) is staged as `NAME.partial` instead. It stays there when it is interrupted, and
 the next run resumes it.
@@ -12,6 +13,6 @@ from __future__ import annotations
 
 from weighbridge.io.sink.files import InPlace, OutFile
 from weighbridge.io.sink.partials import alive
-from weighbridge.io.sink.target import Sink, partial_of, write_file
+from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
 
-__all__ = ["InPlace", "OutFile", "Sink", "alive", "partial_of", "write_file"]
+__all__ = ["InPlace", "OutFile", "Sink", "alive", "foreign_files", "listed", "partial_of", "write_file"]

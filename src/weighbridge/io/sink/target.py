@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,13 +19,17 @@ from weighbridge.io.sink.publish import publish_file, publish_folder, sync_folde
 if TYPE_CHECKING:
     from weighbridge.io.journal import Journal, Piece
 
+_LISTED = 8  # names in a message
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
 
 class Sink:
     """Files to be written under one target: a single file, or a folder of them. Use as a context manager; leaving it
     without an error publishes everything at once. `key`: everything that the bytes depend on, of a write that can be
-    resumed; the pieces that it has finished before are in `done`."""
+    resumed; the pieces that it has finished before are in `done`.
+
+    `overwrite` replaces a file, and a folder that holds none but `names`, the files that will be written;
+    `replace_folder` replaces any folder."""
 
     def __init__(
         self,
@@ -34,10 +38,13 @@ class Sink:
         folder: bool,
         size: int = 0,
         overwrite: bool = False,
+        replace_folder: bool = False,
+        names: Collection[str] = (),
         key: Mapping[str, str] | None = None,
     ) -> None:
         self.target = Path(target)
-        self.folder, self.overwrite = folder, overwrite
+        self.folder, self.overwrite = folder, overwrite or (folder and replace_folder)
+        self._spared = None if replace_folder else frozenset(names)
         self._key = key
         self._journal: Journal | None = None
         self._real = _resolve(self.target)  # a symlink stays one: what it points to is replaced
@@ -57,12 +64,19 @@ class Sink:
             kind = "a folder" if self._real.is_dir() else "a file"
             raise RefusedError(f"{self.target} is {kind}", hint="choose another target")
         if self.folder and self._exists():
-            _check_expendable(self._real)
+            self._check_foreign()
         remove_stale(self._real)
         above = next(p for p in self._real.parents if p.exists())
         free = shutil.disk_usage(above).free + (_allocated(self._stage) if self._key is not None else 0)
         if size > free:
             raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(above))
+
+    def _check_foreign(self) -> None:
+        """RefusedError where the folder holds files that won't be written again."""
+        foreign = [] if self._spared is None else foreign_files(self._real, self._spared)
+        if foreign:
+            words = f"{self.target} holds files that would be deleted: {listed(foreign)}"
+            raise RefusedError(words, option="--replace-folder")
 
     def _exists(self) -> bool:
         if self.folder and self._real.is_dir():
@@ -169,6 +183,8 @@ class Sink:
             out.close()
         if self.folder and self._journal is not None and self._real.exists():
             self._journal.forget()  # the old folder may be in the place of the staged one for a moment
+        if self.folder and self.overwrite and self._exists():
+            self._check_foreign()  # files may have come since
         publish = publish_folder if self.folder else publish_file
         try:
             publish(self._stage, self._real, overwrite=self.overwrite)
@@ -190,6 +206,20 @@ def partial_of(target: str | os.PathLike[str]) -> Path:
     return real.with_name(real.name + ".partial")
 
 
+def foreign_files(folder: Path, names: Collection[str]) -> list[str]:
+    """The files in or below a folder that are none of `names`, as paths inside it; none where there is no folder."""
+    if not folder.is_dir():
+        return []
+    there = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+    return sorted(set(there) - set(names))
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def _allocated(stage: Path) -> int:
     """Bytes of the disk that a file, or a folder's files, take."""
     files = stage.rglob("*") if stage.is_dir() else [stage] if stage.is_file() else []
@@ -204,19 +234,3 @@ def write_file(target: str | os.PathLike[str], data: bytes, *, overwrite: bool =
     """A whole small file at once, as safely as any other."""
     with Sink(target, folder=False, size=len(data), overwrite=overwrite) as sink:
         sink.create("", len(data)).write(0, data)
-
-
-# What a model folder holds. A folder with anything else in it is not replaced, whatever the caller says.
-_MODEL_SUFFIXES = frozenset(
-    {".safetensors", ".gguf", ".json", ".model", ".txt", ".md", ".jinja", ".bin", ".npz", ".npy", ".py"}
-    | {".gitattributes", ".gitignore"}
-)
-
-
-def _check_expendable(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if not path.is_dir() and (path.suffix or path.name) not in _MODEL_SUFFIXES:
-            raise RefusedError(
-                f"{folder} holds {path.name!r}, which no model folder has; replacing the folder would delete it",
-                hint="choose another target, or empty the folder yourself",
-            )

@@ -23,7 +23,7 @@ from weighbridge.models.arch.tables.spec import Role
 from weighbridge.models.arch.tables.values import number
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor
 
 _FLOAT: Final = struct.Struct("<f")
 
@@ -160,7 +160,7 @@ RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] |
 )
 
 
-def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
+def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, LogicalTensor]:
     """The tensor of a role that follows from the config; none where none is needed."""
     if (values := MAKERS[row.derived or ""](sizes.facts)) is None:
         return {}
@@ -174,7 +174,7 @@ def made(row: Role, shape: Shape, sizes: Sizes) -> dict[Instance, Node]:
 
 def absent_zeros(
     dialect: str, rows: Mapping[str, Role], expansion: Expansion, sizes: Sizes, roles: Container[Instance]
-) -> dict[Instance, Node]:
+) -> dict[Instance, LogicalTensor]:
     """Zeros for the roles that nothing computes with, that a dialect has all the same, and of which none is given."""
     wanted = {row.name for row in rows.values() if dialect in row.zeros}
     if not wanted:

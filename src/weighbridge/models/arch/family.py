@@ -54,7 +54,7 @@ from weighbridge.models.arch.write_order import reference_order
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import Layout
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor
 
 __all__ = [
     "Architecture",
@@ -302,7 +302,7 @@ class Family:
         places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
         return [n for n, p in places.items() if n in tensors and any(c.instance in wanted for c in p.cells)]
 
-    def holding_blocks(self, sizes: Sizes, roles: Mapping[Instance, Node]) -> str | None:
+    def holding_blocks(self, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]) -> str | None:
         """The dialect that holds the codes of these roles' blocks as they are; None where there is none."""
         for dialect in self.dialects.values():
             if dialect.block_dtype is not None:
@@ -314,7 +314,7 @@ class Family:
 
     # ------------------------------------------------------------------ tensors
 
-    def load(self, dialect: str, sizes: Sizes, tensors: Mapping[str, Node]) -> dict[Instance, Node]:
+    def load(self, dialect: str, sizes: Sizes, tensors: Mapping[str, LogicalTensor]) -> dict[Instance, LogicalTensor]:
         """Physical tensors -> logical ones, each in the role's own layout. MappingError unless all fit."""
         report = self.check(dialect, sizes, {name: node.spec.shape for name, node in tensors.items()})
         if not report.ok:
@@ -322,10 +322,10 @@ class Family:
         return self.load_checked(dialect, sizes, tensors, self.prefix_of(dialect, tensors, sizes))
 
     def load_checked(
-        self, dialect: str, sizes: Sizes, tensors: Mapping[str, Node], prefix: str
-    ) -> dict[Instance, Node]:
+        self, dialect: str, sizes: Sizes, tensors: Mapping[str, LogicalTensor], prefix: str
+    ) -> dict[Instance, LogicalTensor]:
         """`load` for tensors that `check` found to fit."""
-        roles: dict[Instance, Node] = {}
+        roles: dict[Instance, LogicalTensor] = {}
         known = self._lie(dialect, sizes)
         for name, place in self.expansion(dialect, sizes, prefix).places.items():
             if name in tensors:
@@ -333,9 +333,9 @@ class Family:
         return roles
 
     def save(
-        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], *, source_order: Sequence[str] | None = None,
-        source: tuple[str, str] | None = None, prefix: str | None = None,
-    ) -> dict[str, Node]:  # fmt: skip
+        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], *,
+        source_order: Sequence[str] | None = None, source: tuple[str, str] | None = None, prefix: str | None = None,
+    ) -> dict[str, LogicalTensor]:  # fmt: skip
         """Logical tensors -> a dialect's physical ones, without roles that it can't hold. Layer by layer; for GGUF in
         the reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
         places = self.expansion(dialect, sizes, prefix).places
@@ -368,7 +368,9 @@ class Family:
         if parts or missing:
             raise MappingError(self.name, dialect, MappingReport(missing=(*missing, *parts)))
 
-    def _join(self, dialect: str, known: LayoutMap, place: TensorSlot, roles: Mapping[Instance, Node]) -> Node:
+    def _join(
+        self, dialect: str, known: LayoutMap, place: TensorSlot, roles: Mapping[Instance, LogicalTensor]
+    ) -> LogicalTensor:
         parts = []
         for instance, _, _ in place.cells:
             node, (layout, shape) = roles[instance], known[instance[0]]
@@ -385,11 +387,11 @@ class Family:
         return {r: (self.layout_of(dialect, r, sizes), shape_of(self.rows[r], sizes)) for r in roles}
 
     def _made(
-        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Node], prefix: str | None
-    ) -> dict[Instance, Node]:
+        self, dialect: str, sizes: Sizes, roles: Mapping[Instance, LogicalTensor], prefix: str | None
+    ) -> dict[Instance, LogicalTensor]:
         """Tensors that follow from the config and that this dialect has a name for."""
         named = {role for template in self._dialect(dialect).templates for role in template.roles}
-        out: dict[Instance, Node] = {}
+        out: dict[Instance, LogicalTensor] = {}
         for row in self.rows.values():
             if row.derived and row.name in named and (row.name, ()) not in roles and applies(row, sizes):
                 out |= made(row, shape_of(row, sizes), sizes)

@@ -17,7 +17,7 @@ from weighbridge.models.arch.tables.spec import LayoutCall
 
 if TYPE_CHECKING:
     from weighbridge.tensors.layouts import Layout
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor
 
 
 #: How a role lies in a dialect, and its own shape.
@@ -32,7 +32,7 @@ def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> Layout:
     return layout(via.layout, *arguments)
 
 
-def cut(place: TensorSlot, node: Node, known: LayoutMap) -> Iterable[tuple[Instance, Node]]:
+def cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterable[tuple[Instance, LogicalTensor]]:
     """The logical tensors in a physical one."""
     if place.plan.single:  # as most are, of 100,000
         instance = place.cells[0].instance
@@ -42,7 +42,7 @@ def cut(place: TensorSlot, node: Node, known: LayoutMap) -> Iterable[tuple[Insta
     return _cut(place, node, known)
 
 
-def _cut(place: TensorSlot, node: Node, known: LayoutMap) -> Iterator[tuple[Instance, Node]]:
+def _cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterator[tuple[Instance, LogicalTensor]]:
     from weighbridge.tensors.nodes import reshape, slice_rows
 
     for block, cells in _blocks(place, node):
@@ -52,7 +52,7 @@ def _cut(place: TensorSlot, node: Node, known: LayoutMap) -> Iterator[tuple[Inst
             yield instance, reshape(layout.undo(part) if layout else part, own)
 
 
-def join(place: TensorSlot, parts: Sequence[Node]) -> Node:
+def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
     """The physical tensor of its parts, which come in the order of its cells and in the layouts of their roles."""
     from weighbridge.tensors.nodes import concat, reshape
 
@@ -80,14 +80,16 @@ def _layouts(place: TensorSlot) -> Sequence[Layout]:
     return [*dealt, *(layout_of(via, arguments) for via, arguments in place.plan.layouts)]
 
 
-def _blocks(place: TensorSlot, node: Node) -> Iterable[tuple[Node, Sequence[RoleSlice]]]:
+def _blocks(place: TensorSlot, node: LogicalTensor) -> Iterable[tuple[LogicalTensor, Sequence[RoleSlice]]]:
     """What is joined, and what lies at which of its rows: the whole tensor, or where that has a layout of its own each
     stacked index by itself."""
     node, layouts = _in_rows(place, node), _layouts(place)
     return _laid_out(place, node, layouts) if layouts else ((node, place.cells),)
 
 
-def _laid_out(place: TensorSlot, node: Node, layouts: Sequence[Layout]) -> Iterator[tuple[Node, Sequence[RoleSlice]]]:
+def _laid_out(
+    place: TensorSlot, node: LogicalTensor, layouts: Sequence[Layout]
+) -> Iterator[tuple[LogicalTensor, Sequence[RoleSlice]]]:
     from weighbridge.tensors.nodes import slice_rows
 
     plan = place.plan
@@ -100,7 +102,7 @@ def _laid_out(place: TensorSlot, node: Node, layouts: Sequence[Layout]) -> Itera
         yield block, [cell._replace(start=cell.start - i * rows) for cell in cells]
 
 
-def _in_rows(place: TensorSlot, node: Node) -> Node:
+def _in_rows(place: TensorSlot, node: LogicalTensor) -> LogicalTensor:
     """Stacked vectors as one line, so that each is a run of rows; quantized ones are decoded, as their blocks may lie
     across two vectors."""
     from weighbridge.tensors.nodes import decode, reshape

@@ -16,41 +16,40 @@ from weighbridge.models.transform.base import KeyChange, RenamedTensor, with_con
 
 if TYPE_CHECKING:
     from weighbridge.packings.unpacking import PackedGroup
-    from weighbridge.tensors.nodes import Node, QuantizedTensor
+    from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 
 _CONVERT: Final = "convert it: wb convert SRC DST"
 # What a config says of modules by their names.
 _SETTINGS: Final = ("quantization", "quantization_config")
 
 
-def parts(model: Checkpoint, named: Mapping[str, Node], renamed: Iterable[RenamedTensor]) -> dict[str, Node]:
+def parts(model: Checkpoint, named: Mapping[str, LogicalTensor], renamed: Iterable[RenamedTensor]) -> dict[str, Node]:
     """The stored tensors of logical ones under new names. UnsupportedError where a quantized one would have to be
     decoded, or its parts have no form there."""
-    from weighbridge.packings.unpacking import groups
     from weighbridge.tensors.nodes import QuantizedTensor
 
-    stored = groups(model.stored, model.packing_hints)
-    found = {group.name: group for group in stored.values()}
+    found = {group.name: group for group in model.packed.values()}
     old = {r.new: r.old for r in renamed}
     out: dict[str, Node] = {}
     for name, node in named.items():
         origin = old.get(name, (name,))
         group = found.get(origin[0]) if origin else None
-        if group is None:
-            out[name] = node
-        elif node is group.node:
+        if group is not None and node is group.node:
             out |= {_under(group, part, name): model.stored[part] for part in sorted(group.stored)}
-        elif isinstance(node, QuantizedTensor):
+        elif group is not None and isinstance(node, QuantizedTensor):
             out |= _moved(name, node, group, model.stored)
+        elif group is None and not isinstance(node, QuantizedTensor):
+            out[name] = node
         else:
             raise UnsupportedError(f"{name} would have to be decoded{_reason(node)}", hint=_CONVERT)
     return out
 
 
-def _reason(node: Node) -> str:
-    from weighbridge.tensors.nodes import walk
+def _reason(tensor: LogicalTensor) -> str:
+    from weighbridge.tensors.nodes import Node, walk
 
-    why = next((reason for below in walk(node) if (reason := getattr(below, "reason", ""))), "")
+    nodes = walk(tensor) if isinstance(tensor, Node) else ()
+    why = next((reason for below in nodes if (reason := getattr(below, "reason", ""))), "")
     return f": {why}" if why else ""
 
 

@@ -18,7 +18,7 @@ from weighbridge.models.transform.base import RenamedTensor, Transformed, with_e
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.expand import Instance
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
     return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *told))
 
 
-def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, Node]) -> Iterator[RenamedTensor]:
+def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, LogicalTensor]) -> Iterator[RenamedTensor]:
     """Where each tensor comes from."""
     family, sizes = model.family, model.sizes
     places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places

@@ -18,7 +18,7 @@ from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.bitplanes import BITNET, FIELDS, SHIFTS, HqqLayout
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
 # Why such a tensor is decoded wherever it goes, for the plan.
@@ -52,7 +52,7 @@ class Plane(NoBlockForm):
         rows *= scale.reshape(across)
 
 
-def build(match: Match[Any], nodes: Mapping[str, Node]) -> Node:
+def build(match: Match[Any], nodes: Mapping[str, Node]) -> LogicalTensor:
     """See `packings.schema.base.PackingSchema`."""
     return _bitnet(match, nodes) if match.schema is BITNET else _hqq(match, nodes)
 

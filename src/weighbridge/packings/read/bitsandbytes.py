@@ -19,7 +19,7 @@ from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.bitsandbytes import BNB_INT8, NAME, Bnb4Layout
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import Node, QuantizedTensor
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
 
 # As bitsandbytes spells 1 / 127, in f32.
@@ -74,7 +74,7 @@ class Bnb8Bit(NoBlockForm):
         rows *= _INVERSE
 
 
-def build(match: Match[Bnb4Layout], nodes: Mapping[str, Node]) -> Node:
+def build(match: Match[Bnb4Layout], nodes: Mapping[str, Node]) -> LogicalTensor:
     """See `packings.schema.base.PackingSchema`."""
     if match.schema is BNB_INT8:
         scales = n.reshape(nodes["scales"], (match.spec.rows, 1))
@@ -82,7 +82,7 @@ def build(match: Match[Bnb4Layout], nodes: Mapping[str, Node]) -> Node:
     return _four_bits(match, {role: node for role, node in nodes.items() if role != "state"})
 
 
-def _four_bits(match: Match[Bnb4Layout], members: dict[str, Node]) -> Node:
+def _four_bits(match: Match[Bnb4Layout], members: dict[str, Node]) -> LogicalTensor:
     """With rows that are whole blocks; a matrix whose blocks cross its rows is decoded as rows of one block."""
     shape, (block, nested, offset) = match.shape, match.layout
     elements, width = math.prod(shape), shape[-1]

@@ -20,7 +20,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeErr
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes import Node
+    from weighbridge.tensors.nodes import LogicalTensor, Node
 
 SCHEMA: Final = "weighbridge/diff/1"
 Progress = Callable[[int, int, str], None]
@@ -104,7 +104,7 @@ def _rank(change: Change) -> tuple[int, float, str]:
     return KINDS.index(change.kind), -worst, change.name
 
 
-_View = Mapping[str, "Node"]
+_View = Mapping[str, "LogicalTensor"]
 
 
 def _views(a: Checkpoint, b: Checkpoint, names: Names) -> tuple[str, _View, _View, tuple[str, ...]]:
@@ -145,13 +145,13 @@ def _compared(a: _View, b: _View, tolerance: float, jobs: int | None, progress: 
     return found
 
 
-def _described(node: Node) -> str:
+def _described(node: LogicalTensor) -> str:
     packing = getattr(node, "packing", None)
     kind = packing.name if packing is not None else node.spec.dtype.name
     return f"{kind}[{', '.join(map(str, node.spec.shape))}]"
 
 
-def _pair(name: str, a: Node, b: Node, tolerance: float) -> Change:
+def _pair(name: str, a: LogicalTensor, b: LogicalTensor, tolerance: float) -> Change:
     one, other = _described(a), _described(b)
     if a.spec.shape != b.spec.shape:
         return Change(name, "shape", one, other)
@@ -166,7 +166,7 @@ def _pair(name: str, a: Node, b: Node, tolerance: float) -> Change:
     return Change(name, kind, one, other, sums.largest, sums.nmse, sums.cosine, sums.broken)
 
 
-def _same_bytes(a: Node, b: Node) -> bool:
+def _same_bytes(a: LogicalTensor, b: LogicalTensor) -> bool:
     """Equal without decoding: the same type, byte for byte; of packed ones every member. Also where NaN has a
     payload."""
     from weighbridge.tensors.nodes import QuantizedTensor
@@ -182,7 +182,7 @@ def _same_bytes(a: Node, b: Node) -> bool:
     )
 
 
-def _slabs(a: Node, b: Node) -> Iterator[tuple[Any, Any]]:
+def _slabs(a: LogicalTensor, b: LogicalTensor) -> Iterator[tuple[Any, Any]]:
     """Runs of rows of both, as F32 (integers as F64: an I64 has values that F32 rounds)."""
     import numpy as np
 
@@ -194,14 +194,13 @@ def _slabs(a: Node, b: Node) -> Iterator[tuple[Any, Any]]:
         yield x, y
 
 
-def _floats(node: Node) -> Node:
+def _floats(node: LogicalTensor) -> Node:
     from weighbridge.tensors import kernels
-    from weighbridge.tensors.nodes import QuantizedTensor, cast
+    from weighbridge.tensors.nodes import Node, cast
 
-    plain = (
-        isinstance(node, QuantizedTensor) or node.spec.dtype.kind is Kind.BLOCK or kernels.casts(node.spec.dtype, F32)
-    )
-    return cast(node, F32) if plain else node
+    if not isinstance(node, Node) or node.spec.dtype.kind is Kind.BLOCK or kernels.casts(node.spec.dtype, F32):
+        return cast(node, F32)
+    return node
 
 
 def _numbers(node: Node, data: Any) -> Any:

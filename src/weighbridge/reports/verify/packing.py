@@ -24,7 +24,7 @@ from weighbridge.reports.verify.repo import Repo
 from weighbridge.reports.verify.rules import Found, Rule
 
 if TYPE_CHECKING:
-    from weighbridge.tensors.nodes.base import Node
+    from weighbridge.tensors.nodes import LogicalTensor, Node
 
 _SHOWN: Final = 10  # weights of one trouble that are named
 
@@ -34,7 +34,7 @@ class Unpacked(NamedTuple):
     unpacked."""
 
     stored: Mapping[str, Node]
-    logical: Mapping[str, Node]
+    logical: Mapping[str, LogicalTensor]
     matches: Mapping[str, Match[Any]]
     errors: Sequence[WeighbridgeError]
 
@@ -283,10 +283,10 @@ def _scales(repo: Repo) -> Mapping[str, Scales]:
         from weighbridge.tensors.nodes.compute import QuantizedTensor
 
         found = unpacked(repo)
-        nodes = found.logical.items() if found else ()
+        tensors = found.logical.items() if found else ()
         repo.memo["scales"] = {
             name: _looked_at(node.packing.name, node.members[member])
-            for name, node in nodes
+            for name, node in tensors
             if isinstance(node, QuantizedTensor)
             for member in _SCALES
             if member in node.members and node.members[member].spec.dtype.kind is Kind.FLOAT

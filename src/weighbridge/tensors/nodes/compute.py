@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import DType
+from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
@@ -64,10 +64,13 @@ class Spreading(Packing, Protocol):
         """The same with what all rows share told for each run of `rows` rows; itself where nothing is shared."""
 
 
+@final
 @dataclass(frozen=True, eq=False)
-class QuantizedTensor(Node):
-    """One logical tensor (`spec`, its dtype the one it decodes to) held in several stored `members`."""
+class QuantizedTensor:
+    """One logical tensor (`spec`; its dtype is the one it decodes to) in several stored `members`. It has no bytes of
+    its own, so it is no node: rows move in its members, everything else needs `decode`."""
 
+    spec: Spec
     packing: Packing
     members: Mapping[str, Node]
 
@@ -83,22 +86,55 @@ class QuantizedTensor(Node):
             out[name] = RowRange(node, lo // k, -(-hi // k)) if k else RowRange(node, 0, node.spec.rows)
         return out
 
-    def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return list(self.runs(lo, hi).values())
-
     @contextmanager
-    def held(self, lo: int, hi: int) -> Iterator[dict[str, Bytes]]:
-        """The members' bytes of rows lo..hi, for as long as the block lasts."""
+    def borrow(self, lo: int, hi: int) -> Iterator[dict[str, Bytes]]:
+        """The members' bytes of rows lo..hi, valid inside the block."""
         runs = self.runs(lo, hi)
         with held(*runs.values()) as parts:
             yield dict(zip(runs, parts, strict=True))
 
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        raise UsageError(f"a {self.packing.name} tensor has no plain bytes; decode it first")
+    def decode(self, reason: str = "") -> DecodePacked:
+        """Its values in F32. `reason`: why it has to be decoded, for the plan."""
+        return DecodePacked(self.spec.with_dtype(F32), self, reason)
+
+
+#: A tensor of a model: stored as it is, or in several stored tensors that are packed.
+LogicalTensor = Node | QuantizedTensor
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSource(Node):
+    """A node over a quantized tensor."""
+
+    tensor: QuantizedTensor
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return list(self.tensor.runs(lo, hi).values())
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        return tuple(self.members.values())
+        return tuple(self.tensor.members.values())
+
+
+@dataclass(frozen=True, eq=False)
+class DecodePacked(PackedSource):
+    """Values in F32 of a quantized tensor. `reason`: why it had to be decoded, for the plan."""
+
+    reason: str = ""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with _aligned(out) as values, self.tensor.borrow(lo, hi) as parts:
+            self.tensor.packing.decode(self.spec, parts, lo, hi, values)
+
+
+@contextmanager
+def _aligned(out: Bytes) -> Iterator[NDArray[np.float32]]:
+    """`out` as F32 values, which are copied there at the end where it isn't aligned."""
+    aligned = out.ctypes.data % 4 == 0
+    values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
+    yield values
+    if not aligned:
+        out[:] = values.view(np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,41 +156,23 @@ class UnpackBits(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Decode(UnaryNode):
-    """Values in F32 of a block type or a packed tensor. `reason`: why it had to be opened, for the plan."""
+    """Values in F32 of a block type. `reason`: why it had to be decoded, for the plan."""
 
     reason: str = ""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        aligned = out.ctypes.data % 4 == 0
-        values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
-        if isinstance(self.source, QuantizedTensor):
-            with self.source.held(lo, hi) as parts:
-                self.source.packing.decode(self.spec, parts, lo, hi, values)
-        else:
-            decode = old_blocks.decode if self.source.spec.dtype in old_blocks.DECODED else kernels.decode
-            with held(RowRange(self.source, lo, hi)) as (blocks,):
-                decode(self.source.spec.dtype, blocks, values)
-        if not aligned:
-            out[:] = values.view(np.uint8)
-
-    def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return (
-            self.source.needs(lo, hi) if isinstance(self.source, QuantizedTensor) else [RowRange(self.source, lo, hi)]
-        )
+        decode = old_blocks.decode if self.source.spec.dtype in old_blocks.DECODED else kernels.decode
+        with _aligned(out) as values, held(RowRange(self.source, lo, hi)) as (blocks,):
+            decode(self.source.spec.dtype, blocks, values)
 
 
 @dataclass(frozen=True, eq=False)
-class Transcode(UnaryNode):
-    """A packed tensor in a block type with the same parameters: exact, nothing is requantized."""
-
-    source: QuantizedTensor
+class Transcode(PackedSource):
+    """A quantized tensor in a block type with the same parameters: exact, nothing is requantized."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with self.source.held(lo, hi) as parts:
-            self.source.packing.transcode(self.source.spec, self.spec.dtype, parts, out)
-
-    def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return self.source.needs(lo, hi)
+        with self.tensor.borrow(lo, hi) as parts:
+            self.tensor.packing.transcode(self.tensor.spec, self.spec.dtype, parts, out)
 
 
 class Packer(Protocol):

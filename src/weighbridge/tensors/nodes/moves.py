@@ -1,0 +1,274 @@
+"""Moves: nodes that take the bytes of others in another order or shape. The functions check, and simplify as they
+build: a concat of neighbouring slices of one tensor is that tensor, a slice of a stored tensor is a stored tensor, two
+gathers are one; so a tensor that reaches the output unchanged is known to be a copy.
+
+A move of a quantized tensor is done in its members. One that isn't aligned with the packing's rows, or a join of parts
+whose parameters differ, becomes a `DecodePacked` with its reason, which the plan lists as a loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import F32, U8, DType
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.spec import Spec
+from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, Slice, Stored, Strided
+from weighbridge.tensors.nodes.compute import (
+    LogicalTensor,
+    QuantizedTensor,
+    Spreading,
+    Transpose,
+)
+from weighbridge.tensors.nodes.logical import T, cast, decode
+
+
+def const(array: NDArray[Any], dtype: DType) -> Const:
+    """A numpy array as a node; its bytes are taken as `dtype`'s."""
+    return Const(Spec(array.shape, dtype), np.ascontiguousarray(array).tobytes())
+
+
+def zeros(shape: Sequence[int], dtype: DType) -> Node:
+    """A tensor of a plain type that is zero throughout, of one stored atom."""
+    return strided(Const(Spec((1,), dtype), bytes(dtype.size)), 0, shape, [0] * len(shape))
+
+
+def reshape(node: T, shape: Sequence[int]) -> T:
+    """The same atoms under another shape."""
+    shape = tuple(shape)
+    if shape == node.spec.shape:
+        return node
+    if math.prod(shape) != node.spec.elements:
+        raise UsageError(f"{node.spec} has not the elements of shape {list(shape)}")
+    if isinstance(node, QuantizedTensor):
+        if shape[-1:] != node.spec.shape[-1:]:
+            return reshape(node.decode("its rows are cut anew"), shape)
+        return replace(node, spec=node.spec.with_shape(*shape))
+    if isinstance(node, Stored | Const):
+        return replace(node, spec=node.spec.with_shape(*shape))
+    if isinstance(node, Slice):
+        return _slice(node.source, node.start, node.spec.with_shape(*shape))
+    return _slice(node, 0, node.spec.with_shape(*shape))
+
+
+def _slice(source: Node, start: int, spec: Spec) -> Node:
+    if isinstance(source, Slice):  # a slice of a slice is one slice
+        return _slice(source.source, source.start + start, spec)
+    if isinstance(source, Stored):
+        return replace(source, spec=spec, offset=source.offset + start * spec.dtype.size)
+    if start == 0 and spec == source.spec:
+        return source
+    return Slice(spec, source, start)
+
+
+def slice_rows(node: T, start: int, shape: Sequence[int]) -> T:
+    """The tensor of `shape` that begins at row `start` of `node`. Shares the source: nothing is copied."""
+    spec = node.spec.with_shape(*shape)
+    if start < 0 or start + spec.rows > node.spec.rows or (len(shape) > 1 and spec.row_atoms != node.spec.row_atoms):
+        raise UsageError(f"{spec} does not lie in {node.spec} at row {start}")
+    if spec.rows == node.spec.rows:
+        return reshape(node, shape)
+    if isinstance(node, QuantizedTensor):
+        return _slice_packed(node, start, spec)
+    return _slice(node, start * node.spec.row_atoms, spec)
+
+
+def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTensor:
+    if start % node.unit or spec.rows % node.unit:
+        return slice_rows(node.decode(f"rows are cut inside a block of {node.unit}"), start, spec.shape)
+    members = {}
+    for name, member in node.members.items():
+        k = node.packing.row_map[name]
+        if k:
+            member = slice_rows(_matrix(member), start // k, (spec.rows // k, _columns(member)))
+        members[name] = member
+    return replace(node, spec=spec, members=members)
+
+
+def _columns(node: Node) -> int:
+    """Elements of one row."""
+    return node.spec.row_atoms * node.spec.dtype.block
+
+
+def _matrix(node: Node) -> Node:
+    """The node as rows x elements, so that members of any rank move alike."""
+    return reshape(node, (node.spec.rows, _columns(node)))
+
+
+def flat_range(node: Node, start: int, shape: Sequence[int]) -> Node:
+    """The tensor of `shape` that begins at element `start` of a tensor seen as one line (a ZeRO group's partition)."""
+    block = node.spec.dtype.block
+    spec = node.spec.with_shape(*shape)
+    if start % block or start < 0 or start + spec.elements > node.spec.elements:
+        raise UsageError(f"{spec} does not lie in {node.spec} at element {start}")
+    return _slice(node, start // block, spec)
+
+
+@overload
+def concat(parts: Sequence[Node], axis: int = 0) -> Node: ...
+@overload
+def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor: ...
+def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor:
+    """Parts joined on `axis`. UsageError where dtypes or the other dimensions differ."""
+    first = parts[0].spec
+    axis = axis % max(len(first.shape), 1)
+    for p in (p for p in parts[1:] if p.spec.dtype is not first.dtype or p.spec.shape != first.shape):
+        same = p.spec.shape[:axis] + p.spec.shape[axis + 1 :] == first.shape[:axis] + first.shape[axis + 1 :]
+        if p.spec.dtype != first.dtype or len(p.spec.shape) != len(first.shape) or not same:
+            raise UsageError(f"{first} and {p.spec} can't be joined on axis {axis}")
+    if len(parts) == 1:
+        return parts[0]
+    shape = (*first.shape[:axis], sum(p.spec.shape[axis] for p in parts), *first.shape[axis + 1 :])
+    nodes = [p for p in parts if isinstance(p, Node)]
+    if len(nodes) < len(parts):
+        return _concat_packed(parts, axis, shape)
+    if any(spec.flat for spec in {p.spec for p in parts}):
+        raise UnsupportedError("tensors whose rows aren't whole atoms can't be joined")
+    whole = _rejoin(nodes, shape) if math.prod(shape[:axis]) == 1 else None
+    return whole or Concat(Spec(shape, first.dtype), tuple(nodes), axis)
+
+
+def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
+    """Neighbouring cuts of one tensor, put side by side again, are one cut of it."""
+    spec = Spec(shape, parts[0].spec.dtype)
+    if all(isinstance(p, Slice) for p in parts):
+        cuts = [(p.source, p.start) for p in parts if isinstance(p, Slice)]
+        if all(b[0] is a[0] and b[1] == a[1] + p.spec.atoms for a, b, p in zip(cuts, cuts[1:], parts, strict=False)):
+            return _slice(*cuts[0], spec)
+    if all(isinstance(p, Stored) for p in parts):
+        at = [(p.source, p.offset, p.swap) for p in parts if isinstance(p, Stored)]
+        if all(
+            (b[0], b[1], b[2]) == (a[0], a[1] + p.spec.nbytes, a[2]) for a, b, p in zip(at, at[1:], parts, strict=False)
+        ):
+            return Stored(spec, *at[0])
+    return None
+
+
+def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, ...]) -> LogicalTensor:
+    packed = _spread([p for p in parts if isinstance(p, QuantizedTensor)])
+    why = None
+    if len(packed) < len(parts):
+        why = "only some of the joined parts are quantized"
+    elif any(p.packing != packed[0].packing or p.spec.rows % p.unit for p in packed):
+        why = "the joined parts are quantized with different parameters"
+    elif math.prod(shape[:axis]) != 1 or (axis == len(shape) - 1 and len(shape) > 1):
+        why = f"the parts are joined on axis {axis}, inside a block"
+    elif any(
+        not k and packed[0].members[m] is not p.members[m] for p in packed for m, k in packed[0].packing.row_map.items()
+    ):
+        why = "a parameter is shared by all rows of a part, and differs between the parts"
+    if why is not None:
+        return concat([p.decode(why) if isinstance(p, QuantizedTensor) else cast(p, F32) for p in parts], axis)
+    head = packed[0]
+    members = {
+        m: concat([_matrix(p.members[m]) for p in packed]) if head.packing.row_map[m] else node
+        for m, node in head.members.items()
+    }
+    return replace(head, spec=head.spec.with_shape(*shape), members=members)
+
+
+def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
+    """Parts that share parameters among all their rows as ones that have them for each run of rows, where the packing
+    has that and the parts differ by it."""
+    ways = [p.packing.spread(p.spec.rows) if isinstance(p.packing, Spreading) else p.packing for p in packed]
+    shared = [m for m, k in packed[0].packing.row_map.items() if not k]
+    same = all(p.members.get(m) is packed[0].members[m] for p in packed for m in shared)
+    if same or any(new is p.packing for new, p in zip(ways, packed, strict=True)):
+        return packed
+    return [
+        replace(p, packing=new, members={m: reshape(x, (1, x.spec.elements)) if m in shared else x
+                                         for m, x in p.members.items()})
+        for new, p in zip(ways, packed, strict=True)
+    ]  # fmt: skip
+
+
+def stack(parts: Sequence[T]) -> T:
+    """Tensors of one shape on a new leading axis (experts)."""
+    shape: tuple[int, ...] = (1, *parts[0].spec.shape)
+    return reshape(
+        parts[0] if len(parts) == 1 else concat([reshape(p, shape) for p in parts]), (len(parts), *shape[1:])
+    )
+
+
+def gather(node: T, order: NDArray[np.int64]) -> T:
+    """Rows in the order given; two gathers in a row are one, and one that changes nothing is none."""
+    order = np.ascontiguousarray(order, np.int64)
+    if len(order) != node.spec.rows or (len(order) and not (order.min() >= 0 and order.max() < node.spec.rows)):
+        raise UsageError(f"an order of {len(order)} rows for {node.spec}")
+    if np.array_equal(order, np.arange(len(order))):
+        return node
+    if node.spec.flat:
+        raise UnsupportedError(f"{node.spec}: rows that aren't whole atoms can't be moved")
+    if isinstance(node, Gather):
+        return gather(node.source, node.order[order])
+    if isinstance(node, QuantizedTensor):
+        return _gather_packed(node, order)
+    return Gather(node.spec, node, order)
+
+
+def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> LogicalTensor:
+    groups = order.reshape(-1, node.unit) if len(order) % node.unit == 0 else order[:0].reshape(0, 1)
+    whole = len(groups) and (groups[:, 0] % node.unit == 0).all() and (np.diff(groups, axis=1) == 1).all()
+    if not whole:
+        return gather(node.decode(f"rows are moved inside a block of {node.unit}"), order)
+    members = {}
+    for name, member in node.members.items():
+        k = node.packing.row_map[name]
+        members[name] = gather(_matrix(member), order[::k] // k) if k else member
+    return replace(node, members=members)
+
+
+def transpose(node: LogicalTensor) -> Node:
+    """The last two axes swapped. A quantized tensor is decoded first: its blocks run along the other axis."""
+    if len(node.spec.shape) < 2:
+        raise UsageError(f"{node.spec} has no two axes to swap")
+    if isinstance(node, Transpose):
+        return node.source
+    if isinstance(node, QuantizedTensor) or not node.spec.dtype.plain:
+        return transpose(decode(node, "its matrix is transposed"))
+    *lead, height, width = node.spec.shape
+    spec = node.spec.with_shape(*lead, width, height)
+    return reshape(node, spec.shape) if 1 in (height, width) else Transpose(spec, node)
+
+
+def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]) -> Node:
+    """A strided view of a one-dimensional plain tensor; a contiguous one becomes a slice."""
+    shape, strides = tuple(shape), tuple(strides)
+    if len(node.spec.shape) != 1 or not node.spec.dtype.plain or len(shape) != len(strides):
+        raise UsageError(f"strides {list(strides)} of {node.spec}")
+    spec = node.spec.with_shape(*shape)
+    ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)] if spec.elements else []
+    low, high = start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends)
+    if spec.elements and not 0 <= low <= high < node.spec.elements:
+        raise UsageError(f"a strided view reaches atom {low if low < 0 else high} of {node.spec}")
+    contiguous = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    if all(n == 1 or s == c for n, s, c in zip(shape, strides, contiguous, strict=True)):
+        return _slice(node, start if spec.elements else 0, spec)
+    return Strided(spec, node, start, strides)
+
+
+def retyped(node: Node, dtype: DType, columns: int) -> Node:
+    """The same bytes of a stored tensor taken as rows of `columns` elements of another type (words of packed floats).
+    UsageError where a row's bytes are others."""
+    spec = Spec((*node.spec.shape[:-1], columns), dtype)
+    if spec.nbytes != node.spec.nbytes or spec.row_bytes != node.spec.row_bytes:
+        raise UsageError(f"{node.spec} has not the bytes of {spec}")
+    return replace(node, spec=spec) if _plain_bytes(node) else Bitcast(spec, node)
+
+
+def as_bytes(node: Node) -> Node:
+    """A stored tensor's bytes as U8 [bytes, 1], whatever its type."""
+    spec = Spec((node.spec.nbytes, 1), U8)
+    if not _plain_bytes(node):
+        raise UsageError(f"{node.spec} can't be taken as bytes")
+    return replace(node, spec=spec)
+
+
+def _plain_bytes(node: Node) -> bool:
+    return isinstance(node, Const) or (isinstance(node, Stored) and not node.swap)
