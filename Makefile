@@ -71,6 +71,7 @@ docs: $(VENV)/test.stamp  ## write the generated pages again
 	$(PY) docs/generate.py
 
 clean:  ## remove what was built; the environment stays
+	find native/editable -mindepth 1 ! -name CMakeLists.txt ! -name .gitignore -delete
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-out
 
 # --- set-up ---------------------------------------------------------------------------------------------------------

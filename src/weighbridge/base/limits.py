@@ -82,6 +82,8 @@ PICKLE_WINDOW: Final = 16 << 10
 PICKLE_BLOB: Final = 64 << 10
 # Bytes of an integer: reading one is linear, but whoever prints it pays quadratic time.
 PICKLE_LONG: Final = 64 << 10
+# Parts of a key that hashing may visit: keys of real pickles have a few.
+PICKLE_STEPS: Final = 1 << 20
 # Digits of a decimal integer; CPython's own cap (`sys.int_info.default_max_str_digits`).
 PICKLE_DIGITS: Final = 4300
 # Names of a tensor in nested dicts and modules: real models stay below 40 levels.

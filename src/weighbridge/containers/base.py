@@ -1,5 +1,5 @@
-"""What every container gives and takes. Containers never see tensors: they turn bytes into an `Index` and entries into
-a `Layout`, as pure functions over untrusted bytes.
+"""What the module of a format takes and returns. Containers never see tensors: they turn bytes into an `Index` and
+entries into a `Layout`, as pure functions over untrusted bytes.
 
     parse(source)            -> Index        headers only; FormatError or an index, in time linear in the header
     regions(source)          -> [Region]     every byte of the file, named: no gap, no overlap
@@ -90,13 +90,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return Spec(self.shape, self.dtype)
 
 
-#: The rule of the finding that tells of `Index.capped`.
+#: The rule of the finding about `Index.capped`.
 CAPPED: Final = "pickle.expanded"
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a parser found: tensors in file order, metadata, the sources that hold the bytes.
+    """What a parser read: tensors in file order, metadata, the sources that hold the bytes.
 
     `metadata` maps keys to Python values. GGUF arrays are lazy (`Sequence` objects that decode on access).
     `findings` are oddities a parser met that do not stop it (duplicate names, non-zero padding ...).
@@ -111,12 +111,12 @@ class Index:
     byte_order: str = "<"
     version: int | None = None
     findings: tuple[Finding, ...] = ()
-    capped: tuple[Entry, ...] = ()  # views far larger than the bytes they are of: left out, and told, unless asked for
+    capped: tuple[Entry, ...] = ()  # views far larger than their bytes: left out, with a finding
 
     def whole(self) -> Index:
         """The same with the views that are capped."""
-        told = tuple(f for f in self.findings if f.rule != CAPPED)
-        return replace(self, entries=(*self.entries, *self.capped), capped=(), findings=told)
+        others = tuple(f for f in self.findings if f.rule != CAPPED)
+        return replace(self, entries=(*self.entries, *self.capped), capped=(), findings=others)
 
     @cached_property
     def by_name(self) -> Mapping[str, Entry]:

@@ -10,7 +10,7 @@ from weighbridge.io.source import Source
 
 def format_of(source: Source) -> Format:
     """The format that reads `source`, by its bytes. UnsupportedError says what it is instead, and what to do about it.
-    The two most common formats are told by their first bytes; all others by `sniff`."""
+    The two most common formats are recognised by their first bytes; all others by `sniff`."""
     head = source.head(9)
     if head[:4] == b"GGUF":
         return BUILT_IN["gguf"]

@@ -86,6 +86,8 @@ def parse_index(source: Source) -> ShardIndex:
     if source.size > INDEX_JSON:
         raise FormatError("too long for an index", path=source.name, expected=f"<= {INDEX_JSON}", found=source.size)
     raw = source.read(0, source.size)
+    if (index := _parse_plain(raw, source.name)) is not None:
+        return index
     try:
         raw.decode()
     except UnicodeDecodeError as error:
@@ -108,6 +110,34 @@ def parse_index(source: Source) -> ShardIndex:
         finder.add("repeated-name", "the index lists this tensor more than once; the last one counts", name)
     plain = _plain(metadata) if isinstance(metadata, Object) else {}
     return ShardIndex(source.name, MappingProxyType(weight_map), MappingProxyType(plain), tuple(finder.found))
+
+
+class _PlainIndex(msgspec.Struct):
+    """An index without anything unusual."""
+
+    weight_map: dict[str, str]
+    metadata: dict[str, int | float | str | bool] = {}
+
+
+_PLAIN_INDEX: Final = msgspec.json.Decoder(_PlainIndex)
+
+
+def _parse_plain(raw: bytes, path: str) -> ShardIndex | None:
+    """An index as every writer makes it, 20 times as fast; None for others, also where a name is listed twice: each key
+    then has one `":`, unless a text has escapes."""
+    try:
+        index = _PLAIN_INDEX.decode(raw)
+    except ValueError:  # msgspec's errors, and bad UTF-8
+        return None
+    files = set(index.weight_map.values())
+    keys = 1 + (b'"metadata"' in raw) + len(index.weight_map) + len(index.metadata)
+    if b"\\" in raw or raw.count(b'":') != keys or len(files) > SHARDS or not all(map(_is_plain_name, files)):
+        return None
+    return ShardIndex(path, MappingProxyType(index.weight_map), MappingProxyType(dict(index.metadata)))
+
+
+def _is_plain_name(name: str) -> bool:
+    return name not in ("", ".", "..") and not _UNSAFE.search(name) and name.isprintable()
 
 
 def _object(value: Value, what: str, path: str) -> dict[str, Value]:
@@ -133,7 +163,7 @@ def shard_name(value: object, tensor: str, path: str) -> str:
         raise FormatError(
             "a shard's name is not a string", path=path, field=f"weight_map[{tensor!r}]", found=repr(value)
         )
-    if value in ("", ".", "..") or _UNSAFE.search(value) or not value.isprintable():
+    if not _is_plain_name(value):
         raise FormatError(
             "a shard's name is not a plain file name", path=path, field=f"weight_map[{tensor!r}]", found=repr(value),
             hint="shards lie beside their index; a name that leads elsewhere is refused",
@@ -156,8 +186,9 @@ def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
     entries: dict[str, Entry] = {}
     files: list[Source] = []
     for one in indexes:
+        name = _basename(one)
         for e in one.entries:
-            if index is not None and index.weight_map.get(e.name, _basename(one)) != _basename(one):
+            if index is not None and index.weight_map.get(e.name, name) != name:
                 continue  # another file holds the one that counts
             if e.name in entries:
                 words = f"tensor {e.name!r} is in two files, and no index says which counts"

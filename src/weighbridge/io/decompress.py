@@ -3,7 +3,7 @@ the window means to start over.
 
 Loaders read such a stream until something is wrong with it, so that is what counts here: what can be unpacked before
 the damage is the source's bytes, and `trouble` says what the damage is. Memory is a window, whatever the stream claims;
-`charge` is told before bytes are unpacked and may refuse: of all once, and again for each time of starting over.
+`charge` is called before bytes are unpacked and may refuse: once for all, and again each time that it starts over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the file system at a path can hold, as far as it can be told without trying."""
+"""Limits of the file system at a path, as far as they are known without trying."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOUNTS: Final = Path("/proc/self/mounts")
 
 
 def largest_file(path: str | os.PathLike[str]) -> int | None:
-    """Bytes that one file at `path` may have; None where there is no bound worth knowing, or it can't be told."""
+    """Bytes that one file at `path` may have; None where there is no bound worth knowing, or it is unknown."""
     kind = _kind(os.path.realpath(path))
     return _LARGEST.get(kind) if kind else None
 

@@ -104,7 +104,7 @@ class Window(Source):
 
 
 class FileSource(Source):
-    """A regular file, read with `pread`; opened on construction, so a vanished file is told at once."""
+    """A regular file, read with `pread`; opened on construction, so a missing file fails here."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)

@@ -23,7 +23,6 @@ from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
-from weighbridge.models.arch.config import with_mtp_layers
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
@@ -92,10 +91,7 @@ def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
         return indexes[0]
     from weighbridge.containers import sharded
 
-    if place.index is None:
-        return sharded.merge(indexes)
-    with FileSource(place.index) as source:
-        return sharded.merge(indexes, sharded.parse_index(source))
+    return sharded.merge(indexes, place.shards)
 
 
 def parse(source: Source) -> Index:
@@ -128,6 +124,8 @@ class Checkpoint(Closing):
         keys stand for; {} where there is none."""
         if self.format == "gguf":
             return self.to_hf_config().config
+        from weighbridge.models.arch.registry import with_mtp_layers
+
         return with_mtp_layers(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def to_hf_config(self, torch_dtype: str | None = None) -> HfConfig:

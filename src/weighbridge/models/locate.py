@@ -14,13 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.source import FileSource
+
+if TYPE_CHECKING:
+    from weighbridge.containers.sharded import ShardIndex
 
 # What a folder's weights are looked for in, in this order; the patterns of one entry are one model's.
 _SUFFIXES: Final = model_suffixes()
@@ -40,12 +43,13 @@ def is_training(name: str) -> bool:
 @dataclass(frozen=True)
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
-    `index`: the JSON that lists the shards, where there is one."""
+    `index`: the JSON that lists the shards, and `shards` its content, where there is one."""
 
     path: Path
     weights: tuple[Path, ...]
     folder: Path
     index: Path | None = None
+    shards: ShardIndex | None = None
 
     @property
     def single(self) -> bool:
@@ -91,8 +95,8 @@ def _indexed(index: Path) -> Place:
     from weighbridge.containers import sharded
 
     with FileSource(index) as source:
-        names = sharded.parse_index(source).files
-    return Place(index.parent, tuple(index.parent / name for name in names), index.parent, index)
+        shards = sharded.parse_index(source)
+    return Place(index.parent, tuple(index.parent / name for name in shards.files), index.parent, index, shards)
 
 
 def _siblings(path: Path, one: Numbered) -> tuple[Path, ...]:
@@ -108,7 +112,7 @@ def _folder(folder: Path) -> Place:
         main = f"{_MAIN.get(suffix, f'model{suffix}')}.index.json"
         for index in (main, *(n for n in names if n.endswith(f"{suffix}.index.json"))):
             if index in names:
-                return Place(folder, _indexed(folder / index).weights, folder, folder / index)
+                return _indexed(folder / index)
         found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
         if found:
             return Place(folder, tuple(folder / n for n in _one_model(folder, found, suffix)), folder)

@@ -22,7 +22,6 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports import sidecars as beside
-from weighbridge.reports.inspect import model_info as facts
 
 SCHEMA: Final = "weighbridge/identify/1"
 
@@ -143,7 +142,7 @@ class Folder:
         try:
             with FileSource(path) as source:
                 found, size = _identified(source), source.size
-        except (UnsupportedError, OSError) as error:  # a socket, a dangling link: told, and no reason to stop
+        except (UnsupportedError, OSError) as error:  # a socket, a dangling link: reported, and no reason to stop
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return FileLine(name, 0, "unknown", "", (why,))
         self.identities[name] = found
@@ -211,14 +210,16 @@ def _sentence_transformer(folder: Folder) -> FolderMatch | None:
 
 def _mlx(folder: Folder) -> FolderMatch | None:
     weights = folder.of("safetensors")
-    told = folder.config.get("quantization")
+    quantization = folder.config.get("quantization")
     made = [line.name for line in weights if folder.identities[line.name].detail.get("metadata_format") == "mlx"]
-    if not weights or not (made or (isinstance(told, dict) and "bits" in told)):
+    if not weights or not (made or (isinstance(quantization, dict) and "bits" in quantization)):
         return None
     evidence: tuple[str, ...] = (f'{len(made)} of {len(weights)} safetensors say format "mlx"',) if made else ()
-    if isinstance(told, dict):
-        evidence += (f"config.json: quantization of {told.get('bits')} bits, groups of {told.get('group_size')}",)
-    return "quantized" if isinstance(told, dict) else "", evidence, _model_detail(folder)
+    if isinstance(quantization, dict):
+        evidence += (
+            f"config.json: quantization of {quantization.get('bits')} bits, groups of {quantization.get('group_size')}",
+        )
+    return "quantized" if isinstance(quantization, dict) else "", evidence, _model_detail(folder)
 
 
 def _transformers(folder: Folder) -> FolderMatch | None:
@@ -249,7 +250,7 @@ def _mistral(folder: Folder) -> FolderMatch | None:
 
 
 def _has_files(*names: str, words: str) -> FolderTest:
-    """A kind that is told by files that must all be there (`*` in front: by their end)."""
+    """A kind recognised by files that must all be there (`*name`: a suffix)."""
 
     def look(folder: Folder) -> FolderMatch | None:
         for name in names:
@@ -273,7 +274,9 @@ def _weight_files(count: int, kinds: Sequence[str]) -> str:
 
 
 def _model_detail(folder: Folder) -> dict[str, Any]:
-    model = facts.of_folder(folder.path, folder.config or None)
+    from weighbridge.reports.inspect import model_info  # imports the packings' schemas
+
+    model = model_info.of_folder(folder.path, folder.config or None)
     found = {"architecture": model.architecture, "family": model.family}
     if model.quantization:
         found["quantization"] = model.quantization.words

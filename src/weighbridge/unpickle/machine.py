@@ -26,24 +26,25 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_WINDOW
+from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_STEPS, PICKLE_WINDOW
 from weighbridge.io.source import Source
 from weighbridge.unpickle.opcodes import COSTS, MARK, TABLE, WIDTHS, Opcode
 from weighbridge.unpickle.steps import STEPS, Short
-from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Object, Persistent, Set
+from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Object, Persistent, Set, weight
 
 _EVENT: Final = 152  # bytes that an Event and its place take
 _MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
 _HELD: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
 _MAYBE_TEXT: Final = (str, Blob, Object, Persistent, External)
 _ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # what Python's unpickler takes as arguments
+_WEIGHED: Final = 16 << 20  # parts of all keys
 _FRAME: Final = "an opcode reaches across the end of its frame"
 
 
 class Event(NamedTuple):
     """Something that a real unpickler would do beyond making plain data. `kind`: import, call, build, persistent,
-    extension, buffer, computed-name, odd (done to a value that has no such thing), or disputed (`what`: the reason, as
-    text). `what` is otherwise the record it is about."""
+    extension, buffer, computed-name, odd (done to a value that has no such thing), bomb (a key that takes too
+    long to hash), or disputed (`what`: the reason, as text). `what` is otherwise the record it is about."""
 
     kind: str
     at: int
@@ -59,7 +60,7 @@ class Machine:
         self.protocol = 0
         self.steps = 0
         self.leftover = 0  # values on the stack when it stopped, besides the result
-        self.done = False
+        self.done = self.disputes = False
         self.spent = 0
         self.stack: list[Any] = []  # since the last mark
         self.marks: list[list[Any]] = []  # the stacks below the marks
@@ -69,6 +70,7 @@ class Machine:
         self._here = self._next = 0  # in the window: the opcode at work, the next one
         self._stop = 0  # in the window: where a burst ends
         self._frame_end: int | None = None
+        self._weighed = 0  # parts of keys
         self._log: list[Done | Event] = []
 
     @property
@@ -187,6 +189,7 @@ class Machine:
         """Unpicklers differ here: refused by a strict machine, recorded by a lenient one."""
         if self.strict:
             self.fail(words, expected, found)
+        self.disputes = True
         self.note("disputed", f"{words} ({found!r})" if isinstance(found, str | bytes) else words)
 
     def over_limit(self, words: str) -> NoReturn:
@@ -320,6 +323,19 @@ class Machine:
         self._log.append(made)
         self.stack.append(made)
 
+    def _weigh(self, keys: list[Any]) -> None:
+        """Note a key whose hash takes exponential time: tuples of tuples, shared."""
+        if tuple not in set(map(type, keys)):
+            return
+        for key in keys:
+            if type(key) is tuple:
+                parts, visited = weight(key)
+                self._weighed += visited
+                if parts > PICKLE_STEPS:
+                    self.note("bomb", key)
+        if self._weighed > _WEIGHED:
+            raise UnsupportedError(f"{self.source.name}, byte {self.at}: keys of tuples have too many parts")
+
     # ---- filling lists, dicts and sets
 
     def extend(self, items: list[Any]) -> None:
@@ -332,6 +348,7 @@ class Machine:
             self.note("odd", target)
 
     def add(self, items: list[Any]) -> None:
+        self._weigh(items)
         target = self.stack[-1]
         if isinstance(target, Object) or (isinstance(target, Set) and not target.frozen):
             target.add(items)
@@ -341,6 +358,7 @@ class Machine:
     def set_pairs(self, items: list[Any]) -> None:
         if len(items) % 2:
             self.fail("a key without a value")
+        self._weigh(items[::2])
         target = self.stack[-1]
         if isinstance(target, Dict | Object):
             target.set(items)

@@ -146,6 +146,23 @@ class External(Record):
 Done: TypeAlias = Global | Object | Persistent | External
 
 
+def weight(value: Any) -> tuple[int, int]:
+    """Parts of a tuple of tuples, each counted as often as it is reached: what hashing it visits. And how many there
+    are."""
+    weights: dict[int, int] = {}
+    stack = [value]
+    while stack:
+        node = stack[-1]
+        inner = [v for v in node if type(v) is tuple]
+        missing = [v for v in inner if id(v) not in weights]
+        if missing:
+            stack += missing
+        else:
+            weights[id(node)] = len(node) + 1 + sum(weights[id(v)] for v in inner)
+            stack.pop()
+    return weights[id(value)], len(weights)
+
+
 def preview(value: Any, limit: int = 60) -> str:
     """A few words on a value; never walks into it."""
     match value:

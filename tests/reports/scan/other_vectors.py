@@ -242,8 +242,8 @@ TEMPLATES: Final = (
     ("{% set k %}{{ y }}{% endset %}{{ x[k] }}", U, "template/built-name"),
     (
         "{% set ns = namespace(k='') %}{% for c in messages %}{% set ns.k = ns.k ~ '_' %}{% endfor %}{{ x[ns.k] }}",
-        U,
-        "template/built-name",
+        D,
+        "template/underscored",
     ),
     ("{{ messages|map(attribute=bos_token)|list }}", U, "template/built-name"),
     ("{{ ''[messages[0].content] }}", "unproven", "template/unproven-name"),

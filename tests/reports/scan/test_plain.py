@@ -81,7 +81,7 @@ def test_no_hostile_vector_passes_as_a_whole(case: v.Case) -> None:
     """What follows a pickle of data is looked at by others."""
     data = case.data if len(case.data) < 100_000 else case.data[:1000]
     end = plain_pickle_end(data)
-    assert end == 0 or data[:end] == v.GOOD or case.rules <= {"pickle/carried"}
+    assert end == 0 or pickles._may_explode(data) or data[:end] == v.GOOD or case.rules <= {"pickle/carried"}
 
 
 def test_any_bytes_agree_with_the_machine() -> None:

@@ -350,6 +350,7 @@ PICKLES = [
     ),
     case("bytes behind the end", GOOD + b"\0\0\0", _M, "pickle/trailing-bytes"),
     case("a memory bomb of marks", p(b"(" * 3_000_000), ScanVerdict.UNPROVEN, "pickle/limit"),
+    case("a key that takes forever to hash", p(b"}" + b")" + b"2\x86" * 60 + b"Ns"), _M, "pickle/bomb"),
     case("a bomb of tuples", p(b")" + b"2\x86" * 60), _OK),  # shared, never copied
     # ---- torch before 1.6
     case("fourth pickle", legacy(SYSTEM, keys=b"]", data=b""), _D, "pickle/dangerous-call"),

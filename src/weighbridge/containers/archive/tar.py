@@ -94,16 +94,16 @@ def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
             raise FormatError("the archive ends inside a header", path=source.name, offset=at)
 
 
-def _member(block: bytes, told: _Overrides, at: int, size: int) -> TarMember:
+def _member(block: bytes, given: _Overrides, at: int, size: int) -> TarMember:
     kind = block[156]
-    name = told.name if told.name is not None else _name(block)
-    link = told.link if told.link is not None else _text(block[157:257])
+    name = given.name if given.name is not None else _name(block)
+    link = given.link if given.link is not None else _text(block[157:257])
     what = "file" if kind in _REGULAR else _LINKS.get(kind) or _OTHER.get(kind) or f"member of type {kind:#04x}"
-    if kind == _SPARSE or told.sparse:
+    if kind == _SPARSE or given.sparse:
         what = "sparse file"
     if kind == 0 and name.endswith("/"):  # as tars before POSIX mark a folder
         what = "folder"
-    length = told.size if told.size is not None else size
+    length = given.size if given.size is not None else size
     holds = what in ("file", "sparse file") or what.startswith("member")
     return TarMember(name, what, at, at + BLOCK, length if holds else 0, link if kind in _LINKS else "")
 
@@ -158,12 +158,12 @@ def _extended(source: Source, at: int, size: int, most: int) -> bytes:
     return source.read(at, size)
 
 
-def _gnu(text: bytes, told: _Overrides, kind: int) -> _Overrides:
+def _gnu(text: bytes, given: _Overrides, kind: int) -> _Overrides:
     value = _text(text)
-    return told._replace(name=value) if kind == ord("L") else told._replace(link=value)
+    return given._replace(name=value) if kind == ord("L") else given._replace(link=value)
 
 
-def _pax(text: bytes, told: _Overrides, source: Source, at: int) -> _Overrides:
+def _pax(text: bytes, given: _Overrides, source: Source, at: int) -> _Overrides:
     """Records `length key=value\\n`, the length counting itself."""
     place = 0
     while place < len(text):
@@ -172,18 +172,18 @@ def _pax(text: bytes, told: _Overrides, source: Source, at: int) -> _Overrides:
         if match is None or end <= match.end() or end > len(text) or text[end - 1 : end] != b"\n":
             raise FormatError("an extended header is damaged", path=source.name, offset=at + BLOCK + place)
         key, _, value = text[match.end() : end - 1].partition(b"=")
-        told = _record(told, key, value, source, at)
+        given = _record(given, key, value, source, at)
         place = end
-    return told
+    return given
 
 
-def _record(told: _Overrides, key: bytes, value: bytes, source: Source, at: int) -> _Overrides:
+def _record(given: _Overrides, key: bytes, value: bytes, source: Source, at: int) -> _Overrides:
     if key == b"path":
-        return told._replace(name=value.decode("utf-8", "surrogateescape").rstrip("/"))
+        return given._replace(name=value.decode("utf-8", "surrogateescape").rstrip("/"))
     if key == b"linkpath":
-        return told._replace(link=value.decode("utf-8", "surrogateescape"))
+        return given._replace(link=value.decode("utf-8", "surrogateescape"))
     if key == b"size":
         if not re.fullmatch(rb"\d{1,20}", value):
             raise FormatError("a size is no number", path=source.name, offset=at, found=value[:40])
-        return told._replace(size=int(value))
-    return told._replace(sparse=True) if key.startswith(b"GNU.sparse.") else told
+        return given._replace(size=int(value))
+    return given._replace(sparse=True) if key.startswith(b"GNU.sparse.") else given

@@ -2,7 +2,7 @@
 
     [local header, name, extra, data (, descriptor)] ... [central directory] [end record]
 
-A zip tells each fact twice, in the local header and in the central directory, and readers that believe different ones
+A zip states each fact twice, in the local header and in the central directory, and readers that believe different ones
 see different files. Here both must agree, members must not overlap, two members must not share a name, and the archive
 must begin at the first byte. Counts are bounded by the bytes left.
 """
@@ -220,9 +220,9 @@ def _member(source: Source, e: _Entry, directory: int) -> ZipMember:
     middle = LOCAL_FORM.size + n_name
     name, extra = near[LOCAL_FORM.size : middle], near[middle : middle + n_extra]
     size, packed, _, _ = _widened(extra, (size, packed, 0), 0, path, e.at)
-    told = (magic, name, method, flags & (_ENCRYPTED | UTF8))
-    if told != (LOCAL, e.raw, e.method, e.flags & (_ENCRYPTED | UTF8)):
-        raise _disagree(e, path, "name, method or flags", told)
+    local = (magic, name, method, flags & (_ENCRYPTED | UTF8))
+    if local != (LOCAL, e.raw, e.method, e.flags & (_ENCRYPTED | UTF8)):
+        raise _disagree(e, path, "name, method or flags", local)
     numbers, wanted = (crc, packed, size), (e.crc, e.packed, e.size)
     # With a descriptor the local header may leave them open.
     if numbers != wanted and not (

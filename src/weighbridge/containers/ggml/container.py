@@ -7,8 +7,8 @@
     fmgg  "ggmf" 1   llama with scores
     tjgg  "ggjt" 1-3 llama with scores; data at multiples of 32. 2 and 3 changed what the blocks of a type are
 
-Which model it is isn't said. The forms of the table are tried in turn; the first whose vocabulary and tensors fill the
-file is the one. Whole old models in several parts (`.bin.1`) are read part by part.
+The file doesn't state its model. The variants of the table are tried in turn; the first whose vocabulary and tensors
+fill the file is the one. Whole old models in several parts (`.bin.1`) are read part by part.
 """
 
 from __future__ import annotations
@@ -110,13 +110,8 @@ def parse(source: Source) -> Index:
 
 def _findings(header: GgmlHeader, source: Source) -> Iterator[Finding]:
     if header.generation == 0 and any(e.dtype.block > 1 for _, _, e in header.infos):
-        words = "blocks from before blocks had versions: how they lie isn't said, and is taken as in GGJT 1"
+        words = "blocks from before blocks had versions: their layout isn't stated; that of GGJT 1 is assumed"
         yield Finding("ggml/old-blocks", Severity.WARNING, words, source.name)
-
-
-def check(source: Source) -> tuple[Finding, ...]:
-    """What is wrong beyond the structure: what opening finds."""
-    return parse(source).findings
 
 
 # ------------------------------------------------------------------------------------------------ reading

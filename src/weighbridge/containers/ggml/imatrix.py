@@ -1,6 +1,6 @@
 """Importance matrices, in both forms that llama-imatrix writes: where each entry's numbers lie, and new files of them.
 
-An entry is named after a tensor and tells how large its inputs were: one sum of squares for each column, of each matrix
+An entry is named after a tensor and records how large its inputs were: one sum of squares per column, of each matrix
 where several are stacked (experts), and how often each matrix was used.
 
     legacy   i32 entries; each: i32 length, name, i32 calls, i32 values, f32[values] (mean square x calls)
@@ -56,7 +56,7 @@ class ImatrixRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Imatrix:
-    """A parsed file. `datasets`: what text it was computed on; `chunks` of `chunk_size` tokens of it (0: not said)."""
+    """A parsed file. `datasets`: what text it was computed on; `chunks` of `chunk_size` tokens of it (0: unknown)."""
 
     form: ImatrixForm
     source: Source

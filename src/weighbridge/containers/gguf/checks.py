@@ -2,8 +2,8 @@
 asks for on top (`check`): padding bytes, the types and lengths that llama.cpp insists on, the vocabulary's arrays.
 
 llama.cpp (gguf.cpp) wants tensor data contiguous in directory order: each offset equals the sum of the padded sizes
-before it. The specification asks for aligned offsets only; so gaps, overlaps and other orders are told apart here and
-are warnings.
+before it. The specification asks for aligned offsets only; so gaps, overlaps and other orders are distinguished here
+and are warnings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def placement(header: GgufHeader, notes: Collector) -> None:
     if header.broken is not None:
         return
     _alignment(header, notes)
-    if all(info.dtype for info in header.infos):  # else some sizes, and what follows from them, can't be told
+    if all(info.dtype for info in header.infos):  # else some sizes, and what follows from them, are unknown
         _contiguity(header, notes)
         _extent(header, notes)
 

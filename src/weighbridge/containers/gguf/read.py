@@ -391,7 +391,7 @@ class _HeaderWalk:
         return dims
 
     def _size(self, name: str, dims: tuple[int, ...], type_id: int, at: int) -> tuple[DType | None, int]:
-        """The type's row and the bytes of the tensor; (None, 0) where they can't be told."""
+        """The type's row and the bytes of the tensor; (None, 0) where they are unknown."""
         dtype = BY_GGML.get(type_id)
         if dtype is None:
             self.notes.fault("gguf/tensor-type", _unknown_type(type_id), offset=at, tensor=name)
@@ -432,7 +432,7 @@ def _unknown_type(type_id: int) -> str:
 
 
 def _truncated(error: FormatError) -> GGUFError:
-    """A short read of the cursor, told with the rule it breaks."""
+    """A short read of the cursor, as a breach of its rule."""
     return GGUFError(
         "gguf/truncated-header", error.reason, path=error.path, offset=error.offset, field=error.field,
         expected=error.expected, found=error.found, hint=RULES["gguf/truncated-header"].hint,

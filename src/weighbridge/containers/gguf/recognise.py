@@ -46,7 +46,7 @@ def _detail(header: GgufHeader) -> dict[str, Any]:
 
 
 def _kind(detail: dict[str, Any]) -> str:
-    """`general.type` decides; older files are told by architecture (clip = projector) and by having no tensors."""
+    """`general.type` decides; older files are recognised by architecture (clip = projector) or by having no tensors."""
     kind, architecture, adapter = detail.get("type"), detail.get("architecture"), detail.get("adapter")
     if kind == "adapter":
         return "lora-adapter" if adapter in (None, "lora") else "adapter"

@@ -54,7 +54,7 @@ def split_layouts(
     max_bytes: int | None = None,
     no_tensor_first: bool = False,
 ) -> tuple[Layout, ...]:
-    """One layout a shard, grouped as llama-gguf-split does: by number of tensors (128 unless said otherwise), or by
+    """One layout a shard, grouped as llama-gguf-split does: by number of tensors (128 by default), or by
     bytes of padded tensor data; `no_tensor_first` leaves the first shard to the keys."""
     if max_tensors is not None and max_bytes is not None:
         raise UsageError("shards are limited by tensors or by bytes, not both")

@@ -111,7 +111,7 @@ _ONNX: Final = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25
 
 
 def protobuf(probe: Probe) -> Hit | None:
-    """The model formats that are protobuf messages, told apart by which fields they have, of which wire type."""
+    """The model formats that are protobuf messages, distinguished by their fields and wire types."""
     if not probe.head or probe.head[0] not in b"\x08\x0a":
         return None
     message = _message(probe, 0, probe.size)

@@ -14,11 +14,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import ZERO_RUN
 from weighbridge.containers import BUILT_IN, plugged
-from weighbridge.containers.ggml import recognise as ggml
-from weighbridge.containers.gguf import recognise as gguf
-from weighbridge.containers.safetensors import recognise as safetensors
 from weighbridge.containers.sniff import archive as sniff_archive
-from weighbridge.containers.sniff import binary as sniff_binary
 from weighbridge.containers.sniff import text as sniff_text
 from weighbridge.containers.sniff.probe import Hit, Identity, Probe
 from weighbridge.io.source import BytesSource, Source
@@ -51,7 +47,7 @@ _SUPERBLOCKS: Final = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
 
 
 def _end_of_hdf5(probe: Probe) -> int:
-    """The size that an HDF5 file states; 0 where it can't be told."""
+    """The size that an HDF5 file states; 0 where it is unknown."""
     width, end = _SUPERBLOCKS.get(probe.number(8, "B") or 0, (0, 0))
     return (probe.number(end, "<Q") or 0) if probe.number(width, "B") == 8 else 0
 
@@ -87,24 +83,71 @@ def _compressed(probe: Probe) -> Hit | None:
     )
 
 
+# The parsers of these are imported when a file may be theirs: the start of a program that recognises one file counts.
+
+
+def _gguf(probe: Probe) -> Hit | None:
+    if probe.head[:4] != b"GGUF":
+        return None
+    from weighbridge.containers.gguf.recognise import recognise
+
+    return recognise(probe)
+
+
+def _ggml(probe: Probe) -> Hit | None:
+    if probe.head[2:4] != b"gg":  # of each of its magics
+        return None
+    from weighbridge.containers.ggml.recognise import recognise
+
+    return recognise(probe)
+
+
+def _safetensors(probe: Probe) -> Hit | None:
+    if probe.head[8:].lstrip()[:1] != b"{":
+        return None
+    from weighbridge.containers.safetensors.recognise import recognise
+
+    return recognise(probe)
+
+
+def _imatrix_dat(probe: Probe) -> Hit | None:
+    if not 1 <= (probe.number(0, "<i") or 0) <= 100_000:  # entries
+        return None
+    from weighbridge.containers.ggml.recognise import imatrix_dat
+
+    return imatrix_dat(probe)
+
+
+def _pickled(probe: Probe) -> Hit | None:
+    from weighbridge.containers.sniff.binary import pickled
+
+    return pickled(probe)
+
+
+def _protobuf(probe: Probe) -> Hit | None:
+    from weighbridge.containers.sniff.binary import protobuf
+
+    return protobuf(probe)
+
+
 Recogniser = Callable[[Probe], Hit | None]
 
 RECOGNISERS: Final[tuple[Recogniser, ...]] = (
     _empty,
-    gguf.recognise,
-    ggml.recognise,
+    _gguf,
+    _ggml,
     sniff_archive.archive,
     _magic,
     _compressed,
     sniff_archive.executable,
-    safetensors.recognise,
+    _safetensors,
     sniff_archive.tar,
     sniff_text.text,
     sniff_text.json,
-    sniff_binary.pickled,
+    _pickled,
     sniff_text.plain,
-    sniff_binary.protobuf,
-    ggml.imatrix_dat,
+    _protobuf,
+    _imatrix_dat,
     sniff_archive.prefixed_zip,
 )
 

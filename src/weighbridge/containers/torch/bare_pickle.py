@@ -12,7 +12,7 @@ from typing import Any, Final
 from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING, PICKLES
-from weighbridge.containers.base import Finding, Index, Region
+from weighbridge.containers.base import Index, Region
 from weighbridge.containers.torch.entries import SourceList, entries_of, nowhere, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
@@ -52,11 +52,6 @@ def _run(source: Source) -> Iterator[tuple[Machine, Any]]:
         at, count = machine.end, count + 1
     if not count:
         raise FormatError("the file is empty", path=source.name, offset=0)
-
-
-def check(source: Source) -> tuple[Finding, ...]:
-    """What is wrong beyond the structure: what opening finds."""
-    return parse(source).findings
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:

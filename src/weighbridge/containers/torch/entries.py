@@ -118,7 +118,7 @@ def _bytes_of(held: InlineBytes) -> bytes:
     try:
         return raw.decode().encode("latin-1") if held.codec == "utf-8" else raw
     except UnicodeError:
-        raise FormatError("an array's text is not of bytes", path=data.name, offset=held.start) from None
+        raise FormatError("an array's text doesn't encode bytes", path=data.name, offset=held.start) from None
 
 
 def entries_of(
@@ -190,7 +190,7 @@ def pickle_regions(source: Source, start: int, shift: int = 0) -> list[Region]:
             out.append(Region(shift + step.at, shift + step.end, "opcode", step.op, step.words))
         if not machine.done:
             machine.run()
-            words = f"only the first {PICKLE_REGIONS} are told apart"
+            words = f"only the first {PICKLE_REGIONS} are listed"
             out.append(Region(out[-1].end, shift + machine.end, "opcode", "opcodes", words))
     except (FormatError, UnsupportedError) as error:
         at = out[-1].end if out else shift + start

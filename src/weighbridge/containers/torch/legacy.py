@@ -8,7 +8,7 @@ from typing import Final
 from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
-from weighbridge.containers.base import Finding, Index, Region
+from weighbridge.containers.base import Index, Region
 from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import legacy, torch
@@ -39,11 +39,6 @@ def parse(source: Source) -> Index:
     sources = files.all()
     data_start = (stack.machines[4].end, *(0 for _ in sources[1:]))
     return Index(NAME, sources, found.entries, reading.plain, data_start, findings=found.findings, capped=found.capped)
-
-
-def check(source: Source) -> tuple[Finding, ...]:
-    """What is wrong beyond the structure: what opening finds."""
-    return parse(source).findings
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:

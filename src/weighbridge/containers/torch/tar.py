@@ -19,7 +19,7 @@ from weighbridge.base import gc_pause as garbage
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY, PICKLE_READING
 from weighbridge.containers.archive import tar as tars
-from weighbridge.containers.base import Finding, Index, Region
+from weighbridge.containers.base import Index, Region
 from weighbridge.containers.torch.entries import SourceList, StoragePlace, entries_of
 from weighbridge.io.source import Source, Window
 from weighbridge.unpickle import torch
@@ -195,11 +195,6 @@ def _tensors(c: _Cursor, file: _File) -> None:
             file.tensors[key] = within(Tensor(at, of, of.dtype, tuple(shape), tuple(strides), offset))
         except UnexpectedOpcode as odd:
             c.fail(f"a tensor is not as torch writes it: {odd}", shape)
-
-
-def check(source: Source) -> tuple[Finding, ...]:
-    """What is wrong beyond the structure: what opening finds."""
-    return parse(source).findings
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:

@@ -7,7 +7,7 @@
 
 The pickle is read by an abstract machine and never unpickled: what it would import or call is a finding. Names that
 differ in case only are refused, as torch finds members without regard to case and others don't; so are two roots. CRCs
-are not checked on opening: torch does not either, and can be told to write none.
+are not checked on opening: torch does not either, and can be configured to write none.
 
 A program of TorchScript has the same layout, code beside it and a second pickle, constants.pkl, whose storages are in
 constants/: its tensors are read, its code is not.
@@ -34,7 +34,7 @@ from weighbridge.unpickle.machine import Machine
 from weighbridge.unpickle.torch import Reading, Remark, Storage
 from weighbridge.unpickle.values import Dict
 
-__all__ = ["NAME", "check", "layout", "parse", "regions"]
+__all__ = ["NAME", "layout", "parse", "regions"]
 
 NAME: Final = "torch-zip"
 _PICKLE: Final = "data.pkl"
@@ -118,12 +118,12 @@ def _byte_order(source: Source, member: zips.ZipMember | None) -> str:
     if member is None:
         return "<"
     with zips.open_member(source, member) as inner:
-        said = inner.head(16)
-    if said not in _ORDERS:
+        stated = inner.head(16)
+    if stated not in _ORDERS:
         raise FormatError(
-            "no byte order", path=source.name, offset=member.start, expected="'little' or 'big'", found=said
+            "no byte order", path=source.name, offset=member.start, expected="'little' or 'big'", found=stated
         )
-    return _ORDERS[said]
+    return _ORDERS[stated]
 
 
 class _StorageFinder:
@@ -149,7 +149,7 @@ class _StorageFinder:
 
     def absent(self, reading: Reading, main: zips.ZipMember) -> list[Remark]:
         """`torch.serialization.skip_data` leaves holes: zeros whose checksum is 0, which that of zeros is not. (A file
-        that was told to have no checksums has none of its pickle either.)"""
+        written without checksums has none of its pickle either.)"""
         if not main.crc:
             return []
         keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.held is None)
@@ -159,11 +159,6 @@ class _StorageFinder:
             return []
         words = f"{len(holes)} storages have no data (saved with skip_data): their tensors read as zeros"
         return [Remark("pickle.no-data", words, holes[0].start - main.start)]
-
-
-def check(source: Source) -> tuple[Finding, ...]:
-    """What is wrong beyond the structure: what opening finds."""
-    return parse(source).findings
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:
@@ -196,8 +191,8 @@ def _member_regions(source: Source, m: zips.ZipMember, tensors: Mapping[int, lis
         return out if out[-1].end == end else [*out, Region(out[-1].end, end, "unknown", m.name)]
     if "/data/" not in m.name and "/constants/" not in m.name:
         return [Region(m.start, end, "value", m.name)]
-    held = tensors.get(m.start, [])
-    if len(held) == 1 and held[0].nbytes == m.size:
-        return [Region(m.start, end, "tensor", held[0].name, f"{held[0].spec}, {m.name}")]
-    names = ", ".join(e.name for e in held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+    inside = tensors.get(m.start, [])
+    if len(inside) == 1 and inside[0].nbytes == m.size:
+        return [Region(m.start, end, "tensor", inside[0].name, f"{inside[0].spec}, {m.name}")]
+    names = ", ".join(e.name for e in inside[:3]) + (f" and {len(inside) - 3} more" if len(inside) > 3 else "")
     return [Region(m.start, end, "tensor", m.name, f"{Spec((m.size,), U8)}{': ' if names else ''}{names}")]

@@ -173,8 +173,8 @@ def _parts(
         raise UnsupportedError(f"{name}: rows of {plain.spec.shape[-1]} are not whole groups of {how.group_size}")
     floats = n.cast(plain, F32)
     if how.mode in (None, "affine"):
-        return how, n.made(floats, makers.AffineOf(how.bits, how.group_size, plain.spec.dtype, name))
-    return how, n.made(floats, makers.FloatOf(str(how.mode), plain.spec.dtype, name))
+        return how, n.pack(floats, makers.AffineOf(how.bits, how.group_size, plain.spec.dtype, name))
+    return how, n.pack(floats, makers.FloatOf(str(how.mode), plain.spec.dtype, name))
 
 
 def _kept(name: str, node: LogicalTensor, draft: PlanBuilder) -> _Parts | None:
@@ -185,7 +185,7 @@ def _kept(name: str, node: LogicalTensor, draft: PlanBuilder) -> _Parts | None:
         maker = makers.BlocksOf(node.spec.dtype)
         target = f"affine {maker.bits} bits" if maker.mode == "affine" else maker.mode
         draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
-        return MlxQuantization(maker.group, maker.bits, maker.mode), n.made(node, maker)
+        return MlxQuantization(maker.group, maker.bits, maker.mode), n.pack(node, maker)
     return None
 
 
@@ -211,8 +211,8 @@ def _float_mode(name: str, node: QuantizedTensor, packing: Microscaled, draft: P
     """Four-bit floats of any origin as MLX's mxfp4 or nvfp4."""
     draft.moves.append(Move(name, packing.name, packing.name, "exact"))
     parts = _matrices(node)
-    words = n.retyped(parts["codes"], U32, parts["codes"].spec.row_bytes // 4)
-    scales = n.retyped(parts["scales"], U8, parts["scales"].spec.shape[-1])
+    words = n.bitcast(parts["codes"], U32, parts["codes"].spec.row_bytes // 4)
+    scales = n.bitcast(parts["scales"], U8, parts["scales"].spec.shape[-1])
     return MlxQuantization(packing.group, 4, packing.name), {"weight": words, "scales": scales}
 
 

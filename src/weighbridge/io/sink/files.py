@@ -89,8 +89,8 @@ class OutFile:
 
 
 def _begin_to_disk(fd: int, offset: int, size: int) -> None:
-    """Let the disk begin with bytes that were just written, where the system can be told so (sync_file_range(2)): else
-    it may idle until the sync at the end. Nothing is promised: what goes wrong on the way, that sync tells."""
+    """Start writing back bytes that were just written (sync_file_range(2)); the disk may otherwise idle until the sync
+    at the end. Guarantees nothing: the sync reports what goes wrong."""
     if size >= _WORTH_BEGINNING and (call := _sync_file_range()) is not None:
         call(fd, offset, size, 2)  # SYNC_FILE_RANGE_WRITE
 
@@ -111,7 +111,7 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 def _preallocate(fd: int, size: int) -> None:
-    """Give the file its size, and its blocks where the system can, so that a full disk is told before the work."""
+    """Give the file its size, and its blocks where the system can, so that a full disk fails before the work."""
     if size and hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(fd, 0, size)

@@ -7,7 +7,7 @@ pickles it names; any other unknown kind is probed, and reported as not scanned.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase, translate
 from functools import cache, partial
 from typing import Final
@@ -59,14 +59,17 @@ _SECOND_READINGS: Final = (
 )
 
 
-def scanners_for(kind: str, place: MemberPath) -> tuple[bool, list[Scanner]]:
+_OF_STORAGES: Final[Sequence[Scanner]] = (partial(pickles.probe, storage=True),)
+
+
+def scanners_for(kind: str, place: MemberPath) -> tuple[bool, Sequence[Scanner]]:
     """Whether a file's kind or name is supported; and all scanners that run on it."""
+    if kind == STORAGE:
+        return True, _OF_STORAGES
     rows = _of_kind(kind)
     name = place.name.lower()
     more = [r.scanner for r in SCANNERS if kind not in r.kinds and any(fnmatchcase(name, n) for n in r.names)] if (
         _named().match(name)) else []  # fmt: skip
-    if kind == STORAGE:
-        return True, [partial(pickles.probe, storage=True)]
     return bool(rows or more or kind in DATA), [polyglots.name, *_second(kind), *rows, *more]
 
 

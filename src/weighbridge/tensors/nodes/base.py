@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -29,7 +31,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import Source
 from weighbridge.tensors import kernels
-from weighbridge.tensors.scratch import lent
+from weighbridge.tensors.scratch import scratch_buffers
 
 Bytes = NDArray[np.uint8]
 
@@ -104,7 +106,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class UnaryNode(Node):
-    """A node over one other; unless it says otherwise, row for row."""
+    """A node with one input. By default output row i depends on input row i only."""
 
     source: Node
 
@@ -117,9 +119,9 @@ class UnaryNode(Node):
 
 
 @contextmanager
-def held(*runs: RowRange) -> Iterator[tuple[Bytes, ...]]:
-    """The bytes of each run, in memory that is used again: they mean nothing after the block."""
-    with lent(*((run.hi - run.lo) * run.node.spec.row_bytes for run in runs)) as buffers:
+def borrow(*runs: RowRange) -> Iterator[tuple[Bytes, ...]]:
+    """The bytes of each run, in reused memory: valid inside the block only."""
+    with scratch_buffers(*((run.hi - run.lo) * run.node.spec.row_bytes for run in runs)) as buffers:
         for (node, lo, hi), buffer in zip(runs, buffers, strict=True):
             node.read(lo, hi, buffer)
         yield buffers
@@ -221,16 +223,22 @@ class Concat(Node):
 
     def _segments(self, lo: int, hi: int) -> Iterator[RowRange]:
         """The runs of the parts' rows that follow each other in our rows lo..hi (not for the last axis)."""
-        outer = math.prod(self.spec.shape[: self.axis])
-        heights = [p.spec.rows // outer for p in self.parts]
-        period = sum(heights)
-        for block in range(lo // period, -(-hi // period)):
-            at = block * period
-            for part, height in zip(self.parts, heights, strict=True):
+        starts = self._starts
+        for block in range(lo // starts[-1], -(-hi // starts[-1])):
+            base = block * starts[-1]
+            for i in range(max(bisect_right(starts, lo - base) - 1, 0), len(self.parts)):
+                at, height = base + starts[i], starts[i + 1] - starts[i]
+                if at >= hi:
+                    break
                 a, b = max(lo, at), min(hi, at + height)
                 if a < b:
-                    yield RowRange(part, block * height + a - at, block * height + b - at)
-                at += height
+                    yield RowRange(self.parts[i], block * height + a - at, block * height + b - at)
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        """The first row of each part in a block of the outer axes, and the block's number of rows."""
+        outer = math.prod(self.spec.shape[: self.axis])
+        return (0, *accumulate(p.spec.rows // outer for p in self.parts))
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         if self._last:

@@ -15,11 +15,9 @@ from weighbridge.containers.numpy import npy
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, ScanRule, ScanVerdict, Use, finding
 from weighbridge.reports.scan.pickle import denylist
-from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES
 from weighbridge.reports.scan.pickle.shapes import class_of
 from weighbridge.unpickle import joblib
 from weighbridge.unpickle.machine import Machine
-from weighbridge.unpickle.values import Global
 
 RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
     {
@@ -52,14 +50,10 @@ def opcodes(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece
     behind = False
     for event in machine.events:
         name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
-        if behind and name is not None and _acts(name):
+        harm = denylist.consequence(*name.path) if behind and name is not None else None
+        if harm:
             words = f"read as opcodes, an array's numbers name {name}"
-            harm = denylist.consequence(*name.path) or "an unpickler other than joblib's imports it"
             yield finding(RULES, "pickle/array-opcodes", source, place, words, at=event.at, opcode=event.op,
                           name=str(name), use=Use.IMPORTED, consequence=harm)  # fmt: skip
             return
         behind |= event.kind == "build" and joblib.class_path(event.what) == joblib.WRAPPER
-
-
-def _acts(name: Global) -> bool:
-    return name.path not in CALLS and name.path not in VALUES and name.module.replace(".", "_").isidentifier()

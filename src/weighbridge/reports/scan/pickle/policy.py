@@ -200,6 +200,10 @@ class PicklePolicy:
         self.add("pickle/computed-name", event, "a computed name is imported", use=Use.IMPORTED,
                  consequence=denylist.ANY)  # fmt: skip
 
+    def bomb(self, event: Event) -> None:
+        self.add("pickle/bomb", event, "a key of tuples that share their parts is hashed",
+                 consequence="loading takes forever")  # fmt: skip
+
     def buffer(self, event: Event) -> None:
         self.add("pickle/buffer", event, "a buffer from outside the file is used")
 
@@ -213,6 +217,7 @@ _CHECKS: Final[Mapping[str, Callable[[PicklePolicy, Event], None]]] = MappingPro
         "extension": PicklePolicy.extension,
         "buffer": PicklePolicy.buffer,
         "computed-name": PicklePolicy.computed_name,
+        "bomb": PicklePolicy.bomb,
         "disputed": lambda policy, event: None,  # a fault of the writing, not of what is done
     }
 )

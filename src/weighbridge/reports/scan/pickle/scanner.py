@@ -78,12 +78,12 @@ _REASONS: Final = (
 )
 _DISPUTED: Final = "unpicklers take it differently, or stop here"
 _NAMES: Final = 20  # names found behind a break that are told
-_HIDDEN: Final = 16 * MIB  # how far behind a break names are looked for
+_HIDDEN: Final = 4 * MIB  # how far behind a break names are looked for
 _GLOBALS: Final = re.compile(rb"[ci]([A-Za-z_][\w.]{0,99})\n([A-Za-z_][\w.]{0,99})\n")
-_STACKED: Final = re.compile(
-    rb"(?:\x8c.|X.\0\0\0|U.)([A-Za-z_][\w.]{0,99}?)(?:\x94|q.|r....)?(?:\x8c.|X.\0\0\0|U.)([A-Za-z_][\w.]{0,99}?)"
-    rb"(?:\x94|q.|r....)?\x93", re.DOTALL,
-)  # fmt: skip
+_SHARED: Final = 20  # tuples that each hold one twice: a million parts
+_STRING: Final = re.compile(rb"(?:[\x8cU]([\x01-\x64])|X([\x01-\x64])\0\0\0)(?=[A-Za-z_])", re.DOTALL)
+_MEMO: Final = re.compile(rb"\x94|q.|r....|", re.DOTALL)
+_NAME: Final = re.compile(rb"[A-Za-z_][\w.]*\Z")
 # Opcodes of what may be no pickle at all: of a member, of a file.
 _PROBED: Final = MIB
 _PROBED_FILE: Final = 64 * MIB
@@ -169,12 +169,30 @@ def _is_text(source: Source) -> bool:
 def _harmful(data: bytes) -> Iterator[tuple[int, str, str]]:
     """Names that do harm, as opcodes would have them, wherever they stand: place, name, what follows. Each once."""
     seen: set[str] = set()
-    for match in (*_GLOBALS.finditer(data), *_STACKED.finditer(data)):
-        module, name = match[1].decode("ascii", "replace"), match[2].decode("ascii", "replace")
+    for at, *raw in (*((m.start(), m[1], m[2]) for m in _GLOBALS.finditer(data)), *_stacked(data)):
+        module, name = (part.decode("ascii", "replace") for part in raw)
         harm, full = denylist.consequence(module, name), f"{module}.{name}"
         if harm and full not in seen and len(seen) < _NAMES:
             seen.add(full)
-            yield match.start(), full, harm
+            yield at, full, harm
+
+
+def _stacked(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Two strings before STACK_GLOBAL, wherever they stand."""
+    for match in _STRING.finditer(data):
+        module, at = _string(data, match)
+        second = _STRING.match(data, at) if module else None
+        name, at = _string(data, second) if second else (b"", at)
+        if name and data[at : at + 1] == b"\x93":
+            yield match.start(), module, name
+
+
+def _string(data: bytes, match: re.Match[bytes]) -> tuple[bytes, int]:
+    """The name that an opcode of a string holds (empty: it is none), and the place behind it and its memo."""
+    end = match.end() + (match[1] or match[2])[0]
+    memo = _MEMO.match(data, end)
+    text = data[match.end() : end]
+    return text if _NAME.match(text) else b"", memo.end() if memo else end
 
 
 def _acts(events: Iterable[Event], named: bool) -> bool:
@@ -216,7 +234,7 @@ class _Reading:
     def _plain(self) -> int | None:
         """Where a small pickle of plain data ends, told by a walk that knows nothing else; None of any other."""
         self.head = self.metered.head(SCAN_PLAIN)
-        return plain_pickle_end(self.head) or None
+        return None if _may_explode(self.head) else plain_pickle_end(self.head) or None
 
     def _pickle(self, at: int) -> _Done | None:
         """One pickle, judged; None where it broke."""
@@ -243,6 +261,8 @@ class _Reading:
     def _check(self, machine: machines.Machine) -> None:
         """What a pickle did, and where unpicklers differ."""
         self.policy.check(machine)
+        if not machine.disputes:
+            return
         disputed = {_rule_of(e.what): e for e in reversed(list(machine.events)) if e.kind == "disputed"}
         for rule, event in disputed.items():
             self._say(rule, f"{event.op}: {event.what}", event.at, opcode=event.op, consequence=_DISPUTED)
@@ -368,6 +388,13 @@ class _Reading:
         elif callee_of(value) in BYTES and isinstance(value.args, tuple):
             value = _joined(value.args)
         return BytesSource(value) if isinstance(value, bytes) else None
+
+
+def _may_explode(data: bytes) -> bool:
+    """Whether there may be so many tuples and references to them that hashing one takes exponential time, which the
+    walk for plain pickles doesn't count."""
+    tuples = data.count(b"\x86") + data.count(b"\x87") + min(data.count(b"t"), data.count(b"("))
+    return min(tuples, data.count(b"2") + data.count(b"h") + data.count(b"j")) > _SHARED
 
 
 def _rule_of(reason: str) -> str:
