@@ -10,7 +10,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-aarch64 test-clang lint format bench fuzz docs clean
+.PHONY: help setup demo test test-all test-aarch64 test-clang lint format bench fuzz fuzz-differential docs clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,9 @@ fuzz: $(VENV)/test.stamp  ## feed every parser rubbish, each for FUZZ_SECONDS
 	@set -e; for harness in tests/fuzz/fuzz_*.py; do \
 		echo $$harness; $(PY) $$harness --seconds $(FUZZ_SECONDS) $(ARGS); \
 	done
+
+fuzz-differential: $(VENV)/test.stamp  ## what real unpicklers run, in a sandbox, against what scan says
+	$(PY) tests/fuzz/differential_pickle.py --seconds $(FUZZ_SECONDS) $(ARGS)
 
 # CMake and ninja of the environment; a file of cases that the numpy reference makes, and a driver that needs no Python.
 CASES  := build/cases.bin
