@@ -10,7 +10,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-aarch64 test-clang lint format bench fuzz docs clean
+.PHONY: help setup demo test test-all test-aarch64 test-clang lint format bench fuzz fuzz-differential docs clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -44,6 +44,9 @@ fuzz: $(VENV)/test.stamp  ## feed every parser rubbish, each for FUZZ_SECONDS
 		echo $$harness; $(PY) $$harness --seconds $(FUZZ_SECONDS) $(ARGS); \
 	done
 
+fuzz-differential: $(VENV)/test.stamp  ## what real unpicklers run, in a sandbox, against what scan says
+	$(PY) tests/fuzz/differential_pickle.py --seconds $(FUZZ_SECONDS) $(ARGS)
+
 # CMake and ninja of the environment; a file of cases that the numpy reference makes, and a driver that needs no Python.
 CASES  := build/cases.bin
 DRIVER := -G Ninja -DCMAKE_BUILD_TYPE=Release -DWB_DRIVER=ON -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja
@@ -71,6 +74,7 @@ docs: $(VENV)/test.stamp  ## write the generated pages again
 	$(PY) docs/generate.py
 
 clean:  ## remove what was built; the environment stays
+	find native/editable -mindepth 1 ! -name CMakeLists.txt ! -name .gitignore -delete
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-out
 
 # --- set-up ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from weighbridge.base.plugins import FORMATS, plugins
+from weighbridge.base.plugins import FAMILIES, FORMATS, plugins
 
 TOYS = Path(__file__).with_name("toys")
 
@@ -33,6 +33,12 @@ def toy_format(folder: Path) -> Path:
     """The toy format `.tnsr`, installed in `folder`."""
     text = (TOYS / "toy_tnsr.py").read_text("utf-8")
     return write_package(folder, "toy_tnsr", {"toy_tnsr.py": text}, {FORMATS: {"tnsr": "toy_tnsr:FORMAT"}})
+
+
+def toy_family(folder: Path) -> Path:
+    """The toy family, installed in `folder`: a package with one table."""
+    files = {"toy_families/__init__.py": "", "toy_families/toy.toml": (TOYS / "toy_family.toml").read_text("utf-8")}
+    return write_package(folder, "toy_families", files, {FAMILIES: {"toy": "toy_families"}})
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -150,12 +150,12 @@ def test_a_cache_keeps_arrays_until_it_is_dropped(folder: Path) -> None:
 
 
 def test_mlx_parts_are_one_tensor_and_fuse_as_one(tmp_path: Path) -> None:
-    from weighbridge.tensors.reference import simple as reference
+    from weighbridge.tensors.reference import affine
 
     rng = np.random.default_rng(3)
     arrays: dict[str, np.ndarray] = {}
     for name in ("q", "k"):
-        weight, scales, biases = reference.affine_encode(4, 64, "F16", rng.normal(size=8 * 128).astype(np.float32))
+        weight, scales, biases = affine.affine_encode(4, 64, "F16", rng.normal(size=8 * 128).astype(np.float32))
         arrays[f"{name}.weight"] = weight.view(np.uint32).reshape(8, 16)
         arrays[f"{name}.scales"], arrays[f"{name}.biases"] = (
             x.view(np.float16).reshape(8, 2) for x in (scales, biases)

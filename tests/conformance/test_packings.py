@@ -216,7 +216,7 @@ def packed(name: str) -> tuple[NDArray[np.float32], schemes.Scheme, dict[str, No
     scheme = schemes.SCHEMES[name]
     x = np.random.default_rng(5).normal(size=(OUT, IN)).astype(np.float32)
     node = n.const(x, F32)
-    return x, scheme, scheme.write(scheme.round("m.weight", node, scheme, F32, n.peak([node])), scheme.symmetric)
+    return x, scheme, scheme.write(scheme.round("m.weight", node, scheme, F32, n.abs_max([node])), scheme.symmetric)
 
 
 def as_stored(parts: Mapping[str, Node]) -> dict[str, Node]:

@@ -37,7 +37,7 @@ seen: list[int] = []
 
 def parts_of(seed: int = 1) -> dict[str, Node]:
     values = numbers("normal", ROWS * COLUMNS, seed=seed)
-    made = n.made(_Counted(n.const(values.reshape(ROWS, COLUMNS), F32).spec, values.tobytes()), AffineOf(4, 64, BF16))
+    made = n.pack(_Counted(n.const(values.reshape(ROWS, COLUMNS), F32).spec, values.tobytes()), AffineOf(4, 64, BF16))
     return {part: made[part] for part in PARTS}
 
 

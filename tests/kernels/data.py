@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.native import native
 from weighbridge.tensors import kernels
-from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import floats
 
 Floats = NDArray[np.float32]
 LEVELS: Final = tuple(native.levels()) if native else ()
@@ -30,18 +30,11 @@ def running(path: str) -> Iterator[None]:
         finally:
             native.set_level(before)
         return
-    without: dict[str, Any] = {
-        "native": None,
-        **dict.fromkeys(("_DECODES", "_ENCODES", "_WEIGHS"), frozenset()),
-    }
-    saved = {name: getattr(kernels, name) for name in without}
-    for name, value in without.items():
-        setattr(kernels, name, value)
+    saved, kernels.native = kernels.native, None  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        for name, value in saved.items():
-            setattr(kernels, name, value)
+        kernels.native = saved  # type: ignore[attr-defined]
 
 
 def random_bits(count: int, seed: int = 0) -> Floats:
@@ -117,9 +110,9 @@ def numbers(kind: str, count: int, seed: int = 7) -> Floats:
 def boundaries(name: str) -> Floats:
     """Every value of a narrow type, every midpoint of neighbours, and the f32 on each side of these: all the places
     where rounding can go wrong."""
-    codes = np.arange(256 ** reference.SCALAR[name].itemsize).astype(f"u{reference.SCALAR[name].itemsize}")
+    codes = np.arange(256 ** floats.SCALAR[name].itemsize).astype(f"u{floats.SCALAR[name].itemsize}")
     with np.errstate(all="ignore"):
-        values = np.unique(reference.widen(name, codes.view(np.uint8)))
+        values = np.unique(floats.widen(name, codes.view(np.uint8)))
         values = values[np.isfinite(values)].astype(np.float64)
         beyond = values[-1] + (values[-1] - values[-2]) * np.array(
             [0.5, 1, 1.5, 2, 10]

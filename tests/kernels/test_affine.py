@@ -11,7 +11,7 @@ from tests.kernels.data import LEVELS, numbers, running
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
-from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import affine, floats
 
 TYPES = ["F16", "BF16", "F32"]
 GROUPS = [32, 64, 128]
@@ -27,8 +27,8 @@ def decode(bits: int, group: int, dtype: str, parts: tuple[np.ndarray, ...]) -> 
 
 def random_parts(bits: int, group: int, dtype: str, groups: int = 37) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(bits * group)
-    scales = reference.narrow(dtype, rng.normal(size=groups).astype(np.float32)).view(np.uint8)
-    biases = reference.narrow(dtype, rng.normal(size=groups).astype(np.float32)).view(np.uint8)
+    scales = floats.narrow(dtype, rng.normal(size=groups).astype(np.float32)).view(np.uint8)
+    biases = floats.narrow(dtype, rng.normal(size=groups).astype(np.float32)).view(np.uint8)
     return rng.integers(0, 256, groups * group * bits // 8, dtype=np.uint8), scales, biases
 
 
@@ -40,13 +40,13 @@ def as_bytes(mx: Any, array: Any) -> np.ndarray:
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+@pytest.mark.parametrize("bits", affine.AFFINE_BITS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_encoding_equals_mlx(dtype: str, bits: int, group: int, kind: str, path: str) -> None:
     """Codes, scales and biases bit for bit, as its CPU kernel makes them."""
     mx = pytest.importorskip("mlx.core")
     stored = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}[dtype]
-    x = reference.widen(dtype, reference.narrow(dtype, numbers(kind, 8 * 256)).view(np.uint8))
+    x = floats.widen(dtype, floats.narrow(dtype, numbers(kind, 8 * 256)).view(np.uint8))
     with mx.stream(mx.cpu):
         want = mx.quantize(mx.array(x.reshape(8, 256)).astype(stored), group_size=group, bits=bits)
         mx.eval(want)
@@ -57,7 +57,7 @@ def test_encoding_equals_mlx(dtype: str, bits: int, group: int, kind: str, path:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+@pytest.mark.parametrize("bits", affine.AFFINE_BITS)
 def test_decoding_equals_mlx(bits: int, group: int, path: str) -> None:
     mx = pytest.importorskip("mlx.core")
     groups = 4 * 128 // group
@@ -79,7 +79,7 @@ def test_decoding_equals_mlx(bits: int, group: int, path: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+@pytest.mark.parametrize("bits", affine.AFFINE_BITS)
 def test_levels_equal_the_reference(bits: int, group: int, dtype: str) -> None:
     parts = random_parts(bits, group, dtype, groups=131)
     with running("reference"):
@@ -89,7 +89,7 @@ def test_levels_equal_the_reference(bits: int, group: int, dtype: str) -> None:
             np.testing.assert_array_equal(decode(bits, group, dtype, parts), want, err_msg=level)
 
 
-@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+@pytest.mark.parametrize("bits", affine.AFFINE_BITS)
 def test_tails_and_alignment(bits: int, path: str) -> None:
     parts = random_parts(bits, 32, "BF16", groups=70)
     full = decode(bits, 32, "BF16", parts)
@@ -104,12 +104,12 @@ def test_tails_and_alignment(bits: int, path: str) -> None:
         assert out[0] == out[-1] == 0x5A
 
 
-@pytest.mark.parametrize("bits", reference.AFFINE_BITS)
+@pytest.mark.parametrize("bits", affine.AFFINE_BITS)
 def test_codes_pack_and_unpack(bits: int) -> None:
     codes = np.random.default_rng(1).integers(0, 1 << bits, 640).astype(np.uint8)
-    words = reference.pack_codes(bits, codes)
+    words = affine.pack_codes(bits, codes)
     assert words.size == 80 * bits
-    np.testing.assert_array_equal(reference.unpack_codes(bits, words), codes)
+    np.testing.assert_array_equal(affine.unpack_codes(bits, words), codes)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
@@ -118,15 +118,15 @@ def test_packing_on_every_path(bits: int, count: int, path: str) -> None:
     """Native and numpy: the same stream, and back."""
     codes = np.random.default_rng(count).integers(0, 1 << bits, count).astype(np.uint8)
     words = kernels.pack_codes(bits, codes)
-    np.testing.assert_array_equal(words, reference.pack_codes(bits, codes))
+    np.testing.assert_array_equal(words, affine.pack_codes(bits, codes))
     np.testing.assert_array_equal(kernels.unpack_codes(bits, words), codes)
 
 
 def test_hand_checked() -> None:
     """Codes 0,15,5,0,11,6,1,12 of 4 bits are the word 0xC16B05F0; 0,7,5,0,3,6,1,4 of 3 bits the bytes 78 31 87."""
-    four = reference.pack_codes(4, np.array([0, 15, 5, 0, 11, 6, 1, 12], np.uint8))
+    four = affine.pack_codes(4, np.array([0, 15, 5, 0, 11, 6, 1, 12], np.uint8))
     assert four.view("<u4").tolist() == [0xC16B05F0]
-    assert reference.pack_codes(3, np.array([0, 7, 5, 0, 3, 6, 1, 4], np.uint8)).tobytes() == bytes.fromhex("783187")
+    assert affine.pack_codes(3, np.array([0, 7, 5, 0, 3, 6, 1, 4], np.uint8)).tobytes() == bytes.fromhex("783187")
 
 
 def test_wrong_calls_are_refused(path: str) -> None:
@@ -166,7 +166,7 @@ def test_columns_in_any_order(rows: int, columns: int, groups: int, padded: int,
         levels = codes.reshape(rows, -1)[:, :columns].astype(int) - zeros.astype(int)[at]
         want = (levels.astype(np.float32) * scales[at]).reshape(-1)
     np.testing.assert_array_equal(out, want)
-    np.testing.assert_array_equal(out, reference.ordered_decode(codes, scales, zeros, index, rows))
+    np.testing.assert_array_equal(out, affine.ordered_decode(codes, scales, zeros, index, rows))
 
 
 def test_an_index_outside_is_refused(path: str) -> None:

@@ -15,10 +15,10 @@ from tests.kernels.data import LEVELS, boundaries, numbers, random_bits, running
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, F64
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
-from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import floats
 
-NARROW = [name for name, scalar in reference.SCALAR.items() if scalar.itemsize <= 2]
-EIGHT = [name for name in NARROW if reference.SCALAR[name].itemsize == 1]
+NARROW = [name for name, scalar in floats.SCALAR.items() if scalar.itemsize <= 2]
+EIGHT = [name for name in NARROW if floats.SCALAR[name].itemsize == 1]
 
 
 def cast(source: str, target: str, data: NDArray[Any]) -> tuple[NDArray[Any], kernels.CastCounts]:
@@ -48,7 +48,7 @@ def hard(name: str) -> NDArray[np.float32]:
 def test_every_pattern_widens_as_numpy_and_ml_dtypes_have_it(name: str, path: str) -> None:
     got = cast(name, "F32", codes(name))[0].view(np.float32)
     with np.errstate(all="ignore"):
-        want = codes(name).view(reference.SCALAR[name]).astype(np.float32)
+        want = codes(name).view(floats.SCALAR[name]).astype(np.float32)
     np.testing.assert_array_equal(got, want)
     nan = np.isnan(want)
     np.testing.assert_array_equal(np.signbit(got[nan]), np.signbit(want[nan]))
@@ -71,7 +71,7 @@ def test_every_pattern_widens_as_torch_has_it(name: str, path: str) -> None:
 def test_narrowing_rounds_as_numpy_and_ml_dtypes_do(name: str, path: str) -> None:
     x = hard(name)
     with np.errstate(all="ignore"):
-        want = x.astype(reference.SCALAR[name]).view(f"u{BY_NAME[name].size}")
+        want = x.astype(floats.SCALAR[name]).view(f"u{BY_NAME[name].size}")
     got, _ = cast("F32", name, x)
     same = slice(None) if name in EIGHT else ~np.isnan(x)  # NaN of f16 and bf16: see below
     np.testing.assert_array_equal(got[same], want[same])
@@ -115,7 +115,7 @@ def nearest_even(name: str, x: NDArray[np.float64]) -> NDArray[Any]:
     step further on, comes `beyond`."""
     every = codes(name)[: 256 ** BY_NAME[name].size // 2]  # the patterns without a sign ascend
     with np.errstate(all="ignore"):
-        values = every.view(reference.SCALAR[name]).astype(np.float64)
+        values = every.view(floats.SCALAR[name]).astype(np.float64)
     values = values[np.isfinite(values)]
     limit = 2 * values[-1] - values[-2]  # what would be the next value
     grid = np.append(values, limit)
@@ -136,11 +136,11 @@ def test_f64_is_rounded_once(name: str, path: str) -> None:
     code = nearest_even(name, x)
     top = len(codes(name)[: 256 ** BY_NAME[name].size // 2])
     with np.errstate(all="ignore"):
-        finite = np.isfinite(codes(name)[:top].view(reference.SCALAR[name]).astype(np.float64)).sum()
+        finite = np.isfinite(codes(name)[:top].view(floats.SCALAR[name]).astype(np.float64)).sum()
     inside = code < finite
     np.testing.assert_array_equal(got[inside], code[inside])
     with np.errstate(all="ignore"):
-        assert not np.isfinite(got.view(reference.SCALAR[name]).astype(np.float64)[~inside]).any()
+        assert not np.isfinite(got.view(floats.SCALAR[name]).astype(np.float64)[~inside]).any()
     assert counts == (int((~inside).sum()), int((code == 0).sum()))
 
 
@@ -171,7 +171,7 @@ def test_losses_are_counted(name: str, path: str) -> None:
     x = hard(name)
     got, counts = cast("F32", name, x)
     with np.errstate(all="ignore"):
-        back = got.view(reference.SCALAR[name]).astype(np.float32)
+        back = got.view(floats.SCALAR[name]).astype(np.float32)
         over, under = np.isfinite(x) & ~np.isfinite(back), (x != 0) & (back == 0)
     assert tuple(counts) == (over.sum(), under.sum())
     assert counts.overflow > 0
@@ -186,7 +186,7 @@ def wide_bits(count: int) -> NDArray[np.uint64]:
     return np.concatenate([wide | low, np.arange(99).astype(np.uint64)])
 
 
-@pytest.mark.parametrize(("source", "target"), list(product(reference.SCALAR, repeat=2)))
+@pytest.mark.parametrize(("source", "target"), list(product(floats.SCALAR, repeat=2)))
 def test_levels_equal_the_reference(source: str, target: str) -> None:
     """All pairs, all patterns of the source (random ones where it is wide)."""
     if source in NARROW:
@@ -204,7 +204,7 @@ def test_levels_equal_the_reference(source: str, target: str) -> None:
         assert counts == lost
 
 
-@pytest.mark.parametrize("target", reference.SCALAR)
+@pytest.mark.parametrize("target", floats.SCALAR)
 def test_tails_and_alignment(target: str, path: str) -> None:
     """Every length around the vector widths, source and destination at odd addresses, nothing written beyond."""
     whole = random_bits(70, seed=1)

@@ -22,11 +22,11 @@ from weighbridge.base.spec import Spec
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes import Const
 from weighbridge.tensors.nodes.compute import Encode
-from weighbridge.tensors.reference import iq1_encode as reference_iq1encode
-from weighbridge.tensors.reference import iq23_encode as reference_iqencode
-from weighbridge.tensors.reference import iquants as reference_iq
-from weighbridge.tensors.reference import lattice_neighbours as neighbours
 from weighbridge.tensors.reference import registry as codecs
+from weighbridge.tensors.reference.codebooks import iq1_encode as reference_iq1encode
+from weighbridge.tensors.reference.codebooks import iq23_encode as reference_iqencode
+from weighbridge.tensors.reference.codebooks import iquants as reference_iq
+from weighbridge.tensors.reference.codebooks import lattice_neighbours as neighbours
 
 NAMES = ggml.STOPPING
 WAYS = [(name, how) for name in NAMES for how in (None, *WEIGHTS) if how or BY_NAME[name].importance != "required"]
@@ -242,15 +242,15 @@ AGAIN = {"all": "outside", "all if any": "outside", "outside": "all"}
 @mutation
 @needs_native
 @pytest.mark.parametrize("field", CHANGES)
-@pytest.mark.parametrize("name", reference_iqencode.TYPES)
+@pytest.mark.parametrize("name", reference_iqencode.SEARCHES)
 def test_a_changed_search_is_seen(name: str, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    how: Any = reference_iqencode.TYPES[name]
+    how: Any = reference_iqencode.SEARCHES[name]
     if field == "flat" and BY_NAME[name].importance == "required":
         assert how.flat == 0  # never read
         return
     turned = {"tries": how.tries - 1, "even": not how.even, "again": AGAIN[how.again]}
     value = turned.get(field, CHANGES[field])
-    monkeypatch.setattr(reference_iqencode, "TYPES", {name: how._replace(**{field: value})})
+    monkeypatch.setattr(reference_iqencode, "SEARCHES", {name: how._replace(**{field: value})})
     assert seen(name)
 
 
@@ -275,7 +275,7 @@ _folded: Any = reference_iqencode._folded
 _best_cut: Any = reference_iq1encode.best_cut
 
 
-def _free(how: reference_iqencode.Type, x: Floats, w: Floats) -> Any:
+def _free(how: reference_iqencode.SearchOptions, x: Floats, w: Floats) -> Any:
     magnitudes, signs = _folded(how._replace(even=False), x, w)
     return magnitudes, signs & 127
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weighbridge.tensors.reference.grids import LATTICES, grid
+from weighbridge.tensors.reference.codebooks.grids import LATTICES, grid
 
 
 @pytest.mark.parametrize("name", LATTICES)

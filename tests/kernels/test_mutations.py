@@ -15,29 +15,13 @@ from tests.kernels.ggml import STOPPING
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.native import native
-from weighbridge.tensors.reference import grids
-from weighbridge.tensors.reference import iq4_encode as reference_iq4encode
-from weighbridge.tensors.reference import iquants as reference_iq
-from weighbridge.tensors.reference import kquants as reference_k
-from weighbridge.tensors.reference import kquants_encode as reference_kencode
-from weighbridge.tensors.reference import lowbit as reference_low
+from weighbridge.tensors.reference import affine, blocks32, floats, kquants, kquants_encode, lowbit, search
 from weighbridge.tensors.reference import registry as codecs
-from weighbridge.tensors.reference import search as reference_search
-from weighbridge.tensors.reference import simple as reference
-from weighbridge.tensors.reference import weighted as reference_weighted
+from weighbridge.tensors.reference.codebooks import grids, iq4_encode, iquants
 
 pytestmark = [pytest.mark.mutation, pytest.mark.skipif(native is None, reason="the extension isn't built")]
 
-MODULES = (
-    reference,
-    reference_low,
-    reference_k,
-    reference_search,
-    reference_kencode,
-    reference_weighted,
-    reference_iq,
-    reference_iq4encode,
-)
+MODULES = (floats, affine, blocks32, lowbit, kquants, search, kquants_encode, iquants, iq4_encode)
 DATA = {kind: numbers(kind, 32 * 64) for kind in SETS}
 EDGES = {"MXFP4": (around_powers_of_two(),), "NVFP4": (around_e4m3_scales(),), "Q3_K": (slow_to_settle(),)}
 COLUMNS = np.random.default_rng(4).gamma(0.3, size=512).astype(np.float32)
@@ -86,10 +70,10 @@ def affine_difference_is_seen() -> bool:
     mx = pytest.importorskip("mlx.core")
     for kind in ("normal", "zero", "tiny", "halves"):
         x = DATA[kind][:1024]
-        for bits in reference.AFFINE_BITS:
+        for bits in affine.AFFINE_BITS:
             with mx.stream(mx.cpu):
                 want = mx.quantize(mx.array(x.reshape(4, 256)), group_size=64, bits=bits)
-            got = reference.affine_encode(bits, 64, "F32", x)
+            got = affine.affine_encode(bits, 64, "F32", x)
             if any(differs(a, np.array(b).reshape(-1)) for a, b in zip(got, want, strict=True)):
                 return True
     return False
@@ -107,70 +91,70 @@ def test_nothing_is_seen_without_a_fault() -> None:
 
 
 CONSTANTS = [
-    (reference, "QK", 16),
-    (reference, "Q8_TOP", 128),
-    (reference, "Q8_TOP", 126),
-    (reference, "Q4_LOW", -7),
-    (reference, "Q4_LOW", 8),
-    (reference, "Q4_ROUND", 8.0),
-    (reference, "Q4_ROUND", 8.499),
-    (reference, "Q4_TOP", 16),
-    (reference, "Q4_TOP", 14),
-    (reference, "Q4_1_ROUND", 0.0),
-    (reference, "Q4_1_ROUND", 0.499),
-    (reference, "NIBBLE", 3),
-    (reference, "AFFINE_EPS", 1.001e-7),
-    (reference, "AFFINE_EPS", 1e-8),
-    (reference, "Q5_LOW", -15),
-    (reference, "Q5_LOW", 16),
-    (reference, "Q5_ROUND", 16.0),
-    (reference, "Q5_ROUND", 16.499),
-    (reference, "Q5_TOP", 30),
-    (reference, "Q5_TOP", 32),
-    (reference_low, "Q1_0_N", 64),
-    (reference_low, "Q2_0_N", 32),
-    (reference_low, "TQ_N", 128),
-    (reference_low, "FP4_TOP", 5.999),
-    (reference_low, "MXFP4_BIAS", 124),
-    (reference_low, "MXFP4_BIAS", 126),
-    (reference_low, "UE4M3_TOP", 0x7D),
-    (reference_low, "UE4M3_SPAN", 0x76),
-    (reference_low, "UE4M3_SPAN", 0x78),
-    (reference_k, "QK_K", 128),
-    (reference_k, "Q3_SCALE_ZERO", 31),
-    (reference_k, "Q3_ZERO", 3),
-    (reference_k, "Q6_ZERO", 31),
-    (reference_kencode, "N", 128),
-    (reference_search, "ROUNDER", 12582911.0),
-    (reference_search, "NOTHING", 1.0),
-    (reference_search, "SIGNED_TRIES", 8),
-    (reference_search, "SIGNED_TRIES", 10),
-    (reference_search, "LADDER_TRIES", 3),
-    (reference_search, "LADDER_TRIES", 5),
-    (reference_search, "ROUNDS", 4),
-    (reference_search, "ROUNDS", 6),
-    (reference_search, "BYTE", 31),
-    (reference_kencode, "Q2_SCALE_TOP", 14),
-    (reference_kencode, "Q45_SCALE_TOP", 62),
-    (reference_kencode, "Q3_SCALE_LOW", -31),
-    (reference_kencode, "Q6_SCALE_LOW", -127),
-    (reference_kencode, "Q2_MEAN", 2.0),
-    (reference_kencode, "Q345_MEAN", 1.0),
-    (reference_iq4encode, "RUN", 16),
-    (reference_iq4encode, "IQ4_N", 128),
-    (reference_iq4encode, "IQ4_TRIES", 6),
-    (reference_iq4encode, "IQ4_TRIES", 8),
-    (reference_iq4encode, "IQ4_SCALE_ZERO", 31),
-    (reference_iq, "QK_K", 128),
-    (reference_iq, "RUNS", 16),
-    (reference_iq, "IQ1_DELTA", -0.125),
-    (reference_iq, "IQ1_DELTA", 0.1249),
-    (reference_iq, "SCALE_SHIFT", 0.499),
-    (reference_iq, "IQ2_SCALE", 0.5),
-    (reference_iq, "IQ3_SCALE", 0.25),
-    (reference_iq, "IQ4_SCALE_ZERO", 31),
-    (reference_iq, "PARITIES", 0x6997),
-    (reference_iq, "CODE_BITS", 8),
+    (blocks32, "QK", 16),
+    (blocks32, "Q8_TOP", 128),
+    (blocks32, "Q8_TOP", 126),
+    (blocks32, "Q4_LOW", -7),
+    (blocks32, "Q4_LOW", 8),
+    (blocks32, "Q4_ROUND", 8.0),
+    (blocks32, "Q4_ROUND", 8.499),
+    (blocks32, "Q4_TOP", 16),
+    (blocks32, "Q4_TOP", 14),
+    (blocks32, "Q4_1_ROUND", 0.0),
+    (blocks32, "Q4_1_ROUND", 0.499),
+    (blocks32, "NIBBLE", 3),
+    (affine, "AFFINE_EPS", 1.001e-7),
+    (affine, "AFFINE_EPS", 1e-8),
+    (blocks32, "Q5_LOW", -15),
+    (blocks32, "Q5_LOW", 16),
+    (blocks32, "Q5_ROUND", 16.0),
+    (blocks32, "Q5_ROUND", 16.499),
+    (blocks32, "Q5_TOP", 30),
+    (blocks32, "Q5_TOP", 32),
+    (lowbit, "Q1_0_N", 64),
+    (lowbit, "Q2_0_N", 32),
+    (lowbit, "TQ_N", 128),
+    (lowbit, "FP4_TOP", 5.999),
+    (lowbit, "MXFP4_BIAS", 124),
+    (lowbit, "MXFP4_BIAS", 126),
+    (lowbit, "UE4M3_TOP", 0x7D),
+    (lowbit, "UE4M3_SPAN", 0x76),
+    (lowbit, "UE4M3_SPAN", 0x78),
+    (kquants, "QK_K", 128),
+    (kquants, "Q3_SCALE_ZERO", 31),
+    (kquants, "Q3_ZERO", 3),
+    (kquants, "Q6_ZERO", 31),
+    (kquants_encode, "N", 128),
+    (search, "ROUNDER", 12582911.0),
+    (search, "NOTHING", 1.0),
+    (search, "SIGNED_TRIES", 8),
+    (search, "SIGNED_TRIES", 10),
+    (search, "LADDER_TRIES", 3),
+    (search, "LADDER_TRIES", 5),
+    (search, "ROUNDS", 4),
+    (search, "ROUNDS", 6),
+    (search, "BYTE", 31),
+    (kquants_encode, "Q2_SCALE_TOP", 14),
+    (kquants_encode, "Q45_SCALE_TOP", 62),
+    (kquants_encode, "Q3_SCALE_LOW", -31),
+    (kquants_encode, "Q6_SCALE_LOW", -127),
+    (kquants_encode, "Q2_MEAN", 2.0),
+    (kquants_encode, "Q345_MEAN", 1.0),
+    (iq4_encode, "RUN", 16),
+    (iq4_encode, "IQ4_N", 128),
+    (iq4_encode, "IQ4_TRIES", 6),
+    (iq4_encode, "IQ4_TRIES", 8),
+    (iq4_encode, "IQ4_SCALE_ZERO", 31),
+    (iquants, "QK_K", 128),
+    (iquants, "RUNS", 16),
+    (iquants, "IQ1_DELTA", -0.125),
+    (iquants, "IQ1_DELTA", 0.1249),
+    (iquants, "SCALE_SHIFT", 0.499),
+    (iquants, "IQ2_SCALE", 0.5),
+    (iquants, "IQ3_SCALE", 0.25),
+    (iquants, "IQ4_SCALE_ZERO", 31),
+    (iquants, "PARITIES", 0x6997),
+    (iquants, "CODE_BITS", 8),
 ]
 
 
@@ -195,7 +179,7 @@ def test_every_constant_has_a_fault() -> None:
         numbers_there = {n for n, v in vars(module).items() if n.isupper() and isinstance(v, int | float)}
         own = {name for where, name, _ in CONSTANTS if where is module}
         assert own <= numbers_there
-        assert numbers_there <= own | {name for where, name, _ in CONSTANTS if where in (reference, reference_search)}
+        assert numbers_there <= own | {name for where, name, _ in CONSTANTS if where in (blocks32, search)}
 
 
 RANGES = ("Q2_SEARCH", "Q4_SEARCH", "Q5_SEARCH", "Q2_WEIGHTED", "Q4_WEIGHTED", "Q5_WEIGHTED")
@@ -211,10 +195,10 @@ SEARCHES = [
 @pytest.mark.parametrize(("name", "change"), SEARCHES)
 def test_a_changed_search_is_seen(name: str, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     users = [module for module in MODULES if hasattr(module, name)]
-    search = getattr(users[0], name)
-    change = {key: not getattr(search, key) if value is None else value for key, value in change.items()}
+    options = getattr(users[0], name)
+    change = {key: not getattr(options, key) if value is None else value for key, value in change.items()}
     for module in users:
-        monkeypatch.setattr(module, name, search._replace(**change))
+        monkeypatch.setattr(module, name, options._replace(**change))
     with np.errstate(all="ignore"):
         assert seen_somewhere()
 
@@ -224,9 +208,9 @@ TABLES = [("IQ4_VALUES", 16), ("FP4_VALUES", 16)]
 
 @pytest.mark.parametrize(("name", "at"), [(name, at) for name, size in TABLES for at in range(size)])
 def test_a_changed_value_of_a_table_is_seen(name: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = list(getattr(reference_low, name))
+    values = list(getattr(lowbit, name))
     values[at] += 1
-    for module in (reference_low, reference_iq, reference_iq4encode):
+    for module in (lowbit, iquants, iq4_encode):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, tuple(values))
     assert a_difference_is_seen()
@@ -234,9 +218,9 @@ def test_a_changed_value_of_a_table_is_seen(name: str, at: int, monkeypatch: pyt
 
 @pytest.mark.parametrize("at", range(3))
 def test_a_changed_part_of_tq1_0_is_seen(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = list(reference_low.TQ1_PARTS)
+    parts = list(lowbit.TQ1_PARTS)
     parts[at] = (parts[at][0], parts[at][1] - 1)
-    monkeypatch.setattr(reference_low, "TQ1_PARTS", tuple(parts))
+    monkeypatch.setattr(lowbit, "TQ1_PARTS", tuple(parts))
     assert seen_somewhere()
 
 
@@ -244,25 +228,25 @@ def test_a_changed_part_of_tq1_0_is_seen(at: int, monkeypatch: pytest.MonkeyPatc
 def test_a_changed_point_of_a_codebook_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     points = grids.grid(name).copy()
     points[-1, -1] ^= 1
-    monkeypatch.setattr(reference_iq, "grid", lambda asked: points if asked == name else grids.grid(asked))
+    monkeypatch.setattr(iquants, "grid", lambda asked: points if asked == name else grids.grid(asked))
     assert a_difference_is_seen()
 
 
-ROWS = list(zip(reference.SCALAR, list(reference.SCALAR)[1:] + list(reference.SCALAR)[:1], strict=True))
+ROWS = list(zip(floats.SCALAR, list(floats.SCALAR)[1:] + list(floats.SCALAR)[:1], strict=True))
 
 
 @pytest.mark.parametrize(("name", "other"), [(a, b) for a, b in ROWS if BY_NAME[a].size == BY_NAME[b].size])
 def test_a_changed_row_of_the_float_table_is_seen(name: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = MappingProxyType({**reference.SCALAR, name: reference.SCALAR[other]})
-    monkeypatch.setattr(reference, "SCALAR", wrong)
+    wrong = MappingProxyType({**floats.SCALAR, name: floats.SCALAR[other]})
+    monkeypatch.setattr(floats, "SCALAR", wrong)
     assert a_difference_is_seen()
 
 
 FAULTS = {
-    "round halves to even": ("round_away", lambda x: reference.truncate(np.rint(x))),
-    "halves added before truncation": ("round_away", lambda x: reference.truncate(x + np.copysign(np.float32(0.5), x))),
+    "round halves to even": ("round_away", lambda x: floats.truncate(np.rint(x))),
+    "halves added before truncation": ("round_away", lambda x: floats.truncate(x + np.copysign(np.float32(0.5), x))),
     "conversion that saturates": ("truncate", lambda x: np.clip(np.nan_to_num(x), -128, 127).astype(np.int32)),
-    "NaN payload kept in scales": ("half_bits", lambda x: reference.narrow("F16", x).view(np.uint8).reshape(-1, 2)),
+    "NaN payload kept in scales": ("to_half", lambda x: floats.narrow("F16", x)),
     "NaN that wins the maximum": ("running_max", lambda a: a.max(axis=1)),
     "last of equals": ("extreme", lambda rows: rows[:, ::-1][np.arange(len(rows)), _last(rows)][:, None]),
     "fifth bits in the other order": ("fifth_bits", lambda codes: reference_fifth_bits(codes)[:, ::-1]),
@@ -272,11 +256,11 @@ FAULTS = {
 }
 
 
-reference_fifth_bits: Callable[[Any], Any] = reference.fifth_bits
+reference_fifth_bits: Callable[[Any], Any] = blocks32.fifth_bits
 
 
 def _last_nearest(rows: np.ndarray, d: np.ndarray) -> np.ndarray:
-    errors = np.abs(np.array(reference_low.FP4_VALUES, np.float32)[:, None, None] * d - rows)
+    errors = np.abs(np.array(lowbit.FP4_VALUES, np.float32)[:, None, None] * d - rows)
     return 15 - np.argmin(np.nan_to_num(errors[::-1], nan=np.inf, posinf=np.inf), axis=0)
 
 
@@ -298,6 +282,6 @@ def test_rounding_f64_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     x = (np.arange(1, 4000) / 256 + 1 + 2.0**-40).view(np.uint8)
     out = np.zeros(x.size // 4, np.uint8)
     native.cast("F64", "BF16", x, out)
-    assert np.array_equal(reference.cast("F64", "BF16", x)[0], out)
-    monkeypatch.setattr(reference, "round_to_odd", lambda values: values.astype(np.float32))
-    assert not np.array_equal(reference.cast("F64", "BF16", x)[0], out)
+    assert np.array_equal(floats.cast("F64", "BF16", x)[0], out)
+    monkeypatch.setattr(floats, "round_to_odd", lambda values: values.astype(np.float32))
+    assert not np.array_equal(floats.cast("F64", "BF16", x)[0], out)

@@ -8,12 +8,11 @@ import pytest
 from tests.kernels import ggml
 from tests.kernels.data import LEVELS, running
 
-from weighbridge.base.dtypes import BY_NAME, F32, DType
+from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.native import native
 from weighbridge.tensors import kernels
-from weighbridge.tensors.reference import regroup as reference_regroup
-from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import affine, regroup
 from weighbridge.tensors.reference.regroup import FORMS
 
 JOINED = [name for name, form in FORMS.items() if form.stored]
@@ -36,13 +35,13 @@ def parts_of(name: str, bits: int, group: int, blocks: int) -> Three:
 
 def joined(name: str, bits: int, group: int, parts: Three) -> np.ndarray:
     form = FORMS[name]
-    out = np.zeros(parts[0].size * 8 // bits // form.elements * form.size, np.uint8)
+    out = np.zeros(parts[0].size * 8 // bits // form.elements * BY_NAME[name].size, np.uint8)
     kernels.join_blocks(BY_NAME[name], bits, group, *parts, out)
     return out
 
 
 def split(name: str, blocks: np.ndarray) -> list[np.ndarray]:
-    outs = [np.zeros_like(part) for part in reference_regroup.split(name, blocks)]
+    outs = [np.zeros_like(part) for part in regroup.split(name, blocks)]
     kernels.split_blocks(BY_NAME[name], blocks, *outs)
     return outs
 
@@ -56,7 +55,7 @@ def test_the_native_table_is_the_same() -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_split_equals_the_reference_at_every_level(name: str) -> None:
     blocks = random(41 * BY_NAME[name].size, 7)
-    want = reference_regroup.split(name, blocks)
+    want = regroup.split(name, blocks)
     for level in LEVELS:
         with running(level):
             for ours, theirs in zip(split(name, blocks), want, strict=True):
@@ -70,7 +69,7 @@ def test_join_equals_the_reference_at_every_level(name: str) -> None:
     times = (1, 2, 5) if name in SIMPLE else (1,)
     for bits, group in ((b, form.group * t) for b in widths for t in times):
         parts = parts_of(name, bits, group, 20 * times[-1])
-        want = reference_regroup.join(name, bits, group, *parts)
+        want = regroup.join(name, bits, group, *parts)
         for level in LEVELS:
             with running(level):
                 np.testing.assert_array_equal(joined(name, bits, group, parts), want, err_msg=f"{level} {bits} {group}")
@@ -99,7 +98,7 @@ def test_llama_cpp_reads_the_values_that_were_joined(name: str, bits: int, path:
     codes = np.minimum(codes, zeros[:, None].astype(int) + top).astype(np.uint8) if form.zero else codes
     scales, minima = rng.normal(size=(2, groups)).astype(np.float16)
     offsets = zeros if form.zero else minima.view(np.uint8)
-    parts = (reference.pack_codes(bits, codes.reshape(-1)), scales.view(np.uint8), offsets)
+    parts = (affine.pack_codes(bits, codes.reshape(-1)), scales.view(np.uint8), offsets)
     found = ggml.dequantize(BY_NAME[name], joined(name, bits, 64, parts))
     levels = codes.astype(np.float32) - (zeros[:, None].astype(np.float32) if form.zero else 0)
     want = levels * scales.astype(np.float32)[:, None]
@@ -113,7 +112,7 @@ def test_tails_and_alignment(name: str, path: str) -> None:
     """Any number of blocks, at odd addresses, and not a byte beyond."""
     size = BY_NAME[name].size
     blocks = random(9 * size, 1)
-    whole = reference_regroup.split(name, blocks)
+    whole = regroup.split(name, blocks)
     for count in range(10):
         source = np.empty(count * size + 1, np.uint8)
         source[1:] = blocks[: count * size]
@@ -134,7 +133,7 @@ def test_tails_and_alignment(name: str, path: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_parts_that_are_not_wanted_are_left_out(name: str, path: str) -> None:
     blocks = random(5 * BY_NAME[name].size, 2)
-    want = reference_regroup.split(name, blocks)
+    want = regroup.split(name, blocks)
     for part in range(3):
         outs = [np.zeros_like(p) if i == part else NONE for i, p in enumerate(want)]
         kernels.split_blocks(BY_NAME[name], blocks, *outs)
@@ -199,20 +198,18 @@ def test_hand_checked() -> None:
 
 
 def test_rows_are_those_of_the_type_table() -> None:
-    for name, form in FORMS.items():
-        dtype: DType = BY_NAME[name]
-        assert (form.elements, form.size) == (dtype.block, dtype.size)
+    for form in FORMS.values():
         assert form.elements % form.group == 0
 
 
 def _equals_native(name: str) -> bool:
     form, blocks = FORMS[name], random(16 * BY_NAME[name].size, 5)
-    same = all(map(np.array_equal, split(name, blocks), reference_regroup.split(name, blocks)))
+    same = all(map(np.array_equal, split(name, blocks), regroup.split(name, blocks)))
     if name in JOINED:
         parts = parts_of(name, form.bits, form.group, 16)
         same = same and np.array_equal(
             joined(name, form.bits, form.group, parts),
-            reference_regroup.join(name, form.bits, form.group, *parts),
+            regroup.join(name, form.bits, form.group, *parts),
         )
     return same
 
@@ -240,7 +237,7 @@ def test_a_changed_form_is_seen(name: str, fault: str, monkeypatch: pytest.Monke
         return  # taken over as bytes
     assert _equals_native(name)
     wrong = {**FORMS, name: FAULTS[fault](form)}
-    monkeypatch.setattr(reference_regroup, "FORMS", wrong)
+    monkeypatch.setattr(regroup, "FORMS", wrong)
     try:
         assert not _equals_native(name)
     except (ValueError, IndexError, UsageError, UnsupportedError):

@@ -9,18 +9,18 @@ from tests.kernels.data import LEVELS, numbers, random_bits, running
 from weighbridge.base.dtypes import BY_NAME, F32, F64
 from weighbridge.base.errors import UsageError
 from weighbridge.tensors import kernels
+from weighbridge.tensors.reference import floats
 from weighbridge.tensors.reference import registry as codecs
-from weighbridge.tensors.reference import simple as reference
 
 RNG = np.random.default_rng(9)
 
 
-@pytest.mark.parametrize("name", reference.SCALAR)
+@pytest.mark.parametrize("name", floats.SCALAR)
 def test_stats_of_floats(name: str, path: str) -> None:
     with np.errstate(all="ignore"):
         for count in (*range(36), 5000):
             data = RNG.integers(0, 256, count * BY_NAME[name].size, dtype=np.uint8)
-            values = data.view(reference.SCALAR[name]).astype(np.float64)
+            values = data.view(floats.SCALAR[name]).astype(np.float64)
             found, finite = kernels.stats(BY_NAME[name], data), values[np.isfinite(values)]
             assert found[:2] == (np.isnan(values).sum(), np.isinf(values).sum())
             assert found[2:] == ((finite.min(), finite.max()) if finite.size else (None, None))

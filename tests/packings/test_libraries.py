@@ -16,7 +16,7 @@ from weighbridge.packings import mlx_affine_bridge as regrid
 from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
-from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, made, transcode
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, pack, transcode
 
 for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq"):
     if os.environ.get("CI") != "true" and importlib.util.find_spec(_library) is None:
@@ -252,7 +252,7 @@ def test_ggml_blocks_are_mlx_words_again(mode: str, dtype: str) -> None:
     node = only(stored)
     assert isinstance(node, QuantizedTensor)
     blocks = transcode(node, BY_NAME[dtype])
-    parts = made(blocks, makers.BlocksOf(BY_NAME[dtype]))
+    parts = pack(blocks, makers.BlocksOf(BY_NAME[dtype]))
     for part, want in (("weight", np.array(words)), ("scales", np.array(scales))):
         assert parts[part].spec == stored[f"m.{part}"].spec
         rows = [parts[part].read(lo, lo + 1).tobytes() for lo in range(len(want))]

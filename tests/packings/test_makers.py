@@ -17,7 +17,7 @@ from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import Node, QuantizedTensor
-from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import floats
 
 mx = pytest.importorskip("mlx.core", reason="MLX WAS NOT COMPARED WITH: install requirements/oracles.txt")
 pytestmark = pytest.mark.oracle
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.oracle
 
 def weights(kind: str, dtype: DType) -> NDArray[np.float32]:
     x = numbers(kind, 16 * 256)
-    return reference.widen(dtype.name, reference.narrow(dtype.name, x).view(np.uint8)).reshape(16, 256)
+    return floats.widen(dtype.name, floats.narrow(dtype.name, x).view(np.uint8)).reshape(16, 256)
 
 
 def of_mlx(x: NDArray[np.float32], dtype: DType, **how: object) -> list[NDArray[np.uint8]]:
@@ -42,7 +42,7 @@ def of_mlx(x: NDArray[np.float32], dtype: DType, **how: object) -> list[NDArray[
 def test_float_modes_equal_mlx(mode: str, dtype: DType, kind: str) -> None:
     how, x = makers.MODES[mode], weights(kind, dtype)
     want = of_mlx(x, dtype, group_size=how.group, bits=how.bits, mode=mode)
-    got = n.made(n.const(x, F32), makers.FloatOf(mode, dtype))
+    got = n.pack(n.const(x, F32), makers.FloatOf(mode, dtype))
     np.testing.assert_array_equal(got["scales"].read_all(), want[1])
     np.testing.assert_array_equal(got["weight"].read_all(), want[0])
 
@@ -52,7 +52,7 @@ def test_float_modes_equal_mlx(mode: str, dtype: DType, kind: str) -> None:
 def test_affine_equals_mlx(bits: int, dtype: DType) -> None:
     x = weights("normal", dtype)
     want = of_mlx(x, dtype, group_size=64, bits=bits)
-    got = n.made(n.const(x, F32), makers.AffineOf(bits, 64, dtype))
+    got = n.pack(n.const(x, F32), makers.AffineOf(bits, 64, dtype))
     for part, expected in zip(("weight", "scales", "biases"), want, strict=True):
         np.testing.assert_array_equal(got[part].read_all(), expected)
         rows = got[part].spec.row_bytes
@@ -73,7 +73,7 @@ def test_values_that_are_none_are_refused(mode: str, value: float) -> None:
     assert np.isfinite(theirs[5]) or not np.isfinite(theirs[others]).any()
     assert np.isnan(value) or not np.allclose(theirs[others], x[3, :group][others], atol=0.5)
     maker = makers.AffineOf(4, 64, F32, "w") if mode == "affine" else makers.FloatOf(mode, F32, "w")
-    for part in n.made(n.const(x, F32), maker).values():
+    for part in n.pack(n.const(x, F32), maker).values():
         with pytest.raises(RefusedError, match="w has values that aren't finite"):
             part.read_all()
 
@@ -83,7 +83,7 @@ def test_blocks_keep_every_value(dtype: DType) -> None:
     """The values that ggml's blocks decode to, from what MLX would load."""
     blocks = n.cast(n.const(numbers("normal", 8 * 512).reshape(8, 512), F32), dtype)
     maker = makers.BlocksOf(dtype)
-    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.made(blocks, maker).items()}
+    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.pack(blocks, maker).items()}
     config = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     np.testing.assert_array_equal(values(unpack(parts, config)["m.weight"]), values(blocks) + 0.0)  # -0 is 0 in FP4
     loaded = [mx.array(part.read_all().view(_KINDS[part.spec.dtype.name]).reshape(8, -1)) for part in parts.values()]
@@ -104,7 +104,7 @@ def test_a_scale_that_mlx_reads_otherwise_is_told(name: str, byte: int) -> None:
     """NaN is a number to ggml, and a negative scale isn't negative."""
     raw = np.zeros((1, BY_NAME[name].size), np.uint8)
     raw[0, 0] = byte
-    node = n.made(n.Const(Spec((1, BY_NAME[name].block), BY_NAME[name]), raw.tobytes()), makers.BlocksOf(BY_NAME[name]))
+    node = n.pack(n.Const(Spec((1, BY_NAME[name].block), BY_NAME[name]), raw.tobytes()), makers.BlocksOf(BY_NAME[name]))
     with pytest.raises(UnsupportedError, match="something else outside of ggml"):
         node["scales"].read_all()
     node["weight"].read_all()
@@ -113,7 +113,7 @@ def test_a_scale_that_mlx_reads_otherwise_is_told(name: str, byte: int) -> None:
 def test_a_bias_that_overflows_is_told() -> None:
     raw = np.zeros((1, 34), np.uint8)
     raw[0, :2] = np.array([60000], np.float16).view(np.uint8)
-    node = n.made(n.Const(Spec((1, 32), BY_NAME["Q8_0"]), raw.tobytes()), makers.BlocksOf(BY_NAME["Q8_0"]))
+    node = n.pack(n.Const(Spec((1, 32), BY_NAME["Q8_0"]), raw.tobytes()), makers.BlocksOf(BY_NAME["Q8_0"]))
     with pytest.raises(UnsupportedError, match="no F16"):
         node["biases"].read_all()
 
@@ -124,7 +124,7 @@ def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     dtype = BY_NAME[name]
     blocks = n.cast(n.const(numbers("normal", 64 * 512).reshape(64, 512), F32), dtype)
     maker = makers.BlocksOf(dtype)
-    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.made(blocks, maker).items()}
+    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.pack(blocks, maker).items()}
     told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     node = unpack(parts, told)["m.weight"]
     assert isinstance(node, QuantizedTensor)

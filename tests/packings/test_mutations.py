@@ -56,7 +56,7 @@ def fp4(scale: str) -> None:
 def fp4_made(mode: str) -> None:
     """Values that E2M1 holds come back as they were."""
     x = np.tile(np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6, 0], np.float32), (2, 4))
-    parts = n.made(n.const(x, F32), makers.FloatOf(mode, F32))
+    parts = n.pack(n.const(x, F32), makers.FloatOf(mode, F32))
     np.testing.assert_array_equal(values(unpack({f"m.{k}": v for k, v in parts.items()}, {})["m.weight"]), x)
 
 
@@ -73,7 +73,7 @@ def repacked(name: str) -> None:
     dtype = BY_NAME[name]
     x = np.random.default_rng(3).normal(size=(2, 512)).astype(np.float32)
     node, maker = n.cast(n.const(x, F32), dtype), makers.BlocksOf(dtype)
-    parts = {f"m.{k}": v for k, v in n.made(node, maker).items()}
+    parts = {f"m.{k}": v for k, v in n.pack(node, maker).items()}
     told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     np.testing.assert_array_equal(values(unpack(parts, told)["m.weight"]), values(node) + 0.0)  # -0 is 0 in ggml's FP4
 

@@ -79,7 +79,7 @@ def made(scheme: str, options: dict[str, Any], weight: Tensor) -> dict[str, Node
     """The stored tensors of one module, as the conversion makes them."""
     how = schemes.chosen(SchemeOptions(scheme=scheme, **options))
     node = of_torch(weight)
-    form = how.round("m", n.cast(node, F32), how, node.spec.dtype, n.peak([node]))
+    form = how.round("m", n.cast(node, F32), how, node.spec.dtype, n.abs_max([node]))
     return how.write(form, how.symmetric)
 
 
@@ -220,7 +220,7 @@ def test_transposed_parts_of_wide_rows_take_little_memory() -> None:
 def test_a_plan_asks_a_peak_for_little() -> None:
     """Its memory is that of a first band, however many there are; layers that engines run as one share one peak, so
     their weights are read once for it."""
-    whole = n.peak([n.const(np.ones((1 << 12, 1 << 10), np.float16), F16)])
+    whole = n.abs_max([n.const(np.ones((1 << 12, 1 << 10), np.float16), F16)])
     asked = []
 
     class Asked(type(whole.over[0])):  # type: ignore[misc]
@@ -229,7 +229,7 @@ def test_a_plan_asks_a_peak_for_little() -> None:
             return 0
 
     wide = Asked(whole.over[0].spec, *whole.over[0].sources)
-    found = n.peak([wide])
+    found = n.abs_max([wide])
     assert found.over == (wide,)
     assert found.scratch(0, 1) == found.scratch(0, 1) == 2 << 20
     assert len(asked) == 1

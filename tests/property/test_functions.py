@@ -70,7 +70,7 @@ def test_an_applied_node_streams(seed: int, dtype, data: st.DataObject) -> None:
     rng = np.random.default_rng(seed)
     values = _rounded(rng.standard_normal((7, 5), np.float32), 8)
     raw = {F32: values, F16: values.astype(np.float16), BF16: (values.view(np.uint32) >> 16).astype(np.uint16)}[dtype]
-    node = n.applied(n.const(raw, dtype), "neg_exp")
+    node = n.apply_function(n.const(raw, dtype), "neg_exp")
     want = neg_exp((raw if dtype is not BF16 else values).astype(np.float32))
     assert node.spec.dtype is F32
     lo = data.draw(st.integers(0, 7))
@@ -124,7 +124,7 @@ def test_rows_of_length_1_are_torch_s_and_stream(seed: int, dtype, width: int, d
     values = rng.standard_normal((7, 32 if dtype is Q8_0 else width), np.float32) * scale
     values[rng.integers(7)] = 0
     source = n.cast(n.const(values, F32), dtype)
-    node, exact = n.unit(source), n.cast(source, F32).read_all().view(np.float32).reshape(values.shape)
+    node, exact = n.normalize_rows(source), n.cast(source, F32).read_all().view(np.float32).reshape(values.shape)
     lo = data.draw(st.integers(0, 7))
     hi = data.draw(st.integers(lo, 7))
     found = node.read(lo, hi).view(np.float32).reshape(hi - lo, values.shape[1])
@@ -150,7 +150,7 @@ def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.linspace(-3, 3, 60, dtype=np.float32).reshape(12, 5)
     for piece in (1, 7, 4096):
         monkeypatch.setattr(functions, "PIECE", piece)
-        assert n.applied(n.const(values, F32), "neg_exp").read_all().tobytes() == neg_exp(values).tobytes()
+        assert n.apply_function(n.const(values, F32), "neg_exp").read_all().tobytes() == neg_exp(values).tobytes()
         want = (values * np.float32(0.3)).tobytes()
         assert n.scaled(n.const(values, F32), 0.3).read_all().tobytes() == want
 
@@ -158,7 +158,7 @@ def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_function_and_its_inverse_are_none() -> None:
     node = n.const(f32(1, 2), F32)
     for name, (_, inverse) in functions.FUNCTIONS.items():
-        assert n.applied(n.applied(node, name), inverse) is node
+        assert n.apply_function(n.apply_function(node, name), inverse) is node
 
 
 def test_scratch_bounds_what_is_allocated() -> None:
@@ -167,7 +167,7 @@ def test_scratch_bounds_what_is_allocated() -> None:
     kinds = {3: np.float32, 5000: np.float32, 5001: np.float16}
     for rows, scaled in ((3, False), (3, True), (5000, False), (5000, True), (5001, True)):
         source = n.const(-np.ones((rows, 8), kinds[rows]), F16 if rows == 5001 else F32)
-        node = n.scaled(source, 0.3) if scaled else n.applied(source, "log_neg")
+        node = n.scaled(source, 0.3) if scaled else n.apply_function(source, "log_neg")
         out = np.empty(node.spec.nbytes, np.uint8)
         tracemalloc.start()
         node.read(0, rows, out)
@@ -182,4 +182,4 @@ def test_an_element_without_a_value_is_told_with_its_row(function: str, bad: flo
     values = -np.ones((6, 2), np.float32)
     values[4, 1] = bad
     with pytest.raises(FormatError, match=rf"rows 0 to 5 an element has no {function}"):
-        n.applied(n.const(values, F32), function).read_all()
+        n.apply_function(n.const(values, F32), function).read_all()

@@ -84,7 +84,7 @@ def test_rows_get_their_lengths_however_they_are_read(seed: int, data: st.DataOb
     rng = np.random.default_rng(seed)
     rows, columns = int(rng.integers(1, 12)), int(rng.integers(1, 20))
     w, lengths = rng.normal(size=(rows, columns)).astype("f4"), rng.normal(size=(rows, 1)).astype("f4")
-    node = n.lengthened(n.const(w, F32), n.const(lengths, F32))
+    node = n.rescale_rows(n.const(w, F32), n.const(lengths, F32))
     whole = node.read_all()
     want = w.astype("f8") * (lengths / np.linalg.norm(w.astype("f8"), axis=1, keepdims=True))
     assert np.allclose(whole.view("f4").reshape(w.shape), want, rtol=1e-6, atol=1e-7)
@@ -99,6 +99,6 @@ def test_rows_get_their_lengths_however_they_are_read(seed: int, data: st.DataOb
 def test_lengths_that_no_row_has_are_refused() -> None:
     rows = n.const(np.array([[1, 2], [0, 0]], "f4"), F32)
     with pytest.raises(UsageError, match="for the rows of"):
-        n.lengthened(rows, n.const(np.ones((3, 1), "f4"), F32))
+        n.rescale_rows(rows, n.const(np.ones((3, 1), "f4"), F32))
     with pytest.raises(FormatError, match="row 1 is all zeros"):
-        n.lengthened(rows, n.const(np.ones((2, 1), "f4"), F32)).read(1, 2)
+        n.rescale_rows(rows, n.const(np.ones((2, 1), "f4"), F32)).read(1, 2)

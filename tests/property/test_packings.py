@@ -25,7 +25,7 @@ from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import kernels
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
-from weighbridge.tensors.reference import simple as reference
+from weighbridge.tensors.reference import affine
 
 
 def fits(node: LogicalTensor) -> DType | None:
@@ -44,7 +44,7 @@ def values(seed: int, *shape: int) -> NDArray[np.float32]:
 def packed(x: NDArray[np.float32], bits: int, group: int, scales: DType = F32) -> dict[str, Node]:
     """A matrix in MLX's three tensors, by our own encoder (held against MLX's in tests/kernels)."""
     rows, columns = x.shape
-    weight, scale, bias = reference.affine_encode(bits, group, scales.name, x.reshape(-1))
+    weight, scale, bias = affine.affine_encode(bits, group, scales.name, x.reshape(-1))
     groups = (rows, columns // group)
     shapes = {"weight": (rows, columns * bits // 32), "scales": groups, "biases": groups}
     parts = {"weight": (weight, U32), "scales": (scale, scales), "biases": (bias, scales)}

@@ -35,7 +35,7 @@ from weighbridge.models.lora.resolve_experts import resolve_adapter
 from weighbridge.models.open import SourceOptions, open_model
 from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import with_nodes
-from weighbridge.tensors.nodes import LogicalTensor, Node, cast, is_plain, lengthened, low_rank
+from weighbridge.tensors.nodes import LogicalTensor, Node, cast, is_plain, low_rank, rescale_rows
 
 STEM: Final = peft.STEM
 # Under whose names experts lie in stacks, which PEFT's `target_parameters` are for.
@@ -280,7 +280,7 @@ def _changed(role: str, weight: LogicalTensor, pair: LoraPair, scale: float) -> 
             hint="merge into the model in its floats, then quantize",
         )
     changed = low_rank(weight, pair.a, pair.b, scale)
-    return cast(changed if pair.lengths is None else lengthened(changed, pair.lengths), weight.spec.dtype)
+    return cast(changed if pair.lengths is None else rescale_rows(changed, pair.lengths), weight.spec.dtype)
 
 
 def _whole(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Mapping[Any, Node]:

@@ -23,7 +23,6 @@ from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
-from weighbridge.models.arch.config import with_mtp_layers
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
@@ -125,6 +124,8 @@ class Checkpoint(Closing):
         keys stand for; {} where there is none."""
         if self.format == "gguf":
             return self.to_hf_config().config
+        from weighbridge.models.arch.registry import with_mtp_layers
+
         return with_mtp_layers(self.json("config.json") or {}, self.index.by_name if self.nodes is None else self.nodes)
 
     def to_hf_config(self, torch_dtype: str | None = None) -> HfConfig:

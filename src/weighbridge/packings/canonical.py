@@ -1,13 +1,13 @@
-"""The common forms of quantized matrices [out, in], into which what comes quantized is read where its very values are
-kept, and which quantizing gives (`packings.rounding`). From there every scheme is one step (`packings.outward`), so
-moves cost a sum and not a product of schemes.
+"""Scheme-neutral quantized matrices [out, in]. Readers produce them losslessly, quantizers produce them
+(`packings.write.rounding`), and writers turn them into any scheme (`packings.write.schemes`), so moves cost a sum and
+not a product of schemes.
 
-    Integers    GPTQ, AWQ, compressed-tensors and int8 (`packings.grid`); MLX affine and ggml's simple blocks where
-                every bias is a whole number of scales
-    Micro       MXFP4, NVFP4 and MXFP8 of whatever origin
-    Small       FP8 with a scale for each row or rectangle
+    IntQuantTensor  GPTQ, AWQ, compressed-tensors and int8 (`packings.int_quant`); MLX affine and ggml's simple blocks
+                    where every bias is a whole number of scales
+    MXTensor        MXFP4, NVFP4 and MXFP8 of whatever origin
+    Fp8Tensor       FP8 with a scale for each row or rectangle
 
-What a form can't hold is said in words.
+A tensor that a form can't represent gives the reason in words.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Fp8Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class SubtractModulo:
-    """Bytes less `by`, modulo 2 ** `bits`, as `dtype` of one byte."""
+    """(byte - by) mod 2**bits, as `dtype` of one byte."""
 
     by: int
     bits: int
@@ -98,7 +98,7 @@ def integers(node: LogicalTensor) -> IntQuantTensor | str:
         return _packed_integers(node)
     if node.spec.dtype in makers.EXACT and makers.BlocksOf(node.spec.dtype).mode == "affine":
         maker = makers.BlocksOf(node.spec.dtype)
-        return _of_affine(maker.bits, maker.group, node.spec, n.made(node, maker))
+        return _of_affine(maker.bits, maker.group, node.spec, n.pack(node, maker))
     return _NO_INTEGERS
 
 
@@ -124,15 +124,15 @@ def _of_grid(node: QuantizedTensor, grid: IntQuant) -> IntQuantTensor | str:
     if grid.bits != 8:
         codes = n.codes(codes, "stream", grid.bits, inner)
     elif grid.signed:
-        codes = n.made(codes, SubtractModulo(128, 8, U8))["bytes"]
+        codes = n.pack(codes, SubtractModulo(128, 8, U8))["bytes"]
     else:
-        codes = n.retyped(codes, U8, inner)
+        codes = n.bitcast(codes, U8, inner)
     return IntQuantTensor(grid.width, grid.group, codes, n.reshape(node.members["scales"], shape), zeros)
 
 
 def _zeros(node: QuantizedTensor, grid: IntQuant) -> Node:
     stored = node.members["zeros"]
-    return n.made(stored, SubtractModulo(-grid.shift % 256, grid.width, U8))["bytes"]
+    return n.pack(stored, SubtractModulo(-grid.shift % 256, grid.width, U8))["bytes"]
 
 
 def _of_affine(bits: int, group: int, spec: Spec, parts: Mapping[str, Node]) -> IntQuantTensor | str:
@@ -192,7 +192,7 @@ class _AsBytes:
 
 def _zero_points(parts: Mapping[str, Node]) -> Node:
     held = {m: n.cast(parts[m], F32) for m in ("scales", "biases")}
-    return n.made(n.decode(QuantizedTensor(held["scales"].spec, _Zero(), held)), _AsBytes())["bytes"]
+    return n.pack(n.decode(QuantizedTensor(held["scales"].spec, _Zero(), held)), _AsBytes())["bytes"]
 
 
 def _pairs(a: Node, b: Node) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
@@ -245,7 +245,7 @@ def _mx(how: Scaled) -> bool:
 def _of_micro(node: QuantizedTensor, how: Microscaled) -> MXTensor | str:
     parts = _matrices(node) if not how.overall else _matrices_but(node, "global")
     codes, scales = parts["codes"], parts["scales"]
-    codes = n.retyped(codes, U8, codes.spec.row_bytes)
+    codes = n.bitcast(codes, U8, codes.spec.row_bytes)
     if how.scale_dtype is E8M0:
         return "powers of two and a global scale" if how.overall else MXTensor(how.bits, codes, _bytes(scales), None)
     if not how.overall:
@@ -268,7 +268,7 @@ def _inverse(factor: NDArray[np.float32]) -> NDArray[np.float32] | None:
 
 
 def _bytes(scales: Node) -> Node:
-    return n.retyped(scales, U8, scales.spec.shape[-1])
+    return n.bitcast(scales, U8, scales.spec.shape[-1])
 
 
 def _matrices_but(node: QuantizedTensor, whole: str) -> dict[str, Node]:

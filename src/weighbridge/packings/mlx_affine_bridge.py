@@ -127,8 +127,8 @@ def short(scales: Node, width: int) -> bool:
 
 def _words(codes: Node, grid: IntQuant, bits: int) -> Node:
     if grid.bits == bits and not grid.signed:
-        return n.retyped(codes, U32, codes.spec.row_bytes // 4)
-    return n.made(codes, _Codes(grid, bits))["weight"]
+        return n.bitcast(codes, U32, codes.spec.row_bytes // 4)
+    return n.pack(codes, _Codes(grid, bits))["weight"]
 
 
 def _holds(node: Node, dtype: DType) -> bool:

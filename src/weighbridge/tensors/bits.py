@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.tensors import kernels
-from weighbridge.tensors.reference.simple import Bytes
+from weighbridge.tensors.reference.floats import Bytes
 
 _PLANES: Final = MappingProxyType({2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)})
 

@@ -1,7 +1,7 @@
-"""Loops over numbers: the native ones where they exist for a type, else the same in numpy (`reference.py`). Both give
+"""Loops over numbers: the native ones where they exist for a type, else the same in numpy (`affine.py`). Both give
 the same bytes. Everything takes and fills 1-D C-contiguous arrays; stored bytes are uint8 of any alignment.
 
-A type is offered if it has a row in `codecs.py`; the native table only makes it fast.
+A type is offered if it has a codec in `reference/registry.py`; the native table only makes it fast.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from weighbridge.base.byteorder import swap_plan
 from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.base.native import native
+from weighbridge.tensors.reference import affine, floats, regroup, rounding
 from weighbridge.tensors.reference import registry as codecs
-from weighbridge.tensors.reference import regroup as reference_regroup
-from weighbridge.tensors.reference import rounding as reference_rounding
-from weighbridge.tensors.reference import simple as reference
-from weighbridge.tensors.reference.simple import Array, Bytes, Floats
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats
 
 
 class CastCounts(NamedTuple):
@@ -50,9 +48,14 @@ class ValueStats(NamedTuple):
     maximum: float | None
 
 
-_DECODES: Final = frozenset(native.formats() if native else ())
-_ENCODES: Final = frozenset(native.formats("encode") if native else ())
-_WEIGHS: Final = frozenset(native.formats("weighted") if native else ())
+_NATIVE: Final = {
+    operation: frozenset(native.formats(operation) if native else ()) for operation in ("decode", "encode", "weighted")
+}
+
+
+def _is_native(operation: str, *names: str) -> bool:
+    """True where the extension has this operation for all these types."""
+    return native is not None and _NATIVE[operation].issuperset(names)
 
 
 def decodes(dtype: DType) -> bool:
@@ -68,14 +71,14 @@ def encodes(dtype: DType) -> bool:
 
 def casts(source: DType, target: DType) -> bool:
     """True where `cast` knows both: plain float types."""
-    return source.name in reference.SCALAR and target.name in reference.SCALAR
+    return source.name in floats.SCALAR and target.name in floats.SCALAR
 
 
 def decode(dtype: DType, src: Bytes, out: Floats) -> None:
     """Stored bytes to f32."""
     _need(decodes(dtype), f"{dtype} can't be decoded by this version")
     _sizes(src, dtype.size, out, dtype.block * 4)
-    if dtype.name in _DECODES:
+    if _is_native("decode", dtype.name):
         native.decode(dtype.name, src, out)
     else:
         _bytes(out)[:] = codecs.DECODE[dtype.name](src).view(np.uint8)
@@ -94,7 +97,7 @@ def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = No
             return _encode_weighted(dtype, src, out, importance)
     elif dtype.name not in codecs.ENCODE:
         raise UsageError(f"{dtype} can't be written without an importance matrix")
-    if dtype.name in _ENCODES:
+    if _is_native("encode", dtype.name):
         return _counts(dtype, native.encode(dtype.name, src, out))
     data, lost = codecs.ENCODE[dtype.name](np.require(src, np.float32, "A"))
     out[:] = data
@@ -110,7 +113,7 @@ def _counts(dtype: DType, lost: tuple[int, ...]) -> CastCounts:
 
 
 def _encode_weighted(dtype: DType, src: Floats, out: Bytes, importance: Floats) -> CastCounts:
-    if dtype.name in _WEIGHS:
+    if _is_native("weighted", dtype.name):
         return _counts(dtype, native.encode_weighted(dtype.name, src, importance, out))
     rows = np.require(src, np.float32, "A").reshape(-1, importance.size)
     data, lost = codecs.WEIGHTED[dtype.name](rows, np.require(importance, np.float32, "A"))
@@ -123,9 +126,9 @@ def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:
     comes Inf, or NaN where the type has no Inf (F8_E4M3, FNUZ, E8M0); nothing saturates."""
     _need(casts(source, target), f"no cast from {source} to {target}")
     _sizes(src, source.size, out, target.size)
-    if {source.name, target.name} <= _DECODES:
+    if _is_native("decode", source.name, target.name):
         return CastCounts(*native.cast(source.name, target.name, src, out))
-    data, lost = reference.cast(source.name, target.name, src)
+    data, lost = floats.cast(source.name, target.name, src)
     out[:] = data
     return CastCounts(*lost)
 
@@ -146,7 +149,7 @@ def stats(dtype: DType, src: Bytes) -> ValueStats:
     """NaN, Inf and extremes of plain floats; of a block type, of its scales."""
     _need(decodes(dtype), f"{dtype} can't be looked into by this version")
     _whole(src, dtype.size)
-    found = native.stats(dtype.name, src) if dtype.name in _DECODES else codecs.stats(dtype.name, src)
+    found = native.stats(dtype.name, src) if _is_native("decode", dtype.name) else codecs.stats(dtype.name, src)
     return ValueStats(*found)
 
 
@@ -161,10 +164,10 @@ def affine_decode(
     found = (codes.nbytes, offsets.nbytes, out.nbytes)
     if found != (groups * group * bits // 8, groups if zeros else scales.nbytes, groups * group * 4):
         raise UsageError(f"parts of {found} bytes don't fit {groups} groups of {group} elements of {bits} bits")
-    if scale_dtype.name in _DECODES:
+    if _is_native("decode", scale_dtype.name):
         native.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros, out)
     else:
-        part = reference.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros)
+        part = affine.affine_decode(bits, group, scale_dtype.name, codes, scales, offsets, zeros)
         _bytes(out)[:] = part.view(np.uint8)
 
 
@@ -182,7 +185,7 @@ def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np
     if native:
         native.ordered_decode(index.size, groups, codes, scales, zeros, np.ascontiguousarray(index), out)
     else:
-        _bytes(out)[:] = reference.ordered_decode(codes, scales, zeros, index, rows).view(np.uint8)
+        _bytes(out)[:] = affine.ordered_decode(codes, scales, zeros, index, rows).view(np.uint8)
 
 
 def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, out: Floats, *, high_first: bool) -> None:
@@ -194,7 +197,7 @@ def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, out: F
     if native:
         native.table_decode(np.ascontiguousarray(table), group, high_first, codes, scales, out)
     else:
-        _bytes(out)[:] = reference.table_decode(table, group, codes, scales, high_first).view(np.uint8)
+        _bytes(out)[:] = affine.table_decode(table, group, codes, scales, high_first).view(np.uint8)
 
 
 def affine_encode(
@@ -202,12 +205,10 @@ def affine_encode(
 ) -> tuple[Bytes, Bytes, Bytes]:
     """f32 to (codes, scales, biases), byte for byte as MLX's CPU kernel (0.32) makes them of the same values; without
     `codes_too` the codes are empty, which is much faster."""
-    _need(
-        bits in reference.AFFINE_BITS and group in reference.AFFINE_GROUPS, f"no {bits}-bit codes in groups of {group}"
-    )
+    _need(bits in affine.AFFINE_BITS and group in affine.AFFINE_GROUPS, f"no {bits}-bit codes in groups of {group}")
     groups = _whole(src, group * 4)
-    if scale_dtype.name not in _ENCODES:
-        return reference.affine_encode(bits, group, scale_dtype.name, src)
+    if not _is_native("encode", scale_dtype.name):
+        return affine.affine_encode(bits, group, scale_dtype.name, src)
     codes = np.empty(groups * group * bits // 8 if codes_too else 0, np.uint8)
     scales, biases = (np.empty(groups * scale_dtype.size, np.uint8) for _ in range(2))
     native.affine_encode(bits, group, scale_dtype.name, src, codes, scales, biases)
@@ -220,17 +221,17 @@ def scaled_decode(dtype: DType, src: Bytes, scales: Floats, columns: int, width:
     _need(casts(dtype, dtype), f"{dtype} is no plain float type")
     _tiles(out, scales, columns, width)
     _sizes(src, dtype.size, out, 4)
-    if dtype.name in _DECODES:
+    if _is_native("decode", dtype.name):
         native.scaled_decode(dtype.name, columns, width, src, np.ascontiguousarray(scales), out)
     else:
-        _bytes(out)[:] = reference_rounding.scaled_decode(dtype.name, src, scales, columns, width).view(np.uint8)
+        _bytes(out)[:] = rounding.scaled_decode(dtype.name, src, scales, columns, width).view(np.uint8)
 
 
 def extremes(src: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
     """The least and the largest of each `width` f32 of a row; NaN where one of them is none."""
     count = _whole(src, columns * 4) * -(-columns // width)
     if not native:
-        return reference_rounding.extremes(src, columns, width)
+        return rounding.extremes(src, columns, width)
     low, high = np.empty(count, np.float32), np.empty(count, np.float32)
     native.extremes(columns, width, src, low, high)
     return low, high
@@ -248,11 +249,11 @@ def round_codes(
     bits: int = 8,
     multiplied: bool = False,
 ) -> Bytes:
-    """f32 in rows of `columns` to codes by a rule of `reference_rounding.RULES`, under an f32 scale (and zero point)
+    """f32 in rows of `columns` to codes by a rule of `rounding.RULES`, under an f32 scale (and zero point)
     for each `width` of a row: x / scale, or with `multiplied` x * scale, each step rounded to numbers of `dtype`.
     `bits`: of whole numbers. Codes of fewer than 8 bits lie in a stream, and then those that share a scale are whole
     sixteens."""
-    how = reference_rounding.RULES[rule]
+    how = rounding.RULES[rule]
     _need(dtype.name in (("F32",) if multiplied else how.steps) and (how.multiplied or not multiplied),
           f"no rule {rule} in steps of {dtype}")  # fmt: skip
     _need(1 <= bits <= 8 and (how.bits == 8 or not (width % 16 or columns % width)), "codes don't fill their bytes")
@@ -260,7 +261,7 @@ def round_codes(
     if zeros is not None and zeros.size != scales.size:
         raise UsageError(f"{zeros.size} zero points don't fit {scales.size} scales")
     if not native:
-        return reference_rounding.round_codes(
+        return rounding.round_codes(
             rule, src, scales, zeros, columns, width, dtype.name, bits, multiplied
         )  # fmt: skip
     out = np.empty(src.size * how.bits // 8, np.uint8)
@@ -282,7 +283,7 @@ def unpack_codes(bits: int, src: Bytes) -> Bytes:
     """Codes of `bits` bits of a little-endian bit stream, a byte each."""
     eights = _whole(src, bits)
     if not native:
-        return reference.unpack_codes(bits, src)
+        return affine.unpack_codes(bits, src)
     out = np.empty(eights * 8, np.uint8)
     native.unpack_codes(bits, src, out)
     return out
@@ -292,14 +293,14 @@ def pack_codes(bits: int, codes: Bytes) -> Bytes:
     """Codes, a byte each and none larger than `bits` bits, as a little-endian bit stream; whole eights of them."""
     eights = _whole(codes, 8)
     if not native:
-        return reference.pack_codes(bits, codes)
+        return affine.pack_codes(bits, codes)
     out = np.empty(eights * bits, np.uint8)
     native.pack_codes(bits, codes, out)
     return out
 
 
 def split_blocks(dtype: DType, src: Bytes, codes: Bytes, scales: Bytes, biases: Bytes) -> None:
-    """Blocks to the parts that MLX stores (`reference_regroup.FORMS`), those of them that aren't empty. The same
+    """Blocks to the parts that MLX stores (`regroup.FORMS`), those of them that aren't empty. The same
     values: code * scale + bias, or of FP4 code * scale. Parameters that their type can't hold are Inf."""
     form, blocks = _form(dtype), _whole(src, dtype.size)
     parameters = blocks * (form.elements // form.group) * BY_NAME[form.parameter].size
@@ -312,7 +313,7 @@ def split_blocks(dtype: DType, src: Bytes, codes: Bytes, scales: Bytes, biases: 
     if native:
         native.split(dtype.name, src, codes, scales, biases)
         return
-    for out, part in zip((codes, scales, biases), reference_regroup.split(dtype.name, src), strict=True):
+    for out, part in zip((codes, scales, biases), regroup.split(dtype.name, src), strict=True):
         if out.nbytes:
             out[:] = part
 
@@ -321,8 +322,8 @@ def join_blocks(dtype: DType, bits: int, group: int, codes: Bytes, scales: Bytes
     """Codes of a little-endian bit stream and the parameters of their groups to blocks. `scales`: f16, of FP4 as they
     are stored. `offsets`: of types with a minimum its f16; of the others a zero point each, U8; of FP4 nothing."""
     form, blocks = _form(dtype), _whole(out, dtype.size)
-    simple = form.parameter == "F16"
-    fits = 1 <= bits <= 8 and group > 0 and group % form.group == 0 if simple else (bits, group) == form[2:4]
+    simple, own = form.parameter == "F16", (form.bits, form.group)
+    fits = 1 <= bits <= 8 and group > 0 and group % form.group == 0 if simple else (bits, group) == own
     _need(form.stored is not None and fits, f"no {dtype} of {bits}-bit codes in groups of {group}")
     groups, each = blocks * form.elements // group, 0 if not simple else 2 if form.minimum else 1
     sizes = (groups * group * bits // 8, groups * BY_NAME[form.parameter].size, groups * each)
@@ -332,12 +333,12 @@ def join_blocks(dtype: DType, bits: int, group: int, codes: Bytes, scales: Bytes
     if native:
         native.join(dtype.name, bits, group, codes, scales, offsets, out)
     else:
-        out[:] = reference_regroup.join(dtype.name, bits, group, codes, scales, offsets)
+        out[:] = regroup.join(dtype.name, bits, group, codes, scales, offsets)
 
 
-def _form(dtype: DType) -> reference_regroup.Form:
-    _need(dtype.name in reference_regroup.FORMS, f"MLX has no codes and parameters of {dtype}")
-    return reference_regroup.FORMS[dtype.name]
+def _form(dtype: DType) -> regroup.Form:
+    _need(dtype.name in regroup.FORMS, f"MLX has no codes and parameters of {dtype}")
+    return regroup.FORMS[dtype.name]
 
 
 def byteswap(dtype: DType, data: Bytes) -> None:

@@ -22,17 +22,17 @@ from weighbridge.tensors.nodes import (
     LogicalTensor,
     QuantizedTensor,
     T,
-    applied,
+    apply_function,
     concat,
     decode,
     gather,
     is_plain,
+    normalize_rows,
     reshape,
     scaled,
     shift,
     slice_rows,
     transpose,
-    unit,
     zeros,
 )
 
@@ -177,10 +177,10 @@ class NegExp:
     exact: bool = False
 
     def apply(self, node: T) -> T:
-        return applied(node, "neg_exp")
+        return apply_function(node, "neg_exp")
 
     def undo(self, node: T) -> T:
-        return applied(node, "log_neg")
+        return apply_function(node, "log_neg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class UnitRows:
     exact: bool = False
 
     def apply(self, node: T) -> T:
-        return unit(node)
+        return normalize_rows(node)
 
     def undo(self, node: T) -> T:
         return node

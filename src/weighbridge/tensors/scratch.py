@@ -31,7 +31,7 @@ _stack = _Stack()
 
 
 @contextmanager
-def lent(*sizes: int) -> Iterator[tuple[Bytes, ...]]:
+def scratch_buffers(*sizes: int) -> Iterator[tuple[Bytes, ...]]:
     """A buffer of each of `sizes` bytes, with whatever stood there. They, and views of them, mean nothing after the
     block."""
     before = _stack.used

@@ -9,7 +9,7 @@ from typing import Any
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
-from weighbridge.tensors.nodes import Node, T, as_bytes, concat, is_plain, reshape, retyped, slice_rows, strided
+from weighbridge.tensors.nodes import Node, T, as_bytes, bitcast, concat, is_plain, reshape, slice_rows, strided
 from weighbridge.tensors.nodes.base import Stored
 
 Index = int | slice | EllipsisType
@@ -138,4 +138,4 @@ def _run_of_blocks(node: Stored, axis: int, lo: int, hi: int) -> Node:
     cut = strided(line, lo // each * inner, (math.prod(shape[:axis]), width), (shape[axis] // each * inner, 1))
     after = (*shape[:axis], hi - lo, *shape[axis + 1 :])
     rows = reshape(cut, (math.prod(after[:-1]), after[-1] // dtype.block * dtype.size))
-    return reshape(retyped(rows, dtype, after[-1]), after)
+    return reshape(bitcast(rows, dtype, after[-1]), after)

@@ -16,9 +16,8 @@ import numpy as np
 from tests.kernels.data import around_e4m3_scales, around_powers_of_two, boundaries, numbers, slow_to_settle
 
 from weighbridge.base.dtypes import BY_NAME
+from weighbridge.tensors.reference import affine, floats, regroup, rounding
 from weighbridge.tensors.reference import registry as codecs
-from weighbridge.tensors.reference import regroup, rounding
-from weighbridge.tensors.reference import simple as reference
 
 KINDS = ("normal", "wide", "inf", "halves", "below halves", "denormal", "tiny", "huge", "zero", "signed zero")
 EDGES = {"MXFP4": around_powers_of_two, "NVFP4": around_e4m3_scales, "Q3_K": slow_to_settle}
@@ -73,34 +72,34 @@ def encoding() -> Iterator[Case]:
 
 
 def casting() -> Iterator[Case]:
-    for source, target in product(reference.SCALAR, repeat=2):
+    for source, target in product(floats.SCALAR, repeat=2):
         data = blocks_of(source, 999)
         if source == "F32" and target not in ("F32", "F64"):
             data = np.concatenate([data, boundaries(target).view(np.uint8)])
-        out, lost = reference.cast(source, target, data)
+        out, lost = floats.cast(source, target, data)
         yield Case("cast", (source, target, data, Out(out)), lost)
     for kind in KINDS:
         x = numbers(kind, 999)
         yield Case("nonfinite", (x,), (int((~np.isfinite(x)).sum()),))
 
 
-def affine() -> Iterator[Case]:
+def affine_cases() -> Iterator[Case]:
     for bits, group, kind in product(range(1, 9), (32, 96), ("F32", "F16", "BF16")):
         codes = RANDOM.integers(0, 256, 5 * group * bits // 8, dtype=np.uint8)
-        scales, biases = (reference.narrow(kind, numbers("normal", 5, n)).view(np.uint8) for n in (1, 2))
+        scales, biases = (floats.narrow(kind, numbers("normal", 5, n)).view(np.uint8) for n in (1, 2))
         zeros = RANDOM.integers(0, 256, 5, dtype=np.uint8)
         for offsets, by_zeros in ((biases, False), (zeros, True)):
-            out = reference.affine_decode(bits, group, kind, codes, scales, offsets, by_zeros)
+            out = affine.affine_decode(bits, group, kind, codes, scales, offsets, by_zeros)
             yield Case("affine_decode", (bits, group, kind, codes, scales, offsets, int(by_zeros), Out(out)))
-    for bits, group, dtype in product(reference.AFFINE_BITS, reference.AFFINE_GROUPS, ("F32", "F16", "BF16")):
+    for bits, group, dtype in product(affine.AFFINE_BITS, affine.AFFINE_GROUPS, ("F32", "F16", "BF16")):
         x = np.concatenate(
             [numbers(k, 2 * group) for k in ("normal", "halves", "one sign", "tiny", "zero", "constant")]
         )
-        outs = map(Out, reference.affine_encode(bits, group, dtype, x))
+        outs = map(Out, affine.affine_encode(bits, group, dtype, x))
         yield Case("affine_encode", (bits, group, dtype, x, *outs))
     for bits in range(1, 9):
         codes = RANDOM.integers(0, 1 << bits, 8 * 37, dtype=np.uint8)
-        packed = reference.pack_codes(bits, codes)
+        packed = affine.pack_codes(bits, codes)
         yield Case("pack_codes", (bits, codes, Out(packed)))
         yield Case("unpack_codes", (bits, packed, Out(codes)))
 
@@ -109,13 +108,13 @@ def lookups() -> Iterator[Case]:
     for group, high_first in product((16, 48), (False, True)):
         table, scales = numbers("normal", 16), numbers("normal", 9)
         codes = RANDOM.integers(0, 256, 9 * group // 2, dtype=np.uint8)
-        out = reference.table_decode(table, group, codes, scales, high_first)
+        out = affine.table_decode(table, group, codes, scales, high_first)
         yield Case("table_decode", (table, group, int(high_first), codes, scales, Out(out)))
     rows, columns, groups = 3, 37, 5
     index = RANDOM.integers(0, groups, columns).astype(np.int32)
     codes, zeros = (RANDOM.integers(0, 256, rows * n, dtype=np.uint8) for n in (columns + 3, groups))
     scales = numbers("normal", rows * groups)
-    out = reference.ordered_decode(codes, scales, zeros, index, rows)
+    out = affine.ordered_decode(codes, scales, zeros, index, rows)
     yield Case("ordered_decode", (columns, groups, codes, scales, zeros, index, Out(out)))
 
 
@@ -137,7 +136,7 @@ def rounding_cases() -> Iterator[Case]:
         x = numbers(kind, 5 * columns)
         yield Case("extremes", (columns, width, x, *map(Out, rounding.extremes(x, columns, width))))
         scales = numbers("normal", 5 * -(-columns // width))
-        for name in reference.SCALAR:
+        for name in floats.SCALAR:
             data = blocks_of(name, 5 * columns)
             values = rounding.scaled_decode(name, data, scales, columns, width)
             yield Case("scaled_decode", (name, columns, width, data, scales, Out(values)))
@@ -176,7 +175,7 @@ def moving() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     with np.errstate(all="ignore"):
-        for part in (decoding, encoding, casting, affine, lookups, rounding_cases, regrouping, moving):
+        for part in (decoding, encoding, casting, affine_cases, lookups, rounding_cases, regrouping, moving):
             yield from part()
 
 

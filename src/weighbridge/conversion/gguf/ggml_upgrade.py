@@ -23,7 +23,7 @@ from weighbridge.conversion.gguf.metadata import with_alignment
 from weighbridge.conversion.options import GgufOptions
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.tensors.nodes import Node, repack
+from weighbridge.tensors.nodes import Node, upgrade_blocks
 from weighbridge.tensors.reference import legacy_blocks as old_blocks
 
 #: The parts of Meta's names and what a GGUF calls them.
@@ -89,7 +89,7 @@ def _node(name: str, node: Node, wanted: str | None, losses: list[Loss]) -> tupl
     if old_blocks.today(dtype) is None:
         losses.append(Loss(f"decoded from {dtype}, which is gone, to {F16}", name))
         return node, F16
-    made = repack(node)
+    made = upgrade_blocks(node)
     if not old_blocks.exact(dtype):
         losses.append(Loss("its scales are rounded from F32 to F16 (off by 1/2048 at most)", name))
     return made, made.spec.dtype

@@ -20,9 +20,9 @@ from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.source import FileSource
-from weighbridge.tensors.nodes.base import Node, RowRange, Stored, held
-from weighbridge.tensors.nodes.compute import PackedMember, make
-from weighbridge.tensors.scratch import lent
+from weighbridge.tensors.nodes.base import Node, RowRange, Stored, borrow
+from weighbridge.tensors.nodes.packed import PackedMember, make
+from weighbridge.tensors.scratch import scratch_buffers
 
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Plan, PlannedFile
@@ -122,7 +122,7 @@ def _origin(node: Node) -> tuple[FileSource, int] | None:
 
 def _copy(out: OutFile, slot: Slot, source: FileSource, start: int, at: int, size: int) -> int:
     if not out.copy(source, start + at, slot.offset + at, size):
-        with lent(MIB) as (step,):
+        with scratch_buffers(MIB) as (step,):
             for done in range(at, at + size, len(step)):
                 part = step[: min(len(step), at + size - done)]
                 source.readinto(start + done, part.data)
@@ -132,7 +132,7 @@ def _copy(out: OutFile, slot: Slot, source: FileSource, start: int, at: int, siz
 
 def _slab(out: OutFile, unit: Sequence[tuple[Slot, Node]], lo: int, hi: int) -> int:
     """Rows lo..hi of slots that are filled together."""
-    with lent(*((hi - lo) * slot.spec.row_bytes for slot, _ in unit)) as buffers:
+    with scratch_buffers(*((hi - lo) * slot.spec.row_bytes for slot, _ in unit)) as buffers:
         if len(unit) == 1:
             unit[0][1].read(lo, hi, buffers[0])
         else:
@@ -146,7 +146,7 @@ def _digested(out: OutFile, slot: Slot, node: Node, rows: int) -> int:
     crc, width = 0, node.spec.row_bytes
     for lo in range(0, node.spec.rows, rows):
         hi = min(lo + rows, node.spec.rows)
-        with held(RowRange(node, lo, hi)) as (buffer,):
+        with borrow(RowRange(node, lo, hi)) as (buffer,):
             crc = zlib.crc32(buffer.data, crc)
             out.write(slot.offset + lo * width, buffer.data)
     return crc

@@ -64,23 +64,23 @@ def _round_integers(name: str, node: Node, scheme: Scheme, own: DType, peak: Nod
     theirs = scheme.method == _CT
     group = scheme.group or node.spec.shape[-1]
     rule, kind = (_CT, own) if theirs else ("gptq", F16)
-    parts = n.made(node, rounding.IntegersOf(rule, scheme.bits, group, scheme.symmetric, own, kind, name))
+    parts = n.pack(node, rounding.IntegersOf(rule, scheme.bits, group, scheme.symmetric, own, kind, name))
     return IntQuantTensor(scheme.bits, group, parts["codes"], parts["scales"], parts.get("zeros"))
 
 
 def _round_small(name: str, node: Node, scheme: Scheme, own: DType, peak: Node) -> Fp8Tensor:
     columns = node.spec.shape[-1]
     block = scheme.block or (1, columns)
-    parts = n.made(node, rounding.SmallOf(block, columns, own, scheme.method == "fp8", name), block[0])
+    parts = n.pack(node, rounding.SmallOf(block, columns, own, scheme.method == "fp8", name), block[0])
     return Fp8Tensor(block, parts["weight"], parts["scales"])
 
 
 def _round_micro(name: str, node: Node, scheme: Scheme, own: DType, peak: Node) -> MXTensor:
     if scheme.group == 32:
-        parts = n.made(node, rounding.MicroOf(scheme.bits, own, name=name))
+        parts = n.pack(node, rounding.MicroOf(scheme.bits, own, name=name))
         return MXTensor(scheme.bits, parts["codes"], parts["scales"], None)
-    overall = n.made(peak, rounding.OverallOf(own))["overall"]
-    wide = n.made_with(node, rounding.MicroOf(4, own, overall=True, name=name), overall)
+    overall = n.pack(peak, rounding.OverallOf(own))["overall"]
+    wide = n.pack_with_global(node, rounding.MicroOf(4, own, overall=True, name=name), overall)
     return MXTensor(4, wide["codes"], wide["scales"], overall)
 
 
@@ -252,7 +252,7 @@ def _rounded(work: _Work, names: list[str]) -> dict[str, Form]:
         many = f" and {len(odd) - 1:,} more stay" if len(odd) > 1 else " stays"
         work.draft.notes.append(f"{name}{many} floats: {why}")
     groups = {name: tuple(_group(name, nodes)) for name in nodes}
-    peaks = {group: n.peak([nodes[other] for other in group]) for group in groups.values()}
+    peaks = {group: n.abs_max([nodes[other] for other in group]) for group in groups.values()}
     return {
         name: scheme.round(name, n.cast(node, F32), scheme, node.spec.dtype, peaks[groups[name]])
         for name, node in nodes.items()

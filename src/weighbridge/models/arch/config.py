@@ -8,12 +8,12 @@ defaults stand in the family's TOML. Pure functions over parsed JSON; wrong valu
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import LAYERS
+from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import slice_bounds
@@ -25,37 +25,11 @@ _ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all 
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
-#: classes whose configs don't say, or say for published files alone, how many layers behind the others predict further
-#: tokens: the key for it, and how the names of these layers begin
-FURTHER: Final = dict.fromkeys(
-    ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
-    ("mtp_num_hidden_layers", re.compile(r"mtp\.layers\.([0-9]{1,4})\.")),
-)
-
-
-def with_mtp_layers(config: Config, names: Iterable[str]) -> Config:
-    """The config with the number of layers that predict further tokens as the tensors have it. Who trains a model on
-    mostly leaves them out, and the number in."""
-    told = FURTHER.get(str(config.get("model_type")))
-    if told is None:
-        return config
-    key, started_groups = told
-    count = max((int(found[1]) + 1 for name in names if (found := started_groups.match(name))), default=0)
-    text = config.get("text_config")
-    part = text if isinstance(text, Mapping) else config
-    if part.get(key, 0) == count:
-        return config
-    said = {**part, key: count}
-    return said if part is config else {**config, "text_config": said}
-
-
-# Keys of the number of attention heads.
-_HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 
 def check_heads(values: Config, width: int) -> None:
     """FormatError where a hidden size isn't whole heads: no tensor of such a family has their number in its shape."""
-    for key in _HEADS:
+    for key in HEADS.config:
         if values.get(key) is not None and width % (heads := integer(values[key], key, 1)):
             raise FormatError("heads don't divide the hidden size", field=key, expected=f"a divisor of {width:,}",
                               found=heads)  # fmt: skip

@@ -6,7 +6,7 @@ Finding a family parses no tables but those whose text has the wanted name, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -65,6 +65,26 @@ def _candidates(pattern: str) -> Iterator[Family]:
 def _naming(name: object) -> Iterator[Family]:
     """The families whose tables have a class or a `model_type` of this name."""
     return _candidates(rf"(?<!\w){re.escape(name)}(?!\w)") if isinstance(name, str) else iter(())
+
+
+def with_mtp_layers(config: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """The config with the number of layers that predict further tokens as the tensors have it. Who trains a model on
+    mostly leaves them out, and the number in."""
+    model_type = config.get("model_type")
+    same = (f for f in _naming(model_type) if any(a.model_type == model_type for a in f.architectures.values()))
+    dialects = [f.document.dialect["hf"] for f in same if "hf" in f.document.dialect]
+    counted = next((dialect for dialect in dialects if dialect.mtp_count), None)
+    if counted is None or counted.mtp_count is None:
+        return config
+    prefix = next(new.partition("{n}")[0] for new in counted.mtp_prefixes.values() if "{n}" in new)
+    layer = re.compile(rf"{re.escape(prefix)}([0-9]{{1,4}})\.")
+    count = max((int(found[1]) + 1 for name in names if (found := layer.match(name))), default=0)
+    text = config.get("text_config")
+    part = text if isinstance(text, Mapping) else config
+    if part.get(counted.mtp_count, 0) == count:
+        return config
+    own = {**part, counted.mtp_count: count}
+    return own if part is config else {**config, "text_config": own}
 
 
 def families_of_class(name: str) -> Iterator[Family]:

@@ -68,7 +68,7 @@ def _under(group: PackedGroup, part: str, name: str) -> str:
 
 def _moved(name: str, node: QuantizedTensor, group: PackedGroup, stored: Mapping[str, Node]) -> dict[str, Node]:
     """The stored parts of a tensor whose rows were moved: its members, in the types and shapes of such parts."""
-    from weighbridge.tensors.nodes import reshape, retyped
+    from weighbridge.tensors.nodes import bitcast, reshape
 
     members = _members(node, group, stored)
     if members is None:
@@ -80,7 +80,7 @@ def _moved(name: str, node: QuantizedTensor, group: PackedGroup, stored: Mapping
         spec = stored[part].spec
         held = node.members[member]
         matrix = reshape(held, (held.spec.elements // held.spec.shape[-1], held.spec.shape[-1]))
-        typed = retyped(matrix, spec.dtype, spec.shape[-1]) if held.spec.dtype is not spec.dtype else matrix
+        typed = bitcast(matrix, spec.dtype, spec.shape[-1]) if held.spec.dtype is not spec.dtype else matrix
         rows = typed.spec.rows * node.spec.shape[-2] // node.spec.rows
         out[_under(group, part, name)] = reshape(typed, (*node.spec.shape[:-2], rows, typed.spec.shape[-1]))
     return out

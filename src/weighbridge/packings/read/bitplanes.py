@@ -62,8 +62,8 @@ def _hqq(match: Match[HqqLayout], nodes: Mapping[str, Node]) -> Node:
     _, word, rows, columns = match.layout
     shifts = SHIFTS[match.bits or 0]
     height = -(-rows // len(shifts))
-    codes = n.reshape(n.retyped(n.as_bytes(nodes["codes"]), U8, 1), (height, columns * word.size))
-    codes = n.retyped(codes, word, columns)
+    codes = n.reshape(n.bitcast(n.as_bytes(nodes["codes"]), U8, 1), (height, columns * word.size))
+    codes = n.bitcast(codes, word, columns)
     planes = [
         _plane(match, nodes, codes, shift, i * height, min((i + 1) * height, rows))
         for i, shift in enumerate(shifts) if i * height < rows
@@ -90,7 +90,7 @@ def _bitnet(match: Match[bool], nodes: Mapping[str, Node]) -> QuantizedTensor:
     if not match.layout:
         with np.errstate(all="ignore"):
             value = np.float32(1) / value
-    codes = n.concat([n.made(weight, Field(shift))["codes"] for shift in FIELDS])
+    codes = n.concat([n.pack(weight, Field(shift))["codes"] for shift in FIELDS])
     scales = n.strided(n.const(np.array([value]), F32), 0, (match.shape[0], 1), (0, 1))
     return QuantizedTensor(match.spec, IntQuant("bitnet", 8, 2, match.shape[1], F32, 1),
                            {"codes": codes, "scales": scales})  # fmt: skip

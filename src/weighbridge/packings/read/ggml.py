@@ -31,10 +31,10 @@ SCALED: Final = (
 
 def parts_of(node: Node) -> tuple[Node, Node]:
     """The codes U8 [.., in / 2], two a byte in the order of the columns, and the scales of MXFP4 or NVFP4 blocks."""
-    parts = n.made(node, makers.BlocksOf(node.spec.dtype))
+    parts = n.pack(node, makers.BlocksOf(node.spec.dtype))
     codes, scales = parts["weight"], parts["scales"]
     kind = U8 if node.spec.dtype is MXFP4 else E4M3
-    return n.retyped(codes, U8, codes.spec.row_bytes), n.retyped(scales, kind, scales.spec.shape[-1])
+    return n.bitcast(codes, U8, codes.spec.row_bytes), n.bitcast(scales, kind, scales.spec.shape[-1])
 
 
 def build(match: Match[int], nodes: Mapping[str, Node]) -> QuantizedTensor:

@@ -112,7 +112,7 @@ def build(match: Match[MicroLayout], nodes: Mapping[str, Node]) -> QuantizedTens
     scale, codes, scales = match.layout.scale, nodes["codes"], nodes["scales"]
     if len(codes.spec.shape) > len(match.shape):  # gpt-oss: an axis of blocks
         codes = n.reshape(codes, (*match.shape[:-1], codes.spec.shape[-2] * codes.spec.shape[-1]))
-    members = {"codes": codes, "scales": n.retyped(scales, scale, scales.spec.shape[-1])}
+    members = {"codes": codes, "scales": n.bitcast(scales, scale, scales.spec.shape[-1])}
     if "global" in nodes:
         members["global"] = nodes["global"]
     bits = match.bits or 4

@@ -50,9 +50,9 @@ def build(match: Match[ScaledLayout], nodes: Mapping[str, Node]) -> QuantizedTen
     dtype, block, grid = match.layout
     scales = nodes["scales"]
     if scales.spec.dtype is U8:
-        scales = n.retyped(scales, E8M0, scales.spec.shape[-1])
+        scales = n.bitcast(scales, E8M0, scales.spec.shape[-1])
     weight = nodes["weight"]
     if weight.spec.dtype is not dtype:  # MLX has words
-        weight = n.retyped(weight, dtype, match.shape[-1])
+        weight = n.bitcast(weight, dtype, match.shape[-1])
     packing = Scaled(dtype, scales.spec.dtype, block)
     return QuantizedTensor(match.spec, packing, {"weight": weight, "scales": n.reshape(scales, grid)})

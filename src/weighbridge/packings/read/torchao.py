@@ -35,11 +35,11 @@ def build(match: Match[Any], nodes: Mapping[str, Node]) -> QuantizedTensor:
 def _integers(match: Match[None], nodes: Mapping[str, Node]) -> QuantizedTensor:
     bits, rows = match.bits or 8, match.shape[0]
     unsigned = Unsigned(bits, match.module)
-    members: dict[str, Node] = {"codes": n.made(nodes["codes"], unsigned)["codes"]}
+    members: dict[str, Node] = {"codes": n.pack(nodes["codes"], unsigned)["codes"]}
     members["scales"] = per_row(nodes["scales"], rows)
     symmetric = "zeros" not in nodes or not any(match.values["zeros"])
     if not symmetric:
-        members["zeros"] = per_row(n.made(nodes["zeros"], unsigned)["codes"], rows)
+        members["zeros"] = per_row(n.pack(nodes["zeros"], unsigned)["codes"], rows)
     zero = 1 << (bits - 1) if symmetric else None
     packing = IntQuant(NAME, 8, bits, match.group or 0, nodes["scales"].spec.dtype, zero)
     return QuantizedTensor(match.spec, packing, members)

@@ -212,7 +212,7 @@ class BlocksOf:
 
 def in_parts(node: Node) -> tuple[Node, Node]:
     """MXFP4 blocks as gpt-oss holds them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
-    parts = n.made(node, BlocksOf(node.spec.dtype))
+    parts = n.pack(node, BlocksOf(node.spec.dtype))
     *lead, groups = parts["scales"].spec.shape
-    codes = n.retyped(parts["weight"], U8, groups * 16)
+    codes = n.bitcast(parts["weight"], U8, groups * 16)
     return n.reshape(codes, (*lead, groups, 16)), parts["scales"]

@@ -1,10 +1,10 @@
-"""The common forms (`packings.forms`) as the stored tensors of a scheme, by their names behind the module's.
+"""The matrices of `packings.canonical` as the stored tensors of a scheme, by name suffix.
 
-    Integers -> GPTQ, AWQ, compressed-tensors packed or int8
-    Micro    -> compressed-tensors nvfp4, mxfp4, mxfp6, mxfp8
-    Small    -> compressed-tensors float-quantized, DeepSeek's fp8
+    IntQuantTensor -> GPTQ, AWQ, compressed-tensors packed or int8
+    MXTensor       -> compressed-tensors nvfp4, mxfp4, mxfp6, mxfp8
+    Fp8Tensor      -> compressed-tensors float-quantized, DeepSeek's fp8
 
-The layouts are those that `packings.gptq`, `awq`, `compressed`, `microfloat` and `scaled` describe and read.
+`packings/schema` describes the layouts.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class PackWords:
 
 
 def _words(node: Node, layout: str, bits: int) -> Node:
-    return n.made(node, PackWords(layout, bits, node.spec.shape[-1]))["words"]
+    return n.pack(node, PackWords(layout, bits, node.spec.shape[-1]))["words"]
 
 
 def _less(node: Node, by: int, bits: int, dtype: DType = U8) -> Node:
-    return n.made(node, SubtractModulo(by, bits, dtype))["bytes"] if by else node
+    return n.pack(node, SubtractModulo(by, bits, dtype))["bytes"] if by else node
 
 
 def _zeros(form: IntQuantTensor) -> Node:

@@ -12,7 +12,6 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
-from weighbridge.models.arch.config import with_mtp_layers
 from weighbridge.reports import sidecars as beside
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify.repo import File, Repo
@@ -137,7 +136,7 @@ def _mapped(repo: Repo) -> Any:
         shapes = verify_packing.shapes(repo)
         if shapes is None:
             return None  # said by the rules of packed weights
-        sizes = family.sizes_from_hf(with_mtp_layers(repo.config, shapes))
+        sizes = family.sizes_from_hf(_registry().with_mtp_layers(repo.config, shapes))
         return family.check(family.dialect_of(shapes, sizes), sizes, shapes)
     except WeighbridgeError:
         return None  # said by config_size, or by the container's own findings

@@ -280,7 +280,7 @@ class Scales(NamedTuple):
 
 def _scales(repo: Repo) -> Mapping[str, Scales]:
     if "scales" not in repo.memo:
-        from weighbridge.tensors.nodes.compute import QuantizedTensor
+        from weighbridge.tensors.nodes.quantized import QuantizedTensor
 
         found = unpacked(repo)
         tensors = found.logical.items() if found else ()
@@ -327,7 +327,7 @@ def code_range(repo: Repo) -> Iterator[Found]:
     """Codes of few bits that are stored a byte each, and zero points, may be larger than their bits."""
     import numpy as np
 
-    from weighbridge.tensors.nodes.compute import QuantizedTensor
+    from weighbridge.tensors.nodes.quantized import QuantizedTensor
 
     found = unpacked(repo)
     for name, node in (found.logical if found else {}).items():

@@ -31,7 +31,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import Source
 from weighbridge.tensors import kernels
-from weighbridge.tensors.scratch import lent
+from weighbridge.tensors.scratch import scratch_buffers
 
 Bytes = NDArray[np.uint8]
 
@@ -106,7 +106,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class UnaryNode(Node):
-    """A node over one other; unless it says otherwise, row for row."""
+    """A node with one input. By default output row i depends on input row i only."""
 
     source: Node
 
@@ -119,9 +119,9 @@ class UnaryNode(Node):
 
 
 @contextmanager
-def held(*runs: RowRange) -> Iterator[tuple[Bytes, ...]]:
-    """The bytes of each run, in memory that is used again: they mean nothing after the block."""
-    with lent(*((run.hi - run.lo) * run.node.spec.row_bytes for run in runs)) as buffers:
+def borrow(*runs: RowRange) -> Iterator[tuple[Bytes, ...]]:
+    """The bytes of each run, in reused memory: valid inside the block only."""
+    with scratch_buffers(*((run.hi - run.lo) * run.node.spec.row_bytes for run in runs)) as buffers:
         for (node, lo, hi), buffer in zip(runs, buffers, strict=True):
             node.read(lo, hi, buffer)
         yield buffers

@@ -10,23 +10,12 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors import functions
 from weighbridge.tensors.nodes.base import Node
-from weighbridge.tensors.nodes.compute import (
-    AbsMax,
-    CastReport,
-    GlobalScalePacker,
-    LogicalTensor,
-    LowRank,
-    PackedMember,
-    PackedMemberWithGlobal,
-    Packer,
-    QuantizedTensor,
-    Transcode,
-    UnpackBits,
-    UpgradeBlocks,
-)
+from weighbridge.tensors.nodes.compute import AbsMax, CastReport, LowRank, UnpackBits, UpgradeBlocks
 from weighbridge.tensors.nodes.elementwise import Elementwise, NormalizeRows, RescaleRows, Scaled, Shift
 from weighbridge.tensors.nodes.logical import T, cast, decode, is_floating, needs_decoding
 from weighbridge.tensors.nodes.moves import concat, reshape, slice_rows
+from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
+from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Transcode
 from weighbridge.tensors.reference import legacy_blocks as old_blocks
 
 
@@ -38,7 +27,7 @@ def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
     return UnpackBits(Spec(shape, U8), node, layout, bits)
 
 
-def repack(node: Node) -> Node:
+def upgrade_blocks(node: Node) -> Node:
     """A tensor of an old block type in today's blocks. UnsupportedError where there are none of the kind."""
     today = old_blocks.today(node.spec.dtype)
     if today is None:
@@ -46,21 +35,20 @@ def repack(node: Node) -> Node:
     return UpgradeBlocks(node.spec.with_dtype(today), node)
 
 
-def made(node: Node, maker: Packer, block: int = 1) -> dict[str, PackedMember]:
-    """The stored tensors that `maker` makes of a logical one, by their names behind the module's (`block`: see
-    Made)."""
+def pack(node: Node, maker: Packer, block: int = 1) -> dict[str, PackedMember]:
+    """The stored tensors that `maker` makes of a logical one, by name suffix. `block`: see `PackedMember`."""
     return {part: PackedMember(spec, node, maker, part, block) for part, spec in maker.specs(node.spec).items()}
 
 
-def made_with(node: Node, maker: GlobalScalePacker, given: Node) -> dict[str, PackedMemberWithGlobal]:
-    """The same by a maker that is given something of the whole tensor."""
+def pack_with_global(node: Node, maker: GlobalScalePacker, given: Node) -> dict[str, PackedMemberWithGlobal]:
+    """As `pack`, for a packer with a global scale."""
     return {
         part: PackedMemberWithGlobal(spec, node, maker, part, given=given)
         for part, spec in maker.specs(node.spec).items()
     }
 
 
-def peak(nodes: Sequence[LogicalTensor]) -> AbsMax:
+def abs_max(nodes: Sequence[LogicalTensor]) -> AbsMax:
     """The largest magnitude in tensors, F32 [1]."""
     return AbsMax(Spec((1,), F32), tuple(cast(node, F32) for node in nodes))
 
@@ -112,14 +100,14 @@ def low_rank(node: LogicalTensor, a: Node, b: Node, scale: float) -> Node:
     return reshape(concat(each), node.spec.shape)
 
 
-def unit(node: LogicalTensor) -> Node:
+def normalize_rows(node: LogicalTensor) -> Node:
     """Every row over its length, in F32."""
     if node.spec.dtype is F32 and not isinstance(node, QuantizedTensor):
         return NormalizeRows(node.spec, node)
-    return unit(cast(node, F32, CastReport()))
+    return normalize_rows(cast(node, F32, CastReport()))
 
 
-def lengthened(node: LogicalTensor, lengths: LogicalTensor) -> RescaleRows:
+def rescale_rows(node: LogicalTensor, lengths: LogicalTensor) -> RescaleRows:
     """A matrix whose rows are made as long (Euclidean) as `lengths` [rows, 1] says, in F32. UsageError where the shapes
     don't fit."""
     node, lengths = cast(node, F32), cast(lengths, F32)
@@ -128,10 +116,10 @@ def lengthened(node: LogicalTensor, lengths: LogicalTensor) -> RescaleRows:
     return RescaleRows(node.spec, node, lengths)
 
 
-def applied(node: LogicalTensor, function: str) -> Node:
+def apply_function(node: LogicalTensor, function: str) -> Node:
     """A function of `tensors/functions.py` of every element, in F32; a function and its inverse are none."""
     if isinstance(node, Elementwise) and functions.FUNCTIONS[function][1] == node.function:
         return node.source
     if node.spec.dtype is F32 and not isinstance(node, QuantizedTensor):
         return Elementwise(node.spec, node, function)
-    return applied(cast(node, F32, CastReport()), function)
+    return apply_function(cast(node, F32, CastReport()), function)

@@ -1,140 +1,26 @@
-"""The nodes that compute, on whole slabs: `UnpackBits`, `Decode`, `Transcode`, `PackedMember`, `AbsMax`, `Cast`,
-`Encode`, `LowRank`, `Transpose`; and `QuantizedTensor`, which holds the several stored tensors of one logical one.
-Those that compute each element by itself are in elementwise.py."""
+"""The nodes that compute on whole slabs: codes of bits, block types, casts, low-rank changes, transposes. Those that
+compute each element or row by itself are in elementwise.py."""
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.base.spec import Spec
 from weighbridge.tensors import bits, kernels
-from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, held
+from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, borrow
+from weighbridge.tensors.nodes.quantized import aligned_values
 from weighbridge.tensors.reference import legacy_blocks as old_blocks
-from weighbridge.tensors.scratch import lent
 
 #: What making a band of a source may take, where fewer rows take less.
 _BAND_COST = 2 * MIB
-
-
-class Packing(Protocol):
-    """How several stored tensors make one logical one. They are made in `packings/`; equal ones compare equal."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def row_map(self) -> Mapping[str, int]:
-        """Logical rows to one row of a member; 0: the member is shared by all rows."""
-
-    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
-        """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Members that are rounded where they aren't exact in a block type."""
-
-    @property
-    def blocks(self) -> tuple[DType, ...]:
-        """Block types with room for its codes, smallest first: what `transcode` can be asked for."""
-
-    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        """Why `dtype` does not hold the very same values; empty where it does. Reads parameters, never codes."""
-
-    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        """The same codes in one of `blocks`; scales are rounded to its type where they aren't exact in it."""
-
-
-@runtime_checkable
-class Spreading(Packing, Protocol):
-    """A packing with parameters that all rows share, which also has them for runs of rows."""
-
-    def spread(self, rows: int) -> Packing:
-        """The same with what all rows share told for each run of `rows` rows; itself where nothing is shared."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class QuantizedTensor:
-    """One logical tensor (`spec`; its dtype is the one it decodes to) in several stored `members`. It has no bytes of
-    its own, so it is no node: rows move in its members, everything else needs `decode`."""
-
-    spec: Spec
-    packing: Packing
-    members: Mapping[str, Node]
-
-    @property
-    def unit(self) -> int:
-        """Rows between which the packing can be cut."""
-        return math.lcm(*(k for k in self.packing.row_map.values() if k))
-
-    def runs(self, lo: int, hi: int) -> dict[str, RowRange]:
-        out = {}
-        for name, node in self.members.items():
-            k = self.packing.row_map[name]
-            out[name] = RowRange(node, lo // k, -(-hi // k)) if k else RowRange(node, 0, node.spec.rows)
-        return out
-
-    @contextmanager
-    def borrow(self, lo: int, hi: int) -> Iterator[dict[str, Bytes]]:
-        """The members' bytes of rows lo..hi, valid inside the block."""
-        runs = self.runs(lo, hi)
-        with held(*runs.values()) as parts:
-            yield dict(zip(runs, parts, strict=True))
-
-    def decode(self, reason: str = "") -> DecodePacked:
-        """Its values in F32. `reason`: why it has to be decoded, for the plan."""
-        return DecodePacked(self.spec.with_dtype(F32), self, reason)
-
-
-#: A tensor of a model: stored as it is, or in several stored tensors that are packed.
-LogicalTensor = Node | QuantizedTensor
-
-
-@dataclass(frozen=True, eq=False)
-class PackedSource(Node):
-    """A node over a quantized tensor."""
-
-    tensor: QuantizedTensor
-
-    def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return list(self.tensor.runs(lo, hi).values())
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return tuple(self.tensor.members.values())
-
-
-@dataclass(frozen=True, eq=False)
-class DecodePacked(PackedSource):
-    """Values in F32 of a quantized tensor. `reason`: why it had to be decoded, for the plan."""
-
-    reason: str = ""
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with _aligned(out) as values, self.tensor.borrow(lo, hi) as parts:
-            self.tensor.packing.decode(self.spec, parts, lo, hi, values)
-
-
-@contextmanager
-def _aligned(out: Bytes) -> Iterator[NDArray[np.float32]]:
-    """`out` as F32 values, which are copied there at the end where it isn't aligned."""
-    aligned = out.ctypes.data % 4 == 0
-    values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
-    yield values
-    if not aligned:
-        out[:] = values.view(np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +32,7 @@ class UnpackBits(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         columns = self.spec.row_bytes
-        with held(RowRange(self.source, lo, hi)) as (words,):
+        with borrow(RowRange(self.source, lo, hi)) as (words,):
             rows = words.reshape(hi - lo, -1)
             out.reshape(hi - lo, columns)[:] = bits.unpack(self.layout, self.bits, rows, columns)
 
@@ -162,105 +48,8 @@ class Decode(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         decode = old_blocks.decode if self.source.spec.dtype in old_blocks.DECODED else kernels.decode
-        with _aligned(out) as values, held(RowRange(self.source, lo, hi)) as (blocks,):
+        with aligned_values(out) as values, borrow(RowRange(self.source, lo, hi)) as (blocks,):
             decode(self.source.spec.dtype, blocks, values)
-
-
-@dataclass(frozen=True, eq=False)
-class Transcode(PackedSource):
-    """A quantized tensor in a block type with the same parameters: exact, nothing is requantized."""
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with self.tensor.borrow(lo, hi) as parts:
-            self.tensor.packing.transcode(self.tensor.spec, self.spec.dtype, parts, out)
-
-
-class Packer(Protocol):
-    """How a logical tensor becomes several stored ones. They are made in `packings/`."""
-
-    @property
-    def quantizes(self) -> bool:
-        """True where values change: they are rounded to codes."""
-
-    def specs(self, source: Spec) -> Mapping[str, Spec]:
-        """The stored tensors by their names behind the module's, of a logical one of `source`."""
-
-    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """Some rows of those of them that are asked for, from the same rows of the logical tensor (F32, or a block
-        type)."""
-
-
-@dataclass(frozen=True, eq=False)
-class PackedMember(UnaryNode):
-    """One of the stored tensors that `maker` makes of a logical one, row for row. `block`: the rows of the logical one
-    that share a parameter; a part then has a row for each, or one for so many."""
-
-    maker: Packer
-    part: str
-    block: int = 1
-
-    def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        make([self], lo, hi, [out])
-
-    def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """Parts from the bytes of the same rows of the source."""
-        self.maker.make(source, outs)
-
-    @property
-    def tall(self) -> bool:
-        """Whether it has one row for several of the source."""
-        return self.spec.rows != self.source.spec.rows
-
-    def span(self, lo: int, hi: int) -> RowRange:
-        """The rows of the source that rows lo..hi depend on, in whole blocks."""
-        k = self.block
-        a, b = (lo * k, hi * k) if self.tall else (lo // k * k, -(-hi // k) * k)
-        return RowRange(self.source, a, min(b, self.source.spec.rows))
-
-    def _needs(self, lo: int, hi: int) -> list[RowRange]:
-        return [self.span(lo, hi)]
-
-    def _scratch(self, lo: int, hi: int) -> int:
-        run = self.span(lo, hi)
-        return super()._scratch(lo, hi) + 2 * (run.hi - run.lo) * self.source.spec.row_bytes
-
-
-def make(parts: Sequence[PackedMember], lo: int, hi: int, outs: Sequence[Bytes]) -> None:
-    """Rows lo..hi of several parts of one tensor, which is read once for all of them; parts of one height."""
-    first, run = parts[0], parts[0].span(lo, hi)
-    with held(run) as (source,):
-        if first.tall or (run.lo, run.hi) == (lo, hi):
-            first.fill(source, {p.part: out for p, out in zip(parts, outs, strict=True)})
-            return
-        with lent(*((run.hi - run.lo) * p.spec.row_bytes for p in parts)) as wholes:
-            first.fill(source, {p.part: whole for p, whole in zip(parts, wholes, strict=True)})
-            for part, whole, out in zip(parts, wholes, outs, strict=True):
-                out[:] = whole[(lo - run.lo) * part.spec.row_bytes :][: out.nbytes]
-
-
-class GlobalScalePacker(Packer, Protocol):
-    """A maker whose parts also depend on something of the whole tensor."""
-
-    def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """As `make`, with the bytes of that."""
-
-
-@dataclass(frozen=True, eq=False)
-class PackedMemberWithGlobal(PackedMember):
-    """As `PackedMember`, by a maker that is `given` something of the whole tensor: a small one."""
-
-    maker: GlobalScalePacker
-    given: Node = field(kw_only=True)
-
-    def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        self.maker.make_with(source, self.given.read_all(), outs)
-
-    def _scratch(self, lo: int, hi: int) -> int:
-        return super()._scratch(lo, hi) + self.given.spec.nbytes + self.given.scratch(0, self.given.spec.rows)
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        return (self.source, self.given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,12 +60,12 @@ class AbsMax(Node):
 
     @cached_property
     def value(self) -> np.float32:
-        peak = np.float32(0)
+        abs_max = np.float32(0)
         for run in self._bands():
-            with held(run) as (data,):
+            with borrow(run) as (data,):
                 values = data.view(np.float32)
-                peak = np.maximum(peak, np.abs(kernels.extremes(values, values.size, values.size)).max())
-        return peak
+                abs_max = np.maximum(abs_max, np.abs(kernels.extremes(values, values.size, values.size)).max())
+        return abs_max
 
     def _bands(self) -> Iterator[RowRange]:
         for node in (node for node in self.over if node.spec.elements):
@@ -323,7 +112,7 @@ class UpgradeBlocks(UnaryNode):
     """Blocks of before GGUF as today's of the same numbers; scales of 32 bits are rounded to 16."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(RowRange(self.source, lo, hi)) as (blocks,):
+        with borrow(RowRange(self.source, lo, hi)) as (blocks,):
             old_blocks.repack(self.source.spec.dtype, blocks, out)
 
 
@@ -334,7 +123,7 @@ class Cast(UnaryNode):
     report: CastReport = field(default_factory=CastReport)
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(RowRange(self.source, lo, hi)) as (values,):
+        with borrow(RowRange(self.source, lo, hi)) as (values,):
             counts = kernels.cast(self.source.spec.dtype, self.spec.dtype, values, out)
         self.report.add(counts.overflow, counts.underflow)
 
@@ -357,7 +146,7 @@ class Encode(UnaryNode):
                 raise UsageError(f"the importance matrix of {self._name} has weights that aren't finite")
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(RowRange(self.source, lo, hi)) as (data,):
+        with borrow(RowRange(self.source, lo, hi)) as (data,):
             self._encode(lo, hi, data.view(np.float32).reshape(hi - lo, -1), out)
 
     def _encode(self, lo: int, hi: int, values: NDArray[np.float32], out: Bytes) -> None:
@@ -419,7 +208,7 @@ class LowRank(UnaryNode):
     scale: float
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(*self._needs(lo, hi)) as (weight, b, a):
+        with borrow(*self._needs(lo, hi)) as (weight, b, a):
             left, right = b.view(np.float32).reshape(hi - lo, -1), a.view(np.float32).reshape(self.a.spec.shape)
             change = left[:, :1] * right[0]
             term = np.empty_like(change)
@@ -458,7 +247,7 @@ class Transpose(UnaryNode):
             matrix, column = divmod(at, width)
             count = min(width - column, hi - at)
             for a, b in self._bands(height):
-                with held(RowRange(self.source, matrix * height + a, matrix * height + b)) as (data,):
+                with borrow(RowRange(self.source, matrix * height + a, matrix * height + b)) as (data,):
                     band = data.view(f"V{size}").reshape(b - a, width)
                     stripe[at - lo : at - lo + count, a:b] = band[:, column : column + count].T
             at += count

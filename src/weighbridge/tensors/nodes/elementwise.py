@@ -10,7 +10,7 @@ import numpy as np
 from weighbridge.base.dtypes import F16
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors import functions
-from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, held
+from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
 
 _SHORTEST = 1e-12
 
@@ -23,7 +23,7 @@ class Shift(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
-        with held(RowRange(self.source, lo, hi)) as (values,):
+        with borrow(RowRange(self.source, lo, hi)) as (values,):
             out[:] = np.add(values.view(kind), kind.type(self.by), dtype=kind).view(np.uint8)
 
     def _scratch(self, lo: int, hi: int) -> int:
@@ -42,7 +42,7 @@ class Scaled(UnaryNode):
         kind = np.dtype(np.float16 if self.spec.dtype is F16 else np.float32)
         change, by = np.divide if self.over else np.multiply, np.float32(self.by)
         with (
-            held(RowRange(self.source, lo, hi)) as (data,),
+            borrow(RowRange(self.source, lo, hi)) as (data,),
             np.errstate(over="raise", under="ignore", invalid="ignore"),
         ):
             values, results = data.view(kind), out.view(kind)
@@ -72,7 +72,7 @@ class Elementwise(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         apply, step = functions.FUNCTIONS[self.function][0], functions.PIECE
-        with held(RowRange(self.source, lo, hi)) as (data,):
+        with borrow(RowRange(self.source, lo, hi)) as (data,):
             values = data.view(np.float32)
             for at in range(0, values.size, step):
                 piece = values[at : at + step]
@@ -98,7 +98,7 @@ class NormalizeRows(UnaryNode):
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         width = max(self.spec.shape[-1], 1)
         step = max(functions.PIECE // width, 1)
-        with held(RowRange(self.source, lo, hi)) as (data,), np.errstate(over="ignore", invalid="ignore"):
+        with borrow(RowRange(self.source, lo, hi)) as (data,), np.errstate(over="ignore", invalid="ignore"):
             values, results = (bytes_.view(np.float32).reshape(-1, width) for bytes_ in (data, out))
             for at in range(0, len(values), step):
                 piece = values[at : at + step]
@@ -119,7 +119,7 @@ class RescaleRows(UnaryNode):
     lengths: Node
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        with held(*self._needs(lo, hi)) as (data, lengths):
+        with borrow(*self._needs(lo, hi)) as (data, lengths):
             rows = data.view(np.float32).reshape(hi - lo, -1)
             found = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1)).astype(np.float32)
             if not found.all():

@@ -11,15 +11,8 @@ from weighbridge.base.dtypes import F16, F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes.base import Node, walk
-from weighbridge.tensors.nodes.compute import (
-    Cast,
-    CastReport,
-    Decode,
-    Encode,
-    LogicalTensor,
-    PackedSource,
-    QuantizedTensor,
-)
+from weighbridge.tensors.nodes.compute import Cast, CastReport, Decode, Encode
+from weighbridge.tensors.nodes.quantized import LogicalTensor, PackedSource, QuantizedTensor
 from weighbridge.tensors.reference import legacy_blocks as old_blocks
 
 #: A node stays one; a tensor that may be quantized stays so where its rows allow.

@@ -20,13 +20,9 @@ from weighbridge.base.dtypes import F32, U8, DType
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.nodes.base import Bitcast, Concat, Const, Gather, Node, Slice, Stored, Strided
-from weighbridge.tensors.nodes.compute import (
-    LogicalTensor,
-    QuantizedTensor,
-    Spreading,
-    Transpose,
-)
+from weighbridge.tensors.nodes.compute import Transpose
 from weighbridge.tensors.nodes.logical import T, cast, decode
+from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Spreading
 
 
 def const(array: NDArray[Any], dtype: DType) -> Const:
@@ -80,8 +76,8 @@ def slice_rows(node: T, start: int, shape: Sequence[int]) -> T:
 
 
 def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTensor:
-    if start % node.unit or spec.rows % node.unit:
-        return slice_rows(node.decode(f"rows are cut inside a block of {node.unit}"), start, spec.shape)
+    if start % node.block_rows or spec.rows % node.block_rows:
+        return slice_rows(node.decode(f"rows are cut inside a block of {node.block_rows}"), start, spec.shape)
     members = {}
     for name, member in node.members.items():
         k = node.packing.row_map[name]
@@ -155,7 +151,7 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
     why = None
     if len(packed) < len(parts):
         why = "only some of the joined parts are quantized"
-    elif any(p.packing != packed[0].packing or p.spec.rows % p.unit for p in packed):
+    elif any(p.packing != packed[0].packing or p.spec.rows % p.block_rows for p in packed):
         why = "the joined parts are quantized with different parameters"
     elif math.prod(shape[:axis]) != 1 or (axis == len(shape) - 1 and len(shape) > 1):
         why = f"the parts are joined on axis {axis}, inside a block"
@@ -214,10 +210,10 @@ def gather(node: T, order: NDArray[np.int64]) -> T:
 
 
 def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> LogicalTensor:
-    groups = order.reshape(-1, node.unit) if len(order) % node.unit == 0 else order[:0].reshape(0, 1)
-    whole = len(groups) and (groups[:, 0] % node.unit == 0).all() and (np.diff(groups, axis=1) == 1).all()
+    groups = order.reshape(-1, node.block_rows) if len(order) % node.block_rows == 0 else order[:0].reshape(0, 1)
+    whole = len(groups) and (groups[:, 0] % node.block_rows == 0).all() and (np.diff(groups, axis=1) == 1).all()
     if not whole:
-        return gather(node.decode(f"rows are moved inside a block of {node.unit}"), order)
+        return gather(node.decode(f"rows are moved inside a block of {node.block_rows}"), order)
     members = {}
     for name, member in node.members.items():
         k = node.packing.row_map[name]
@@ -254,7 +250,7 @@ def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]
     return Strided(spec, node, start, strides)
 
 
-def retyped(node: Node, dtype: DType, columns: int) -> Node:
+def bitcast(node: Node, dtype: DType, columns: int) -> Node:
     """The same bytes of a stored tensor taken as rows of `columns` elements of another type (words of packed floats).
     UsageError where a row's bytes are others."""
     spec = Spec((*node.spec.shape[:-1], columns), dtype)

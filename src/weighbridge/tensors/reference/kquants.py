@@ -1,5 +1,5 @@
 """ggml's super-blocks of 256 in plain numpy: Q2_K to Q6_K, Q8_K. Floats equal to llama.cpp's dequantize_row_*
-(ggml-quants.c, b11549). See `reference.py`; drawings of the blocks are in native/kquants.cpp.
+(ggml-quants.c, b11549). docs/block-types.md draws the blocks.
 
 256 elements are 16 or 8 parts with a scale (and a minimum) each, of few bits, and these have one f16 scale together.
 """
@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 
 from weighbridge.tensors.reference import kquants_encode as kencode
+from weighbridge.tensors.reference.codec import Codec, half_scales, view
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, quiet
 from weighbridge.tensors.reference.kquants_encode import unpack_q4_scales
-from weighbridge.tensors.reference.lowbit import crumbs
-from weighbridge.tensors.reference.simple import Array, Block, Bytes, Floats, aligned, half, half_scales, quiet
+from weighbridge.tensors.reference.lowbit import two_bit_codes
 
 QK_K: Final = 256
 Q3_SCALE_ZERO: Final = 32
@@ -39,27 +40,26 @@ def _products(d: Floats, factors: Array) -> Floats:
 
 
 def decode_q2_k(src: Bytes) -> Floats:
-    """[16 x scale, minimum nibbles | 2 x 32 bytes of 2 bits | d | dmin]: x = d * scale * q - dmin * min, by 16."""
-    block = src.reshape(-1, 84)
-    codes = crumbs(block[:, 16:80].reshape(-1, 2, 32)).reshape(-1, QK_K)
-    scales = _products(half(block[:, 80:82]), block[:, :16] & 15)
-    return _scaled(codes, scales, _products(half(block[:, 82:]), block[:, :16] >> 4))
+    """x = d * scale * q - dmin * min, by 16. Low nibbles of `scales` are scales, high ones minima."""
+    blocks = view("Q2_K", src)
+    codes = two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, QK_K)
+    scales = _products(half(blocks["d"]), blocks["scales"] & 15)
+    return _scaled(codes, scales, _products(half(blocks["dmin"]), blocks["scales"] >> 4))
 
 
 def _q3_scales(packed: Bytes) -> Array:
     """16 x 6 bits: nibbles of bytes 0..7 (all low ones first), then two bits more from bytes 8..11, 4 apart."""
     low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
-    scales: Array = (low | crumbs(packed[:, 8:]).reshape(-1, 16) << 4) - Q3_SCALE_ZERO
+    scales: Array = (low | two_bit_codes(packed[:, 8:]).reshape(-1, 16) << 4) - Q3_SCALE_ZERO
     return scales
 
 
 def decode_q3_k(src: Bytes) -> Floats:
-    """[32 bytes of third bits | 2 x 32 bytes of 2 bits | 16 x 6-bit scales | d]: x = d * (scale - 32) * (q - 4), by 16.
-    Bit i of byte l is the third bit of element l + 32 * i."""
-    block = src.reshape(-1, 110)
-    low = crumbs(block[:, 32:96].reshape(-1, 2, 32)).reshape(-1, 8, 32)
-    high = block[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    scales = _products(half(block[:, 108:]), _q3_scales(block[:, 96:108]))
+    """x = d * (scale - 32) * (q - 4), by 16. Bit i of byte l of `hmask` is the third bit of element l + 32 * i."""
+    blocks = view("Q3_K", src)
+    low = two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, 8, 32)
+    high = blocks["hmask"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    scales = _products(half(blocks["d"]), _q3_scales(blocks["scales"]))
     return _scaled(low + (high.astype(np.int32) << 2) - Q3_ZERO, scales)
 
 
@@ -69,52 +69,50 @@ def _paired_nibbles(codes: Bytes) -> Bytes:
     return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(-1, 8, 32)
 
 
-def _decode_q45(block: Bytes, codes: Array) -> Floats:
-    scales, minima = unpack_q4_scales(block[:, 4:16])
-    return _scaled(codes, _products(half(block[:, :2]), scales), _products(half(block[:, 2:4]), minima))
+def _decode_q45(blocks: Array, codes: Array) -> Floats:
+    scales, minima = unpack_q4_scales(blocks["scales"])
+    return _scaled(codes, _products(half(blocks["d"]), scales), _products(half(blocks["dmin"]), minima))
 
 
 def decode_q4_k(src: Bytes) -> Floats:
-    """[d | dmin | 12 bytes of scales | 128 bytes of nibbles]: x = d * scale * q - dmin * min, by 32."""
-    block = src.reshape(-1, 144)
-    return _decode_q45(block, _paired_nibbles(block[:, 16:]))
+    """x = d * scale * q - dmin * min, by 32."""
+    blocks = view("Q4_K", src)
+    return _decode_q45(blocks, _paired_nibbles(blocks["qs"]))
 
 
 def decode_q5_k(src: Bytes) -> Floats:
-    """As Q4_K with [32 bytes of fifth bits] before the nibbles: bit p of byte l is for element l of part p."""
-    block = src.reshape(-1, 176)
-    high = block[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    return _decode_q45(block, _paired_nibbles(block[:, 48:]) | high << 4)
+    """As Q4_K; bit p of byte l of `qh` is the fifth bit of element l of sub-block p."""
+    blocks = view("Q5_K", src)
+    high = blocks["qh"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    return _decode_q45(blocks, _paired_nibbles(blocks["qs"]) | high << 4)
 
 
 def decode_q6_k(src: Bytes) -> Floats:
-    """[128 bytes of nibbles | 64 bytes of 2 bits | 16 x int8 | d]: x = d * scale * (q - 32), by 16. A half of 128 has
-    64 bytes of nibbles (all low ones first) and 32 bytes of upper bits."""
-    block = src.reshape(-1, 210)
-    low = block[:, :128].reshape(-1, 2, 1, 64)
+    """x = d * scale * (q - 32), by 16. A half of 128 has 64 bytes of nibbles (all low ones first) and 32 bytes of upper
+    bits."""
+    blocks = view("Q6_K", src)
+    low = blocks["ql"].reshape(-1, 2, 1, 64)
     codes = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, QK_K).astype(np.int32)
-    high = crumbs(block[:, 128:192].reshape(-1, 2, 32)).reshape(-1, QK_K)
-    scales = block[:, 192:208].copy().view(np.int8)
-    return _scaled((codes | high << 4) - Q6_ZERO, _products(half(block[:, 208:]), scales))
+    high = two_bit_codes(blocks["qh"].reshape(-1, 2, 32)).reshape(-1, QK_K)
+    return _scaled((codes | high << 4) - Q6_ZERO, _products(half(blocks["d"]), blocks["scales"]))
 
 
 def _q8_k_scales(src: Bytes) -> Floats:
-    return aligned(np.ascontiguousarray(src.reshape(-1, 292)[:, :4]).reshape(-1), np.dtype(np.float32))
+    return np.ascontiguousarray(view("Q8_K", src)["d"])
 
 
 def decode_q8_k(src: Bytes) -> Floats:
-    """[d f32 | 256 x int8 | 16 sums]: x = d * q. ggml's own intermediate."""
-    codes = src.reshape(-1, 292)[:, 4:260].copy().view(np.int8)
-    return _scaled(codes, _q8_k_scales(src).reshape(-1, 1))
+    """x = d * q. ggml's own intermediate."""
+    return _scaled(view("Q8_K", src)["qs"], _q8_k_scales(src).reshape(-1, 1))
 
 
-BLOCKS: Final = MappingProxyType(
+CODECS: Final = MappingProxyType(
     {
-        "Q2_K": Block(QK_K, 84, half_scales(84, 80, 82), decode_q2_k, kencode.encode_q2_k, kencode.weighted_q2_k),
-        "Q3_K": Block(QK_K, 110, half_scales(110, 108), decode_q3_k, kencode.encode_q3_k, kencode.weighted_q3_k),
-        "Q4_K": Block(QK_K, 144, half_scales(144, 0, 2), decode_q4_k, kencode.encode_q4_k, kencode.weighted_q4_k),
-        "Q5_K": Block(QK_K, 176, half_scales(176, 0, 2), decode_q5_k, kencode.encode_q5_k, kencode.weighted_q5_k),
-        "Q6_K": Block(QK_K, 210, half_scales(210, 208), decode_q6_k, kencode.encode_q6_k, kencode.weighted_q6_k),
-        "Q8_K": Block(QK_K, 292, _q8_k_scales, decode_q8_k, None),
+        "Q2_K": Codec(half_scales("Q2_K", "d", "dmin"), decode_q2_k, kencode.encode_q2_k, kencode.weighted_q2_k),
+        "Q3_K": Codec(half_scales("Q3_K", "d"), decode_q3_k, kencode.encode_q3_k, kencode.weighted_q3_k),
+        "Q4_K": Codec(half_scales("Q4_K", "d", "dmin"), decode_q4_k, kencode.encode_q4_k, kencode.weighted_q4_k),
+        "Q5_K": Codec(half_scales("Q5_K", "d", "dmin"), decode_q5_k, kencode.encode_q5_k, kencode.weighted_q5_k),
+        "Q6_K": Codec(half_scales("Q6_K", "d"), decode_q6_k, kencode.encode_q6_k, kencode.weighted_q6_k),
+        "Q8_K": Codec(_q8_k_scales, decode_q8_k),
     }
 )

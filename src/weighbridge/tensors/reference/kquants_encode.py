@@ -1,8 +1,8 @@
 """Encoding Q2_K, Q3_K, Q4_K, Q5_K, Q6_K in plain numpy: bytes equal to llama.cpp's quantize_row_*_ref and, with weights
-of the columns (an importance matrix), quantize_row_*_impl (ggml-quants.c, b11549, x86-64 build). See `reference.py`;
-blocks are described in `reference_k.py`.
+of the columns (an importance matrix), quantize_row_*_impl (ggml-quants.c, b11549, x86-64 build).
+Blocks are described in `kquants.py`.
 
-Every part of a block gets a scale and a minimum, or a scale with a sign, by a search (`reference_search.py`). Then the
+Every part of a block gets a scale and a minimum, or a scale with a sign, by a search (`search.py`). Then the
 parts' scales and minima are rounded to few bits, with weights by a search of their own, and the codes made anew from
 what was rounded.
 """
@@ -13,11 +13,14 @@ from typing import Final
 
 import numpy as np
 
+from weighbridge.tensors.reference.codec import pack
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats, Lost, half, int8, quiet, scale_loss, to_half
 from weighbridge.tensors.reference.search import (
     NOTHING,
     Ints,
     Ranges,
     Signed,
+    extreme,
     in_order,
     nearest,
     range_codes,
@@ -26,18 +29,6 @@ from weighbridge.tensors.reference.search import (
     search_signed,
     search_steps,
     signed_codes,
-)
-from weighbridge.tensors.reference.simple import (
-    Array,
-    Bytes,
-    Floats,
-    Lost,
-    extreme,
-    half_bits,
-    int8,
-    quiet,
-    scale_loss,
-    widen,
 )
 
 N: Final = 256
@@ -60,7 +51,7 @@ Q3_SCALES: Final = Signed(16, 32)
 
 
 def _half(x: Floats) -> Floats:
-    return widen("F16", half_bits(x).reshape(-1)).reshape(x.shape)
+    return half(to_half(x)).reshape(x.shape)
 
 
 def _canonical(x: Floats) -> Floats:
@@ -115,7 +106,7 @@ def _recode(how: Ranges, parts: Floats, codes: Ints, d: Floats, scale: Array, mi
     return np.where(by_scale != 0, range_codes(how, (parts + by_minimum) / by_scale), codes)
 
 
-def _crumbs(codes: Ints) -> Bytes:
+def _pack_two_bits(codes: Ints) -> Bytes:
     """256 codes of two bits in 64 bytes: byte l of a half of 128 has elements l, l + 32, l + 64, l + 96."""
     quarters = codes.reshape(-1, 2, 4, 32) << np.array([0, 2, 4, 6])[:, None]
     packed: Bytes = np.bitwise_or.reduce(quarters, axis=2).astype(np.uint8).reshape(-1, 64)
@@ -127,8 +118,8 @@ def _q2_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     (d, scale, minimum), codes = _search(how, parts, weights, Q2_SCALE_TOP)
     packed = (scale | minimum << 4) & 255
     codes = _recode(how, parts, codes, d, packed & 15, packed >> 4)
-    halves = half_bits(d).reshape(-1, 4)
-    return np.concatenate([packed.astype(np.uint8), _crumbs(codes), halves], axis=1).reshape(-1), scale_loss(d)
+    data = pack("Q2_K", scales=packed, qs=_pack_two_bits(codes), **_pair(d))
+    return data, scale_loss(d)
 
 
 def encode_q2_k(x: Floats) -> tuple[Bytes, Lost]:
@@ -161,14 +152,20 @@ def unpack_q4_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _q45(how: Ranges, parts: Floats, weights: Floats) -> tuple[list[Bytes], Ints, Lost]:
-    """[d, dmin, scales], codes [blocks, 256]. Scales and minima have six bits."""
+def _pair(d: Floats) -> dict[str, Array]:
+    """The fields of [blocks, 2] scales."""
+    stored = to_half(d)
+    return {"d": stored[:, 0], "dmin": stored[:, 1]}
+
+
+def _q45(how: Ranges, parts: Floats, weights: Floats) -> tuple[dict[str, Array], Ints, Lost]:
+    """The fields d, dmin and scales; codes [blocks, 256]. Scales and minima have six bits."""
     (d, scale, minimum), codes = _search(how, parts, weights, Q45_SCALE_TOP)
     if how is not Q4_WEIGHTED:  # which trusts its own; (uint8_t) of a code that may be negative, then at most 63
         scale, minimum = np.minimum(scale & 255, Q45_SCALE_TOP), np.minimum(minimum & 255, Q45_SCALE_TOP)
     packed = _pack_q4_scales(scale, minimum)
     codes = _recode(how, parts, codes, d, *unpack_q4_scales(packed)).reshape(-1, N)
-    return [half_bits(d).reshape(-1, 4), packed], codes, scale_loss(d)
+    return {**_pair(d), "scales": packed}, codes, scale_loss(d)
 
 
 def _alone(how: Ranges, x: Floats) -> tuple[Floats, Floats]:
@@ -189,7 +186,7 @@ def _pair_nibbles(codes: Ints) -> Bytes:
 
 def _q4_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     head, codes, lost = _q45(how, parts, weights)
-    return np.concatenate([*head, _pair_nibbles(codes)], axis=1).reshape(-1), lost
+    return pack("Q4_K", **head, qs=_pair_nibbles(codes)), lost
 
 
 def encode_q4_k(x: Floats) -> tuple[Bytes, Lost]:
@@ -205,8 +202,8 @@ def weighted_q4_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 def _q5_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     """Bit p of byte l of the fifth bits is for element l of part p."""
     head, codes, lost = _q45(how, parts, weights)
-    high = (codes.reshape(-1, 8, 32) >> 4 << np.arange(8)[:, None]).sum(axis=1).astype(np.uint8)
-    return np.concatenate([*head, high, _pair_nibbles(codes)], axis=1).reshape(-1), lost
+    high = (codes.reshape(-1, 8, 32) >> 4 << np.arange(8)[:, None]).sum(axis=1)
+    return pack("Q5_K", **head, qh=high, qs=_pair_nibbles(codes)), lost
 
 
 def encode_q5_k(x: Floats) -> tuple[Bytes, Lost]:
@@ -234,8 +231,8 @@ def _q3_k(parts: Floats, codes: Ints, d: Floats, scale: Ints) -> tuple[Bytes, Lo
     high = (scale.reshape(-1, 4, 4) >> 4 << np.array([0, 2, 4, 6])[:, None]).sum(axis=1)
     codes = _recode_signed(Q3_SEARCH, parts, codes, d, scale + Q3_SCALE_LOW)
     mask = (codes.reshape(-1, 8, 32) >> 2 << np.arange(8)[:, None]).sum(axis=1)
-    columns = [mask.astype(np.uint8), _crumbs(codes & 3), low.astype(np.uint8), high.astype(np.uint8), half_bits(d)]
-    return np.concatenate(columns, axis=1).reshape(-1), scale_loss(d)
+    scales = np.concatenate([low, high], axis=1)
+    return pack("Q3_K", hmask=mask, qs=_pack_two_bits(codes & 3), scales=scales, d=to_half(d)), scale_loss(d)
 
 
 def encode_q3_k(x: Floats) -> tuple[Bytes, Lost]:
@@ -287,5 +284,4 @@ def _q6_k(parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
     quarter = codes.reshape(-1, 2, 4, 32)
     low = ((quarter[:, :, :2] & 15) | (quarter[:, :, 2:] & 15) << 4).reshape(-1, 128)
     high = (quarter >> 4 << np.array([0, 2, 4, 6])[:, None]).sum(axis=2).reshape(-1, 64)
-    columns = [low.astype(np.uint8), high.astype(np.uint8), packed.astype(np.int8).view(np.uint8), half_bits(d)]
-    return np.concatenate(columns, axis=1).reshape(-1), scale_loss(d)
+    return pack("Q6_K", ql=low, qh=high, scales=packed, d=to_half(d)), scale_loss(d)

@@ -21,19 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_NAME, OLD, DType
-from weighbridge.tensors.nodes.base import Bytes
-
-_F32, _F16 = np.dtype("<f4"), np.dtype("<f2")
+from weighbridge.tensors.reference.blocks32 import fifth_bits, pack_nibbles
+from weighbridge.tensors.reference.codec import pack, view
+from weighbridge.tensors.reference.floats import Array, Bytes
 
 
 class Form(NamedTuple):
-    """A block: `scales` numbers of type `scale` (d, then m), `fifth` bits or none, the elements. `today`: the type it
-    becomes, where there is one."""
+    """How codes are arranged: `neighbours` in one byte, or halves of the block. `zero`: the code that means zero.
+    `today`: the type it becomes, where there is one."""
 
-    scale: np.dtype[np.floating]
-    scales: int
-    fifth: bool
-    bits: int
     neighbours: bool
     zero: int
     today: str | None
@@ -41,15 +37,15 @@ class Form(NamedTuple):
 
 FORMS: Final[Mapping[str, Form]] = MappingProxyType(
     {
-        "Q4_0_V1": Form(_F32, 1, False, 4, True, 8, "Q4_0"),
-        "Q4_1_V1": Form(_F32, 2, False, 4, True, 0, "Q4_1"),
-        "Q4_2": Form(_F16, 1, False, 4, True, 8, None),
-        "Q4_3": Form(_F16, 2, False, 4, True, 0, None),
-        "Q5_0_V1": Form(_F16, 1, True, 4, True, 16, "Q5_0"),
-        "Q5_1_V1": Form(_F16, 2, True, 4, True, 0, "Q5_1"),
-        "Q8_0_V1": Form(_F32, 1, False, 8, False, 0, "Q8_0"),
-        "Q4_0_V2": Form(_F32, 1, False, 4, False, 8, "Q4_0"),
-        "Q4_1_V2": Form(_F32, 2, False, 4, False, 0, "Q4_1"),
+        "Q4_0_V1": Form(True, 8, "Q4_0"),
+        "Q4_1_V1": Form(True, 0, "Q4_1"),
+        "Q4_2": Form(True, 8, None),
+        "Q4_3": Form(True, 0, None),
+        "Q5_0_V1": Form(True, 16, "Q5_0"),
+        "Q5_1_V1": Form(True, 0, "Q5_1"),
+        "Q8_0_V1": Form(False, 0, "Q8_0"),
+        "Q4_0_V2": Form(False, 8, "Q4_0"),
+        "Q4_1_V2": Form(False, 0, "Q4_1"),
     }
 )
 #: Types that are decoded here, and not by a kernel.
@@ -64,47 +60,40 @@ def today(dtype: DType) -> DType | None:
 
 def exact(dtype: DType) -> bool:
     """Whether that loses nothing, whatever the numbers."""
-    return FORMS[dtype.name].scale == _F16
+    return dtype.fields[0].scalar == "f16"
 
 
 def decode(dtype: DType, data: Bytes, out: NDArray[np.float32]) -> None:
     """Values in F32, computed in F32 as llama.cpp of the time did."""
-    form, scales, fifth, quants = _parts(dtype, data)
-    numbers = _elements(form, quants).astype(np.int32)
-    if fifth is not None:
-        numbers |= np.unpackbits(fifth, axis=1, bitorder="little").astype(np.int32) << 4
-    values = (numbers - form.zero).astype(np.float32) * scales[:, :1].astype(np.float32)
-    if form.scales == 2:
-        values += scales[:, 1:].astype(np.float32)
+    form, blocks = FORMS[dtype.name], view(dtype.name, data)
+    codes = _codes(form, blocks["qs"]).astype(np.int32)
+    if _has(blocks, "qh"):
+        codes |= fifth_bits(blocks["qh"])
+    values = (codes - form.zero).astype(np.float32) * blocks["d"].astype(np.float32)[:, None]
+    if _has(blocks, "m"):
+        values += blocks["m"].astype(np.float32)[:, None]
     out[:] = values.reshape(-1)
 
 
 def repack(dtype: DType, data: Bytes, out: Bytes) -> None:
     """Today's blocks of the same numbers."""
-    form, scales, fifth, quants = _parts(dtype, data)
+    form, blocks = FORMS[dtype.name], view(dtype.name, data)
+    fields: dict[str, Array] = {name: blocks[name] for name in blocks.dtype.names or ()}
     with np.errstate(over="ignore"):  # no scale of an honest file is beyond F16; one that is becomes infinite
-        halves = scales.astype(_F16)
-    if form.bits == 4:
-        elements = _elements(form, quants).view(np.uint8)
-        quants = (elements[:, :16] | elements[:, 16:] << 4).astype(np.uint8)
-    parts = [halves.view(np.uint8), *([] if fifth is None else [fifth]), quants]
-    out[:] = np.concatenate(parts, axis=1).reshape(-1)
+        fields |= {name: fields[name].astype(np.float16) for name in ("d", "m") if name in fields}
+    if blocks["qs"].dtype == np.uint8:
+        fields["qs"] = pack_nibbles(_codes(form, blocks["qs"]).astype(np.int32))
+    out[:] = pack(form.today or "", **fields)
 
 
-def _parts(dtype: DType, data: Bytes) -> tuple[Form, NDArray[np.floating], Bytes | None, Bytes]:
-    """Form, scales [blocks, 1 or 2], fifth bits [blocks, 4], bytes of the elements."""
-    form = FORMS[dtype.name]
-    blocks = data.reshape(-1, dtype.size)
-    end = form.scales * form.scale.itemsize
-    scales = np.ascontiguousarray(blocks[:, :end]).view(form.scale)
-    fifth = np.ascontiguousarray(blocks[:, end : end + 4]) if form.fifth else None
-    return form, scales, fifth, blocks[:, end + (4 if form.fifth else 0) :]
+def _has(blocks: Array, field: str) -> bool:
+    return field in (blocks.dtype.names or ())
 
 
-def _elements(form: Form, quants: Bytes) -> NDArray[np.uint8] | NDArray[np.int8]:
+def _codes(form: Form, quants: Array) -> Array:
     """One number an element, in order."""
-    if form.bits == 8:
-        return quants.astype(np.uint8).view(np.int8)
+    if quants.dtype == np.int8:
+        return quants
     low, high = quants & 15, quants >> 4
     if form.neighbours:
         return np.stack((low, high), axis=2).reshape(len(quants), -1)

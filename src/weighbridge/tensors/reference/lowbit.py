@@ -1,5 +1,5 @@
 """ggml's blocks of tables and of few bits in plain numpy: IQ4_NL, MXFP4, NVFP4, Q1_0, Q2_0, TQ1_0, TQ2_0. Bytes equal
-to llama.cpp's (ggml-quants.c, b11549, x86-64 build). See `reference.py`.
+to llama.cpp's (ggml-quants.c, b11549, x86-64 build).
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.simple import (
-    QK,
+from weighbridge.tensors.reference.blocks32 import QK, nibbles, pack_nibbles, running_max
+from weighbridge.tensors.reference.codec import Codec, half_scales, pack, view
+from weighbridge.tensors.reference.floats import (
     Array,
-    Block,
     Bytes,
     Floats,
     Lost,
     half,
-    half_bits,
-    half_scales,
     inverse,
-    nibbles,
-    pack_nibbles,
     quiet,
     round_away,
-    running_max,
     scale_loss,
+    to_half,
     truncate,
     widen,
 )
@@ -52,7 +48,7 @@ def look_up(values: tuple[int, ...], codes: Array) -> Floats:
     return out
 
 
-def crumbs(codes: Bytes) -> NDArray[np.int32]:
+def two_bit_codes(codes: Bytes) -> NDArray[np.int32]:
     """[..., bytes] -> [..., 4, bytes] codes of two bits, lowest first."""
     return (codes[..., None, :] >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).astype(np.int32)
 
@@ -64,9 +60,9 @@ def _scaled(codes: Array, d: Floats) -> Floats:
 
 
 def decode_iq4_nl(src: Bytes) -> Floats:
-    """[d f16 | 16 bytes of two nibbles]: x = d * IQ4_VALUES[q]."""
-    block = src.reshape(-1, 18)
-    return _scaled(look_up(IQ4_VALUES, nibbles(block[:, 2:])), half(block[:, :2]))
+    """x = d * IQ4_VALUES[q]."""
+    blocks = view("IQ4_NL", src)
+    return _scaled(look_up(IQ4_VALUES, nibbles(blocks["qs"])), half(blocks["d"]))
 
 
 def magnitude(rows: Floats) -> Floats:
@@ -92,9 +88,9 @@ def _half_e8m0(e: Bytes) -> Floats:
 
 
 def decode_mxfp4(src: Bytes) -> Floats:
-    """[e | 16 bytes of two nibbles]: x = 2^(e - 128) * FP4_VALUES[q]."""
-    block = src.reshape(-1, 17)
-    return _scaled(look_up(FP4_VALUES, nibbles(block[:, 1:])), _half_e8m0(block[:, :1].copy()))
+    """x = 2^(e - 128) * FP4_VALUES[q]."""
+    blocks = view("MXFP4", src)
+    return _scaled(look_up(FP4_VALUES, nibbles(blocks["qs"])), _half_e8m0(blocks["e"][:, None]))
 
 
 def floor_log2(x: Floats) -> NDArray[np.int32]:
@@ -112,12 +108,12 @@ def encode_mxfp4(x: Floats) -> tuple[Bytes, Lost]:
     wide = np.where(known, floor_log2(np.where(known, amax, np.float32(1))) + MXFP4_BIAS, 0)
     e = (wide & 255).astype(np.uint8)
     codes = pack_nibbles(nearest_fp4(rows, _half_e8m0(e)))
-    return np.concatenate([e, codes], axis=1).reshape(-1), (0, int((wide < 0).sum()))
+    return pack("MXFP4", e=e, qs=codes), (0, int((wide < 0).sum()))
 
 
 def _mxfp4_scales(src: Bytes) -> Floats:
     """As OCP MX reads them: 255 is NaN. No quantizer writes it, so it is worth telling."""
-    return widen("F8_E8M0", np.ascontiguousarray(src.reshape(-1, 17)[:, 0]))
+    return widen("F8_E8M0", np.ascontiguousarray(view("MXFP4", src)["e"]))
 
 
 def _half_ue4m3(code: Bytes) -> Floats:
@@ -128,11 +124,11 @@ def _half_ue4m3(code: Bytes) -> Floats:
 
 
 def decode_nvfp4(src: Bytes) -> Floats:
-    """[4 x E4M3 | 4 x 8 bytes of two nibbles], by parts of 16: x = scale / 2 * FP4_VALUES[q]."""
-    block = src.reshape(-1, 36)
-    codes = block[:, 4:].reshape(-1, 8)
+    """By parts of 16: x = scale / 2 * FP4_VALUES[q]."""
+    blocks = view("NVFP4", src)
+    codes = blocks["qs"].reshape(-1, 8)
     values = look_up(FP4_VALUES, np.concatenate([codes & 15, codes >> 4], axis=1))
-    return _scaled(values, _half_ue4m3(block[:, :4].reshape(-1)).reshape(-1, 1))
+    return _scaled(values, _half_ue4m3(blocks["d"].reshape(-1)).reshape(-1, 1))
 
 
 def _narrow_ue4m3(x: Floats) -> Bytes:
@@ -152,21 +148,20 @@ def encode_nvfp4(x: Floats) -> tuple[Bytes, Lost]:
         ideal = magnitude(parts) / np.float32(FP4_TOP)
         scale = _narrow_ue4m3(ideal)
     codes = nearest_fp4(parts, _half_ue4m3(scale))
-    packed = (codes[:, :8] | codes[:, 8:] << 4).astype(np.uint8)
-    blocks = np.concatenate([scale.reshape(-1, 4), packed.reshape(-1, 32)], axis=1)
-    return blocks.reshape(-1), (0, int(((scale == 0) & (ideal != 0)).sum()))
+    packed = codes[:, :8] | codes[:, 8:] << 4
+    return pack("NVFP4", d=scale, qs=packed), (0, int(((scale == 0) & (ideal != 0)).sum()))
 
 
 def _nvfp4_scales(src: Bytes) -> Floats:
     """As E4M3 has them: 127 is NaN. No quantizer writes it, so it is worth telling."""
-    return widen("F8_E4M3", src.reshape(-1, 36)[:, :4].reshape(-1) & np.uint8(0x7F))
+    return widen("F8_E4M3", view("NVFP4", src)["d"].reshape(-1) & np.uint8(0x7F))
 
 
 def decode_q1_0(src: Bytes) -> Floats:
-    """[d f16 | 128 bits, lowest first]: x = d or -d (of a NaN the sign flips too)."""
-    block = src.reshape(-1, 18)
-    d = half(block[:, :2])
-    return np.where(np.unpackbits(block[:, 2:], axis=1, bitorder="little"), d, -d).astype(np.float32).reshape(-1)
+    """Bits, lowest first: x = d or -d (of a NaN the sign flips too)."""
+    blocks = view("Q1_0", src)
+    d = half(blocks["d"])
+    return np.where(np.unpackbits(blocks["qs"], axis=1, bitorder="little"), d, -d).astype(np.float32).reshape(-1)
 
 
 def encode_q1_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -176,13 +171,13 @@ def encode_q1_0(x: Floats) -> tuple[Bytes, Lost]:
         sums: Floats = np.add.accumulate(np.abs(rows), axis=1, dtype=np.float32)
         d: Floats = sums[:, -1:] / np.float32(Q1_0_N)
     bits = np.packbits(rows >= 0, axis=1, bitorder="little")
-    return np.concatenate([half_bits(d), bits], axis=1).reshape(-1), scale_loss(d)
+    return pack("Q1_0", d=to_half(d), qs=bits), scale_loss(d)
 
 
 def decode_q2_0(src: Bytes) -> Floats:
-    """[d f16 | 64 x 2 bits, lowest first]: x = d * (q - 1)."""
-    block = src.reshape(-1, 18)
-    return _scaled(crumbs(block[:, 2:]).swapaxes(1, 2).reshape(-1, Q2_0_N) - 1, half(block[:, :2]))
+    """Two bits each, lowest first: x = d * (q - 1)."""
+    blocks = view("Q2_0", src)
+    return _scaled(two_bit_codes(blocks["qs"]).swapaxes(1, 2).reshape(-1, Q2_0_N) - 1, half(blocks["d"]))
 
 
 def encode_q2_0(x: Floats) -> tuple[Bytes, Lost]:
@@ -191,8 +186,8 @@ def encode_q2_0(x: Floats) -> tuple[Bytes, Lost]:
     d = magnitude(rows)
     with quiet():
         q = np.maximum(round_away(rows * inverse(d)) + 1, 0).reshape(-1, Q2_0_N // 4, 4)
-    codes = (q << np.array([0, 2, 4, 6])).sum(axis=2).astype(np.uint8)
-    return np.concatenate([half_bits(d), codes], axis=1).reshape(-1), scale_loss(d)
+    codes = (q << np.array([0, 2, 4, 6])).sum(axis=2)
+    return pack("Q2_0", d=to_half(d), qs=codes), scale_loss(d)
 
 
 def _trits(rows: Floats) -> tuple[Floats, NDArray[np.int32]]:
@@ -207,26 +202,25 @@ def encode_tq2_0(x: Floats) -> tuple[Bytes, Lost]:
     """Two bits of each code."""
     d, q = _trits(x.reshape(-1, TQ_N))
     crumb = (q.reshape(-1, 2, 4, 32) & 3) << np.array([0, 2, 4, 6])[:, None]
-    codes = crumb.sum(axis=2).astype(np.uint8).reshape(-1, 64)
-    return np.concatenate([codes, half_bits(d)], axis=1).reshape(-1), scale_loss(d)
+    return pack("TQ2_0", d=to_half(d), qs=crumb.sum(axis=2)), scale_loss(d)
 
 
 def decode_tq2_0(src: Bytes) -> Floats:
-    """[2 x 32 bytes of four codes, 32 apart | d f16]: x = d * (q - 1)."""
-    block = src.reshape(-1, 66)
-    return _scaled(crumbs(block[:, :64].reshape(-1, 2, 32)).reshape(-1, TQ_N) - 1, half(block[:, 64:]))
+    """Two runs of 32 bytes of four codes, 32 apart: x = d * (q - 1)."""
+    blocks = view("TQ2_0", src)
+    return _scaled(two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(-1, TQ_N) - 1, half(blocks["d"]))
 
 
 def decode_tq1_0(src: Bytes) -> Floats:
-    """[32 + 16 bytes of five base-3 digits, 4 bytes of four | d f16]: x = d * (digit - 1). A byte is a fraction of 256:
-    times three, the carry is the next digit. The digits of one part stand its bytes apart."""
-    block = src.reshape(-1, 54)
-    return _scaled(trits(block) - 1, half(block[:, 52:]))
+    """32 + 16 bytes of five base-3 digits, 4 of four: x = d * (digit - 1). A byte is a fraction of 256: times three,
+    the carry is the next digit. The digits of one part stand its bytes apart."""
+    blocks = view("TQ1_0", src)
+    return _scaled(trits(blocks) - 1, half(blocks["d"]))
 
 
-def trits(block: Bytes) -> NDArray[np.int32]:
-    """The digits of TQ1_0 blocks [n, 54]."""
-    rest, digits, at = block[:, :52].astype(np.int32), [], 0
+def trits(blocks: Array) -> NDArray[np.int32]:
+    """The digits [n, 256] of TQ1_0 blocks."""
+    rest, digits, at = np.concatenate([blocks["qs"], blocks["qh"]], axis=1).astype(np.int32), [], 0
     for count, each in TQ1_PARTS:
         part = rest[:, at : at + count]
         for k in range(each):
@@ -245,17 +239,18 @@ def encode_tq1_0(x: Floats) -> tuple[Bytes, Lost]:
         number = (digits * 3 ** np.arange(4, 4 - each, -1)[:, None]).sum(axis=1) & 255
         parts.append(((number * 256 + 242) // 243).astype(np.uint8))
         at += count * each
-    return np.concatenate([*parts, half_bits(d)], axis=1).reshape(-1), scale_loss(d)
+    *qs, qh = parts
+    return pack("TQ1_0", d=to_half(d), qs=np.concatenate(qs, axis=1), qh=qh), scale_loss(d)
 
 
-BLOCKS: Final = MappingProxyType(
+CODECS: Final = MappingProxyType(
     {
-        "IQ4_NL": Block(QK, 18, half_scales(18, 0), decode_iq4_nl, None),
-        "MXFP4": Block(QK, 17, _mxfp4_scales, decode_mxfp4, encode_mxfp4),
-        "NVFP4": Block(64, 36, _nvfp4_scales, decode_nvfp4, encode_nvfp4),
-        "Q1_0": Block(Q1_0_N, 18, half_scales(18, 0), decode_q1_0, encode_q1_0),
-        "Q2_0": Block(Q2_0_N, 18, half_scales(18, 0), decode_q2_0, encode_q2_0),
-        "TQ1_0": Block(TQ_N, 54, half_scales(54, 52), decode_tq1_0, encode_tq1_0),
-        "TQ2_0": Block(TQ_N, 66, half_scales(66, 64), decode_tq2_0, encode_tq2_0),
+        "IQ4_NL": Codec(half_scales("IQ4_NL", "d"), decode_iq4_nl),
+        "MXFP4": Codec(_mxfp4_scales, decode_mxfp4, encode_mxfp4),
+        "NVFP4": Codec(_nvfp4_scales, decode_nvfp4, encode_nvfp4),
+        "Q1_0": Codec(half_scales("Q1_0", "d"), decode_q1_0, encode_q1_0),
+        "Q2_0": Codec(half_scales("Q2_0", "d"), decode_q2_0, encode_q2_0),
+        "TQ1_0": Codec(half_scales("TQ1_0", "d"), decode_tq1_0, encode_tq1_0),
+        "TQ2_0": Codec(half_scales("TQ2_0", "d"), decode_tq2_0, encode_tq2_0),
     }
 )

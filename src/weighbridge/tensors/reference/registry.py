@@ -1,7 +1,9 @@
-"""All codecs of `reference*.py` in one table a direction, keyed by the type's name.
+"""All codecs in one table per operation, keyed by the type's name.
 
 DECODE[name](bytes) -> float32          ENCODE[name](float32) -> bytes, lost
                                         WEIGHTED[name](rows of float32, weights of the columns) -> bytes, lost
+
+`register` adds a block type that isn't shipped.
 """
 
 from __future__ import annotations
@@ -11,40 +13,67 @@ from typing import Final
 
 import numpy as np
 
-from weighbridge.tensors.reference import iq1_encode as reference_iq1encode
-from weighbridge.tensors.reference import iq4_encode as reference_iq4encode
-from weighbridge.tensors.reference import iq23_encode as reference_iqencode
-from weighbridge.tensors.reference import iquants as reference_iq
-from weighbridge.tensors.reference import kquants as reference_k
-from weighbridge.tensors.reference import lowbit as reference_low
-from weighbridge.tensors.reference import simple as reference
-from weighbridge.tensors.reference import weighted as reference_weighted
-from weighbridge.tensors.reference.simple import SCALAR, Array, Bytes, aligned, plain_decoder, plain_encoder, widen
+from weighbridge.base import dtypes
+from weighbridge.tensors.reference import blocks32, kquants, lowbit
+from weighbridge.tensors.reference.codebooks import iq1_encode, iq4_encode, iq23_encode, iquants
+from weighbridge.tensors.reference.codec import Codec
+from weighbridge.tensors.reference.floats import (
+    SCALAR,
+    Array,
+    Bytes,
+    Decoder,
+    Encoder,
+    WeightedEncoder,
+    aligned,
+    plain_decoder,
+    plain_encoder,
+    widen,
+)
 
-_ROWS: Final = {
-    **reference.BLOCKS,
-    **reference_weighted.BLOCKS,
-    **reference_low.BLOCKS,
-    **reference_k.BLOCKS,
-    **reference_iq.BLOCKS,
-}
-_BOOKS: Final = (reference_iq4encode, reference_iqencode, reference_iq1encode)  # encoders over codebooks
-BLOCKS: Final = MappingProxyType(
-    _ROWS
-    | {
-        name: _ROWS[name]._replace(encode=module.ENCODE.get(name), weighted=weighted)
-        for module in _BOOKS
-        for name, weighted in module.WEIGHTED.items()
-    }
-)
-DECODE: Final = MappingProxyType(
-    {name: plain_decoder(name) for name in SCALAR} | {name: block.decode for name, block in BLOCKS.items()}
-)
-ENCODE: Final = MappingProxyType(
-    {name: plain_encoder(name) for name in SCALAR}
-    | {name: block.encode for name, block in BLOCKS.items() if block.encode}
-)
-WEIGHTED: Final = MappingProxyType({name: block.weighted for name, block in BLOCKS.items() if block.weighted})
+_blocks: Final[dict[str, Codec]] = {}
+_decode: Final[dict[str, Decoder]] = {name: plain_decoder(name) for name in SCALAR}
+_encode: Final[dict[str, Encoder]] = {name: plain_encoder(name) for name in SCALAR}
+_weighted: Final[dict[str, WeightedEncoder]] = {}
+
+BLOCKS: Final = MappingProxyType(_blocks)
+DECODE: Final = MappingProxyType(_decode)
+ENCODE: Final = MappingProxyType(_encode)
+WEIGHTED: Final = MappingProxyType(_weighted)
+
+
+def _add(name: str, codec: Codec) -> None:
+    _blocks[name], _decode[name] = codec, codec.decode
+    if codec.encode:
+        _encode[name] = codec.encode
+    if codec.weighted:
+        _weighted[name] = codec.weighted
+
+
+def _shipped() -> dict[str, Codec]:
+    tables = (blocks32, lowbit, kquants, iquants)
+    codecs = {name: codec for module in tables for name, codec in module.CODECS.items()}
+    for module in (iq4_encode, iq23_encode, iq1_encode):  # encoders over codebooks
+        for name, weighted in module.WEIGHTED.items():
+            codecs[name] = codecs[name]._replace(encode=module.ENCODE.get(name), weighted=weighted)
+    return codecs
+
+
+for _name, _codec in _shipped().items():
+    _add(_name, _codec)
+
+
+def register(row: dtypes.DType, codec: Codec) -> None:
+    """Add a block type that isn't shipped: its row (`base.dtypes.block_type`) and its codec. UsageError where the name
+    or the ggml id is taken."""
+    dtypes.register(row)
+    _add(row.name, codec)
+
+
+def unregister(row: dtypes.DType) -> None:
+    """Undo `register`. UsageError for a shipped type."""
+    dtypes.unregister(row)
+    for table in (_blocks, _decode, _encode, _weighted):
+        table.pop(row.name, None)
 
 
 def stats(name: str, src: Bytes) -> tuple[int, int, float | None, float | None]:
@@ -55,5 +84,5 @@ def stats(name: str, src: Bytes) -> tuple[int, int, float | None, float | None]:
         values = aligned(src, SCALAR[name]) if name == "F64" else widen(name, src)
     finite = values[np.isfinite(values)]
     nan, inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-    # + 0.0: a zero is told without its sign
+    # + 0.0: a zero is reported without its sign
     return (nan, inf, float(finite.min()) + 0.0, float(finite.max()) + 0.0) if finite.size else (nan, inf, None, None)

@@ -1,6 +1,5 @@
 """The same codes and parameters laid otherwise, in plain numpy: ggml's blocks, which hold both, and the parts that MLX
-stores, codes as one bit stream and beside it a scale, and a bias, for each group. Nothing is quantized again. See
-`reference.py`; drawings of the blocks are in native/.
+stores, codes as one bit stream and beside it a scale, and a bias, for each group. Nothing is quantized again.
 
     split(name, blocks) -> codes, scales, biases        join(name, bits, group, codes, scales, offsets) -> blocks
 """
@@ -9,193 +8,195 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weighbridge.base.dtypes import BY_NAME
+from weighbridge.tensors.reference.affine import pack_codes, unpack_codes
+from weighbridge.tensors.reference.blocks32 import fifth_bits, nibbles, pack_fifth_bits, pack_nibbles
+from weighbridge.tensors.reference.codec import pack, view
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, narrow, quiet
 from weighbridge.tensors.reference.kquants_encode import unpack_q4_scales
-from weighbridge.tensors.reference.lowbit import crumbs, trits
-from weighbridge.tensors.reference.simple import (
-    Bytes,
-    Floats,
-    fifth_bits,
-    half,
-    narrow,
-    nibbles,
-    pack_5bit,
-    pack_codes,
-    pack_nibbles,
-    quiet,
-    unpack_codes,
-)
+from weighbridge.tensors.reference.lowbit import trits, two_bit_codes
 
 Ints = NDArray[np.int32]
-# Blocks [n, size] -> scales and biases [n, groups], as f32 or the very bytes; of FP4 no biases.
-Parameters = Callable[[Bytes], tuple[NDArray[Any], NDArray[Any] | None]]
+# Blocks [n] -> scales and biases [n, groups], as f32 or as they are stored; of FP4 no biases.
+Parameters = Callable[[Array], tuple[Array, Array | None]]
 
 
 class Form(NamedTuple):
-    """A block type: its elements and bytes; bits of a code in the stream, elements that share parameters, the type of
-    these; its codes [n, elements], as far above zero as its own lie below; its parameters."""
+    """A block type: bits of a code in the stream, elements that share parameters, the type of these; its codes
+    [n, elements], as far above zero as its own lie below; its parameters."""
 
-    elements: int
-    size: int
+    name: str
     bits: int
     group: int
     parameter: str
-    codes: Callable[[Bytes], NDArray[Any]]
+    codes: Callable[[Array], Array]
     parameters: Parameters
-    # codes [n, elements] of the stream -> what follows the parameters in a block; None: isn't offered
-    stored: Callable[[Ints], Bytes] | None = None
+    # codes [n, elements] of the stream -> the fields that hold them; None: not offered
+    stored: Callable[[Ints], dict[str, Array]] | None = None
     zero: int = 0  # the code of the stream that means zero, where the type has no minimum
+
+    @property
+    def elements(self) -> int:
+        return BY_NAME[self.name].block
 
     @property
     def minimum(self) -> bool:
         return self.parameter == "F16" and not self.zero
 
 
-def _with_offset(zero: int) -> Parameters:
-    """d at the start of a block; value = d * (code - zero), of which -d * zero is the bias."""
+def _bits(scales: Array) -> Array:
+    """f16 scales as words, so that NaN keep their payloads."""
+    return np.ascontiguousarray(scales).view(np.uint16)
 
-    def parameters(block: Bytes) -> tuple[NDArray[Any], Floats]:
+
+def _negated(d: Array) -> Array:
+    return _bits(d) ^ np.uint16(0x8000)
+
+
+def _with_offset(zero: int) -> Parameters:
+    """d * (code - zero), of which -d * zero is the bias."""
+
+    def parameters(blocks: Array) -> tuple[Array, Array]:
         with quiet():
-            return block[:, :2], half(block[:, :2]) * np.float32(-zero)
+            return _bits(blocks["d"]), half(blocks["d"]) * np.float32(-zero)
 
     return parameters
 
 
-def _negated(block: Bytes) -> Bytes:
-    return block[:, :2] ^ np.array([0, 0x80], np.uint8)
-
-
-def _both_signs(block: Bytes) -> tuple[Floats, Bytes]:
+def _both_signs(blocks: Array) -> tuple[Array, Array]:
     """d for a set bit, -d for another: 2 * d * bit - d."""
     with quiet():
-        return half(block[:, :2]) * np.float32(2), _negated(block)
+        return half(blocks["d"]) * np.float32(2), _negated(blocks["d"])
 
 
-def _around_one(block: Bytes) -> tuple[Bytes, Bytes]:
+def _around_one(blocks: Array) -> tuple[Array, Array]:
     """d * (code - 1)."""
-    return block[:, :2], _negated(block)
+    return _bits(blocks["d"]), _negated(blocks["d"])
 
 
-def _with_minimum(block: Bytes) -> tuple[Bytes, Bytes]:
-    """d and m at the start."""
-    return block[:, :2], block[:, 2:4]
+def _with_minimum(blocks: Array) -> tuple[Array, Array]:
+    return _bits(blocks["d"]), _bits(blocks["m"])
 
 
-def _of_super_block(block: Bytes) -> tuple[Floats, Floats]:
+def _of_super_block(blocks: Array) -> tuple[Floats, Floats]:
     """Q4_K, Q5_K: products of an f16 and 6 bits."""
-    scales, minima = unpack_q4_scales(block[:, 4:16])
+    scales, minima = unpack_q4_scales(blocks["scales"])
     with quiet():
-        return half(block[:, :2]) * scales.astype(np.float32), -half(block[:, 2:4]) * minima.astype(np.float32)
+        d, least = half(blocks["d"]), -half(blocks["dmin"])
+        return d * scales.astype(np.float32), least * minima.astype(np.float32)
 
 
-def _ternary(at: int) -> Parameters:
-    """d * (code - 1), d at `at`, for both halves of a block."""
-
-    def parameters(block: Bytes) -> tuple[Bytes, Bytes]:
-        d = np.tile(block[:, at : at + 2], 2)
-        return d, d ^ np.array([0, 0x80, 0, 0x80], np.uint8)
-
-    return parameters
+def _ternary(blocks: Array) -> tuple[Array, Array]:
+    """d * (code - 1) for both halves of a block."""
+    return np.repeat(_bits(blocks["d"]), 2), np.repeat(_negated(blocks["d"]), 2)
 
 
-def _crumbs(block: Bytes) -> NDArray[Any]:
-    """TQ2_0: two runs of 32 bytes of four codes, 32 apart."""
-    return crumbs(block[:, :64].reshape(-1, 2, 32)).reshape(len(block), -1)
+def _tq2_0_codes(blocks: Array) -> Array:
+    """Two runs of 32 bytes of four codes, 32 apart."""
+    return two_bit_codes(blocks["qs"].reshape(-1, 2, 32)).reshape(len(blocks), -1)
 
 
-def _stream(bits: int) -> Callable[[Bytes], Bytes]:
-    return lambda block: unpack_codes(bits, block[:, 2:].reshape(-1)).reshape(len(block), -1)
+def _stream(bits: int) -> Callable[[Array], Array]:
+    return lambda blocks: unpack_codes(bits, blocks["qs"].reshape(-1)).reshape(len(blocks), -1)
 
 
-def _super_codes(at: int) -> Callable[[Bytes], NDArray[Any]]:
-    """32 bytes are 64 elements, low nibbles first; bit p of byte l is the fifth bit of element l of group p."""
-
-    def codes(block: Bytes) -> NDArray[Any]:
-        pairs = block[:, at:].reshape(-1, 4, 1, 32)
-        found = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
-        if at > 16:
-            found = found | (block[:, None, 16:at] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
-        return found.reshape(len(block), -1)
-
-    return codes
+def _super_codes(blocks: Array) -> Array:
+    """32 bytes are 64 elements, low nibbles first; bit p of byte l of `qh` is the fifth bit of element l of group p."""
+    pairs = blocks["qs"].reshape(-1, 4, 1, 32)
+    found = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
+    if "qh" in (blocks.dtype.names or ()):
+        found = found | (blocks["qh"][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+    return found.reshape(len(blocks), -1)
 
 
-def _fives(at: int) -> Callable[[Bytes], NDArray[Any]]:
-    """The fifth bits, then nibbles."""
-    return lambda block: nibbles(block[:, at + 4 :]) | fifth_bits(block[:, at : at + 4])
+def _fours(blocks: Array) -> Array:
+    return nibbles(blocks["qs"])
 
 
-def _nibble_parts(at: int, group: int) -> Callable[[Bytes], NDArray[Any]]:
+def _fives(blocks: Array) -> Array:
+    return nibbles(blocks["qs"]) | fifth_bits(blocks["qh"])
+
+
+def _eights(blocks: Array) -> Array:
+    """Two's complement of code - 128."""
+    return blocks["qs"].view(np.uint8) ^ np.uint8(128)
+
+
+def _nibble_parts(group: int) -> Callable[[Array], Array]:
     """Groups of nibbles in halves: byte j has element j low, and the one half a group on high."""
 
-    def codes(block: Bytes) -> NDArray[Any]:
-        parts = block[:, at:].reshape(-1, group // 2)
-        return np.concatenate([parts & 15, parts >> 4], axis=1).reshape(len(block), -1)
+    def codes(blocks: Array) -> Array:
+        parts = blocks["qs"].reshape(-1, group // 2)
+        return np.concatenate([parts & 15, parts >> 4], axis=1).reshape(len(blocks), -1)
 
     return codes
 
 
-def _in_halves(group: int) -> Callable[[Ints], Bytes]:
-    def stored(codes: Ints) -> Bytes:
+def _in_halves(group: int) -> Callable[[Ints], dict[str, Array]]:
+    def stored(codes: Ints) -> dict[str, Array]:
         parts = codes.reshape(-1, 2, group // 2)
-        return (parts[:, 0] | parts[:, 1] << 4).astype(np.uint8).reshape(len(codes), -1)
+        return {"qs": parts[:, 0] | parts[:, 1] << 4}
 
     return stored
 
 
-def _bytes_of(codes: Ints) -> Bytes:
-    """Two's complement of code - 128."""
-    return (codes & 255).astype(np.uint8) ^ np.uint8(128)
+def _fours_of(codes: Ints) -> dict[str, Array]:
+    return {"qs": pack_nibbles(codes & 15)}
 
 
-def _nibbles_of(codes: Ints) -> Bytes:
-    return pack_nibbles(codes & 15)
+def _fives_of(codes: Ints) -> dict[str, Array]:
+    return {"qh": pack_fifth_bits(codes), "qs": pack_nibbles(codes & 15)}
 
 
-def _fives_of(codes: Ints) -> Bytes:
-    return pack_5bit(codes & 31)
+def _eights_of(codes: Ints) -> dict[str, Array]:
+    return {"qs": (codes & 255).astype(np.uint8) ^ np.uint8(128)}
 
 
-def _leading(count: int) -> Parameters:
-    """Bytes at the start of a block."""
-    return lambda block: (block[:, :count], None)
+def _floats(field: str) -> Parameters:
+    return lambda blocks: (blocks[field], None)
 
 
 FORMS: Final = MappingProxyType(
     {
-        "Q1_0": Form(128, 18, 1, 128, "F16", _stream(1), _both_signs),
-        "Q2_0": Form(64, 18, 2, 64, "F16", _stream(2), _around_one),
-        "Q4_0": Form(32, 18, 4, 32, "F16", lambda b: nibbles(b[:, 2:]), _with_offset(8), _nibbles_of, 8),
-        "Q4_1": Form(32, 20, 4, 32, "F16", lambda b: nibbles(b[:, 4:]), _with_minimum, _nibbles_of),
-        "Q5_0": Form(32, 22, 5, 32, "F16", _fives(2), _with_offset(16), _fives_of, 16),
-        "Q5_1": Form(32, 24, 5, 32, "F16", _fives(4), _with_minimum, _fives_of),
-        "Q8_0": Form(32, 34, 8, 32, "F16", lambda b: b[:, 2:] ^ np.uint8(128), _with_offset(128), _bytes_of, 128),
-        "TQ1_0": Form(256, 54, 2, 128, "F16", trits, _ternary(52)),
-        "TQ2_0": Form(256, 66, 2, 128, "F16", _crumbs, _ternary(64)),
-        "Q4_K": Form(256, 144, 4, 32, "F32", _super_codes(16), _of_super_block),
-        "Q5_K": Form(256, 176, 5, 32, "F32", _super_codes(48), _of_super_block),
-        "MXFP4": Form(32, 17, 4, 32, "F8_E8M0", _nibble_parts(1, 32), _leading(1), _in_halves(32)),
-        "NVFP4": Form(64, 36, 4, 16, "F8_E4M3", _nibble_parts(4, 16), _leading(4), _in_halves(16)),
+        form.name: form
+        for form in (
+            Form("Q1_0", 1, 128, "F16", _stream(1), _both_signs),
+            Form("Q2_0", 2, 64, "F16", _stream(2), _around_one),
+            Form("Q4_0", 4, 32, "F16", _fours, _with_offset(8), _fours_of, 8),
+            Form("Q4_1", 4, 32, "F16", _fours, _with_minimum, _fours_of),
+            Form("Q5_0", 5, 32, "F16", _fives, _with_offset(16), _fives_of, 16),
+            Form("Q5_1", 5, 32, "F16", _fives, _with_minimum, _fives_of),
+            Form("Q8_0", 8, 32, "F16", _eights, _with_offset(128), _eights_of, 128),
+            Form("TQ1_0", 2, 128, "F16", trits, _ternary),
+            Form("TQ2_0", 2, 128, "F16", _tq2_0_codes, _ternary),
+            Form("Q4_K", 4, 32, "F32", _super_codes, _of_super_block),
+            Form("Q5_K", 5, 32, "F32", _super_codes, _of_super_block),
+            Form("MXFP4", 4, 32, "F8_E8M0", _nibble_parts(32), _floats("e"), _in_halves(32)),
+            Form("NVFP4", 4, 16, "F8_E4M3", _nibble_parts(16), _floats("d"), _in_halves(16)),
+        )
     }
-)  # fmt: skip
+)
 
 
 def split(name: str, src: Bytes) -> tuple[Bytes, Bytes, Bytes]:
     """The codes as a stream, scales and biases (of FP4 none) in the form's type."""
-    form = FORMS[name]
-    block = src.reshape(-1, form.size)
-    codes = pack_codes(form.bits, form.codes(block).astype(np.uint8).reshape(-1))
-    scales, biases = (np.empty(0, np.uint8) if x is None else np.ascontiguousarray(x) for x in form.parameters(block))
-    return codes, _kept(form, scales), _kept(form, biases)
+    form, blocks = FORMS[name], view(name, src)
+    codes = pack_codes(form.bits, form.codes(blocks).astype(np.uint8).reshape(-1))
+    scales, biases = form.parameters(blocks)
+    return codes, _stored(form, scales), _stored(form, biases)
 
 
-def _kept(form: Form, parameters: NDArray[Any]) -> Bytes:
-    flat = parameters.reshape(-1)
-    return flat if flat.dtype == np.uint8 else narrow(form.parameter, flat).view(np.uint8)
+def _stored(form: Form, parameters: Array | None) -> Bytes:
+    """f32 in the form's type; what is stored already, as it is."""
+    if parameters is None:
+        return np.empty(0, np.uint8)
+    flat = np.ascontiguousarray(parameters).reshape(-1)
+    return (narrow(form.parameter, flat) if flat.dtype == np.float32 else flat).view(np.uint8)
 
 
 def join(name: str, bits: int, group: int, codes: Bytes, scales: Bytes, offsets: Bytes) -> Bytes:
@@ -205,10 +206,10 @@ def join(name: str, bits: int, group: int, codes: Bytes, scales: Bytes, offsets:
     assert form.stored is not None
     if form.zero:
         found += form.zero - np.repeat(offsets.astype(np.int32), group)
-    width = scales.size * group // found.size  # bytes of a parameter
-    parameters = [scales.reshape(-1, width), *([offsets.reshape(-1, 2)] if form.minimum else [])]
-    if group > form.elements:
-        parameters = [np.repeat(x, group // form.elements, axis=0) for x in parameters]
-    count = found.size // form.elements
-    parts = [x.reshape(count, -1) for x in parameters]
-    return np.concatenate([*parts, form.stored(found.reshape(count, -1))], axis=1).reshape(-1)
+    scale, *minimum = BY_NAME[name].fields[: 2 if form.minimum else 1]
+    repeats = max(1, group // form.elements)
+    width = BY_NAME[form.parameter].size
+    parameters = {scale.name: np.repeat(scales.reshape(-1, width), repeats, axis=0).reshape(-1)}
+    parameters |= {f.name: np.repeat(offsets.reshape(-1, width), repeats, axis=0).reshape(-1) for f in minimum}
+    typed = {key: x.view(np.float16) if form.parameter == "F16" else x for key, x in parameters.items()}
+    return pack(name, **typed, **form.stored(found.reshape(-1, form.elements)))

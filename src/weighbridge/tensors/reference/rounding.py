@@ -1,5 +1,5 @@
-"""Floats to codes of few bits under a scale for each run of a row, in plain numpy: what `native/rounding.cpp` says,
-where the rules are drawn."""
+"""Floats to codes of few bits under a scale for each run of a row, in plain numpy: the same as
+`native/kernels/rounding.cpp`, where the rules are described."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.simple import Bytes, Floats, narrow, pack_codes, quiet, widen
+from weighbridge.tensors.reference.affine import pack_codes
+from weighbridge.tensors.reference.floats import Bytes, Floats, narrow, quiet, widen
 
 #: The magnitudes of E2M1 and E2M3 in the order of their codes (OCP MX 1.0, 5.3.3 and 5.3.2).
 E2M1: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)

@@ -1,5 +1,5 @@
 """The searches for scales that ggml's types share, in plain numpy (ggml-quants.c of llama.cpp b11549, x86-64 build).
-Parts are rows [parts, size]; sums go in order, in f32. The native twin is `native/search.hpp`.
+Parts are rows [parts, size]; sums go in order, in f32. The native twin is `native/simd/search.hpp`.
 
     search_signed    make_qx_quants     a scale with a sign; codes around zero
     search_ranges    make_qkx2_quants, make_qkx3_quants    a scale and a minimum
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.simple import Floats, extreme
+from weighbridge.tensors.reference.floats import Floats, quiet
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -25,6 +25,18 @@ SIGNED_TRIES: Final = 9  # grids finer and coarser than the plain one
 LADDER_TRIES: Final = 4
 ROUNDS: Final = 5  # how often codes are gone through one by one
 BYTE: Final = 255  # codes of scales are kept in bytes
+
+
+def first(rows: Floats, at: NDArray[np.intp]) -> Floats:
+    """The element of every block that a search found. As in C, the first of equals (-0 and 0 are equal)."""
+    return np.take_along_axis(rows, at[:, None], axis=1)
+
+
+def extreme(rows: Floats) -> Floats:
+    """The first element of largest magnitude, with its sign; NaN never wins."""
+    with quiet():
+        best = first(rows, np.argmax(np.where(np.isnan(rows), np.float32(-1), np.abs(rows)), axis=1))
+    return np.where(np.abs(best) > 0, best, np.float32(0)).astype(np.float32)
 
 
 def nearest(x: Floats) -> Ints:

@@ -87,6 +87,9 @@ class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
     mtp_prefixes: Annotated[
         dict[str, str], _doc("prefix, and what stands for it in the optional layers; `{n}` counts these from 0")
     ] = field(default_factory=dict)
+    mtp_count: Annotated[
+        str | None, _doc("key of config.json that counts the optional layers; the tensors overrule what it says")
+    ] = None
     mtp_dialect: Annotated[str | None, _doc("dialect whose names the optional layers have")] = None
 
 

@@ -92,7 +92,6 @@ _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
 _WEIGHTS: Final = (*_NAMED, ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
-_IMPORTABLE: Final = re.compile(r"[^\W\d]\w*(\.|\Z)")  # a package that Python would look for
 _TEXT: Final = 1024
 _PRINTABLE: Final = bytes((9, 10, 13, *range(32, 127)))
 # torch's format before 1.6: five pickles, the first two of these numbers (torch/serialization.py).
@@ -200,7 +199,7 @@ def _acts(events: Iterable[Event], named: bool) -> bool:
     the file's name says that it is a pickle, so that importing alone counts."""
     for event in events:
         name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
-        if name is None or not _IMPORTABLE.match(name.module):
+        if name is None or not name.module.partition(".")[0].isidentifier():  # no package that Python would look for
             continue
         harmful = event.kind == "call" or bool(denylist.consequence(*name.path))
         if named or (harmful and _WORD.match(name.name)):

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.grids import LATTICES, grid
-from weighbridge.tensors.reference.simple import Floats
+from weighbridge.tensors.reference.codebooks.grids import LATTICES, grid
+from weighbridge.tensors.reference.floats import Floats
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]

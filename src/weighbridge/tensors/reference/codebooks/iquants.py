@@ -1,5 +1,5 @@
 """ggml's super-blocks over codebooks in plain numpy: IQ1_S to IQ4_XS. Floats equal to llama.cpp's dequantize_row_*
-(ggml-quants.c, b11549). See `reference.py`.
+(ggml-quants.c, b11549).
 
 A code names a point of a codebook (`grids.py`): the magnitudes of eight neighbours (of four in IQ3). Their signs are
 eight bits more, or seven, the eighth then making an even number of minuses. 32 elements (a run) go together.
@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.grids import grid
+from weighbridge.tensors.reference.codebooks.grids import grid
+from weighbridge.tensors.reference.codec import Codec, half_scales, view
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, quiet, widen
 from weighbridge.tensors.reference.lowbit import IQ4_VALUES, look_up
-from weighbridge.tensors.reference.simple import Array, Block, Bytes, Floats, half, half_scales, quiet, widen
 
 QK_K: Final = 256
 RUNS: Final = 8  # of 32 elements
@@ -26,11 +27,6 @@ IQ3_SCALE: Final = 0.5
 IQ4_SCALE_ZERO: Final = 32
 PARITIES: Final = 0x6996  # bit n: whether n, of four bits, has an odd number of ones
 CODE_BITS: Final = 9  # IQ2_XS: of the code; the signs are above
-
-
-def _words(columns: Bytes, size: int) -> Array:
-    """Little-endian words [blocks, n] as u32."""
-    return np.ascontiguousarray(columns).view(f"<u{size}").astype(np.uint32)
 
 
 def _even(seven: Array) -> Bytes:
@@ -45,10 +41,14 @@ def _four_signs(words: Array) -> Bytes:
     return _even(words[..., None] >> np.array([0, 7, 14, 21], np.uint32) & 127)
 
 
+def _nibbles(packed: Bytes) -> Array:
+    """[blocks, n] bytes -> [blocks, 2 n] nibbles, the low one first."""
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+
+
 def _halves_scale(d: Floats, packed: Bytes) -> Floats:
     """[blocks, runs] bytes of two nibbles -> scales of 16 elements [blocks, 2 * runs]."""
-    parts = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1, 2 * RUNS)
-    return _odd_scale(d, parts, IQ2_SCALE)
+    return _odd_scale(d, _nibbles(packed), IQ2_SCALE)
 
 
 def _odd_scale(d: Floats, parts: Array, factor: float) -> Floats:
@@ -73,20 +73,20 @@ def _by_parts(values: Array, scales: Floats) -> Floats:
 
 
 def decode_iq2_xxs(src: Bytes) -> Floats:
-    """[d | a run: four codes of 8 bits, u32 of 4 x 7 signs and 4 bits of scale]: x = d (0.5 + scale) / 4 * point."""
-    block = src.reshape(-1, 66)
-    runs = block[:, 2:].reshape(-1, RUNS, 8)
-    rest = _words(runs[..., 4:], 4)[..., 0]
+    """A run is four codes of 8 bits and a u32 of 4 x 7 signs and 4 bits of scale: x = d (0.5 + scale) / 4 * point."""
+    blocks = view("IQ2_XXS", src)
+    runs = blocks["qs"].reshape(-1, RUNS, 8)
+    rest = np.ascontiguousarray(runs[..., 4:]).view("<u4")[..., 0]
     points = grid("IQ2_XXS")[runs[..., :4]]
-    return _signed(points, _odd_scale(half(block[:, :2]), rest >> 28, IQ2_SCALE), _four_signs(rest))
+    return _signed(points, _odd_scale(half(blocks["d"]), rest >> 28, IQ2_SCALE), _four_signs(rest))
 
 
 def decode_iq2_xs(src: Bytes) -> Floats:
-    """[d | 32 x u16: code of 9 bits, 7 signs | 8 x two nibbles of scale, for 16 elements each]."""
-    block = src.reshape(-1, 74)
-    words = _words(block[:, 2:66], 2)
+    """A word is a code of 9 bits and 7 signs; a nibble the scale of 16 elements."""
+    blocks = view("IQ2_XS", src)
+    words = blocks["qs"].astype(np.uint32)
     points = grid("IQ2_XS")[words & (2**CODE_BITS - 1)]
-    return _signed(points, _halves_scale(half(block[:, :2]), block[:, 66:]), _even(words >> CODE_BITS))
+    return _signed(points, _halves_scale(half(blocks["d"]), blocks["scales"]), _even(words >> CODE_BITS))
 
 
 def _with_upper(low: Bytes, upper: Bytes, bits: int) -> Array:
@@ -98,28 +98,27 @@ def _with_upper(low: Bytes, upper: Bytes, bits: int) -> Array:
 
 
 def decode_iq2_s(src: Bytes) -> Floats:
-    """[d | 32 codes | 32 x 8 signs | 8 bytes of two upper bits of each code | 8 x two nibbles of scale]."""
-    block = src.reshape(-1, 82)
-    points = grid("IQ2_S")[_with_upper(block[:, 2:34], block[:, 66:74], 2)]
-    return _signed(points, _halves_scale(half(block[:, :2]), block[:, 74:]), block[:, 34:66])
+    """`qh` has two upper bits of each code."""
+    blocks = view("IQ2_S", src)
+    points = grid("IQ2_S")[_with_upper(blocks["qs"], blocks["qh"], 2)]
+    return _signed(points, _halves_scale(half(blocks["d"]), blocks["scales"]), blocks["signs"])
 
 
 def decode_iq3_xxs(src: Bytes) -> Floats:
-    """[d | 64 codes of 8 bits | a run: u32 as in IQ2_XXS]: x = d (0.5 + scale) / 2 * point."""
-    block = src.reshape(-1, 98)
-    rest = _words(block[:, 66:], 4)
-    scales = _odd_scale(half(block[:, :2]), rest >> 28, IQ3_SCALE)
-    return _signed(grid("IQ3_XXS")[block[:, 2:66]], scales, _four_signs(rest))
+    """`signs` as the words of IQ2_XXS: x = d (0.5 + scale) / 2 * point."""
+    blocks = view("IQ3_XXS", src)
+    rest = blocks["signs"].astype(np.uint32)
+    scales = _odd_scale(half(blocks["d"]), rest >> 28, IQ3_SCALE)
+    return _signed(grid("IQ3_XXS")[blocks["qs"]], scales, _four_signs(rest))
 
 
 def decode_iq3_s(src: Bytes) -> Floats:
-    """[d | 64 codes | 8 bytes of an upper bit of each code | 32 x 8 signs | 4 x two nibbles of scale]:
-    x = d (1 + 2 scale) * point."""
-    block = src.reshape(-1, 110)
-    parts = np.stack([block[:, 106:] & 15, block[:, 106:] >> 4], axis=-1).reshape(-1, RUNS).astype(np.int32)
+    """`qh` has an upper bit of each code: x = d (1 + 2 scale) * point."""
+    blocks = view("IQ3_S", src)
+    parts = _nibbles(blocks["scales"]).astype(np.int32)
     with quiet():
-        scales = half(block[:, :2]) * (1 + 2 * parts).astype(np.float32)
-    return _signed(grid("IQ3_S")[_with_upper(block[:, 2:66], block[:, 66:74], 1)], scales, block[:, 74:106])
+        scales = half(blocks["d"]) * (1 + 2 * parts).astype(np.float32)
+    return _signed(grid("IQ3_S")[_with_upper(blocks["qs"], blocks["qh"], 1)], scales, blocks["signs"])
 
 
 def _ternary(codes: Array, minus: Array, d: Floats, parts: Array) -> Floats:
@@ -130,51 +129,50 @@ def _ternary(codes: Array, minus: Array, d: Floats, parts: Array) -> Floats:
 
 
 def decode_iq1_s(src: Bytes) -> Floats:
-    """[d | 32 codes | a run: u16 of 4 x 3 upper bits, 3 bits of scale, sign of delta]."""
-    block = src.reshape(-1, 50)
-    rest = _words(block[:, 34:], 2)
+    """A word of `qh`: 4 x 3 upper bits of a run's codes, 3 bits of scale, the sign of delta."""
+    blocks = view("IQ1_S", src)
+    rest = blocks["qh"].astype(np.uint32)
     high = rest[..., None] >> np.array([0, 3, 6, 9], np.uint32) & 7
-    codes = block[:, 2:34] | high.reshape(-1, 32) << 8
-    return _ternary(codes, np.repeat(rest >> 15, 4, axis=1), half(block[:, :2]), rest >> 12 & 7)
+    codes = blocks["qs"] | high.reshape(-1, 32) << 8
+    return _ternary(codes, np.repeat(rest >> 15, 4, axis=1), half(blocks["d"]), rest >> 12 & 7)
 
 
 def _iq1_m_scales(src: Bytes) -> Floats:
     """d: four bits each on top of the four words of scales, the lowest first."""
-    tops = _words(src.reshape(-1, 56)[:, 48:], 2) >> 12
+    tops = view("IQ1_M", src)["scales"].astype(np.uint32) >> 12
     return widen("F16", (tops << np.array([0, 4, 8, 12], np.uint32)).sum(axis=1).astype(np.uint16).view(np.uint8))
 
 
 def decode_iq1_m(src: Bytes) -> Floats:
-    """[32 codes | 32 nibbles of 3 upper bits and the sign of delta | 4 x u16 of 4 x 3 bits of scale, for 16]."""
-    block = src.reshape(-1, 56)
-    rest = np.stack([block[:, 32:48] & 15, block[:, 32:48] >> 4], axis=-1).reshape(-1, 32)
-    parts = _words(block[:, 48:], 2)[..., None] >> np.array([0, 3, 6, 9], np.uint32) & 7
-    codes = block[:, :32] | (rest & 7).astype(np.uint32) << 8
+    """Nibbles of `qh`: 3 upper bits of a code and the sign of delta; words of `scales`: 4 x 3 bits, for 16 each."""
+    blocks = view("IQ1_M", src)
+    rest = _nibbles(blocks["qh"])
+    parts = blocks["scales"].astype(np.uint32)[..., None] >> np.array([0, 3, 6, 9], np.uint32) & 7
+    codes = blocks["qs"] | (rest & 7).astype(np.uint32) << 8
     return _ternary(codes, rest & 8, _iq1_m_scales(src).reshape(-1, 1), parts.reshape(-1, 16))
 
 
 def decode_iq4_xs(src: Bytes) -> Floats:
-    """[d | u16 of 8 x 2 upper bits of scale | 4 x two nibbles of these | a run: 16 bytes of two nibbles]:
-    x = d (scale - 32) * IQ4_VALUES[q]."""
-    block = src.reshape(-1, 136)
-    low = np.stack([block[:, 4:8] & 15, block[:, 4:8] >> 4], axis=-1).reshape(-1, RUNS).astype(np.int32)
-    high = _words(block[:, 2:4], 2) >> np.arange(0, 16, 2, dtype=np.uint32) & 3
-    runs = block[:, 8:].reshape(-1, RUNS, 16)
+    """x = d (scale - 32) * IQ4_VALUES[q]. `scales_h` has two upper bits of each scale, `scales_l` the low nibbles."""
+    blocks = view("IQ4_XS", src)
+    low = _nibbles(blocks["scales_l"]).astype(np.int32)
+    high = blocks["scales_h"].astype(np.uint32)[:, None] >> np.arange(0, 16, 2, dtype=np.uint32) & 3
+    runs = blocks["qs"].reshape(-1, RUNS, 16)
     values = look_up(IQ4_VALUES, np.concatenate([runs & 15, runs >> 4], axis=2))
     with quiet():
-        scales = half(block[:, :2]) * ((low | high.astype(np.int32) << 4) - IQ4_SCALE_ZERO).astype(np.float32)
+        scales = half(blocks["d"]) * ((low | high.astype(np.int32) << 4) - IQ4_SCALE_ZERO).astype(np.float32)
     return _by_parts(values, scales).reshape(-1)
 
 
-BLOCKS: Final = MappingProxyType(
+CODECS: Final = MappingProxyType(
     {
-        "IQ1_S": Block(QK_K, 50, half_scales(50, 0), decode_iq1_s, None),
-        "IQ1_M": Block(QK_K, 56, _iq1_m_scales, decode_iq1_m, None),
-        "IQ2_XXS": Block(QK_K, 66, half_scales(66, 0), decode_iq2_xxs, None),
-        "IQ2_XS": Block(QK_K, 74, half_scales(74, 0), decode_iq2_xs, None),
-        "IQ2_S": Block(QK_K, 82, half_scales(82, 0), decode_iq2_s, None),
-        "IQ3_XXS": Block(QK_K, 98, half_scales(98, 0), decode_iq3_xxs, None),
-        "IQ3_S": Block(QK_K, 110, half_scales(110, 0), decode_iq3_s, None),
-        "IQ4_XS": Block(QK_K, 136, half_scales(136, 0), decode_iq4_xs, None),
+        "IQ1_S": Codec(half_scales("IQ1_S", "d"), decode_iq1_s),
+        "IQ1_M": Codec(_iq1_m_scales, decode_iq1_m),
+        "IQ2_XXS": Codec(half_scales("IQ2_XXS", "d"), decode_iq2_xxs),
+        "IQ2_XS": Codec(half_scales("IQ2_XS", "d"), decode_iq2_xs),
+        "IQ2_S": Codec(half_scales("IQ2_S", "d"), decode_iq2_s),
+        "IQ3_XXS": Codec(half_scales("IQ3_XXS", "d"), decode_iq3_xxs),
+        "IQ3_S": Codec(half_scales("IQ3_S", "d"), decode_iq3_s),
+        "IQ4_XS": Codec(half_scales("IQ4_XS", "d"), decode_iq4_xs),
     }
 )

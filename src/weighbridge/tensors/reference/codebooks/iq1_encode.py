@@ -1,10 +1,10 @@
 """Encoding IQ1_S and IQ1_M in plain numpy: bytes equal to llama.cpp's quantize_iq1_s and quantize_iq1_m (ggml-quants.c,
-b11549, x86-64 build), with and without weights of the columns (IQ1_S only with). See `reference.py`; blocks are
-described in `reference_iq.py`, the native twin is `native/iq1encode.cpp`.
+b11549, x86-64 build), with and without weights of the columns (IQ1_S only with). Blocks are described in
+`iquants.py`, the native twin is `native/kernels/iq1_encode.cpp`.
 
 The elements of a part, 32 or 16, are sorted; every way to cut them into three (-1, 0, 1) is tried with values shifted
 up and down by an eighth, in IQ1_M up and down for each half. What of the best cut isn't in the codebook becomes a
-neighbour (`neighbours.py`), and the scale is fitted again. Scales are rounded to three bits.
+neighbour (`lattice_neighbours.py`), and the scale is fitted again. Scales are rounded to three bits.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from weighbridge.tensors.reference.iq23_encode import N, first_of, tiled
-from weighbridge.tensors.reference.iquants import IQ1_DELTA
-from weighbridge.tensors.reference.lattice_neighbours import Bools, Ints, into_codebook, neighbours
-from weighbridge.tensors.reference.search import in_order, nearest
-from weighbridge.tensors.reference.simple import (
+from weighbridge.tensors.reference.codebooks.iq23_encode import N, first_of, tiled
+from weighbridge.tensors.reference.codebooks.iquants import IQ1_DELTA
+from weighbridge.tensors.reference.codebooks.lattice_neighbours import Bools, Ints, into_codebook, neighbours
+from weighbridge.tensors.reference.codec import pack
+from weighbridge.tensors.reference.floats import (
     Bytes,
     Encoder,
     Floats,
     Lost,
     WeightedEncoder,
-    half_bits,
     quiet,
     scale_loss,
+    to_half,
 )
+from weighbridge.tensors.reference.search import in_order, nearest
 
 IQ1_SCALE_TOP: Final = 7
 IQ1_SCALE_STEPS: Final = 15  # the largest scale is the block's this many times
@@ -185,10 +186,6 @@ def _scale_codes(scales: Floats, most: Floats) -> Ints:
     return np.where(most != 0, codes, 0)
 
 
-def _words(values: Ints) -> Bytes:
-    return np.ascontiguousarray(values.astype("<u2")).view(np.uint8)
-
-
 def weighted_iq1_s(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     x = rows.reshape(-1, N)
     with quiet():
@@ -200,9 +197,8 @@ def weighted_iq1_s(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
         d = np.where(most != 0, d, np.float32(0))  # it may be -0
         codes = _scale_codes(scales, most) | np.where(most != 0, found.down[:, 0].reshape(-1, 8) << 3, 0)
         upper = (points >> 8 << np.array([0, 3, 6, 9])).sum(axis=2) | codes << 12
-        low = (points & 255).astype(np.uint8).reshape(-1, 32)
-        data = np.concatenate([half_bits(d), low, _words(upper)], axis=1)
-    return data.reshape(-1), (*scale_loss(d), *first_of(found.lost.reshape(len(x), N // 32)))
+        data = pack("IQ1_S", d=to_half(d), qs=points, qh=upper)
+    return data, (*scale_loss(d), *first_of(found.lost.reshape(len(x), N // 32)))
 
 
 def weighted_iq1_m(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
@@ -220,10 +216,9 @@ def weighted_iq1_m(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
         d = np.where(most != 0, d, np.float32(0))
         upper = points >> 8 | np.where(most != 0, found.down.reshape(-1, 32) << 3, 0)
         words = (codes.reshape(-1, 4, 4) << np.array([0, 3, 6, 9])).sum(axis=2)
-        words = words | (half_bits(d).view("<u2").astype(np.int32) >> np.array([0, 4, 8, 12]) & 15) << 12
-        low = (points & 255).astype(np.uint8)
-        data = np.concatenate([low, (upper[:, ::2] | upper[:, 1::2] << 4).astype(np.uint8), _words(words)], axis=1)
-    return data.reshape(-1), (*scale_loss(d), *first_of(found.lost.reshape(len(x), N // 16)))
+        words = words | (to_half(d).view(np.uint16).astype(np.int32) >> np.array([0, 4, 8, 12]) & 15) << 12
+        data = pack("IQ1_M", qs=points, qh=upper[:, ::2] | upper[:, 1::2] << 4, scales=words)
+    return data, (*scale_loss(d), *first_of(found.lost.reshape(len(x), N // 16)))
 
 
 WEIGHTED: Final[MappingProxyType[str, WeightedEncoder]] = MappingProxyType(

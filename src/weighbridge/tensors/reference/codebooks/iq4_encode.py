@@ -1,6 +1,6 @@
 """Encoding IQ4_NL and IQ4_XS in plain numpy: bytes equal to llama.cpp's quantize_iq4_nl and quantize_iq4_xs
-(ggml-quants.c, b11549, x86-64 build), with and without weights of the columns. See `reference.py`; the native twin is
-`native/iq4encode.cpp`.
+(ggml-quants.c, b11549, x86-64 build), with and without weights of the columns. The native twin is
+`native/kernels/iq4_encode.cpp`.
 
 32 elements (a run) get a scale with a sign by a search over 16 grids: the one on which the largest element lies at -127
 of the other sign, then fifteen around the one on which it lies at -127. A weighted least-squares fit of each decides.
@@ -14,21 +14,22 @@ from typing import Final
 
 import numpy as np
 
-from weighbridge.tensors.reference.lowbit import IQ4_VALUES, look_up
-from weighbridge.tensors.reference.search import NOTHING, Ints, in_order, nearest
-from weighbridge.tensors.reference.simple import (
+from weighbridge.tensors.reference.blocks32 import pack_nibbles
+from weighbridge.tensors.reference.codec import pack
+from weighbridge.tensors.reference.floats import (
+    Array,
     Bytes,
     Encoder,
     Floats,
     Lost,
     WeightedEncoder,
-    extreme,
-    half_bits,
     inverse,
-    pack_nibbles,
     quiet,
     scale_loss,
+    to_half,
 )
+from weighbridge.tensors.reference.lowbit import IQ4_VALUES, look_up
+from weighbridge.tensors.reference.search import NOTHING, Ints, extreme, in_order, nearest
 
 RUN: Final = 32
 IQ4_N: Final = 256
@@ -75,7 +76,7 @@ def _nl(x: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
     with quiet():
         d = search_iq4(x, _weights(x, columns))
         q = nearest_iq4(inverse(d) * x)
-    return np.concatenate([half_bits(d), pack_nibbles(q)], axis=1).reshape(-1), scale_loss(d)
+    return pack("IQ4_NL", d=to_half(d), qs=pack_nibbles(q)), scale_loss(d)
 
 
 def _xs(x: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
@@ -86,10 +87,9 @@ def _xs(x: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
         codes = np.clip(nearest(inverse(d) * scales), -IQ4_SCALE_ZERO, IQ4_SCALE_ZERO - 1)
         q = nearest_iq4((inverse(d * codes.astype(np.float32))).reshape(-1, 1) * x.reshape(-1, RUN))
     stored = codes + IQ4_SCALE_ZERO
-    upper = (stored >> 4 << np.arange(0, 16, 2)).sum(axis=1).astype("<u2").view(np.uint8).reshape(-1, 2)
-    lower = (stored[:, ::2] & 15 | (stored[:, 1::2] & 15) << 4).astype(np.uint8)
-    parts = [half_bits(d), upper, lower, pack_nibbles(q).reshape(-1, IQ4_N // 2)]
-    return np.concatenate(parts, axis=1).reshape(-1), scale_loss(d)
+    upper: Array = (stored >> 4 << np.arange(0, 16, 2)).sum(axis=1)
+    lower = stored[:, ::2] & 15 | (stored[:, 1::2] & 15) << 4
+    return pack("IQ4_XS", d=to_half(d), scales_h=upper, scales_l=lower, qs=pack_nibbles(q)), scale_loss(d)
 
 
 WEIGHTED: Final[MappingProxyType[str, WeightedEncoder]] = MappingProxyType({"IQ4_NL": _nl, "IQ4_XS": _xs})

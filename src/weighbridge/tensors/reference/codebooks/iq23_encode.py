@@ -1,11 +1,11 @@
 """Encoding IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S in plain numpy: bytes equal to llama.cpp's quantize_iq2_* and
-quantize_iq3_* (ggml-quants.c, b11549, x86-64 build), with and without weights of the columns. See `reference.py`;
-blocks are described in `reference_iq.py`, the native twin is `native/iencode.cpp`.
+quantize_iq3_* (ggml-quants.c, b11549, x86-64 build), with and without weights of the columns.
+Blocks are described in `iquants.py`, the native twin is `native/kernels/iq23_encode.cpp`.
 
 A part of a block, 16 or 32 elements, is searched on grids around the one on which its largest magnitude is the largest
-coordinate: magnitudes are rounded to the lattice, and what isn't in the codebook becomes a neighbour (`neighbours.py`).
-A weighted least-squares fit decides. Then the points are sought once more for the scale that was found, and the parts'
-scales are rounded to four bits. Sums go in order, in f32.
+coordinate: magnitudes are rounded to the lattice, and what isn't in the codebook becomes a neighbour
+(`lattice_neighbours.py`). A weighted least-squares fit decides. Then the points are sought once more for the scale that
+was found, and the parts' scales are rounded to four bits. Sums go in order, in f32.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from weighbridge.tensors.reference.lattice_neighbours import Bools, Ints, into_codebook, neighbours
-from weighbridge.tensors.reference.search import in_order, nearest, search_ladder
-from weighbridge.tensors.reference.simple import (
+from weighbridge.tensors.reference.codebooks.lattice_neighbours import Bools, Ints, into_codebook, neighbours
+from weighbridge.tensors.reference.codec import pack
+from weighbridge.tensors.reference.floats import (
+    Array,
     Bytes,
     Encoder,
     Floats,
     Lost,
     WeightedEncoder,
-    half_bits,
     quiet,
     scale_loss,
+    to_half,
 )
+from weighbridge.tensors.reference.search import in_order, nearest, search_ladder
 
 N: Final = 256
 SCALE_TOP: Final = 15  # of a part's four bits
 SCALE_STEPS: Final = 31  # the largest scale is the block's this many times
 LADDER_TOP: Final = 4
+Fields = dict[str, Array]  # of blocks, by name
 
 
-class Type(NamedTuple):
+class SearchOptions(NamedTuple):
     """How a type is searched."""
 
     part: int  # elements that share a scale
@@ -51,13 +54,13 @@ class Type(NamedTuple):
     fudge: float  # on the block's scale
 
 
-TYPES: Final = MappingProxyType(
+SEARCHES: Final = MappingProxyType(
     {
-        "IQ2_XXS": Type(32, 8, 5, 6, 0.1, True, "all", 1e-15, 1, 0, 1),
-        "IQ2_XS": Type(16, 8, 5, 9, 0.1, True, "outside", 1e-15, 1, 0, 1),
-        "IQ2_S": Type(16, 8, 5, 9, 0.1, False, "outside", 1e-8, 2, 0.25, 0.9875),
-        "IQ3_XXS": Type(32, 4, 15, 15, 0.2, True, "outside", 1e-8, 2, 0, 1.0125),
-        "IQ3_S": Type(32, 4, 15, 9, 0.2, False, "all if any", 0, 2, 0, 1.033),
+        "IQ2_XXS": SearchOptions(32, 8, 5, 6, 0.1, True, "all", 1e-15, 1, 0, 1),
+        "IQ2_XS": SearchOptions(16, 8, 5, 9, 0.1, True, "outside", 1e-15, 1, 0, 1),
+        "IQ2_S": SearchOptions(16, 8, 5, 9, 0.1, False, "outside", 1e-8, 2, 0.25, 0.9875),
+        "IQ3_XXS": SearchOptions(32, 4, 15, 15, 0.2, True, "outside", 1e-8, 2, 0, 1.0125),
+        "IQ3_S": SearchOptions(32, 4, 15, 9, 0.2, False, "all if any", 0, 2, 0, 1.033),
     }
 )
 
@@ -91,7 +94,7 @@ def first_of(lost: Bools) -> tuple[int, ...]:
     return (int(at[0]),) if at.size else ()
 
 
-def weights_of(how: Type, x: Floats, columns: Floats | None) -> Floats:
+def weights_of(how: SearchOptions, x: Floats, columns: Floats | None) -> Floats:
     """[blocks, N]: importance times the root of square and mean square, or flat * mean + square."""
     squares = in_order(x * x)
     if columns is None:
@@ -99,7 +102,7 @@ def weights_of(how: Type, x: Floats, columns: Floats | None) -> Floats:
     return columns * np.sqrt(np.float32(how.mean) * squares / np.float32(N) + x * x)
 
 
-def _folded(how: Type, x: Floats, w: Floats) -> tuple[Floats, Ints]:
+def _folded(how: SearchOptions, x: Floats, w: Floats) -> tuple[Floats, Ints]:
     """Magnitudes of eights [n, 8], and their signs [n]. Seven of them where the eighth follows."""
     minus, rows = ~(x >= 0), np.arange(len(x))
     if how.even:
@@ -120,7 +123,7 @@ class _Search:
     """Parts [parts, part]: magnitudes, weights; what is found of them."""
 
     def __init__(self, name: str, x: Floats, w: Floats) -> None:
-        self.name, self.how, self.x, self.w = name, TYPES[name], x, w
+        self.name, self.how, self.x, self.w = name, SEARCHES[name], x, w
         most = x[:, :1]
         for column in x.T[1:, :, None]:
             most = np.where(most > column, most, column)
@@ -177,7 +180,7 @@ class _Search:
 
 
 def _encoded(name: str, x: Floats, columns: Floats | None) -> Found:
-    how, x = TYPES[name], x.reshape(-1, N)
+    how, x = SEARCHES[name], x.reshape(-1, N)
     w = weights_of(how, x, tiled(columns, len(x)))
     folded, signs = _folded(how, x.reshape(-1, 8), w.reshape(-1, 8))
     search = _Search(name, folded.reshape(-1, how.part), w.reshape(-1, how.part))
@@ -202,10 +205,6 @@ def _encoded(name: str, x: Floats, columns: Floats | None) -> Found:
     )
 
 
-def _bytes(values: Ints, dtype: str = "u1") -> Bytes:
-    return np.ascontiguousarray(values.astype(f"<{dtype}")).view(np.uint8)
-
-
 def _nibbles(codes: Ints) -> Ints:
     return codes[:, ::2] | codes[:, 1::2] << 4
 
@@ -217,29 +216,29 @@ def _upper(points: Ints, bits: int) -> Ints:
     return out
 
 
-def _signs_and_scales(found: Found) -> Bytes:
-    """A u32 for each run: four times seven signs and a scale."""
+def _signs_and_scales(found: Found) -> Array:
+    """A u32 for each run [blocks, 8]: four times seven signs and a scale."""
     signs = (found.signs.reshape(-1, 8, 4).astype(np.int64) << np.array([0, 7, 14, 21])).sum(axis=2)
-    return _bytes((signs | found.codes.astype(np.int64) << 28) * found.some, "u4")
+    words: Array = ((signs | found.codes.astype(np.int64) << 28) * found.some).astype("<u4")
+    return words
 
 
-def _iq2_xxs(found: Found) -> Bytes:
-    points = _bytes(found.points * found.some).reshape(-1, 8, 4)
-    return np.concatenate([points, _signs_and_scales(found).reshape(-1, 8, 4)], axis=2).reshape(-1, 64)
+def _iq2_xxs(found: Found) -> Fields:
+    points = (found.points * found.some).astype(np.uint8).reshape(-1, 8, 4)
+    words = _signs_and_scales(found).view(np.uint8).reshape(-1, 8, 4)
+    return {"qs": np.concatenate([points, words], axis=2)}
 
 
-def _iq2_xs(found: Found) -> Bytes:
-    words = _bytes((found.points | found.signs << 9) * found.some, "u2")
-    return np.concatenate([words, _bytes(_nibbles(found.codes))], axis=1)
+def _iq2_xs(found: Found) -> Fields:
+    return {"qs": (found.points | found.signs << 9) * found.some, "scales": _nibbles(found.codes)}
 
 
-def _iq2_s(found: Found) -> Bytes:
-    parts = (found.points & 255, found.signs, _upper(found.points, 2), _nibbles(found.codes))
-    return np.concatenate([_bytes(part) for part in parts], axis=1)
+def _iq2_s(found: Found) -> Fields:
+    return {"qs": found.points, "signs": found.signs, "qh": _upper(found.points, 2), "scales": _nibbles(found.codes)}
 
 
-def _iq3_xxs(found: Found) -> Bytes:
-    return np.concatenate([_bytes(found.points * found.some), _signs_and_scales(found)], axis=1)
+def _iq3_xxs(found: Found) -> Fields:
+    return {"qs": found.points * found.some, "signs": _signs_and_scales(found)}
 
 
 def closed_up(values: Ints, empty: Bools) -> Ints:
@@ -251,17 +250,16 @@ def closed_up(values: Ints, empty: Bools) -> Ints:
     return np.take_along_axis(runs, order[:, :, None], axis=1).reshape(values.shape)
 
 
-def _iq3_s(found: Found) -> Bytes:
+def _iq3_s(found: Found) -> Fields:
     low, signs = (closed_up(values, found.empty) for values in (found.points & 255, found.signs))
-    parts = (low, _upper(found.points, 1), signs, _nibbles(found.codes))
-    return np.concatenate([_bytes(part) for part in parts], axis=1)
+    return {"qs": low, "qh": _upper(found.points, 1), "signs": signs, "scales": _nibbles(found.codes)}
 
 
-def weighted(name: str, pack: Callable[[Found], Bytes]) -> WeightedEncoder:
+def weighted(name: str, fields: Callable[[Found], Fields]) -> WeightedEncoder:
     def encode(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
         with quiet():
             found = _encoded(name, rows, columns)
-            return np.concatenate([half_bits(found.d), pack(found)], axis=1).reshape(-1), found.lost
+            return pack(name, d=to_half(found.d), **fields(found)), found.lost
 
     return encode
 

@@ -1,0 +1,98 @@
+"""The stored tensors that a packing makes of a logical one, as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from weighbridge.base.spec import Spec
+from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
+from weighbridge.tensors.scratch import scratch_buffers
+
+
+class Packer(Protocol):
+    """How a logical tensor becomes several stored ones. `packings/write` has them."""
+
+    @property
+    def quantizes(self) -> bool:
+        """True where values change: they are rounded to codes."""
+
+    def specs(self, source: Spec) -> Mapping[str, Spec]:
+        """Specs of the stored tensors for a logical tensor `source`, keyed by name suffix."""
+
+    def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """Fills rows of the requested stored tensors from the same rows of the logical one (F32, or a block type)."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMember(UnaryNode):
+    """One of the stored tensors that `maker` makes of a logical one, row for row. `block`: the rows of the logical one
+    that share a parameter; a part then has a row for each, or one for so many."""
+
+    maker: Packer
+    part: str
+    block: int = 1
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        make([self], lo, hi, [out])
+
+    def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """Parts from the bytes of the same rows of the source."""
+        self.maker.make(source, outs)
+
+    @property
+    def tall(self) -> bool:
+        """Whether it has one row for several of the source."""
+        return self.spec.rows != self.source.spec.rows
+
+    def span(self, lo: int, hi: int) -> RowRange:
+        """The rows of the source that rows lo..hi depend on, in whole blocks."""
+        k = self.block
+        a, b = (lo * k, hi * k) if self.tall else (lo // k * k, -(-hi // k) * k)
+        return RowRange(self.source, a, min(b, self.source.spec.rows))
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return [self.span(lo, hi)]
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        run = self.span(lo, hi)
+        return super()._scratch(lo, hi) + 2 * (run.hi - run.lo) * self.source.spec.row_bytes
+
+
+def make(parts: Sequence[PackedMember], lo: int, hi: int, outs: Sequence[Bytes]) -> None:
+    """Rows lo..hi of several parts of one tensor, which is read once for all of them; parts of one height."""
+    first, run = parts[0], parts[0].span(lo, hi)
+    with borrow(run) as (source,):
+        if first.tall or (run.lo, run.hi) == (lo, hi):
+            first.fill(source, {p.part: out for p, out in zip(parts, outs, strict=True)})
+            return
+        with scratch_buffers(*((run.hi - run.lo) * p.spec.row_bytes for p in parts)) as wholes:
+            first.fill(source, {p.part: whole for p, whole in zip(parts, wholes, strict=True)})
+            for part, whole, out in zip(parts, wholes, outs, strict=True):
+                out[:] = whole[(lo - run.lo) * part.spec.row_bytes :][: out.nbytes]
+
+
+class GlobalScalePacker(Packer, Protocol):
+    """A packer that also needs a value of the whole tensor (a global scale)."""
+
+    def make_with(self, source: Bytes, given: Bytes, outs: Mapping[str, Bytes]) -> None:
+        """As `make`, with the bytes of that value."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMemberWithGlobal(PackedMember):
+    """As `PackedMember`, by a maker that is `given` something of the whole tensor: a small one."""
+
+    maker: GlobalScalePacker
+    given: Node = field(kw_only=True)
+
+    def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
+        self.maker.make_with(source, self.given.read_all(), outs)
+
+    def _scratch(self, lo: int, hi: int) -> int:
+        return super()._scratch(lo, hi) + self.given.spec.nbytes + self.given.scratch(0, self.given.spec.rows)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return (self.source, self.given)

@@ -1,0 +1,135 @@
+"""Quantized tensors: several stored ones that make a logical one, and the nodes that decode them or take them over into
+a block type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.base.dtypes import F32, DType
+from weighbridge.base.spec import Spec
+from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
+
+
+class Packing(Protocol):
+    """How several stored tensors make one logical one. `packings/` has them; equal ones compare equal."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def row_map(self) -> Mapping[str, int]:
+        """Logical rows to one row of a member; 0: the member is shared by all rows."""
+
+    def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
+        """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Members that are rounded where they aren't exact in a block type."""
+
+    @property
+    def blocks(self) -> tuple[DType, ...]:
+        """Block types with room for its codes, smallest first: what `transcode` can be asked for."""
+
+    def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
+        """Why `dtype` does not hold the very same values; empty where it does. Reads parameters, never codes."""
+
+    def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
+        """The same codes in one of `blocks`; scales are rounded to its type where they aren't exact in it."""
+
+
+@runtime_checkable
+class Spreading(Packing, Protocol):
+    """A packing with parameters that all rows share, which also has them for runs of rows."""
+
+    def spread(self, rows: int) -> Packing:
+        """A copy whose row-shared parameters are repeated once per `rows` rows; itself where nothing is shared."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class QuantizedTensor:
+    """One logical tensor (`spec`; its dtype is the one it decodes to) in several stored `members`. It has no bytes of
+    its own, so it is no node: rows move in its members, everything else needs `decode`."""
+
+    spec: Spec
+    packing: Packing
+    members: Mapping[str, Node]
+
+    @property
+    def block_rows(self) -> int:
+        """Rows between which the packing can be cut."""
+        return math.lcm(*(k for k in self.packing.row_map.values() if k))
+
+    def runs(self, lo: int, hi: int) -> dict[str, RowRange]:
+        out = {}
+        for name, node in self.members.items():
+            k = self.packing.row_map[name]
+            out[name] = RowRange(node, lo // k, -(-hi // k)) if k else RowRange(node, 0, node.spec.rows)
+        return out
+
+    @contextmanager
+    def borrow(self, lo: int, hi: int) -> Iterator[dict[str, Bytes]]:
+        """The members' bytes of rows lo..hi, valid inside the block."""
+        runs = self.runs(lo, hi)
+        with borrow(*runs.values()) as parts:
+            yield dict(zip(runs, parts, strict=True))
+
+    def decode(self, reason: str = "") -> DecodePacked:
+        """Its values in F32. `reason`: why it has to be decoded, for the plan."""
+        return DecodePacked(self.spec.with_dtype(F32), self, reason)
+
+
+#: A tensor of a model: stored as it is, or in several stored tensors that are packed.
+LogicalTensor = Node | QuantizedTensor
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSource(Node):
+    """A node over a quantized tensor."""
+
+    tensor: QuantizedTensor
+
+    def _needs(self, lo: int, hi: int) -> list[RowRange]:
+        return list(self.tensor.runs(lo, hi).values())
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return tuple(self.tensor.members.values())
+
+
+@dataclass(frozen=True, eq=False)
+class DecodePacked(PackedSource):
+    """Values in F32 of a quantized tensor. `reason`: why it had to be decoded, for the plan."""
+
+    reason: str = ""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with aligned_values(out) as values, self.tensor.borrow(lo, hi) as parts:
+            self.tensor.packing.decode(self.spec, parts, lo, hi, values)
+
+
+@contextmanager
+def aligned_values(out: Bytes) -> Iterator[NDArray[np.float32]]:
+    """`out` as F32 values, which are copied there at the end where it isn't aligned."""
+    aligned = out.ctypes.data % 4 == 0
+    values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
+    yield values
+    if not aligned:
+        out[:] = values.view(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Transcode(PackedSource):
+    """A quantized tensor in a block type with the same parameters: exact, nothing is requantized."""
+
+    def _read(self, lo: int, hi: int, out: Bytes) -> None:
+        with self.tensor.borrow(lo, hi) as parts:
+            self.tensor.packing.transcode(self.tensor.spec, self.spec.dtype, parts, out)

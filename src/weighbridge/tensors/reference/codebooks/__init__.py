@@ -1,0 +1,1 @@
+"""The types over codebooks, IQ1 to IQ4: points, decoders, encoders."""
