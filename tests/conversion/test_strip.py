@@ -14,7 +14,7 @@ import weighbridge as wb
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.cli.main import main
 from weighbridge.conversion.checkpoint import strip
-from weighbridge.conversion.checkpoint.strip import KEYS, MOMENTS, SHAPES, Use
+from weighbridge.conversion.checkpoint.strip import KEYS, MOMENTS, SHAPES, Extra
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle
@@ -200,26 +200,26 @@ def parts(tmp_path: Path, value: Any) -> list[str]:
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key(tmp_path: Path, key: str) -> None:
     value = {"model": {"w": torch.ones(1)}, key: {"x": torch.ones(1)}}
-    assert parts(tmp_path, value) == [Use.WEIGHTS, KEYS[key]]
+    assert parts(tmp_path, value) == [Extra.WEIGHTS, KEYS[key]]
 
 
 @pytest.mark.mutation
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_that_is_not_there_is_missed(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strip, "KEYS", {k: v for k, v in KEYS.items() if k != key})
-    assert parts(tmp_path, {"model": {"w": torch.ones(1)}, key: {"x": torch.ones(1)}}) == [Use.WEIGHTS] * 2
+    assert parts(tmp_path, {"model": {"w": torch.ones(1)}, key: {"x": torch.ones(1)}}) == [Extra.WEIGHTS] * 2
 
 
 @pytest.mark.parametrize("word", sorted(MOMENTS))
 def test_every_moment(tmp_path: Path, word: str) -> None:
     value = {"w": torch.ones(1), f"w.{word}": torch.ones(1)}
-    assert parts(tmp_path, value) == [Use.WEIGHTS, Use.OPTIMIZER]
+    assert parts(tmp_path, value) == [Extra.WEIGHTS, Extra.OPTIMIZER]
 
 
 @pytest.mark.parametrize(("keys", "part"), SHAPES)
-def test_every_shape(tmp_path: Path, keys: frozenset[str], part: Use) -> None:
+def test_every_shape(tmp_path: Path, keys: frozenset[str], part: Extra) -> None:
     for inside in ({k: torch.ones(1) for k in keys}, [{k: torch.ones(1) for k in keys}]):
         found = parts(tmp_path, {"m": {"w": torch.ones(1)}, "x": inside})
         assert set(found[1:]) == {part}
         lacking = {k: torch.ones(1) for k in sorted(keys)[1:]}
-        assert set(parts(tmp_path, {"m": {"w": torch.ones(1)}, "x": lacking})) == {Use.WEIGHTS}
+        assert set(parts(tmp_path, {"m": {"w": torch.ones(1)}, "x": lacking})) == {Extra.WEIGHTS}

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.reports import bad_packings
 from tests.reports import makers as m
 
+from weighbridge.cli.main import main
 from weighbridge.containers.base import Severity
 from weighbridge.containers.formats import READ
 from weighbridge.conversion.edit.apply import journal_of
@@ -926,3 +927,37 @@ def test_mlx_folders_are_checked_against_their_config(tmp_path: Path) -> None:
     assert {f.rule for f in verify(tmp_path).findings if f.severity is not Severity.INFO} == set()
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
     assert "config/shape" in rules(verify(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("random.bin", bytes((i * 37 + 11) % 251 for i in range(5000))),
+        ("passwd", b"root:x:0:0:root:/root:/bin/bash\n"),
+        ("Modelfile", b"FROM llama3\n"),
+        ("cut.h5", b"\x89HDF\r\n\x1a\n"),
+        ("x.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\3"),
+        ("x.tar", m.tarred({"Modelfile": b"FROM llama3\n"})),
+        (None, b""),
+    ],
+)
+def test_what_nothing_checks_is_not_ok(
+    name: str | None, data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path if name is None else tmp_path / name
+    if name is not None:
+        path.write_bytes(data)
+    report = verify(path)
+    assert report.verdict == "not-checked"
+    assert not report
+    assert main(["verify", str(path)]) == 2
+    assert "not checked" in capsys.readouterr().out
+
+
+def test_files_beside_a_model_that_nothing_checks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = m.llama_folder(tmp_path / "llama")
+    (folder / "tf_model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    report = verify(folder)
+    assert (report.verdict, report.unchecked) == ("ok", ("tf_model.h5",))
+    assert main(["verify", str(folder), str(folder)]) == 0
+    assert "not checked: tf_model.h5" in capsys.readouterr().out

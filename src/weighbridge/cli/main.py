@@ -9,10 +9,12 @@ refused); 70 a fault of Weighbridge itself; 130 interrupted; 141 the reader of o
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
@@ -120,6 +122,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in ("help", "version"):  # `wb help convert` is `wb convert --help`
+            args = [*args[1:], "--help"] if args[0] == "help" else ["--version"]
+            if args[0] not in BY_NAME:
+                with self.make_context(ctx.info_name, args):
+                    ctx.exit()
         if args and args[0] not in BY_NAME and not args[0].startswith("-"):
             ctx.fail(_unknown(args[0]))
         return super().resolve_command(ctx, args)
@@ -150,7 +157,13 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
+    "-V",
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_version,
+    help="Show the version and exit.",
 )
 def cli() -> None:
     """One tool for files of model weights: see what they are, check them, convert them.
@@ -172,21 +185,39 @@ cli.epilog = (
 def main(argv: Sequence[str] | None = None) -> int:
     """The command's entry point: the exit code, whatever happens."""
     SCREEN.__init__()  # type: ignore[misc]  # a second run in one process starts afresh
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a file's name that the terminal can't encode must not end the work
-            stream.reconfigure(errors="backslashreplace")
-    _handle_signals()
+    with _buffered_stdout():
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # a file's name that the terminal can't encode must not end the work
+                stream.reconfigure(errors="backslashreplace")
+        _handle_signals()
+        try:
+            code = _invoke(list(sys.argv[1:] if argv is None else argv))
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            return _no_reader()
+        except BaseException as error:  # the boundary: whatever it is becomes words and a code
+            code = _explain(error)
+            for line in getattr(error, "__notes__", ()):  # what became of the work done so far
+                print_error("", line)
+            return code
+
+
+@contextmanager
+def _buffered_stdout() -> Iterator[None]:
+    """With PYTHONUNBUFFERED the text layer drops what a full disk doesn't take; a buffer in between reports it."""
+    plain = sys.stdout
+    raw = getattr(plain, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        yield
+        return
+    sys.stdout = text = io.TextIOWrapper(io.BufferedWriter(raw), encoding=plain.encoding, write_through=True)
     try:
-        code = _invoke(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        return _no_reader()
-    except BaseException as error:  # the boundary: whatever it is becomes words and a code
-        code = _explain(error)
-        for line in getattr(error, "__notes__", ()):  # what became of the work done so far
-            print_error("", line)
-        return code
+        yield
+    finally:
+        sys.stdout = plain
+        with suppress(OSError):  # reported when it was written
+            text.detach().detach()
 
 
 def _invoke(args: list[str]) -> int:
@@ -226,6 +257,10 @@ def _explain(error: BaseException) -> int:
             return INTERRUPTED
         case SystemExit():
             return error.code if isinstance(error.code, int) else TROUBLE
+        case OSError() if str(error.filename).startswith("hf:/"):
+            repo = str(error.filename).removeprefix("hf:").strip("/")
+            print_error("remote paths aren't supported", f"hf download {repo} --local-dir {repo.rpartition('/')[2]}")
+            return TROUBLE
         case OSError():
             print_error(_os_words(error), _NEXT_STEPS.get(error.errno or 0))
             return TROUBLE

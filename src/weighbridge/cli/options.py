@@ -16,6 +16,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 PATH: Final = click.Path(path_type=Path)
 
 
+class _OutputPath(click.Path):
+    """A file or folder to write; `-` isn't one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == "-":
+            self.fail("a model can't be written to standard output: name a file.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+OUTPUT: Final = _OutputPath(path_type=Path)
+OUTPUT_TEXT: Final = _OutputPath()  # keeps a slash at the end, which means a folder
+
+
 class Option(click.Option):
     """An option with a `section` in the help, and `aliases`: other tools' names for it, which the help doesn't show."""
 

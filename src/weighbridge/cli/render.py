@@ -166,6 +166,12 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
+def shorten(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`; all of them with --verbose."""
+    shown = names if SCREEN.verbose else names[:most]
+    return ", ".join(shown) + (f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else "")
+
+
 def short_float(value: float) -> str:
     """The fewest digits that mean the same number: of a value that came from an f32, those that an f32 needs."""
     import struct

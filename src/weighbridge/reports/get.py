@@ -238,16 +238,19 @@ def stats(path: str | os.PathLike[str], key: str | None = None, progress: Progre
         histogram, edges = _histogram(picked, sums)
         spec = picked.node.spec
         return Stats(
-            picked.path, picked.name, spec.dtype.name, picked.shape, _stored_bytes(picked.node), sums.count, sums.nan,
+            picked.path, picked.name, spec.dtype.name, picked.shape, _stored_bytes(picked), sums.count, sums.nan,
             sums.inf, sums.zeros, sums.low, sums.high, sums.mean if sums.finite else None,
             math.sqrt(sums.m2 / sums.finite) if sums.finite else None, histogram, edges, sums.preview,
         )  # fmt: skip
 
 
-def _stored_bytes(tensor: LogicalTensor) -> int:
+def _stored_bytes(picked: Picked) -> int:
+    """Bytes as stored; of a part of rows, those of its values."""
     from weighbridge.tensors.nodes import stored_bytes
 
-    return stored_bytes(tensor)
+    if not picked.whole:
+        return math.prod(picked.shape) * picked.values.spec.dtype.size
+    return stored_bytes(picked.node)
 
 
 def _numbers(picked: Picked, progress: Progress | None = None) -> Iterator[NDArray[np.float64]]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
+from weighbridge.base.dtypes import dtype
 from weighbridge.base.errors import UsageError
 
 
-class Row(Protocol):
+class TensorRow(Protocol):
     """What a row must tell to be selected."""
 
     @property
@@ -50,8 +51,9 @@ SORTS: Final = tuple(FIELDS)
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "==": operator.eq, ">": operator.gt, "<": operator.lt,
-    "=": operator.eq, "~": lambda value, pattern: fnmatchcase(value, pattern),
+    "=": operator.eq, "~": lambda value, pattern: _matches(value, pattern),
 }  # fmt: skip
+_AND: Final = re.compile(r"\s+and\s+|\s*&&\s*")
 _FILTER: Final = re.compile(r"\s*([a-z]+)\s*(>=|<=|!=|==|>|<|=|~)\s*(.+?)\s*")
 # Decimal as in `5GB` = 5 * 10^9; with an i binary. Counts may be written 7B, 100K too.
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtb]?)(i?)b?", re.IGNORECASE)
@@ -72,11 +74,11 @@ class Selection:
         return any((self.filters, self.include, self.exclude, self.sort, self.limit is not None))
 
 
-def select(rows: Iterable[Row], selection: Selection) -> list[Any]:
+def select(rows: Iterable[TensorRow], selection: Selection) -> list[Any]:
     """The rows that pass, sorted and cut. UsageError for a filter or a sort that can't be understood.
 
     Rows are taken one at a time: those that don't pass are let go."""
-    tests = [_test(text) for text in selection.filters]
+    tests = [_test(part) for text in selection.filters for part in _AND.split(text)]
     kept = [r for r in rows if named(r.name, selection) and all(test(r) for test in tests)]
     if selection.sort:
         key, down = _sort(selection.sort)
@@ -90,7 +92,7 @@ def named(name: str, selection: Selection) -> bool:
     return wanted and not any(fnmatchcase(name, p) for p in selection.exclude)
 
 
-def _test(text: str) -> Callable[[Row], bool]:
+def _test(text: str) -> Callable[[TensorRow], bool]:
     match = _FILTER.fullmatch(text)
     if match is None or match[1] not in FIELDS:
         raise UsageError(
@@ -98,12 +100,22 @@ def _test(text: str) -> Callable[[Row], bool]:
         )
     word, sign, value = match.groups()
     if word in _TEXT and sign not in ("=", "==", "!=", "~"):
-        raise UsageError(f"{word} is text: compare it with =, != or ~ (a glob)")
+        raise UsageError(f"{word} is text: compare it with =, != or ~ (a part, or a glob)")
     if word not in _TEXT and sign == "~":
         raise UsageError(f"{word} is a number: ~ is for text")
     field, compare = FIELDS[word], _OPERATORS[sign]
-    wanted: Any = (value.upper() if word == "dtype" else value) if word in _TEXT else _number(value)
+    wanted: Any = (_dtype(value, sign) if word == "dtype" else value) if word in _TEXT else _number(value)
     return lambda row: compare(field(row), wanted)
+
+
+def _matches(value: str, pattern: str) -> bool:
+    """A glob matches the whole text, anything else a part of it."""
+    return fnmatchcase(value, pattern) if any(c in pattern for c in "*?[") else pattern in value
+
+
+def _dtype(text: str, sign: str) -> str:
+    """A dtype's name; UsageError for an unknown one, unless it is a pattern."""
+    return text.upper() if sign == "~" else dtype(text).name
 
 
 def _number(text: str) -> float:

@@ -7,13 +7,14 @@ transformers, `--max-shard-size 5GB` of the Hub, `--split-max-size`, `--split-ma
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import (
+    OUTPUT_TEXT,
     PATH,
     Command,
     applied,
@@ -26,12 +27,13 @@ from weighbridge.cli.options import (
     write_options,
 )
 from weighbridge.cli.views.plan import given, write
+from weighbridge.cli.views.quantize import show_plan
 
 _MLX: Final = "MLX folder, and --scheme"
 _OPTIONS: Final = (
     click.argument("src", type=PATH),
-    click.argument("dst", type=click.Path(), required=False),
-    option("-o", "--output", type=click.Path(), aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
+    click.argument("dst", type=OUTPUT_TEXT, required=False),
+    option("-o", "--output", type=OUTPUT_TEXT, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
            section="Target"),
     to_option("checkpoint"),
     option("--dtype", metavar="TYPE", aliases=("--outtype", "--quant"), section="Target",
@@ -77,6 +79,22 @@ def target_of(dst: str | None, output: str | None) -> str:
     return dst or output  # type: ignore[return-value]  # one of them is there
 
 
+# What other tools call types that no float weight is cast to -> what to type.
+_INTEGERS: Final = {"int8": 8, "int4": 4, "8bit": 8, "4bit": 4}
+
+
+def _is_quantized(dtype: str | None, target: str, to: str | None) -> bool:
+    """Whether --dtype names a type of `wb quantize`: then that is what is done. UsageError for a mere `int8`."""
+    if dtype is None or dtype.lower() in ("auto", "f32", "f16", "bf16", "q8_0"):
+        return False
+    if bits := _INTEGERS.get(dtype.lower()):
+        ways = f"GGUF: --dtype q{bits}_0; Hugging Face: --scheme w{bits}a16; MLX: --q-bits {bits}"
+        raise UsageError(f"{dtype} is not a dtype that weights are cast to", hint=ways)
+    from weighbridge.conversion.quantize.ftypes import ftype_names
+
+    return "gguf" in (to, PurePath(target).suffix[1:]) and dtype.upper() in {name.upper() for name in ftype_names()}
+
+
 @command(
     epilog=examples(
         "wb convert ./my-model/ my-model.gguf --dtype q8_0",
@@ -95,11 +113,15 @@ def convert(src: Path, dst: str | None, output: str | None, dry_run: bool, as_js
     """Convert the model SRC to DST: another format, other dtypes, other shards.
 
     SRC is a file, a folder or one file of a sharded set. Reports everything that the target can't hold; with --dry-run
-    before anything is written. An option that doesn't apply to the target is an error.
+    before anything is written. An option that doesn't apply to the target is an error. A TYPE such as Q4_K_M quantizes
+    as `wb quantize` does.
     """
     import weighbridge
 
     target = target_of(dst, output)
+    if _is_quantized(options["dtype"], target, options["to"]):
+        plan = weighbridge.plan_quantize(src, target, options["dtype"], **given({**options, "dtype": None, "to": None}))
+        return show_plan(plan, as_json=as_json) if dry_run else write(plan, dry_run=False, as_json=as_json)
     return write(weighbridge.plan_convert(src, target, **given(options)), dry_run=dry_run, as_json=as_json)
 
 

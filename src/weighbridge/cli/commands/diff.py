@@ -32,12 +32,14 @@ _SHOWN = 20
 )
 @option("--tolerance", type=float, default=0.0, metavar="X", help="Differences up to X count as none [0].")
 @option("--limit", type=click.IntRange(0), default=_SHOWN, metavar="N", help=f"Rows to show [{_SHOWN}].")
+@option("--brief", is_flag=True, help="Print only the counts.")
 @option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole table as a page.")
 @jobs_option
 @json_option
 def diff(
-    a: str, b: str, names: str, tolerance: float, limit: int, html: Path | None, jobs: int | None, as_json: bool
-) -> int:
+    a: str, b: str, names: str, tolerance: float, limit: int, brief: bool, html: Path | None, jobs: int | None,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Compare the models A and B: names, bytes, then values after decoding (largest difference, NMSE, cosine).
 
     A Hugging Face folder, a GGUF, an MLX folder: names are mapped where both families are known. Exit code 1 where a
@@ -53,7 +55,7 @@ def diff(
     if as_json:
         emit_json(found)
     else:
-        _show(found, limit)
+        _show(found, 0 if brief else limit, brief)
     return int(not found.same)
 
 
@@ -64,10 +66,10 @@ def _write(path: Path, found: DiffReport) -> None:
     write_file(path, page(found).encode())
 
 
-def _show(found: DiffReport, limit: int) -> None:
+def _show(found: DiffReport, limit: int, brief: bool) -> None:
     from weighbridge.cli.render import Column, clean, echo, note, table
 
-    if found.tensors:
+    if found.tensors and not brief:
         rows = [
             (clean(c.name), c.kind, clean(c.a), clean(c.b), _number(c.max_abs), _number(c.nmse), _number(c.cosine))
             for c in found.tensors[:limit]
@@ -76,7 +78,7 @@ def _show(found: DiffReport, limit: int) -> None:
         table(["tensor", "what", "a", "b", *numbers], rows)
         if len(found.tensors) > limit:
             note(f"and {len(found.tensors) - limit:,} more: --limit, or --html for all")
-    for key, one, other in found.metadata:
+    for key, one, other in () if brief else found.metadata:
         echo(clean(f"{key}: {one or 'not there'} | {other or 'not there'}"))
     for line in found.notes:
         note(clean(line))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, json_option, option, size_option
+from weighbridge.cli.options import OUTPUT, command, examples, json_option, option, size_option
 from weighbridge.cli.render import (
     Progress,
     clean,
@@ -52,7 +52,7 @@ _PATH = click.Path(path_type=Path)
 @option("--set-array", "arrays", metavar="KEY=TYPE:[...]", multiple=True, help="Set KEY to an array (JSON, or @FILE).")
 @option("--remove", metavar="KEY", multiple=True, help="Remove KEY.")
 @option("--chat-template", type=_PATH, help="Set the chat template to the content of a file.")
-@option("-o", "--output", type=_PATH, help="Write the result there; leave FILE as it is.")
+@option("-o", "--output", type=OUTPUT, help="Write the result there; leave FILE as it is.")
 @option("--overwrite", is_flag=True, help="Replace the file named by --output.")
 @option("--rewrite", is_flag=True, help="Write the file anew even where the edit fits in place.")
 @size_option("--reserve", help="Write the file anew with room for later edits, such as 64k.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, jobs_option, json_option, option
-from weighbridge.cli.render import clean, echo, emit_json, plain, warn
+from weighbridge.cli.render import clean, echo, emit_json, is_terminal, plain, warn
 
 if TYPE_CHECKING:
     from weighbridge.reports.hash.checksum_files import CheckReport
@@ -28,11 +29,11 @@ _ALGORITHMS = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "
     )
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@option("--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256].")
+@option("-a", "--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256].")
 @option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights.")
 @option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone.")
 @option("--manifest", type=click.Path(path_type=Path), help="Write the digests there, as JSON.")
-@option("--check", is_flag=True, help="Compare: with the list PATH [of the file or folder FILE], or with names.")
+@option("-c", "--check", is_flag=True, help="Compare: with the list PATH [of the file or folder FILE], or with names.")
 @option("--overwrite", is_flag=True, help="Replace the manifest where it exists.")
 @jobs_option
 @json_option
@@ -72,11 +73,18 @@ def hash(
 
 def _print(report: HashReport) -> None:
     for file in report.files:
-        echo(clean(f"{file.digest}  {file.path}"))
+        echo(_sum_line(file.digest, file.path))
     for model in report.models:
         for t in model.tensors:
             echo(clean(f"{t.digest}  {t.dtype}[{','.join(map(str, t.shape))}]  {t.name}"))
         echo(clean(f"{model.digest}  weights  {model.path}"))
+
+
+def _sum_line(digest: str, path: str) -> str:
+    """As sha256sum writes it: a name with a backslash or a line break is escaped, and the line begins with one."""
+    escaped = path.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    line = f"{'' if escaped == path else chr(92)}{digest}  {escaped}"
+    return clean(line) if is_terminal(sys.stdout) else line
 
 
 def _gguf_hash(paths: tuple[Path, ...], algorithms: tuple[str, ...], as_json: bool) -> int:

@@ -19,33 +19,42 @@ from weighbridge.cli.options import command, examples, json_option, option
         "wb inspect imatrix.gguf --model ./my-model/",
     )
 )
-@click.argument("path")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @option("--tensors", is_flag=True, help="List the tensors (implied by a filter, a glob, --sort or --limit).")
 @option("--tree", is_flag=True, help="Show the tree of names only.")
 @option("--metadata", is_flag=True, help="Show the metadata only.")
-@option("--filter", "filters", multiple=True, metavar="EXPR", help="Rows that satisfy it: 'size>1MB', 'dtype=F16'.")
-@option("--include", multiple=True, metavar="GLOB", help="Tensors whose name fits.")
-@option("--exclude", multiple=True, metavar="GLOB", help="Not those whose name fits.")
+@option("--filter", multiple=True, metavar="EXPR", help="Only tensors that satisfy it: 'size>1MB and dtype=F16'.")
+@option("--include", multiple=True, metavar="GLOB", help="Only tensors whose name matches.")
+@option("--exclude", multiple=True, metavar="GLOB", help="Not those whose name matches.")
 @option("--sort", metavar="FIELD[:desc]", help="name, size, params, offset, dtype, rank, rows or file.")
 @option("--limit", type=click.IntRange(0), metavar="N", help="Show the first N rows.")
-@option("--model", metavar="MODEL", help="Of an importance matrix: what doesn't fit this model (exit code 1).")
+@option("--model", metavar="MODEL", help="For an importance matrix: check that it fits this model.")
 @json_option
 def inspect(
-    path: str, tensors: bool, tree: bool, metadata: bool, model: str | None, as_json: bool, **selection: Any
+    paths: tuple[str, ...],
+    tensors: bool,
+    tree: bool,
+    metadata: bool,
+    model: str | None,
+    as_json: bool,
+    **selection: Any,
 ) -> int:
-    """Show what is inside PATH: a file, a folder, one of a set of shards, or PATH::TENSOR for a single tensor.
+    """Show what is inside each PATH: a file, a folder, one file of a sharded set, or PATH::TENSOR for a single tensor.
 
-    Reads headers and config files only, whatever the size of the model. Of an importance matrix (either form) shows the
-    entries and their statistics; --tensors and the like show a GGUF one's tensors. The JSON form is described in
-    docs/schema.md.
+    Reads headers and config files only, whatever the size of the model. For an importance matrix (GGUF or .dat) shows
+    its entries and their statistics; --tensors lists a GGUF's tensors instead. Exit code 1 where no tensor passes the
+    filters, or an importance matrix doesn't fit --model. docs/schema.md describes the JSON.
     """
     rows = tensors or any(selection.values()) or selection["limit"] is not None
-    if not (rows or tree or metadata) and _is_importance(path):
-        return _importance(path, model, as_json)
-    if model is not None:
-        raise UsageError("--model is for an importance matrix alone", hint="wb diff compares two models")
-    _inspect(path, rows, tree, metadata, as_json, selection)
-    return 0
+    codes = []
+    for path in paths:
+        if not (rows or tree or metadata) and _is_importance(path):
+            codes.append(_importance(path, model, as_json))
+        elif model is not None:
+            raise UsageError("--model applies to an importance matrix", hint="wb diff compares two models")
+        else:
+            codes.append(_inspect(path, rows, tree, metadata, as_json, dict(selection)))
+    return max(codes)
 
 
 def _is_importance(path: str) -> bool:
@@ -73,17 +82,23 @@ def _importance(path: str, model: str | None, as_json: bool) -> int:
     return int(report.fit is not None and not report.fit.fits)
 
 
-def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, selection: dict[str, Any]) -> None:
+def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, selection: dict[str, Any]) -> int:
     from weighbridge.base.limits import TREE_LINES, TREE_TENSORS
-    from weighbridge.cli.render import emit_json
+    from weighbridge.cli.render import clean, emit_json, note
     from weighbridge.reports.inspect.report import inspect
 
     if not (as_json or rows or tree):
         selection["limit"] = 0 if metadata else TREE_TENSORS
     report = inspect(path, **selection)
+    none_match = rows and not report.selected and selection["limit"] != 0
     if as_json:
-        return emit_json(report)
+        emit_json(report)
+        return int(none_match)
     from weighbridge.cli.views import inspect as view
+
+    if none_match:
+        note(f"no tensor of {clean(path)} matches")
+        return 1
 
     one = len(report.tensors) == 1 and "::" in path
     if one:
@@ -97,3 +112,4 @@ def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, s
         if wanted:
             show(report)
     view.notes(report)
+    return 0

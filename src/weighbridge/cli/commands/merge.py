@@ -32,19 +32,25 @@ def merge(paths: tuple[Path, ...], dry_run: bool, as_json: bool, **options: Any)
     """
     import weighbridge
 
+    if paths and str(paths[-1]) == "-":
+        raise UsageError("a model can't be written to standard output", hint="wb merge SRC DST")
     if len(paths) < 2:
         raise UsageError("no target was given", hint="wb merge SRC DST")
-    src, *others = paths[:-1]
-    if others:
-        _check_one_set(src, others)
-    return write(weighbridge.plan_merge(src, paths[-1], **given(options)), dry_run=dry_run, as_json=as_json)
+    return write(
+        weighbridge.plan_merge(_set_of(paths[:-1]), paths[-1], **given(options)), dry_run=dry_run, as_json=as_json
+    )
 
 
-def _check_one_set(src: Path, others: list[Path]) -> None:
-    """UsageError where a file isn't of the set that `src` is of."""
+def _set_of(paths: tuple[Path, ...]) -> Path:
+    """The path of the set that these are shards of: the first, or the folder. UsageError where they are of several."""
     from weighbridge.models.locate import locate
 
-    known = {file.resolve() for file in locate(src).weights}
-    for path in others:
-        if path.resolve() not in known:
-            raise UsageError(f"{path} is not a shard of the set of {src}", hint="wb merge takes the shards of one set")
+    if len(paths) == 1:
+        return paths[0]
+    given = {path.resolve() for path in paths}
+    for place in (paths[0], paths[0].parent):
+        if given <= {file.resolve() for file in locate(place).weights}:
+            return place
+    raise UsageError(
+        f"{paths[-1]} is not a shard of the set of {paths[0]}", hint="wb merge takes the shards of one set"
+    )

@@ -10,6 +10,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import (
+    OUTPUT,
     PATH,
     applied,
     command,
@@ -51,6 +52,8 @@ def parse_words(words: tuple[str, ...], output: Path | None, sized: bool = False
     named = [i for i, word in enumerate(rest) if word.upper() in known or word.isdigit()]
     if output is None and rest and not (named and named[0] == 0):
         output = Path(rest.pop(0))
+    if str(output) == "-":
+        raise UsageError("a model can't be written to standard output", hint="wb quantize SRC DST TYPE")
     if not rest:
         raise UsageError("no type was given", hint=f"wb quantize SRC DST TYPE, TYPE one of {', '.join(ftype_names())}")
     ftype, *more = rest
@@ -74,10 +77,9 @@ def _patterns(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     return () if value is None else tuple(value.read_text("utf-8", "surrogateescape").split())
 
 
-_WRITE_ONLY: Final = ("overwrite", "resume", "max_memory")
 _OPTIONS: Final = (
     click.argument("words", nargs=-1, metavar="SRC [DST] TYPE [THREADS]"),
-    option("-o", "--output", type=PATH, aliases=("--outfile",), help="The target, instead of DST."),
+    option("-o", "--output", type=OUTPUT, aliases=("--outfile",), help="The target, instead of DST."),
     option("--imatrix", type=PATH, metavar="FILE", help="Importance matrix (GGUF or .dat)."),
     option("--include-weights", multiple=True, metavar="NAME", help="Use only its entries whose name contains NAME."),
     option("--exclude-weights", multiple=True, metavar="NAME", help="Ignore its entries whose name contains NAME."),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import PATH, command, examples, option
+from weighbridge.cli.options import OUTPUT, PATH, command, examples, option
 from weighbridge.cli.render import Cell, Column, clean, emit_json, note, table
 from weighbridge.cli.views.plan import given
 from weighbridge.cli.views.transform import transform_options, write_transform
@@ -23,7 +23,7 @@ from weighbridge.cli.views.transform import transform_options, write_transform
     )
 )
 @click.argument("src", type=PATH)
-@click.argument("dst", type=PATH, required=False)
+@click.argument("dst", type=OUTPUT, required=False)
 @option("--strip-prefix", metavar="PREFIX", multiple=True, help="Remove PREFIX from names that begin with it.")
 @option(
     "--replace", type=(str, str), metavar="PATTERN NEW", multiple=True,

@@ -46,6 +46,7 @@ _WORDS: Final = {
 )
 @option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed.")
 @option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned.")
+@option("-r", "--recursive", is_flag=True, hidden=True, expose_value=False)  # folders always are
 @option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0 too; - for standard output.")
 @json_option
 def scan(

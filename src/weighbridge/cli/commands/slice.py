@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import PATH, command, examples, option
+from weighbridge.cli.options import OUTPUT, PATH, command, examples, option
 from weighbridge.cli.views.plan import given
 from weighbridge.cli.views.transform import transform_options, write_transform
 
@@ -23,7 +23,7 @@ from weighbridge.cli.views.transform import transform_options, write_transform
     )
 )
 @click.argument("src", type=PATH)
-@click.argument("dst", type=PATH)
+@click.argument("dst", type=OUTPUT)
 @option(
     "--layers", metavar="NUMBERS", multiple=True,
     help="Layers to keep, in this order: 0-15, or 0,2,4-7, or 8-; of two stacks encoder:0-3, decoder:0-1.",

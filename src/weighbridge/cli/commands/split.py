@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import PATH, command, examples, option, shard_options, source_options, write_options
+from weighbridge.cli.options import (
+    OUTPUT,
+    PATH,
+    command,
+    examples,
+    option,
+    shard_options,
+    source_options,
+    write_options,
+)
 from weighbridge.cli.views.plan import given, write
 
 
@@ -21,7 +30,7 @@ from weighbridge.cli.views.plan import given, write
     )
 )
 @click.argument("src", type=PATH)
-@click.argument("dst", type=PATH)
+@click.argument("dst", type=OUTPUT)
 @shard_options(size=("--max-size", "--max-shard-size"), tensors=("--max-tensors", "--max-shard-tensors"))
 @option("--tp", type=click.IntRange(2), metavar="N", help="Split each tensor among N tensor-parallel ranks.")
 @source_options

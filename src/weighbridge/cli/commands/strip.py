@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from weighbridge.cli.options import (
+    OUTPUT,
     PATH,
     command,
     examples,
@@ -30,7 +31,7 @@ from weighbridge.cli.views.plan import given
     )
 )
 @click.argument("src", type=PATH)
-@click.argument("dst", type=PATH)
+@click.argument("dst", type=OUTPUT)
 @option("--keep-ema", is_flag=True, help="Keep averaged (EMA) weights beside the others.")
 @option("--ema-as-weights", is_flag=True, help="Write averaged (EMA) weights in place of the others.")
 @option("--dtype", metavar="TYPE", help="Type of the weights: f32, f16, bf16.", section="Target")

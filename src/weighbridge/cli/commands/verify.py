@@ -23,7 +23,7 @@ _SHOWN = 10  # findings of one rule, unless --verbose
         "wb verify ./downloads/ --fail-on warning --json",
     )
 )
-@click.argument("path")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @option("--values", is_flag=True, help="Read every number too: NaN, Inf, broken block scales, zeros.")
 @option(
     "--fail-on",
@@ -32,26 +32,30 @@ _SHOWN = 10  # findings of one rule, unless --verbose
     help="Exit with 1 from this severity on [error].",
 )
 @json_option
-def verify(path: str, values: bool, fail_on: str, as_json: bool) -> int:
-    """Check PATH (a file, an index, a folder) for everything that can be wrong, and say all of it at once.
+def verify(paths: tuple[str, ...], values: bool, fail_on: str, as_json: bool) -> int:
+    """Check each PATH (a file, an index, a folder) for everything that can be wrong, and report all of it at once.
 
-    Exit code 1 where there is an error. For GGUF also says whether llama.cpp would load the file.
+    For GGUF also says whether llama.cpp would load the file. Exit code 1 where there is an error, 2 where nothing was
+    checked: verify doesn't know the format.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.containers.base import Severity
-    from weighbridge.reports.verify.report import failed, verify
+    from weighbridge.reports.verify import report as reports
 
     with Progress() as progress:
-        report = verify(path, values=values, progress=progress)
+        found = [reports.verify(path, values=values, progress=progress) for path in paths]
     if as_json:
-        emit_json(report)
+        emit_json(found if len(found) > 1 else found[0])
     else:
-        _show(report)
-    return int(failed(report, Severity(fail_on)))
+        for report in found:
+            _show(report)
+    if any(reports.failed(report, Severity(fail_on)) for report in found):
+        return 1
+    return 2 if any(report.verdict == "not-checked" for report in found) else 0
 
 
 def _show(report: VerifyReport) -> None:
-    from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, plural, styled
+    from weighbridge.cli.render import SCREEN, clean, echo, human_bytes, plural, shorten, styled
 
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
@@ -72,8 +76,13 @@ def _show(report: VerifyReport) -> None:
     if report.findings:
         kinds = (report.errors, "error"), (report.warnings, "warning"), (report.infos, "note")
         echo(f"{words}: {', '.join(plural(n, kind) for n, kind in kinds)}", "head")
-    else:
+    elif report.verdict == "ok":
         echo(f"{styled('ok', 'ok')}: {words}" + ("" if report.values else "; values not read (--values)"))
+    if report.verdict == "not-checked":
+        why = "verify doesn't check this format (wb identify)" if report.files else "the folder is empty"
+        echo(f"{styled('not checked', 'warning')}: {clean(report.path)}: {why}")
+    elif report.unchecked:
+        echo(f"{styled('not checked', 'warning')}: {clean(shorten(report.unchecked))}")
 
 
 def _more(found: Iterable[Finding], shown: int) -> None:

@@ -16,6 +16,7 @@ from weighbridge.cli.render import (
     short_float,
     table,
     warn,
+    width,
 )
 from weighbridge.models.tensor_parallel.rank_files import RankStatus
 from weighbridge.reports.inspect.model_info import ModelInfo
@@ -144,19 +145,13 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def rows(report: InspectReport) -> None:
-    """One row a tensor."""
-    several = len(report.files) > 1
-    heads: list[str | Column] = [
-        "tensor",
-        "type",
-        "shape",
-        Column("parameters", right=True),
-        Column("bytes", right=True),
-    ]
-    table(
-        [*heads, Column("offset", right=True), *(["file"] if several else [])],
-        [_row(t, several) for t in report.tensors],
-    )
+    """One row per tensor. On a narrow terminal files and offsets go first, then numbers of parameters."""
+    several, columns = len(report.files) > 1, width()
+    optional = [("file", several and columns >= 100), ("offset", columns >= 100), ("parameters", columns >= 72)]
+    hidden = {name for name, shown in optional if not shown}
+    numbers = ("parameters", "bytes", "offset")
+    heads = [h for h in ("tensor", "type", "shape", *numbers, "file") if h not in hidden]
+    table([Column(h, right=h in numbers) for h in heads], [[_cells(t)[h] for h in heads] for t in report.tensors])
     _unlisted(report)
 
 
@@ -165,9 +160,11 @@ def _unlisted(report: InspectReport) -> None:
         echo(f"... {plural(report.selected - len(report.tensors), 'more tensor')}", "dim")
 
 
-def _row(t: InspectedTensor, several: bool) -> tuple[str, ...]:
-    file = (t.file,) if several else ()
-    return t.name, t.dtype, _shape(t.shape), f"{t.parameters:,}", f"{t.nbytes:,}", f"{t.offset:,}", *file
+def _cells(t: InspectedTensor) -> dict[str, str]:
+    return {
+        "tensor": t.name, "type": t.dtype, "shape": _shape(t.shape), "parameters": f"{t.parameters:,}",
+        "bytes": f"{t.nbytes:,}", "offset": f"{t.offset:,}", "file": t.file,
+    }  # fmt: skip
 
 
 def one(report: InspectReport) -> None:

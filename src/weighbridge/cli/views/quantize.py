@@ -12,7 +12,7 @@ from weighbridge.cli.render import SCREEN, Cell, Column, echo, emit_json, human_
 from weighbridge.cli.views.plan import print_losses, print_notes
 
 if TYPE_CHECKING:
-    from weighbridge.conversion.quantize.plan import QuantizePlan, TensorRow
+    from weighbridge.conversion.quantize.plan import QuantizePlan, QuantizeRow
     from weighbridge.reports.diff.quality import QualityReport
 
 
@@ -79,16 +79,16 @@ def _refused(plan: QuantizePlan) -> dict[str, list[str]]:
 _LAYER: Final = re.compile(r"(?<=blk\.)\d+(?=\.)")
 
 
-def _grouped(rows: Iterable[TensorRow]) -> list[tuple[str, list[TensorRow]]]:
+def _grouped(rows: Iterable[QuantizeRow]) -> list[tuple[str, list[QuantizeRow]]]:
     """Tensors of several layers that fare alike in one line; each by itself with --verbose."""
-    groups: dict[tuple[Any, ...], list[TensorRow]] = {}
+    groups: dict[tuple[Any, ...], list[QuantizeRow]] = {}
     for row in rows:
         kind = row.name if SCREEN.verbose else _LAYER.sub("*", row.name, count=1)
         groups.setdefault((kind, row.shape, row.source, row.target, row.wanted, row.weighted), []).append(row)
     return [(_named(key[0], found), found) for key, found in groups.items()]
 
 
-def _named(kind: str, rows: list[TensorRow]) -> str:
+def _named(kind: str, rows: list[QuantizeRow]) -> str:
     numbers = [int(found[0]) for row in rows if (found := _LAYER.search(row.name))]
     return kind.replace("*", _ranges(numbers), 1) if len(numbers) > 1 else rows[0].name
 
@@ -104,7 +104,7 @@ def _ranges(numbers: Iterable[int]) -> str:
     return "{" + ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) + "}"
 
 
-def _line(name: str, rows: list[TensorRow]) -> tuple[Cell, ...]:
+def _line(name: str, rows: list[QuantizeRow]) -> tuple[Cell, ...]:
     first = rows[0]
     remarks = [f"instead of {first.wanted}" if first.wanted else "", "weighted" if first.weighted else ""]
     size = human_bytes(sum(row.target_bytes for row in rows))

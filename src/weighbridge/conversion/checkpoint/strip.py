@@ -28,7 +28,7 @@ from weighbridge.models.locate import is_training
 from weighbridge.unpickle.tree import Gap, TensorLeaf
 
 
-class Use(StrEnum):
+class Extra(StrEnum):
     """What a part of a checkpoint is."""
 
     WEIGHTS = "weights"
@@ -40,24 +40,25 @@ class Use(StrEnum):
     HISTORY = "history"
 
 
-def _keys(part: Use, *names: str) -> dict[str, Use]:
+def _keys(part: Extra, *names: str) -> dict[str, Extra]:
     return dict.fromkeys(names, part)
 
 
 # A part's key at the top of a checkpoint, in lower case: what Lightning, fairseq, timm, Detectron, DeepSpeed, CompVis,
 # EDM, accelerate and the tutorials of torch call it.
 KEYS: Final = MappingProxyType(
-    _keys(Use.OPTIMIZER, "optimizer", "optimizers", "optim", "opt", "opt_state", "optimizer_state", "optimizer_states",
+    _keys(Extra.OPTIMIZER, "optimizer", "optimizers", "optim", "opt", "opt_state", "optimizer_state",
+          "optimizer_states",
           "optimizer_state_dict", "optim_state_dict", "optimizer_dict", "last_optimizer_state", "optimizer_history")
-    | _keys(Use.EMA, "ema", "ema_model", "model_ema", "ema_state_dict", "state_dict_ema", "params_ema", "ema_params",
+    | _keys(Extra.EMA, "ema", "ema_model", "model_ema", "ema_state_dict", "state_dict_ema", "params_ema", "ema_params",
             "ema_weights", "shadow_params", "g_ema", "averaged_model", "swa_model", "ema_state")
-    | _keys(Use.SCHEDULER, "scheduler", "schedulers", "lr_scheduler", "lr_schedulers", "scheduler_state_dict",
+    | _keys(Extra.SCHEDULER, "scheduler", "schedulers", "lr_scheduler", "lr_schedulers", "scheduler_state_dict",
             "lr_scheduler_state_dict", "lr_sched", "sched", "scheduler_state")
-    | _keys(Use.RNG, "rng", "rng_state", "rng_states", "cuda_rng_state", "cuda_rng_states", "cuda_rng_state_all",
+    | _keys(Extra.RNG, "rng", "rng_state", "rng_states", "cuda_rng_state", "cuda_rng_states", "cuda_rng_state_all",
             "torch_rng_state", "cpu_rng_state", "numpy_rng_state", "np_rng_state", "random_rng_state", "random_states",
             "random_state", "python_rng_state", "torch_cuda_manual_seed")
-    | _keys(Use.SCALER, "scaler", "grad_scaler", "amp", "amp_scaler", "loss_scaler", "scaler_state_dict")
-    | _keys(Use.HISTORY, "loss", "losses", "loss_history", "train_loss", "train_losses", "val_loss", "val_losses",
+    | _keys(Extra.SCALER, "scaler", "grad_scaler", "amp", "amp_scaler", "loss_scaler", "scaler_state_dict")
+    | _keys(Extra.HISTORY, "loss", "losses", "loss_history", "train_loss", "train_losses", "val_loss", "val_losses",
             "history", "metrics", "callbacks", "loops", "best_loss", "best_acc", "best_metric", "extra_state")
 )  # fmt: skip
 # The last word of a tensor's name, where an optimizer's state lies beside the weights by their names.
@@ -67,12 +68,12 @@ MOMENTS: Final = frozenset(
 )  # fmt: skip
 # Keys that together say what a dict is.
 SHAPES: Final = (
-    (frozenset({"state", "param_groups"}), Use.OPTIMIZER),
-    (frozenset({"last_epoch", "_step_count"}), Use.SCHEDULER),
-    (frozenset({"scale", "growth_factor", "backoff_factor"}), Use.SCALER),
+    (frozenset({"state", "param_groups"}), Extra.OPTIMIZER),
+    (frozenset({"last_epoch", "_step_count"}), Extra.SCHEDULER),
+    (frozenset({"scale", "growth_factor", "backoff_factor"}), Extra.SCALER),
 )
 # Where names are flat, these words at the front of a name stand for a part; others (`loss.`) may be a module's.
-_FLAT: Final = frozenset({Use.OPTIMIZER, Use.EMA})
+_FLAT: Final = frozenset({Extra.OPTIMIZER, Extra.EMA})
 _SQUASHED: Final = ("", "model.")  # CompVis's LitEma takes the dots out of names, and this from their front
 
 
@@ -107,12 +108,12 @@ class StripReport:
 class Judgement(NamedTuple):
     """What a tensor belongs to: the part, the name the part goes by, and why it is that."""
 
-    part: Use
+    part: Extra
     group: str
     why: str
 
 
-_KEPT: Final = Judgement(Use.WEIGHTS, "", "")
+_KEPT: Final = Judgement(Extra.WEIGHTS, "", "")
 
 
 class Classification(NamedTuple):
@@ -139,7 +140,7 @@ def judge(index: Index) -> Classification:
     verdicts: dict[str, Judgement] = {}
     for key, inside in parts.items():
         verdicts |= _of_part(str(key), inside, names[str(key)], nested)
-    heads = {key for key, found in names.items() if any(verdicts[n].part is Use.WEIGHTS for n in found)}
+    heads = {key for key, found in names.items() if any(verdicts[n].part is Extra.WEIGHTS for n in found)}
     wrapper = heads.pop() if len(heads) == 1 and nested else ""
     return Classification({e.name: verdicts.get(e.name, _KEPT) for e in index}, wrapper)
 
@@ -183,7 +184,7 @@ def _by_shape(key: str, value: Any) -> Judgement | None:
 def _by_name(name: str, *, flat: bool = False, inside: str = "") -> Judgement:
     last = name.rpartition(".")[2]
     if last in MOMENTS:
-        return Judgement(Use.OPTIMIZER, f"*.{last}", f"names that end in {last}")
+        return Judgement(Extra.OPTIMIZER, f"*.{last}", f"names that end in {last}")
     front = (name if flat else name.removeprefix(f"{inside}.")).partition(".")[0]
     part = KEYS.get(front.lower())
     if part in _FLAT and front != name:
@@ -197,9 +198,9 @@ def _by_name(name: str, *, flat: bool = False, inside: str = "") -> Judgement:
 
 def stripped(index: Index, judged: Classification, *, keep_ema: bool = False, ema_as_weights: bool = False) -> Index:
     """The index of what is kept. UsageError where that is nothing, or where averages are asked for and lacking."""
-    keep = {Use.WEIGHTS, *([Use.EMA] if keep_ema else [])}
+    keep = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     entries = [e for e in index if judged.verdicts[e.name].part in keep]
-    if not any(judged.verdicts[e.name].part is Use.WEIGHTS for e in entries):
+    if not any(judged.verdicts[e.name].part is Extra.WEIGHTS for e in entries):
         parts = ", ".join(sorted({v.part.value for v in judged.verdicts.values()})) or "nothing"
         raise UsageError(f"the file holds no model weights, only {parts}")
     swaps = _averages(index, judged) if ema_as_weights else {}
@@ -221,12 +222,14 @@ def _concerns(finding: Finding, judged: Classification) -> bool:
 
 def _averages(index: Index, judged: Classification) -> dict[str, Entry]:
     """The averaged tensor for each weight that has one."""
-    averages = {e.name.removeprefix(f"{v.group}."): e for e in index if (v := judged.verdicts[e.name]).part is Use.EMA}
+    averages = {
+        e.name.removeprefix(f"{v.group}."): e for e in index if (v := judged.verdicts[e.name]).part is Extra.EMA
+    }
     if not averages:
         raise UsageError("the checkpoint holds no averaged (EMA) weights")
     found: dict[str, Entry] = {}
     for entry in index:
-        if judged.verdicts[entry.name].part is not Use.WEIGHTS:
+        if judged.verdicts[entry.name].part is not Extra.WEIGHTS:
             continue
         name = _name(entry.name, judged)
         other = next((averages[n] for n in _spellings(name) if n in averages), None)
@@ -271,7 +274,7 @@ def plan_strip(
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(_averages(model.index, judged)) if ema_as_weights else 0
     gone = [v.part for v in judged.verdicts.values()]
-    held = {Use.WEIGHTS, *([Use.EMA] if keep_ema else [])}
+    held = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     files = _files(model) if model.place.path.is_dir() else ()
     notes = [] if any(p not in held for p in gone) or files else ["there was nothing to leave out"]
     before = sum(w.stat().st_size for w in model.place.weights) + sum(f.bytes for f in files)
@@ -290,7 +293,7 @@ def plan_strip(
     return StripPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)
 
 
-def _dropped(index: Index, judged: Classification, held: set[Use]) -> Iterator[Dropped]:
+def _dropped(index: Index, judged: Classification, held: set[Extra]) -> Iterator[Dropped]:
     groups: dict[Judgement, list[Entry]] = {}
     for entry in index:
         groups.setdefault(judged.verdicts[entry.name], []).append(entry)

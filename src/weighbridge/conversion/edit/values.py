@@ -46,18 +46,32 @@ _FLOAT: Final = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][
 
 
 def guess(text: str) -> Any:
-    """An untyped value of a new key: true/false, a number, or text."""
+    """An untyped value of a new key: true/false, a number, a JSON array of these or of texts, or text."""
     if text in ("true", "false"):
         return text == "true"
+    if text.startswith("[") and (elements := _elements(text)):
+        return elements
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _elements(text: str) -> list[Any] | None:
+    """A JSON array of scalars; None for any other text, such as `[INST]`."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    scalars = isinstance(found, list) and all(isinstance(x, str | int | float) for x in found)
+    return found if scalars else None
 
 
 def coerce(key: str, kind: str, value: Any) -> Any:
     """`value`, which may be text, as the GGUF type `kind`; UsageError where it is no such thing."""
     inner = element_type(kind)
     if inner is not None:
+        if isinstance(value, str) and value.startswith("["):
+            value = _elements(value) or value
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise UsageError(f"{key} is an array, {kind}", hint="give its elements: --set-array KEY=TYPE:[...]")
         return [coerce(key, inner, element) for element in value]

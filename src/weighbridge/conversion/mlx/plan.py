@@ -1,8 +1,8 @@
-"""A model as an MLX folder, as mlx_lm.convert (0.32.2, on a CPU) writes it: names and stacks by the family's table, the
-same tensors quantized to the same words, scales and biases, the same config.json and index. MLX itself isn't needed.
+"""Plans an MLX folder, equal to that of mlx_lm.convert (0.32.2, on a CPU): names and stacks by the family's table, the
+same words, scales and biases, the same config.json and index. Doesn't need MLX.
 
-What comes quantized stays so where MLX has the very same values: ggml's simple and 4- and 5-bit K blocks become affine,
-its 4-bit floats MLX's, MLX's own groups are copied. Source of the rules: mlx_lm/convert.py, mlx_lm/utils.py
+Quantized sources stay quantized where MLX can hold their values exactly: ggml's simple and 4- and 5-bit K blocks become
+affine, its 4-bit floats MLX's; MLX's own groups are copied. Source of the rules: mlx_lm/convert.py, mlx_lm/utils.py
 (quantize_model, save_model, save_config), `quant_predicate` and `cast_predicate` in mlx_lm/models.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from weighbridge.base.dtypes import BF16, F16, F32, U8, U32, DType, Kind, dtype
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.mlx.periods import with_period
+from weighbridge.conversion.mlx.config import with_period, with_rope_words
 from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers as targets
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
@@ -45,7 +45,7 @@ SHARD: Final = 5 << 30  # bytes: mlx_lm.utils.MAX_FILE_SIZE_GB
 
 
 class MlxQuantization(NamedTuple):
-    """The parameters of one module; `mode` is left out of the config where mlx_lm leaves it out."""
+    """The parameters of one module; `mode` is None where mlx_lm omits it from the config."""
 
     group_size: int
     bits: int
@@ -56,22 +56,25 @@ class MlxQuantization(NamedTuple):
 
 
 def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
-    """The tensors and files of the folder. UsageError where the options contradict each other."""
+    """The tensors and files of an MLX folder. UsageError for contradictory options, UnsupportedError for a family
+    without MLX names."""
     if "mlx" not in model.family.dialects:
         raise UnsupportedError(
-            f"what MLX calls the tensors of the {model.family.name} family isn't known", hint="wb convert --to hf "
-            "writes the folder that other programs read; wb arch list says which families have mlx names",
+            f"the {model.family.name} family has no MLX tensor names", hint="wb convert --to hf writes a folder for "
+            "other programs; wb arch list shows which families have mlx names",
         )  # fmt: skip
     named = model.family.save("mlx", model.sizes, model.roles)
     draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model))
     lost = model.family.unmapped_roles("mlx", model.sizes, model.roles)
     names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
-    draft.losses += [Loss("left out: mlx-lm has no place for it", name) for name in names]
-    wanted = _wanted(model, options)
-    overall = _asked(options)
+    draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
+    wanted = _weight_dtype(model, options)
+    overall = _requested(options)
+    roles = model.family.rows_of("mlx", model.sizes, named)
     chosen: dict[str, MlxQuantization] = {}
     for name, node in named.items():
-        how = _quantization(name, node, model, options, overall)
+        layer = overall if roles[name].kind != "conv" else None
+        how = _quantization(name, node, model, options, layer)
         parts = _parts(name, node, how, wanted, draft)
         if isinstance(parts, tuple):
             chosen[name.removesuffix(".weight")], stored = parts
@@ -86,21 +89,20 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
 # ------------------------------------------------------------------------------------------------ what is wanted
 
 
-def _wanted(model: Checkpoint, options: MlxOptions) -> DType | None:
-    """The type of the weights: as asked for, or as an older config says; a newer one's `dtype` mlx_lm doesn't look
-    at."""
+def _weight_dtype(model: Checkpoint, options: MlxOptions) -> DType | None:
+    """The dtype of the weights: the requested one, or an older config's; mlx_lm ignores a newer config's `dtype`."""
     if options.dtype not in (None, "auto"):
         found = dtype(options.dtype)
         if found not in _CASTS.values():
             raise UsageError(f"MLX weights are f16, bf16 or f32, not {found}", hint="quantize them with --q-bits")
         return found
     text = model.config.get("text_config")
-    told = model.config.get("torch_dtype") or (text.get("dtype") if isinstance(text, Mapping) else None)
-    return _CASTS.get(told) if isinstance(told, str) and model.format != "gguf" else None
+    stated = model.config.get("torch_dtype") or (text.get("dtype") if isinstance(text, Mapping) else None)
+    return _CASTS.get(stated) if isinstance(stated, str) and model.format != "gguf" else None
 
 
-def _asked(options: MlxOptions) -> MlxQuantization | None:
-    """The quantization of all modules, or None where none was asked for."""
+def _requested(options: MlxOptions) -> MlxQuantization | None:
+    """The requested quantization of all modules, or None."""
     given = (options.q_bits, options.q_group_size, options.q_mode, options.recipe)
     if all(x is None for x in given):
         return None
@@ -125,8 +127,9 @@ def _asked(options: MlxOptions) -> MlxQuantization | None:
 def _quantization(
     name: str, node: LogicalTensor, model: Checkpoint, options: MlxOptions, overall: MlxQuantization | None
 ) -> MlxQuantization | None:
-    """How a tensor is to be quantized; None: not. What `to_quantized` has are linear and embedding weights."""
-    if overall is None or not name.endswith(".weight") or len(node.spec.shape) < 2 or "conv" in name:
+    """How a tensor is quantized; None: not at all. mlx-lm quantizes modules with `to_quantized`: linear layers and
+    embeddings."""
+    if overall is None or not name.endswith(".weight") or len(node.spec.shape) < 2:
         return None
     if node.spec.shape[-1] % overall.group_size:
         return None
@@ -143,7 +146,7 @@ def _is_eight_bits(module: str, rules: MlxEntry) -> bool:
 
 
 def _mixed(module: str, recipe: str, layers: int) -> int:
-    """Bits of a module by mlx_lm.convert.mixed_quant_predicate_builder."""
+    """The bits of a module, as in mlx_lm.convert.mixed_quant_predicate_builder."""
     low, high = RECIPES[recipe]
     index = next((int(part) for part in module.split(".") if part.isdigit()), 0)
     more = index < layers // 8 or index >= 7 * layers // 8 or (index - layers // 8) % 3 == 2
@@ -159,7 +162,7 @@ _Parts = tuple[MlxQuantization, Mapping[str, Node]]
 def _parts(
     name: str, node: LogicalTensor, how: MlxQuantization | None, wanted: DType | None, draft: PlanBuilder
 ) -> Node | _Parts:
-    """The stored tensors of a logical one."""
+    """The stored tensors of a logical one, with their quantization if it has one."""
     kept = _kept(name, node, draft) if how is None else None
     if kept is not None:
         return kept
@@ -175,7 +178,7 @@ def _parts(
 
 
 def _kept(name: str, node: LogicalTensor, draft: PlanBuilder) -> _Parts | None:
-    """A tensor that comes quantized in a form that MLX has too; None otherwise."""
+    """A quantized tensor whose values MLX can hold exactly; None for others."""
     if isinstance(node, QuantizedTensor):
         return _kept_packed(name, node, draft)
     if node.spec.dtype in makers.EXACT:
@@ -200,12 +203,12 @@ def _kept_packed(name: str, node: QuantizedTensor, draft: PlanBuilder) -> _Parts
 
 
 def _has(packing: Microscaled) -> bool:
-    """Whether MLX has a mode for it: it has no MXFP6, and a global scale for no linear layer."""
+    """Whether MLX has a mode for it: no MXFP6, and no global scale on linear layers."""
     return not packing.overall and packing.name in _DEFAULTS
 
 
 def _float_mode(name: str, node: QuantizedTensor, packing: Microscaled, draft: PlanBuilder) -> _Parts:
-    """Four-bit floats of whatever origin: the bytes of MLX's mxfp4 and nvfp4."""
+    """Four-bit floats of any origin as MLX's mxfp4 or nvfp4."""
     draft.moves.append(Move(name, packing.name, packing.name, "exact"))
     parts = _matrices(node)
     words = n.bitcast(parts["codes"], U32, parts["codes"].spec.row_bytes // 4)
@@ -214,7 +217,7 @@ def _float_mode(name: str, node: QuantizedTensor, packing: Microscaled, draft: P
 
 
 def _matrices(node: QuantizedTensor) -> dict[str, Node]:
-    """Members under the shape of the whole: moves may have flattened them."""
+    """The members in the shape of the whole tensor; row moves may have flattened them."""
     lead = node.spec.shape[:-1]
     return {m: n.reshape(x, (*lead, x.spec.elements // max(node.spec.rows, 1))) for m, x in node.members.items()}
 
@@ -223,7 +226,7 @@ def _plain(name: str, node: LogicalTensor, wanted: DType | None, draft: PlanBuil
     source = n.storage_name(node)
     if not isinstance(node, Node) or node.spec.dtype.kind is Kind.BLOCK:
         target = wanted or F16
-        draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form of it"))
+        draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form for it"))
         return cast_to(name, node, target, draft)
     if wanted is None or node.spec.dtype.kind is not Kind.FLOAT or name.endswith(_UNCAST):
         return node
@@ -236,7 +239,7 @@ def _plain(name: str, node: LogicalTensor, wanted: DType | None, draft: PlanBuil
 def _config(
     model: Checkpoint, chosen: Mapping[str, MlxQuantization], overall: MlxQuantization | None, options: MlxOptions
 ) -> dict[str, Any]:
-    """config.json: the model's own, sorted, with the quantization under both names."""
+    """config.json: the model's own, sorted, with the quantization under both of its keys."""
     config = {
         k: v for k, v in model.config.items() if k not in ("_name_or_path", "vision_config", "quantization_config")
     }
@@ -246,14 +249,18 @@ def _config(
         config["model_type"] = name
     layer_types = model.family.effective(model.config).get("layer_types")
     config = with_period(_whole(config, model, rules), layer_types, rules.period)
+    defaults = model.family.plain_defaults
+    text = config.get("text_config")
+    if isinstance(text, Mapping):
+        config["text_config"] = with_rope_words(text, defaults)
+    config = with_rope_words(config, defaults)
     generation = model.json("generation_config.json") if model.format != "gguf" else None
     if generation and generation.get("eos_token_id"):
         config["eos_token_id"] = generation["eos_token_id"]
     if chosen:
         top = overall or Counter(chosen.values()).most_common(1)[0][0]
-        told = top.described()
         own = {m: q.described() for m, q in chosen.items() if q != top or (options.recipe and overall is not None)}
-        config["quantization"] = config["quantization_config"] = {**told, **own}
+        config["quantization"] = config["quantization_config"] = {**top.described(), **own}
     return dict(sorted(config.items()))
 
 
@@ -273,7 +280,7 @@ def _whole(config: dict[str, Any], model: Checkpoint, rules: MlxEntry) -> dict[s
 
 
 def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: Mapping[str, Any]) -> None:
-    """What lies beside the weights."""
+    """Adds the other files of the folder."""
     if model.format == "gguf":
         texts, lost = meta.for_hf(model, draft.tensors, options.tokenizer)
         draft.texts |= texts

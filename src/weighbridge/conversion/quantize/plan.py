@@ -36,7 +36,7 @@ from weighbridge.tensors.nodes import CastReport, Encode, Node, cast, packed_in
 
 
 @dataclass(frozen=True, slots=True)
-class TensorRow:
+class QuantizeRow:
     """What happens to one tensor. `wanted`: the type that was replaced because the rows aren't whole blocks of it.
     `weighted`: the encoder uses an entry of the importance matrix."""
 
@@ -56,7 +56,7 @@ class QuantizePlan(Plan):
     total. `originals`, `weights`: tensors before quantization and the importance of their columns, for reports."""
 
     ftype: str = ""
-    rows: tuple[TensorRow, ...] = ()
+    rows: tuple[QuantizeRow, ...] = ()
     refusals: tuple[ftypes.Refusal, ...] = ()
     entries: tuple[int, int] | None = None
     originals: Mapping[str, Node] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class QuantizePlan(Plan):
 
     def describe(self) -> dict[str, Any]:
         data = super().describe() | {"schema": "weighbridge/quantize/1", "type": self.ftype}
-        names = TensorRow.__slots__
+        names = QuantizeRow.__slots__
         return data | {
             "bits_per_weight": round(self.bits, 4),
             "imatrix": self.entries and {"used": self.entries[0], "entries": self.entries[1]},
@@ -143,7 +143,7 @@ def finish(
     made: dict[str, Node] = {}
     reports: dict[str, CastReport] = {}
     weights: dict[str, Any] = {}
-    rows: list[TensorRow] = []
+    rows: list[QuantizeRow] = []
     refusals = list(choice.refusals)
     for name, node in inputs.tensors.items():
         target = choice.types[name]
@@ -193,12 +193,12 @@ def _encode_as(name: str, node: Node, target: DType, weights: Any, reports: dict
     return Encode(source.spec.with_dtype(target), source, report, weights)
 
 
-def _row(name: str, node: Node, made: Node, wanted: str | None, weighted: bool) -> TensorRow:
+def _row(name: str, node: Node, made: Node, wanted: str | None, weighted: bool) -> QuantizeRow:
     packed = packed_in(node)
     stored = sum(m.spec.nbytes for m in packed.members.values()) if packed else node.spec.nbytes
     source = packed.packing.name if packed else node.spec.dtype.name
     target = made.spec
-    return TensorRow(name, target.shape, source, target.dtype.name, stored, target.nbytes, wanted, weighted)
+    return QuantizeRow(name, target.shape, source, target.dtype.name, stored, target.nbytes, wanted, weighted)
 
 
 def _packed_refusal(name: str, node: Node, target: DType, options: QuantizeOptions) -> list[ftypes.Refusal]:

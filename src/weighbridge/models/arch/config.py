@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import LAYERS
+from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import slice_bounds
@@ -26,13 +27,9 @@ THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
 
 
-# Keys of the number of attention heads.
-_HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-
-
 def check_heads(values: Config, width: int) -> None:
     """FormatError where a hidden size isn't whole heads: no tensor of such a family has their number in its shape."""
-    for key in _HEADS:
+    for key in HEADS.config:
         if values.get(key) is not None and width % (heads := integer(values[key], key, 1)):
             raise FormatError("heads don't divide the hidden size", field=key, expected=f"a divisor of {width:,}",
                               found=heads)  # fmt: skip

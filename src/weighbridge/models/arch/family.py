@@ -111,6 +111,11 @@ class Family:
         same = [a for a in self.architectures.values() if a.model_type == config.get("model_type")]
         return same[-1] if same else None  # the last is the plain one
 
+    @property
+    def plain_defaults(self) -> Mapping[str, Any]:
+        """The defaults of the family's plain class, which is the last one."""
+        return list(self.architectures.values())[-1].defaults
+
     def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The config with its class's defaults filled in (see config.py)."""
         return self._facts(self._known(config), config)

@@ -208,10 +208,10 @@ def _rotary(
     """`rope_theta` and `rope_scaling`, the spelling of transformers 4, which 5 and mlx-lm read too. Where layers with a
     window rotate in another way, 5's spelling stands beside: 4 has words for them in few classes alone."""
     own = {k.removeprefix("rope."): v for k, v in implied(rules(family), config).items() if k[:5] == "rope."}
-    newer = "full_attention" in _plain_defaults(family).get("rope_parameters", {})  # a class that no older version has
+    newer = "full_attention" in family.plain_defaults.get("rope_parameters", {})  # a class that no older version has
     rope = {**config.pop("rope", {}), **own}
     sliding = config.pop("rope_sliding", {"rope_theta": 10000.0} if newer else None)
-    word = next((w for w in THETA if w in _plain_defaults(family)), None)
+    word = next((w for w in THETA if w in family.plain_defaults), None)
     if word is None:
         return []
     theta = rope.pop("rope_theta", 10000.0)  # llama.cpp's default where the key is absent
@@ -227,7 +227,7 @@ def _rotary(
             raise FormatError(f"no {kind} rope scaling gives these factors", field="rope_freqs.weight")
         rope = found
     lost = _longrope(rope, tensors, vectors)
-    if rope or "rope_parameters" in _plain_defaults(family):  # without a word of it that would count
+    if rope or "rope_parameters" in family.plain_defaults:  # without a word of it that would count
         rope.setdefault("rope_type", "default")
         config["rope_scaling"] = rope
     if sliding is not None:
@@ -264,11 +264,6 @@ def _longrope(rope: dict[str, Any], tensors: Mapping[str, Any] | Sequence[str], 
     return []
 
 
-def _plain_defaults(family: Family) -> Mapping[str, Any]:
-    """The defaults of the family's plain class."""
-    return list(family.architectures.values())[-1].defaults
-
-
 def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]) -> list[str]:
     """Which part of a head rotates, where the class can say it; a loss where it can't and not all of them do."""
     rotated = metadata.get(f"{family.gguf}.rope.dimension_count")
@@ -277,7 +272,7 @@ def _partial(metadata: Mapping[str, Any], family: Family, config: dict[str, Any]
     )
     if any(row.name == "{a}.rope.dimension_count" and row.restored for row in rules(family).keys):
         return []
-    share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in _plain_defaults(family)), None)
+    share = next((k for k in ("rotary_pct", "partial_rotary_factor") if k in family.plain_defaults), None)
     if share is not None and rotated is not None:
         config[share] = integer(rotated, "rope.dimension_count") / head
         return []

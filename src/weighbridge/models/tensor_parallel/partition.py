@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.models.arch.expand import Sizes, TensorSlot, shape_of
 from weighbridge.models.arch.family import Family
+from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables.spec import LayoutCall, Role
 from weighbridge.models.tensor_parallel.partition_rules import SplitRule, Unit, rule_of
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
-_HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 # Layouts that keep every row in its head, or whose segments `_layout_units` knows.
 _LAYOUTS: Final = frozenset(
     {"rope", "halves", "shift", "neg_exp", "times", "transpose", "parted", "tiled", "tiled_columns", "padded"}
@@ -117,7 +117,7 @@ class RolePartitioner:
     def heads(self) -> int:
         """The number of attention heads."""
         facts = self.sizes.facts
-        return self.sizes.get("H") or next((int(n) for key in _HEADS if (n := facts.get(key))), 1)
+        return self.sizes.get("H") or next((int(n) for key in HEADS.config if (n := facts.get(key))), 1)
 
     @property
     def state_heads(self) -> int:

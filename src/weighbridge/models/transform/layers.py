@@ -15,6 +15,7 @@ from weighbridge.base.errors import FormatError, UsageError, WeighbridgeError
 from weighbridge.containers.gguf.values import KV, kvs
 from weighbridge.models.arch.kv_tensors import of_graph
 from weighbridge.models.arch.registry import families_of_graph
+from weighbridge.models.arch.size_keys import LAYERS
 from weighbridge.models.arch.tables.schema import LayerRulesEntry
 from weighbridge.models.arch.tables.spec import placeholders
 from weighbridge.models.arch.tables.values import integer
@@ -38,7 +39,6 @@ from weighbridge.models.transform.encoder_decoder import (
 )
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers, renumbered
 
-COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # Layers that follow the others and predict further tokens: config.json counts them apart, a GGUF among the rest.
 _EXTRA: Final = ("num_nextn_predict_layers",)
 _GGUF_EXTRA: Final = "nextn_predict_layers"
@@ -282,16 +282,16 @@ def _rules(model: Checkpoint) -> LayerRulesEntry:
 def _stated(model: Checkpoint) -> int | None:
     """How many layers the config speaks of."""
     if model.format == "gguf":
-        count = model.metadata.get(f"{model.metadata.get('general.architecture')}.block_count")
-        return None if count is None else integer(count, "block_count", 1)
+        count = model.metadata.get(f"{model.metadata.get('general.architecture')}.{LAYERS.gguf}")
+        return None if count is None else integer(count, LAYERS.gguf, 1)
     config = _of_text(model.json("config.json") or {})
-    return next((integer(config[key], key, 1) for key in COUNTS if config.get(key) is not None), None)
+    return next((integer(config[key], key, 1) for key in LAYERS.config if config.get(key) is not None), None)
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a config that speaks of the layers."""
     text = config.get("text_config")
-    return text if isinstance(text, Mapping) and not any(key in config for key in COUNTS) else config
+    return text if isinstance(text, Mapping) and not any(key in config for key in LAYERS.config) else config
 
 
 def _part(model: Checkpoint, layers: LayerSelection) -> Transformed:
@@ -364,7 +364,7 @@ def _of_stack(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRul
     main = [k for k in layers.kept if layers.stated is None or k < layers.stated]
     if list(layers.kept[: len(main)]) != main:
         raise UsageError("the layers that predict further tokens must stay the last ones")
-    after = {key: len(main) for key in COUNTS if key in config}
+    after = {key: len(main) for key in LAYERS.config if key in config}
     if extra is not None:
         after[extra] = len(layers.kept) - len(main)
     count = layers.stated or layers.stack.count
@@ -444,7 +444,7 @@ def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
     if layers.side:
         return gguf_counts(keys, front, layers.side, count, len(kept))
     inside = of_graph(said.value)
-    out = {f"{front}block_count": KV("u32", len(kept))}
+    out = {f"{front}{LAYERS.gguf}": KV("u32", len(kept))}
     for key, kv in keys.items():
         name = key.removeprefix(front)
         if (name == key and key not in inside) or name in _NOT_BY_LAYER:

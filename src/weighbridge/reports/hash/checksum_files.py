@@ -26,7 +26,7 @@ from weighbridge.models.jsonfile import decode
 from weighbridge.reports.hash.digests import ALGORITHMS, GIT, files_of, gguf_hash, hash_file, hash_model
 
 _BY_LENGTH: Final = MappingProxyType({32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"})
-_SUM: Final = re.compile(r"\\?([0-9a-fA-F]{32,128}) [ *](.+)\Z")
+_SUM: Final = re.compile(r"(\\?)([0-9a-fA-F]{32,128}) [ *](.+)\Z")
 _BSD: Final = re.compile(r"([A-Za-z0-9-]+) \((.+)\) = ([0-9a-fA-F]{16,128})\Z")
 _GGUF: Final = re.compile(r"(xxh64|sha1|sha256|uuid) +([0-9a-f-]{16,64}) +(.+)\Z")
 _OID: Final = re.compile(r"oid sha256:([0-9a-f]{64})\Z")
@@ -124,7 +124,9 @@ def _of_lines(pattern: re.Pattern[str], make: Callable[[re.Match[str]], Wanted])
 
 
 def _sum(match: re.Match[str]) -> Wanted:
-    digest, name = match[1].lower(), match[2]
+    digest, name = match[2].lower(), match[3]
+    if match[1]:  # sha256sum escapes a name with a backslash or a line break, and begins the line with one
+        name = re.sub(r"\\([\\nr])", lambda m: {"\\": "\\", "n": "\n", "r": "\r"}[m[1]], name)
     algo = _BY_LENGTH.get(len(digest))
     if algo is None:
         raise FormatError("a digest of no known length", found=digest)

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
 import msgspec
 
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
+from weighbridge.models.arch.size_keys import SIZE_KEYS
 from weighbridge.reports import sidecars as beside
 
 
@@ -64,23 +64,16 @@ def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
     """What a GGUF's keys say."""
     arch = _text(metadata.get("general.architecture"))
 
-    def number(key: str) -> int | None:
-        return _largest(metadata.get(f"{arch}.{key}"))
-
+    numbers: dict[str, Any] = {size: _largest(metadata.get(f"{arch}.{key.gguf}")) for size, key in SIZE_KEYS.items()}
     template = metadata.get("tokenizer.chat_template")
     tokens = metadata.get("tokenizer.ggml.tokens")
+    numbers["vocab_size"] = numbers["vocab_size"] or (len(tokens) if _is_list(tokens) else None)
     return ModelInfo(
         architecture=arch,
         family=arch,
         name=_text(metadata.get("general.name")),
         kind=_text(metadata.get("general.type")),
-        layers=number("block_count"),
-        hidden_size=number("embedding_length"),
-        heads=number("attention.head_count"),
-        kv_heads=number("attention.head_count_kv"),
-        experts=number("expert_count"),
-        context_length=number("context_length"),
-        vocab_size=number("vocab_size") or (len(tokens) if _is_list(tokens) else None),
+        **numbers,
         tokenizer=_gguf_tokenizer(metadata, tokens),
         chat_template=len(template) if isinstance(template, str) else None,
         quantization=_file_type(metadata.get("general.file_type")),
@@ -131,26 +124,14 @@ def _largest(value: Any) -> int | None:
 
 # ---- folders ----
 
-# What config.json calls a fact: the first key that is there wins (GPT-2, T5, BERT, Llama spellings; params.json last).
-_CONFIG_KEYS: Final = MappingProxyType(
-    {
-        "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-        "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
-        "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-        "kv_heads": ("num_key_value_heads", "n_kv_heads", "num_kv_heads"),
-        "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-        "context_length": ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"),
-        "vocab_size": ("vocab_size",),
-    }
-)
-
 
 def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
     """What config.json, the tokenizer's files and the chat template say."""
     config = beside.json(folder / "config.json") or beside.json(folder / "params.json") if config is None else config
     text = beside.text_of(config)
     numbers: dict[str, Any] = {
-        f: next((n for k in keys if (n := _largest(text.get(k))) is not None), None) for f, keys in _CONFIG_KEYS.items()
+        size: next((n for key in keys.config if (n := _largest(text.get(key))) is not None), None)
+        for size, keys in SIZE_KEYS.items()
     }
     named = config.get("architectures")
     return ModelInfo(

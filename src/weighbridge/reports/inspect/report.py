@@ -1,7 +1,7 @@
 """What is inside a file, a folder, a sharded set: a summary, the tensors, the metadata. Reads headers and small files
 only, and never loads numpy: `wb inspect` answers before a larger import would be done.
 
-    inspect(path, filters=["size>1MB"], sort="size:desc", limit=20) -> InspectReport
+    inspect(path, filter=["size>1MB"], sort="size:desc", limit=20) -> InspectReport
     inspect("model.gguf::token_embd.weight")                        -> one of that tensor alone
 
 The JSON form of a report is documented in docs/schema.md.
@@ -110,14 +110,14 @@ class InspectReport:
 def inspect(
     path: str | os.PathLike[str],
     *,
-    filters: Sequence[str] = (),
+    filter: Sequence[str] = (),
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     sort: str | None = None,
     limit: int | None = None,
 ) -> InspectReport:
     """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
-    selection = Selection(tuple(filters), tuple(include), tuple(exclude), sort, limit)
+    selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
     place, name = target.split(path)
     with garbage.paused():
         model, ranks = open_ranks(place)

@@ -29,6 +29,12 @@ from weighbridge.reports import sidecars as beside
 
 # Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
+# Formats without tensors that have rules of their own.
+_CHECKED: Final = frozenset({"imatrix-dat"})
+# Suffixes of the small files that lie beside weights.
+_SMALL: Final = frozenset(
+    {"", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja", ".py", ".yaml", ".yml", ".png", ".jpg"}
+)
 # Names of what Weighbridge is writing, or was when it was killed (`io.sink`, `conversion.edit`).
 LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?:journal|\d+\.(?P<kind>partial|old))")
 
@@ -125,6 +131,18 @@ class Repo(Closing):
     def weights(self) -> tuple[RepoFile, ...]:
         """Files whose tensors are known."""
         return tuple(f for f in self.files if f.index is not None)
+
+    @property
+    def checked(self) -> tuple[RepoFile, ...]:
+        """Files of formats that verify checks: those with tensors, and indexes of shards."""
+        return tuple(f for f in self.files if f.index is not None or f.format in _CHECKED or sharded.is_index(f.base))
+
+    @property
+    def unchecked(self) -> tuple[RepoFile, ...]:
+        """Files of formats that it doesn't check. In a folder the small files beside the weights don't count."""
+        known = {f.name for f in self.checked}
+        small = () if self.single else _SMALL
+        return tuple(f for f in self.files if f.name not in known and f.source and f.path.suffix not in small)
 
     def folder(self, name: str) -> str:
         return name.rpartition("/")[0]

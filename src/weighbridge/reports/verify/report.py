@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Finding, Severity
@@ -51,9 +51,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
-    """`ok`: no finding is an error. `values`: whether every number was looked at."""
+    """`verdict`: "ok", "failed" (a finding is an error), or "not-checked" (nothing here is of a format that verify
+    checks). `ok`: no finding is an error. `unchecked`: files of formats that it doesn't check. `values`: whether every
+    number was read. A report is true where the verdict is "ok"."""
 
     path: str
+    verdict: Literal["ok", "failed", "not-checked"]
     ok: bool
     errors: int
     warnings: int
@@ -64,13 +67,15 @@ class VerifyReport:
     tensors: int
     nbytes: int
     values: bool
+    unchecked: tuple[str, ...] = ()
     schema: str = SCHEMA
 
     def __bool__(self) -> bool:
-        return self.ok
+        return self.verdict == "ok"
 
     def __repr__(self) -> str:
-        return f"<VerifyReport {self.path}: {self.errors} errors, {self.warnings} warnings, {self.infos} notes>"
+        counts = f"{self.errors} errors, {self.warnings} warnings, {self.infos} notes"
+        return f"<VerifyReport {self.path}: {self.verdict}, {counts}>"
 
     def worst(self) -> Severity | None:
         """The severity of the worst finding."""
@@ -85,6 +90,7 @@ def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Prog
         count = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
         return VerifyReport(
             path=os.fspath(path),
+            verdict="failed" if count[Severity.ERROR] else "ok" if repo.checked else "not-checked",
             ok=not count[Severity.ERROR],
             errors=count[Severity.ERROR],
             warnings=count[Severity.WARNING],
@@ -95,6 +101,7 @@ def verify(path: str | os.PathLike[str], *, values: bool = False, progress: Prog
             tensors=sum(len(f.index) for f in repo.weights if f.index),
             nbytes=sum(f.size for f in repo.files),
             values=values,
+            unchecked=tuple(f.name for f in repo.unchecked),
         )
 
 

@@ -72,12 +72,12 @@ def around(state: SpecialTokens, processor: PostProcessor | None) -> None:
             state.add.setdefault("bos", False)
             state.add.setdefault("eos", False)
         elif item.type == "RobertaProcessing":
-            roberta(state, item, seen)
+            cls_and_sep(state, item, seen)
         elif item.type == "TemplateProcessing":
             template(state, item, seen)
 
 
-def roberta(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
+def cls_and_sep(state: SpecialTokens, item: PostProcessor, seen: Json) -> None:
     state.add |= {"bos": True, "eos": True, "sep": True}
     for role, pair, other in (("cls", item.cls, "bos"), ("sep", item.sep, "eos")):
         if not seen[role] and state.names is not None:

@@ -128,7 +128,7 @@ class TokenTable:
         count = len(vocab.tokens)
         self.types = list(vocab.types) if len(vocab.types) else [int(TokenType.NORMAL)] * count
         texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(vocab.tokens)]  # as llama.cpp names them (`load`)
-        self.texts = [bert(t, k) for t, k in zip(texts, self.types, strict=True)] if is_bert(vocab) else texts
+        self.texts = [hf_text(t, k) for t, k in zip(texts, self.types, strict=True)] if is_wordpiece(vocab) else texts
         self.pads = {i for i, t in enumerate(self.types) if t == TokenType.UNUSED and self.texts[i] == padding(i)}
         check_texts(self.texts, self.pads)
         self.ids = self.named(vocab)
@@ -144,7 +144,7 @@ class TokenTable:
         for role, index in defaults.items():
             if vocab.kind != VocabKind.BPE or (index < len(self.types) and self.types[index] == TokenType.CONTROL):
                 ids.setdefault(role, index)
-        if is_bert(vocab):
+        if is_wordpiece(vocab):
             ids = {"cls" if r == "bos" else r: i for r, i in ids.items() if r != "cls"}
             if ids.get("eos") == ids.get("sep"):
                 ids.pop("eos", None)
@@ -177,11 +177,11 @@ class TokenTable:
         return self.texts[:end]
 
 
-def is_bert(vocab: Vocab) -> bool:
+def is_wordpiece(vocab: Vocab) -> bool:
     return vocab.kind == VocabKind.WORDPIECE
 
 
-def bert(text: str, kind: int) -> str:
+def hf_text(text: str, kind: int) -> str:
     """llama.cpp's phantom spaces back to "##"."""
     if kind == TokenType.CONTROL:
         return text
@@ -325,7 +325,7 @@ def wordpiece_parts(vocab: Vocab, table: TokenTable) -> Json:
             "strip_accents": vocab.strip_accents, "lowercase": vocab.lowercase is not False,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": processor(table, cls, sep, None) if vocab.add else bert_processor(table),
+        "post_processor": processor(table, cls, sep, None) if vocab.add else cls_sep_processor(table),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece", "unk_token": table.roles.get("unk", "[UNK]"), "continuing_subword_prefix": "##",
@@ -369,7 +369,7 @@ def processor(table: TokenTable, first: str | None, last: str | None, again: str
     }
 
 
-def bert_processor(table: TokenTable) -> Json | None:
+def cls_sep_processor(table: TokenTable) -> Json | None:
     """[CLS] A [SEP], in the form that implies no flags in a conversion back."""
     if "cls" not in table.roles or "sep" not in table.roles:
         return None

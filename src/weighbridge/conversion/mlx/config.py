@@ -1,4 +1,4 @@
-"""The period of full attention in mlx-lm's configs.
+"""What mlx-lm's configs need beyond the model's own: the period of full attention, rotary parameters in older words.
 
 Some models of mlx-lm have full attention in every n-th layer and ignore `layer_types` (mlx-lm 0.32: qwen3_next.py,
 qwen3_5.py, gemma3_text.py, cohere2.py). Their config gets that n. Layers without a period are refused: mlx-lm would
@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weighbridge.base.errors import UnsupportedError
+from weighbridge.models.arch.config import LOCAL_THETA, THETA
 
 _FULL: Final = "full_attention"
+_SHARE: Final = "partial_rotary_factor"
 
 
 def with_period(
@@ -38,3 +40,27 @@ def with_period(
         return config
     changed = {**part, key: period}
     return changed if part is config else {**config, "text_config": changed}
+
+
+def with_rope_words(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of the text part with transformers 5's `rope_parameters` in transformers 4's words too: most classes
+    of mlx-lm read only these and use their own defaults otherwise. `defaults`: of the model's class. A class with
+    sections of positions reads only the new words."""
+    given, word = config.get("rope_parameters"), next((w for w in THETA if w in defaults), None)
+    newer = "full_attention" in defaults.get("rope_parameters", {})  # a class that transformers 4 doesn't have
+    if not isinstance(given, Mapping) or word is None or newer or config.get(word) is not None:
+        return dict(config)
+    if "mrope_section" in given:
+        return dict(config)
+    full, sliding = given.get("full_attention", given), given.get("sliding_attention", {})
+    share = "rotary_pct" if "rotary_pct" in defaults else _SHARE
+    words = {
+        word: full.get("rope_theta"),
+        share: full.get(_SHARE),
+        LOCAL_THETA[0]: sliding.get("rope_theta"),
+        "rope_scaling": {k: v for k, v in full.items() if k not in ("rope_theta", _SHARE)},
+    }
+    if full.get("rope_type", "default") == "default":
+        words["rope_scaling"] = None
+    stated = {key: value for key, value in words.items() if value is not None or key == "rope_scaling"}
+    return {**stated, **{key: value for key, value in config.items() if value is not None or key not in stated}}

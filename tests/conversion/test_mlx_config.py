@@ -1,0 +1,65 @@
+"""config.json of MLX folders: what transformers 5 says of rotation is what mlx-lm reads, for every family that it
+has."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+import pytest
+
+from weighbridge.conversion.mlx.config import with_rope_words
+from weighbridge.models.arch.config import THETA
+from weighbridge.models.arch.registry import families
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
+def classes() -> dict[str, str]:
+    """model_type -> family, of the classes in families with MLX names that rotate by a base frequency."""
+    named = ((a.model_type, f) for f in families().values() if "mlx" in f.dialects for a in f.architectures.values())
+    old = ((kind, f) for kind, f in named if "full_attention" not in f.plain_defaults.get("rope_parameters", {}))
+    return {kind: f.name for kind, f in old if any(w in f.plain_defaults for w in THETA)}
+
+
+def arguments(model_type: str) -> Any:
+    """mlx-lm's class of arguments for the text part of a model."""
+    utils = pytest.importorskip("mlx_lm.utils")
+    name = utils.MODEL_REMAPPING.get(model_type, model_type)
+    try:
+        module = importlib.import_module(f"mlx_lm.models.{name}")
+    except ImportError:
+        pytest.skip(f"mlx-lm has no {name}")
+    return getattr(module, "TextModelArgs", None) or getattr(module, "TextArgs", None) or module.ModelArgs
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("scaling", [{"rope_type": "default"}, LINEAR, YARN], ids=lambda s: s["rope_type"])
+@pytest.mark.parametrize("model_type", classes())
+def test_rotation_in_new_words_is_what_mlx_lm_reads(model_type: str, scaling: dict[str, Any]) -> None:
+    """Every field that its arguments have of the rotation is as with a config in transformers 4's words."""
+    defaults = families()[classes()[model_type]].plain_defaults
+    theta = next(word for word in THETA if word in defaults)
+    share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"
+    new = {"rope_parameters": {**scaling, "rope_theta": 12345.0, "partial_rotary_factor": 0.5}}
+    old = {theta: 12345.0, share: 0.5, "rope_scaling": None if scaling["rope_type"] == "default" else scaling}
+    found = with_rope_words(new, defaults)
+    fields = {f.name for f in dataclasses.fields(arguments(model_type))}
+    read = fields & {*old, "rope_theta"}
+    assert {key: found.get(key) for key in read} == {key: old.get(key) for key in read}
+    assert found["rope_parameters"] == new["rope_parameters"]
+
+
+def test_layers_with_a_window_keep_their_base_frequency() -> None:
+    defaults = families()["gemma3"].plain_defaults
+    each = {"full_attention": {**LINEAR, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    found = with_rope_words({"rope_parameters": each}, defaults)
+    assert (found["rope_theta"], found["rope_local_base_freq"], found["rope_scaling"]) == (1e6, 1e4, LINEAR)
+
+
+def test_what_a_config_says_itself_stays() -> None:
+    config = {"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
+    assert with_rope_words(config, families()["llama"].plain_defaults)["rope_theta"] == 5.0
+    assert with_rope_words({"rope_theta": 5.0}, families()["llama"].plain_defaults) == {"rope_theta": 5.0}
