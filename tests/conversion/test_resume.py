@@ -26,9 +26,9 @@ from weighbridge.conversion.plan import fingerprint
 from weighbridge.conversion.plan import memory as planning
 from weighbridge.conversion.plan import run as running
 from weighbridge.conversion.plan.fingerprint import key_of
-from weighbridge.io import journal as journaling
-from weighbridge.io.journal import Journal, Piece
 from weighbridge.io.sink import OutFile, Sink, partial_of
+from weighbridge.io.sink import journal as journaling
+from weighbridge.io.sink.journal import Journal, Piece
 from weighbridge.tensors.nodes.base import Node
 
 pytest.importorskip("gguf")
@@ -178,7 +178,7 @@ def test_a_killed_process_is_gone_on_with(after: float, sources: Mapping[str, Pa
     code = f"""
         import os, signal, weighbridge as wb
         from weighbridge.conversion.plan import model as plan, run
-        from weighbridge.io import journal
+        from weighbridge.io.sink import journal
         plan._COMPUTED_SLAB, run._COPY, journal._WAIT_BYTES = 1024, 2048, 1
         def progress(done, total, label):
             if done >= {after} * total:

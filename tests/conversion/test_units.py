@@ -15,7 +15,7 @@ from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import memory as planning
 from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
-from weighbridge.io.journal import Journal
+from weighbridge.io.sink.journal import Journal
 from weighbridge.packings.write.packers import AffineOf
 from weighbridge.tensors import nodes as n
 from weighbridge.tensors.nodes.base import Const, Node

@@ -17,8 +17,8 @@ from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.conversion.result import Progress, Result
-from weighbridge.io.journal import Piece
 from weighbridge.io.sink import OutFile, Sink
+from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import FileSource
 from weighbridge.tensors.nodes.base import Node, RowRange, Stored, borrow
 from weighbridge.tensors.nodes.packed import PackedMember, make

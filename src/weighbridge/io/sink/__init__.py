@@ -5,8 +5,8 @@ its place and exchanged by one rename; one with files that aren't written again 
 On any error the staging is removed; after `kill -9` a stale sibling stays, named `.NAME.PID.partial`, and the next
 write to the same target removes it if that process is gone.
 
-A write with a journal (`io/journal.py`) is staged as `NAME.partial` instead. It stays there when it is interrupted, and
-the next run resumes it.
+A write with a journal (`io/sink/journal.py`) is staged as `NAME.partial` instead. It stays there when it is
+interrupted, and the next run resumes it.
 """
 
 from __future__ import annotations

@@ -9,15 +9,12 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.io.sink.files import OutFile
+from weighbridge.io.sink.journal import Journal, Piece
 from weighbridge.io.sink.partials import remove_stale
 from weighbridge.io.sink.publish import publish_file, publish_folder, sync_folder
-
-if TYPE_CHECKING:
-    from weighbridge.io.journal import Journal, Piece
 
 _LISTED = 8  # names in a message
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
@@ -87,9 +84,7 @@ class Sink:
         self._made = [p for p in self._real.parents if not p.exists()]
         self._real.parent.mkdir(parents=True, exist_ok=True)
         if self._key is not None:
-            from weighbridge.io.journal import Journal
-
-            self._journal = Journal(self._stage, self._key, overwrite=self.overwrite)
+            self._journal = Journal(self._stage, self._key, write_file, overwrite=self.overwrite)
             if not self._journal.done:
                 self._discard()
         if self.folder:

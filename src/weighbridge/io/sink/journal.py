@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MIB
-from weighbridge.io.sink import InPlace, write_file
+from weighbridge.io.sink.files import InPlace
 
 _FORM: Final = "weighbridge/journal/1"
 _HEAD: Final = 16 * MIB  # the key names every source: far more than the largest set of shards needs
@@ -26,6 +26,8 @@ _SEAL: Final = 8  # bytes
 # Records wait until the bytes are synced. What may be done again after `kill -9` against how often the disk must flush.
 _WAIT_BYTES: Final = 256 * MIB
 _WAIT_SECONDS: Final = 5.0
+
+Write = Callable[[Path, bytes], None]
 
 
 class Piece(NamedTuple):
@@ -38,9 +40,10 @@ class Piece(NamedTuple):
 
 class Journal:
     """The finished pieces of the write staged at `stage`, with the crc32 that each was noted with. RefusedError where
-    what lies there is of another write, unless `overwrite`, or where another process is at it."""
+    what lies there is of another write, unless `overwrite`, or where another process is at it. `write` puts a small
+    file in place, whole."""
 
-    def __init__(self, stage: Path, key: Mapping[str, str], *, overwrite: bool = False) -> None:
+    def __init__(self, stage: Path, key: Mapping[str, str], write: Write, *, overwrite: bool = False) -> None:
         self.stage, self.path = stage, stage.with_name(f"{stage.name}.journal")
         self._head = json.dumps({"form": _FORM, **key}).encode() + b"\n"
         self._waiting: list[tuple[Piece, int]] = []
@@ -49,7 +52,7 @@ class Journal:
         if not self.path.exists():
             if stage.exists() and not overwrite:
                 raise _refused(stage, "has no journal, so it can't be gone on with")
-            write_file(self.path, self._head)
+            write(self.path, self._head)
         self._out = InPlace(self.path)
         try:
             self._take(key, overwrite)
