@@ -106,7 +106,7 @@ REFUSED: Mapping[str, tuple[str, tuple[str, ...], str, str]] = {
     "no override": ("dense", ("--override-kv", "a.b"), "Q4_0", "isn't of the form KEY=TYPE:VALUE"),
     "no kind of override": ("dense", ("--override-kv", "a.b=number:4"), "Q4_0", "isn't of the form KEY=TYPE:VALUE"),
     "no bool": ("dense", ("--override-kv", "a.b=bool:maybe"), "Q4_0", "neither true nor false"),
-    "no layers": ("dense", ("--prune-layers", "a,b"), "Q4_0", "no list of layers"),
+    "no layers": ("dense", ("--prune-layers", "a,b"), "Q4_0", "not a list of layers"),
     "no output type": ("dense", ("--output-tensor-type", "nothing"), "Q4_0", "can't be quantized to"),
     "no file": ("dense", ("--imatrix", "FOLDER/absent.gguf"), "Q4_0", "absent.gguf"),
     "no imatrix file": ("dense", ("--imatrix", "FOLDER/dense.gguf"), "Q4_0", "dense.gguf"),
