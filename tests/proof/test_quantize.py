@@ -23,11 +23,10 @@ from weighbridge.cli.main import main
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes, type_hints
 from weighbridge.conversion.quantize import inputs as prepare
 from weighbridge.conversion.quantize import keys as keys_
 from weighbridge.conversion.quantize import prune_layers as layers
-from weighbridge.conversion.quantize import type_hints as type_hints
 from weighbridge.io.source import BytesSource
 from weighbridge.tensors import kernels
 
@@ -223,9 +222,9 @@ FAULTS: Mapping[str, tuple[Patch, str]] = {
     "texts not cut": (_put(K, "_TEXT", 1 << 20), "keyed"),
     "texts cut one short": (_put(K, "_TEXT", 126), "keyed"),
     "keys of a wish that chose nothing": (
-        lambda m: m.setattr(prepare, "_imatrix", lambda options: None), "Q4_0-dense-imatrix",
+        lambda m: m.setattr(prepare, "_load_imatrix", lambda options: None), "Q4_0-dense-imatrix",
     ),
-    "overrides before the version": (_wrap(K, "overrides", _reversed), "override"),
+    "overrides before the version": (_wrap(K, "parse_overrides", _reversed), "override"),
     "an int is i32": (_put(K, "_KINDS", {**K._KINDS, "int": "i32"}), "override"),
     "a float is f64": (_put(K, "_KINDS", {**K._KINDS, "float": "f64"}), "override"),
     "split.count of another type": (_wrap(K, "shard_keys", _retyped("u32", "split.count")), "shards-kept"),
@@ -233,16 +232,16 @@ FAULTS: Mapping[str, tuple[Patch, str]] = {
     "all keys in every shard": (
         lambda m: m.setattr(K, "shard_keys", lambda keys, shard, count, n: dict(keys)), "shards-kept",
     ),
-    "layers not counted": (_wrap(layers, "pruned", lambda found: found._replace(left=found.before)), "prune"),
+    "layers not counted": (_wrap(layers, "prune", lambda found: found._replace(left=found.before)), "prune"),
     "layers not moved up": (
-        _wrap(layers, "pruned", lambda found: found._replace(names={n: n for n in found.names})), "prune",
+        _wrap(layers, "prune", lambda found: found._replace(names={n: n for n in found.names})), "prune",
     ),
     "order of the file": (lambda m: m.setattr(ftypes, "ordered", list), "Q4_0-dense"),
-    "leading dimensions kept": (lambda m: m.setattr(prepare, "_trimmed", lambda node: node), "Q4_0-odd"),
+    "leading dimensions kept": (lambda m: m.setattr(prepare, "_without_leading_ones", lambda node: node), "Q4_0-odd"),
     "weights forgotten": (
         lambda m: m.setattr(prepare.QuantizeInputs, "weights", lambda self, name: None), "Q4_0-dense-imatrix",
     ),
-    "a guess without its mark": (_put(prepare, "_GUESSED", 0), "copy-guess"),
+    "a guess without its mark": (_put(prepare, "GUESSED", 0), "copy-guess"),
     "a pattern's order": (
         _wrap(prepare.QuantizeOptions, "types", lambda o: ftypes.TypeOptions(tensor_types=o.tensor_types[1:])),
         "tensor-type",
