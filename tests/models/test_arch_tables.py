@@ -23,8 +23,8 @@ from weighbridge.models.arch.tables.documents import resolve
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.layouts import (
     InterleaveGroups,
-    dealt_order,
     halves_order,
+    interleaved_order,
     inverse,
     layout,
     parted_order,
@@ -187,7 +187,7 @@ def test_dealt_parts_lie_group_by_group_and_come_back() -> None:
     assert np.array_equal(array(InterleaveGroups(2, (4, 2, 6)).undo(there)), rows)
     for groups, heights in ((0, (2,)), (2, (4, 3))):
         with pytest.raises(FormatError, match="groups don't divide"):
-            dealt_order(groups, *heights)
+            interleaved_order(groups, *heights)
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))

@@ -38,7 +38,7 @@ def capture(parts: Mapping[str, Any], file_of: Callable[[Any], str]) -> Captured
 
 
 @dataclass
-class _Held:
+class _Kept:
     """A tensor of any kind: its memory, and what it is there. `strides` and `offset` in elements."""
 
     name: str
@@ -55,7 +55,7 @@ class _Held:
 class _Group:
     """Tensors of one memory and type: elements `first` to `last` of it are stored once."""
 
-    held: list[_Held] = field(default_factory=list)
+    kept: list[_Kept] = field(default_factory=list)
 
 
 class _Capture:
@@ -68,11 +68,11 @@ class _Capture:
         too_deep(path, depth)
         if value is None or type(value) in _PLAIN:
             return value
-        held = _held(value)
-        if held is not None:
-            held.name = self.free(f"{self.file_of(top) if depth else 'state'}/{path.removeprefix(f'{top}.')}")
-            self.groups.setdefault(held.key, _Group()).held.append(held)
-            return held
+        kept = _kept(value)
+        if kept is not None:
+            kept.name = self.free(f"{self.file_of(top) if depth else 'state'}/{path.removeprefix(f'{top}.')}")
+            self.groups.setdefault(kept.key, _Group()).kept.append(kept)
+            return kept
         if callable(getattr(value, "state_dict", None)) and not isinstance(value, type):
             value = value.state_dict()
         if isinstance(value, dict):
@@ -98,17 +98,17 @@ class _Capture:
         return made
 
     def storages(self) -> dict[str, Node]:
-        return {g.held[0].name: _storage(g) for g in self.groups.values()}
+        return {g.kept[0].name: _storage(g) for g in self.groups.values()}
 
 
 def _resolved(value: Any, found: _Capture) -> Any:
-    if isinstance(value, _Held):
+    if isinstance(value, _Kept):
         group = found.groups[value.key]
-        first = min(extent(h.shape, h.strides, h.offset).first for h in group.held) if len(group.held) > 1 else 0
-        alone = len(group.held) == 1
+        first = min(extent(h.shape, h.strides, h.offset).first for h in group.kept) if len(group.kept) > 1 else 0
+        alone = len(group.kept) == 1
         strides = _c_strides(value.shape) if alone else value.strides
         offset = 0 if alone else max(value.offset - first, 0)
-        return Ref(group.held[0].name, value.dtype.name, value.shape, strides, offset, value.kind)
+        return Ref(group.kept[0].name, value.dtype.name, value.shape, strides, offset, value.kind)
     if isinstance(value, dict):
         return type(value)({k: _resolved(v, found) for k, v in value.items()})
     if isinstance(value, list | tuple):
@@ -118,22 +118,22 @@ def _resolved(value: Any, found: _Capture) -> Any:
 
 def _storage(group: _Group) -> Node:
     """The bytes of a group: a tensor that is alone in C order and in its shape, several as the run that they lie in."""
-    one = group.held[0]
-    if len(group.held) == 1:
+    one = group.kept[0]
+    if len(group.kept) == 1:
         array = np.lib.stride_tricks.as_strided(
             one.memory[one.offset :] if one.shape else one.memory[one.offset : one.offset + 1],
             _elements(one), tuple(s * one.memory.itemsize for s in one.strides),
         )  # fmt: skip
         return _const(np.ascontiguousarray(array), one.dtype, one.shape)
-    spans = [extent(h.shape, h.strides, h.offset) for h in group.held]
+    spans = [extent(h.shape, h.strides, h.offset) for h in group.kept]
     low, high = min(s.first for s in spans), max(s.last for s in spans)
     whole = one.strides == _c_strides(one.shape) and spans[0] == (low, high) and one.dtype.block == 1
     return _const(one.memory[low : high + 1], one.dtype, one.shape if whole else (high + 1 - low,))
 
 
-def _elements(held: _Held) -> tuple[int, ...]:
+def _elements(kept: _Kept) -> tuple[int, ...]:
     """The shape in units of the memory's items: a pair of 4-bit numbers is one."""
-    return held.shape if held.dtype.block == 1 else (*held.shape[:-1], held.shape[-1] // held.dtype.block)
+    return kept.shape if kept.dtype.block == 1 else (*kept.shape[:-1], kept.shape[-1] // kept.dtype.block)
 
 
 def _const(array: np.ndarray[Any, Any], dtype: DType, shape: tuple[int, ...]) -> Node:
@@ -153,7 +153,7 @@ def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 # ---- one tensor -----------------------------------------------------------------------------------------------
 
 
-def _held(value: Any) -> _Held | None:
+def _kept(value: Any) -> _Kept | None:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(value)
@@ -162,7 +162,7 @@ def _held(value: Any) -> _Held | None:
     return None
 
 
-def _of_torch(tensor: Any) -> _Held:
+def _of_torch(tensor: Any) -> _Kept:
     import torch
 
     dtype = _BY_TORCH.get(str(tensor.dtype))
@@ -181,10 +181,10 @@ def _of_torch(tensor: Any) -> _Held:
     memory = base[:size].numpy().view(_unit(dtype.size))
     shape = tuple(tensor.shape)
     shape = (*shape[:-1], shape[-1] * dtype.block) if dtype.block > 1 and shape else shape
-    return _Held("", memory, key, dtype, shape, flat.stride(), flat.storage_offset(), "torch")
+    return _Kept("", memory, key, dtype, shape, flat.stride(), flat.storage_offset(), "torch")
 
 
-def _of_numpy(array: Any) -> _Held:
+def _of_numpy(array: Any) -> _Kept:
     kind: Kind = "numpy" if isinstance(array, np.ndarray) else "scalar"
     flat = np.ascontiguousarray(array)
     name = flat.dtype.newbyteorder("=").name
@@ -196,7 +196,7 @@ def _of_numpy(array: Any) -> _Held:
     memory = flat.reshape(-1).view(_unit(dtype.size))
     same = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.size
     key = ("numpy", array.__array_interface__["data"][0], shape, name) if same else ("alone", id(array))
-    return _Held("", memory, key, dtype, shape, _c_strides(shape), 0, kind)
+    return _Kept("", memory, key, dtype, shape, _c_strides(shape), 0, kind)
 
 
 def _unit(size: int) -> np.dtype[Any]:

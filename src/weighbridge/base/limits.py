@@ -123,7 +123,7 @@ SCAN_FILES: Final = 20_000
 # machine's account of memory (a byte makes 208 at most).
 SCAN_PLAIN: Final = 256 << 10
 # A file that a scan reads whole before it looks: a thousand small reads take longer than one of so much.
-SCAN_HELD: Final = MIB
+SCAN_IN_MEMORY: Final = MIB
 # A chat template: the longest in public are some 30 kB, and their expressions nest below 20. A level is some Python
 # calls.
 JINJA_SIZE: Final = MIB

@@ -95,12 +95,12 @@ class _Base(NamedTuple):
 
 def _base(model: Checkpoint, adapter: LoraAdapter, options: AdapterOptions) -> _Base:
     """What is known of the model that an adapter is for."""
-    said = options.base or adapter.base
-    if said is None:
+    declared = options.base or adapter.base
+    if declared is None:
         raise UsageError(f"{model.place.path} doesn't say which model it is for", hint=_BASE)
-    path = Path(said)
+    path = Path(declared)
     if options.base is None and not path.exists():
-        raise UsageError(f"the adapter is for {str(said)!r}, which isn't here", hint=_BASE)
+        raise UsageError(f"the adapter is for {str(declared)!r}, which isn't here", hint=_BASE)
     if path.is_dir() and (path / "config.json").is_file():
         with FileSource(path / "config.json") as source:
             config = decode(source.read(0, source.size), source.name, dict[str, Any])
@@ -220,9 +220,9 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Ada
     named = pairs.save(family, "hf", sizes, roles)
     places = family.expansion("hf", sizes).places
     tables = frozenset(name for name in named if _is_table(family, places[name]))
-    said = str(options.base) if options.base else adapter.base
+    declared = str(options.base) if options.base else adapter.base
     conv = any(family.rows[places[name].roles[0]].transposed("hf") for name in named)
-    tensors, config = peft.write(replace(adapter, pairs=named, base=said), tables, conv=conv)
+    tensors, config = peft.write(replace(adapter, pairs=named, base=declared), tables, conv=conv)
     out = PlanBuilder({}, {"format": "pt"})
     for name, node in tensors.items():
         out.tensors[name] = cast_to(name, node, dtype_policy.plain_dtype(options.dtype, node.spec), out)

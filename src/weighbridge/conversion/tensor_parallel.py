@@ -43,7 +43,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
         for rank in range(ranks)
     ]
     folder = model.place.folder
-    beside = [] if container == _GGUF else sidecar_files(folder)
+    sidecars = [] if container == _GGUF else sidecar_files(folder)
     whole = sum(split is None for split in splits.values())
     summary = f"{len(splits) - whole:,} tensors are split, {whole:,} are whole on every rank"
     return Plan(
@@ -52,7 +52,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
         format="tensor-parallel",
         folder=True,
         files=(*(f for w in written for f in w.files),
-               *(targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in beside)),
+               *(targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in sidecars)),
         texts={name: text for w in written for name, text in w.texts.items()},
         notes=(summary, *([_WHOLE_GGUF] if container == _GGUF else [])),
         write=write,

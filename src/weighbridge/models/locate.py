@@ -124,8 +124,8 @@ def _elsewhere(folder: Path) -> str | None:
     snapshots = folder / "snapshots"
     if not snapshots.is_dir():
         return None
-    held = sorted((p for p in snapshots.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
-    return f"a model's folder in the cache: name one of its snapshots, {held[-1]}" if held else None
+    kept = sorted((p for p in snapshots.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
+    return f"a model's folder in the cache: name one of its snapshots, {kept[-1]}" if kept else None
 
 
 def _one_model(folder: Path, names: list[str], suffix: str) -> Iterable[str]:

@@ -90,8 +90,8 @@ def _dict(value: dict[Any, Any], path: str, depth: int) -> Any:
 
 
 def _tensor(ref: Ref) -> dict[str, Any]:
-    said: dict[str, Any] = {"$tensor": ref.storage, "dtype": ref.dtype, "shape": ref.shape, "kind": ref.kind}
-    return {**said, "strides": ref.strides, "offset": ref.offset}
+    declared: dict[str, Any] = {"$tensor": ref.storage, "dtype": ref.dtype, "shape": ref.shape, "kind": ref.kind}
+    return {**declared, "strides": ref.strides, "offset": ref.offset}
 
 
 # ------------------------------------------------------------------------------------------------ and back
@@ -253,13 +253,13 @@ def _check(ref: Ref, storages: Mapping[str, Node], path: str) -> None:
     """Whether a view lies in its storage."""
     if ref.storage not in storages:
         raise FormatError("a tensor that no file holds", path=path, found=ref.storage[:100])
-    dtype, held = BY_NAME[ref.dtype], storages[ref.storage].spec
+    dtype, kept = BY_NAME[ref.dtype], storages[ref.storage].spec
     spec = Spec(ref.shape, dtype)
-    if dtype.block > 1 and (spec.nbytes != held.nbytes or ref.offset):
+    if dtype.block > 1 and (spec.nbytes != kept.nbytes or ref.offset):
         raise FormatError(f"a view of {dtype}", path=path, found=ref.storage[:100])
     end = (extent(ref.shape, ref.strides, ref.offset).last + 1) * dtype.size
-    if held.nbytes % dtype.size or (dtype.block == 1 and end > held.nbytes):
-        raise FormatError(f"a tensor beyond {held.nbytes} bytes", path=path, found=ref.storage[:100])
+    if kept.nbytes % dtype.size or (dtype.block == 1 and end > kept.nbytes):
+        raise FormatError(f"a tensor beyond {kept.nbytes} bytes", path=path, found=ref.storage[:100])
 
 
 def file_of(top: Any) -> str:

@@ -191,8 +191,8 @@ class _AsBytes:
 
 
 def _zero_points(parts: Mapping[str, Node]) -> Node:
-    held = {m: n.cast(parts[m], F32) for m in ("scales", "biases")}
-    return n.pack(n.decode(QuantizedTensor(held["scales"].spec, _Zero(), held)), _AsBytes())["bytes"]
+    kept = {m: n.cast(parts[m], F32) for m in ("scales", "biases")}
+    return n.pack(n.decode(QuantizedTensor(kept["scales"].spec, _Zero(), kept)), _AsBytes())["bytes"]
 
 
 def _pairs(a: Node, b: Node) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
@@ -272,8 +272,8 @@ def _bytes(scales: Node) -> Node:
 
 
 def _matrices_but(node: QuantizedTensor, whole: str) -> dict[str, Node]:
-    held = {m: x for m, x in node.members.items() if m != whole}
-    return _matrices(QuantizedTensor(node.spec, node.packing, held))
+    kept = {m: x for m, x in node.members.items() if m != whole}
+    return _matrices(QuantizedTensor(node.spec, node.packing, kept))
 
 
 def small(node: LogicalTensor) -> Fp8Tensor | str:

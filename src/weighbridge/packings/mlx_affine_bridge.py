@@ -80,8 +80,8 @@ def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | No
     bits = grid.width if grid.width in affine.BITS[1:] else 8
     lead = node.spec.shape[:-1]
     scales = n.reshape(node.members["scales"], (*lead, node.spec.shape[-1] // grid.group))
-    held = {m: node.members[m] for m in ("scales", "zeros") if m in node.members}
-    biases: Node = n.decode(QuantizedTensor(scales.spec.with_dtype(F32), _Bias(grid), held))
+    stored = {m: node.members[m] for m in ("scales", "zeros") if m in node.members}
+    biases: Node = n.decode(QuantizedTensor(scales.spec.with_dtype(F32), _Bias(grid), stored))
     kept = grid.scale_dtype if _holds(biases, grid.scale_dtype) else F32
     parts = {"weight": _words(node.members["codes"], grid, bits)}
     for name, part in (("scales", scales), ("biases", biases)):

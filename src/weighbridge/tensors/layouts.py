@@ -242,7 +242,7 @@ class Padded:
 
 
 @lru_cache(maxsize=64)
-def dealt_order(groups: int, *heights: int) -> NDArray[np.int64]:
+def interleaved_order(groups: int, *heights: int) -> NDArray[np.int64]:
     """Where the rows come from when parts of these heights, one under the other, are dealt out: each group gets its
     share of every part."""
     if groups <= 0 or any(h % groups for h in heights):
@@ -263,10 +263,10 @@ class InterleaveGroups:
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, dealt_order(self.groups, *self.heights))
+        return gather(node, interleaved_order(self.groups, *self.heights))
 
     def undo(self, node: T) -> T:
-        return gather(node, inverse(dealt_order, self.groups, *self.heights))
+        return gather(node, inverse(interleaved_order, self.groups, *self.heights))
 
 
 @lru_cache(maxsize=64)

@@ -34,7 +34,7 @@ from weighbridge.unpickle.values import Blob, Dict, Done, External, Global, Obje
 
 _EVENT: Final = 152  # bytes that an Event and its place take
 _MEMO: Final = 96  # a number and its place in a dict that grows, beyond a list's
-_HELD: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
+_RETAINED: Final = 4  # bytes held at once for each of a long line: the window, what it is read into, the line, its text
 _MAYBE_TEXT: Final = (str, Blob, Object, Persistent, External)
 _ITERABLE: Final = (list, str, bytes, Blob, Dict, Set)  # what Python's unpickler takes as arguments
 _WEIGHED: Final = 16 << 20  # parts of all keys
@@ -169,15 +169,15 @@ class Machine:
     def _again(self, need: int) -> None:
         """Run the opcode at work again with `need` bytes from it on in the window, of which it lacked some."""
         self._next = self._here
-        held = len(self._data) - self._here
-        if need <= held:
+        kept = len(self._data) - self._here
+        if need <= kept:
             self.fail("the stack is empty")
         left = self.source.size - self.at
-        if held >= left:
+        if kept >= left:
             self.fail("the pickle ends too early", f"{need - 1} bytes", f"{left - 1} left")
         if need > PICKLE_WINDOW:
-            self.spend(_HELD * need)
-            self.spent -= _HELD * need
+            self.spend(_RETAINED * need)
+            self.spent -= _RETAINED * need
         self._load(max(need, PICKLE_WINDOW))
 
     def fail(self, words: str, expected: Any = None, found: Any = None) -> NoReturn:
@@ -210,9 +210,9 @@ class Machine:
         """Where the line that begins at `here` ends; a newline follows."""
         end = self._data.find(b"\n", here)
         if end < 0:
-            held = len(self._data) - self._here
-            if held < self.source.size - self.at:
-                raise Short(2 * held)
+            kept = len(self._data) - self._here
+            if kept < self.source.size - self.at:
+                raise Short(2 * kept)
             self.dispute("a line has no end")
             end = max(here, len(self._data) - 1)  # as Python's readline()[:-1] takes it
         self.spent += end - here

@@ -117,10 +117,10 @@ def raw(value: Any) -> bytes | Blob:
     return value
 
 
-def _array(at: int, kind: NumpyDtype, shape: tuple[int, ...], held: Any, fortran: bool) -> Array:
+def _array(at: int, kind: NumpyDtype, shape: tuple[int, ...], kept: Any, fortran: bool) -> Array:
     if kind.code not in _KINDS:
         raise UnexpectedOpcode(f"arrays of type {kind.code!r} have no equal here")
-    dtype, data = _KINDS[kind.code][0], raw(held)
+    dtype, data = _KINDS[kind.code][0], raw(kept)
     wanted = math.prod(shape) * dtype.size
     size = len(data) if isinstance(data, bytes) else data.size
     # The size of latin-1 text is known when it is decoded.

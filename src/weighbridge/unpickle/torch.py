@@ -35,7 +35,7 @@ _SCALARS: Final = (bool, int, float, str)
 # Parts of a module's state that its state_dict does not name; their children are named as the module's own.
 _MODULE: Final = ("_parameters", "_buffers", "_modules")
 # No part of what a module is: versions; a list of its own parameters that torch's recurrent ones keep.
-_KEPT_BESIDE: Final = ("_metadata", "_flat_weights")
+_KEPT_ATTRIBUTES: Final = ("_metadata", "_flat_weights")
 _LONG_LIST: Final = 4096
 # A name costs a step more for each so many characters.
 _WORD: Final = 64
@@ -71,7 +71,7 @@ def read(machine: Machine, value: Any, outside: Mapping[int | str, SavedTensor] 
 def _embed(machine: Machine) -> None:
     """Read the storages that were pickled whole, each once, however often it is named."""
     known: dict[int, Storage | UnexpectedOpcode] = {}
-    held = 0  # bytes that are written as text
+    stored = 0  # bytes that are written as text
     for event in machine.events:
         call = event.what
         if event.kind != "call" or not isinstance(call.callee, Global) or call.callee.path != EMBEDDED:
@@ -81,8 +81,8 @@ def _embed(machine: Machine) -> None:
         if id(key) not in known:
             try:
                 bytes_of = numpy_calls.raw(data)
-                held += bytes_of.size if isinstance(bytes_of, Blob) and bytes_of.codec else 0
-                known[id(key)] = embedded(bytes_of, PICKLE_INLINE - held)
+                stored += bytes_of.size if isinstance(bytes_of, Blob) and bytes_of.codec else 0
+                known[id(key)] = embedded(bytes_of, PICKLE_INLINE - stored)
             except UnexpectedOpcode as odd:
                 known[id(key)] = odd
         call.meaning = known[id(key)]
@@ -208,9 +208,9 @@ def _key(key: Any) -> str:
 def _last_of(value: Dict | Object) -> Iterator[tuple[str, Any]]:
     """Pairs as a dict has them: in the order in which keys came first, each with its last value."""
     kept: dict[tuple[bool, str] | int, tuple[str, Any]] = {}
-    for i, (key, held) in enumerate(value.pairs):
+    for i, (key, stored) in enumerate(value.pairs):
         plain = key is None or isinstance(key, str | bytes | int | float)
-        kept[(isinstance(key, str), _key(key)) if plain else i] = (_key(key), held)
+        kept[(isinstance(key, str), _key(key)) if plain else i] = (_key(key), stored)
     yield from kept.values()
 
 
@@ -229,7 +229,7 @@ def _attributes(name: str, state: Any) -> Iterator[tuple[str, Any]]:
                 inner = _contents(value)
             if isinstance(inner, Dict):
                 yield from _named(name, _last_of(inner))
-        elif key not in _KEPT_BESIDE:
+        elif key not in _KEPT_ATTRIBUTES:
             yield (f"{name}.{key}" if name else key), value
 
 

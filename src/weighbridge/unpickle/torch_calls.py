@@ -179,10 +179,10 @@ def _meta(value: Object) -> Any:
 def _array(found: Array) -> SavedTensor:
     data, shape = found.data, found.shape
     if isinstance(data, bytes):
-        held = InlineBytes(data, 0, len(data), turned=found.big)
+        kept = InlineBytes(data, 0, len(data), turned=found.big)
     else:
-        held = InlineBytes(data.source, data.start, data.size, data.codec, found.big)
-    storage = Storage("", found.dtype, math.prod(shape), "cpu", held=held)
+        kept = InlineBytes(data.source, data.start, data.size, data.codec, found.big)
+    storage = Storage("", found.dtype, math.prod(shape), "cpu", kept=kept)
     steps = list(itertools.accumulate(shape[:-1] if found.fortran else shape[:0:-1], operator.mul, initial=1))
     strides = tuple(steps if found.fortran else reversed(steps)) if shape else ()
     return SavedTensor(found.at, storage, found.dtype, shape, strides, 0)
@@ -242,8 +242,8 @@ def _nothing(value: Object) -> None:
 
 def _tagged(value: Object) -> Any:
     """`restore_type_tag(value, "Dict[str, Tensor]")`: TorchScript's word for a container's type."""
-    held, _ = arguments(value, 2, 2)
-    return held
+    kept, _ = arguments(value, 2, 2)
+    return kept
 
 
 def _embedded_alone(value: Object) -> SavedTensor:

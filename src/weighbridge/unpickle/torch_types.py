@@ -33,7 +33,7 @@ class InlineBytes(NamedTuple):
 
 class Storage(msgspec.Struct, frozen=True, gc=False):
     """`numel` elements of `dtype`, as its id says; an untyped one has bytes. A view (files before 1.6) is `view`
-    elements from `start` on of the storage `key`. `held`: the bytes, where the pickle holds them."""
+    elements from `start` on of the storage `key`. `kept`: the bytes, where the pickle holds them."""
 
     key: str
     dtype: DType
@@ -41,7 +41,7 @@ class Storage(msgspec.Struct, frozen=True, gc=False):
     location: str
     start: int = 0
     view: int | None = None
-    held: InlineBytes | None = None
+    kept: InlineBytes | None = None
 
     @property
     def nbytes(self) -> int:
@@ -116,12 +116,12 @@ def count(value: Any, what: str) -> int:
 
 def items(value: Object) -> list[Any]:
     args = arguments(value, 0, 1)
-    held = args[0] if args else ()
-    if isinstance(held, Set):
-        held = held.items
-    if not isinstance(held, list | tuple):
-        raise UnexpectedOpcode(f"{value.callee} of {preview(held)}")
-    return [*held, *value.items]
+    kept = args[0] if args else ()
+    if isinstance(kept, Set):
+        kept = kept.items
+    if not isinstance(kept, list | tuple):
+        raise UnexpectedOpcode(f"{value.callee} of {preview(kept)}")
+    return [*kept, *value.items]
 
 
 def counts(value: Any, what: str) -> tuple[int, ...]:
@@ -183,8 +183,8 @@ def embedded(data: bytes | Blob, room: int) -> Storage | UnexpectedOpcode:
     if span is None or span.size != found.nbytes:
         return UnexpectedOpcode("the storage that it is made of has another length")
     if isinstance(data, bytes):
-        return replace(found, held=InlineBytes(data, span.start, span.size))
-    return replace(found, held=InlineBytes(data.source, data.start + span.start, span.size))
+        return replace(found, kept=InlineBytes(data, span.start, span.size))
+    return replace(found, kept=InlineBytes(data.source, data.start + span.start, span.size))
 
 
 def class_of(callee: Any) -> Global | None:

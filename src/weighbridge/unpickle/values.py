@@ -115,11 +115,11 @@ class Object(Record):
         self.flat = _grown(self.flat, flat)
 
 
-def _grown(held: Sequence[Any], more: list[Any]) -> Sequence[Any]:
-    if isinstance(held, list):
-        held += more
-        return held
-    return [*held, *more]
+def _grown(kept: Sequence[Any], more: list[Any]) -> Sequence[Any]:
+    if isinstance(kept, list):
+        kept += more
+        return kept
+    return [*kept, *more]
 
 
 class Persistent(Record):

@@ -81,18 +81,18 @@ def check(path: str, arch_file: Path | None, as_json: bool) -> int:
     if as_json:
         emit_json(found)
     else:
-        _tell(found)
+        _print_check(found)
     return 0 if found.ok else 1
 
 
-def _tell(found: FamilyCheck) -> None:
+def _print_check(found: FamilyCheck) -> None:
     from weighbridge.cli.render import clean, echo, pairs, plural, styled
 
-    said = clean(found.stated or "nothing")
+    declared = clean(found.stated or "nothing")
     if found.known:
         echo(f"{found.family}: {plural(found.tensors, 'tensor')} under {found.dialect} names")
     else:
-        echo(f"No family has {said}. The nearest is {found.family} ({found.architecture}, {found.dialect} names):")
+        echo(f"No family has {declared}. The nearest is {found.family} ({found.architecture}, {found.dialect} names):")
     pairs([("sizes", ", ".join(f"{s} {n}" for s, n in found.sizes.items()))], indent=2)
     shapes = [f"{w.name}: {list(w.found)}, expected {list(w.expected)}" for w in found.misshapen]
     lists = (("missing", found.missing), ("without a row", found.unmapped), ("misshapen", shapes))

@@ -54,8 +54,8 @@ def _show(pickle: ExplainedPickle, only_calls: bool) -> None:
         done = [f"{verb} {count} times" if count > 1 else verb
                 for verb, count in (("called", named.called), ("given a state", named.built)) if count]  # fmt: skip
         style = None if named.known else "error"
-        told = ", ".join(done) or "only named"
-        echo(f"  {styled(clean(named.name), style)}  {told}{'' if named.known else ' (not one of a checkpoint)'}")
+        actions = ", ".join(done) or "only named"
+        echo(f"  {styled(clean(named.name), style)}  {actions}{'' if named.known else ' (not one of a checkpoint)'}")
 
 
 #: Opcodes that only arrange what others made.

@@ -108,11 +108,11 @@ def _check(paths: tuple[Path, ...], as_json: bool) -> int:
     if as_json:
         emit_json(report)
     else:
-        _tell(report)
+        _print_check(report)
     return int(bool(report.mismatched or report.missing))
 
 
-def _tell(report: CheckReport) -> None:
+def _print_check(report: CheckReport) -> None:
     for result in report.results:
         if result.status == "ok":
             echo(clean(f"{result.name}: ok"))

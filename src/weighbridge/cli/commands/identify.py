@@ -60,12 +60,12 @@ def _show(report: IdentifyReport) -> None:
         [(key.replace("_", " "), _words(value)) for key, value in report.detail.items() if value not in (None, [], {})],
         indent=2,
     )
-    for label, style, said in (
+    for label, style, declared in (
         ("broken", "error", report.damage),
         ("the name lies", "warning", [report.name_lies] if report.name_lies else []),
         ("next", "info", [report.advice] if report.advice else []),
     ):
-        for line in said:
+        for line in declared:
             echo(f"  {styled(label, style)}  {clean(line)}")
     if report.files and SCREEN.verbose:
         table(["file", "format", "variant"], [(line.name, line.format, line.variant) for line in report.files])

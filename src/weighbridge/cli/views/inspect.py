@@ -108,8 +108,8 @@ def _layers(model: ModelInfo) -> str | None:
         ("kv heads", model.kv_heads),
         ("experts", model.experts),
     )
-    said = [f"{value:,} {name}" for name, value in sizes if value]
-    return ", ".join([f"{model.layers}", *said]) if model.layers else None
+    declared = [f"{value:,} {name}" for name, value in sizes if value]
+    return ", ".join([f"{model.layers}", *declared]) if model.layers else None
 
 
 def _tokenizer(model: ModelInfo) -> str | None:

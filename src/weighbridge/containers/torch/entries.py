@@ -46,7 +46,7 @@ class SourceList:
         self.order = order
         self._sources: list[Source] = [source]
         self._memory: list[bytes] = []
-        self._held: dict[tuple[int, int, int], StoragePlace] = {}
+        self._kept: dict[tuple[int, int, int], StoragePlace] = {}
         self._flipped: dict[tuple[StoragePlace, str, tuple[str, ...]], StoragePlace] = {}
         self._size = 0
         self._number: int | None = None  # of what is in memory
@@ -60,19 +60,19 @@ class SourceList:
             self._sources[self._number] = BytesSource(b"".join(self._memory), f"{self._sources[0].name}::arrays")
         return tuple(self._sources)
 
-    def hold(self, held: InlineBytes, dtype: DType) -> StoragePlace:
+    def hold(self, kept: InlineBytes, dtype: DType) -> StoragePlace:
         """The place of bytes that the pickle holds."""
-        start, source = held.start, held.data
-        turned = held.turned != (self.order == ">") and dtype.word > 1
-        if isinstance(source, Source) and not held.codec and not turned:
+        start, source = kept.start, kept.data
+        turned = kept.turned != (self.order == ">") and dtype.word > 1
+        if isinstance(source, Source) and not kept.codec and not turned:
             while isinstance(source, Window):
                 start, source = start + source.offset, source.parent
             known = [i for i, one in enumerate(self._sources[:1]) if one is source]
-            return StoragePlace(known[0] if known else self._other(source), start, held.size)
+            return StoragePlace(known[0] if known else self._other(source), start, kept.size)
         key = (id(source), start, int(turned))
-        if key not in self._held:
-            self._held[key] = self._remember(_bytes_of(held), dtype, turned)
-        return self._held[key]
+        if key not in self._kept:
+            self._kept[key] = self._remember(_bytes_of(kept), dtype, turned)
+        return self._kept[key]
 
     def _other(self, source: Source) -> int:
         found = next((i for i, one in enumerate(self._sources) if one is source), None)
@@ -108,17 +108,17 @@ class SourceList:
         return self._flipped[key]
 
 
-def _bytes_of(held: InlineBytes) -> bytes:
-    data = held.data
+def _bytes_of(kept: InlineBytes) -> bytes:
+    data = kept.data
     if isinstance(data, bytes):
-        return data[held.start : held.start + held.size]
-    if held.size > 2 * PICKLE_INLINE:
-        raise FormatError("an array that must be decoded takes too much memory", found=f"{held.size} bytes")
-    raw = data.read(held.start, held.size)
+        return data[kept.start : kept.start + kept.size]
+    if kept.size > 2 * PICKLE_INLINE:
+        raise FormatError("an array that must be decoded takes too much memory", found=f"{kept.size} bytes")
+    raw = data.read(kept.start, kept.size)
     try:
-        return raw.decode().encode("latin-1") if held.codec == "utf-8" else raw
+        return raw.decode().encode("latin-1") if kept.codec == "utf-8" else raw
     except UnicodeError:
-        raise FormatError("an array's text doesn't encode bytes", path=data.name, offset=held.start) from None
+        raise FormatError("an array's text doesn't encode bytes", path=data.name, offset=kept.start) from None
 
 
 def entries_of(
@@ -132,7 +132,7 @@ def entries_of(
     for name, tensor in reading.tensors.items():
         storage = tensor.storage
         try:
-            place = find(storage) if storage.held is None else files.hold(storage.held, storage.dtype)
+            place = find(storage) if storage.kept is None else files.hold(storage.kept, storage.dtype)
             if place.size != storage.nbytes:
                 raise FormatError("its storage has another length", expected=storage.nbytes, found=place.size)
             if tensor.flags:

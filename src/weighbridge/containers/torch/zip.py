@@ -152,7 +152,7 @@ class _StorageFinder:
         written without checksums has none of its pickle either.)"""
         if not main.crc:
             return []
-        keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.held is None)
+        keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.kept is None)
         found = [m for key in keys if (m := self.members.get(self.folder + key)) and m.size and not m.crc]
         holes = [m for m in found if not any(self.source.read(m.start, min(m.packed, _LOOK)))]
         if not holes:

@@ -274,16 +274,16 @@ def plan_strip(
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(_averages(model.index, judged)) if ema_as_weights else 0
     gone = [v.part for v in judged.verdicts.values()]
-    held = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
+    stored = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     files = _files(model) if model.place.path.is_dir() else ()
-    notes = [] if any(p not in held for p in gone) or files else ["there was nothing to leave out"]
+    notes = [] if any(p not in stored for p in gone) or files else ["there was nothing to leave out"]
     before = sum(w.stat().st_size for w in model.place.weights) + sum(f.bytes for f in files)
     report = StripReport(
         source=str(model.place.path),
         target=str(plan.target),
         tensors=len(kept),
         wrapper=judged.wrapper,
-        dropped=(*_dropped(model.index, judged, held), *files),
+        dropped=(*_dropped(model.index, judged, stored), *files),
         ema_used=used,
         source_bytes=before,
         bytes=plan.size,
@@ -293,12 +293,12 @@ def plan_strip(
     return StripPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)
 
 
-def _dropped(index: Index, judged: Classification, held: set[Extra]) -> Iterator[Dropped]:
+def _dropped(index: Index, judged: Classification, stored: set[Extra]) -> Iterator[Dropped]:
     groups: dict[Judgement, list[Entry]] = {}
     for entry in index:
         groups.setdefault(judged.verdicts[entry.name], []).append(entry)
     for verdict, entries in groups.items():
-        if verdict.part not in held:
+        if verdict.part not in stored:
             total = sum(e.spec.nbytes for e in entries)
             yield Dropped(verdict.group, verdict.part.value, verdict.why, len(entries), total)
 

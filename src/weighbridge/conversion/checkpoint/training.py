@@ -47,7 +47,7 @@ def folder_plan(
     files: dict[str, dict[str, Node]] = {}
     for storage, node in state.storages.items():
         file, _, name = storage.partition("/")
-        files.setdefault(file, {})[name] = _held(name, node)
+        files.setdefault(file, {})[name] = _kept(name, node)
     made = []
     for file, tensors in files.items():
         layout = safetensors.layout([(n, t.spec) for n, t in tensors.items()], {"format": "pt"})
@@ -58,7 +58,7 @@ def folder_plan(
     )  # fmt: skip
 
 
-def _held(name: str, node: Node) -> Node:
+def _kept(name: str, node: Node) -> Node:
     """The node itself, or its bytes where safetensors has no such type."""
     if node.spec.dtype.safetensors:
         return node

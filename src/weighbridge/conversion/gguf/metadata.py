@@ -155,8 +155,8 @@ def for_hf(
     """The files beside a GGUF's tensors in a model folder, and what a GGUF can't tell. `quantized`: the dialect of
     tensors that are written in the codes they came in."""
     found = model.to_hf_config(_main_dtype(tensors))
-    said = {"quantization_config": _QUANTIZED[quantized]} if quantized else {}
-    texts = {"config.json": _json({**found.config, **said})}
+    declared = {"quantization_config": _QUANTIZED[quantized]} if quantized else {}
+    texts = {"config.json": _json({**found.config, **declared})}
     if found.generation is not None:
         texts["generation_config.json"] = _json(found.generation)
     texts |= sentence.sentence_files(model.metadata, model.family.gguf, model.sizes["N"])
@@ -191,9 +191,9 @@ def retyped(config: Mapping[str, Any], dtype: str) -> bytes:
     return _json(_of_type(config, dtype))
 
 
-def quantized(config: Mapping[str, Any], dtype: str | None, told: Mapping[str, Any]) -> bytes:
-    """config.json for weights quantized as `told`; `dtype`: of the others, where it was asked for."""
-    return _json({**_of_type(config, dtype), "quantization_config": told})
+def quantized(config: Mapping[str, Any], dtype: str | None, scheme_config: Mapping[str, Any]) -> bytes:
+    """config.json for weights quantized as `scheme_config`; `dtype`: of the others, where it was asked for."""
+    return _json({**_of_type(config, dtype), "quantization_config": scheme_config})
 
 
 def _of_type(config: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class _Teller:
         self._nodes: dict[int, int] = {}
 
     def digest(self, *values: Any) -> str:
-        self.tell(values)
+        self.include(values)
         return self._hash.hexdigest()
 
     def _put(self, kind: str, data: bytes | memoryview = b"") -> None:
@@ -58,17 +58,17 @@ class _Teller:
         self._hash.update(f"{kind} {len(data)}:".encode())
         self._hash.update(data)
 
-    def tell(self, value: Any) -> None:
-        for kind, tell in _WAYS:
+    def include(self, value: Any) -> None:
+        for kind, include in _WAYS:
             if isinstance(value, kind):
-                tell(self, value)
+                include(self, value)
                 return
         if not is_dataclass(value) or isinstance(value, type):
             raise UsageError(f"a {type(value).__name__} can't be told apart from another, so nothing can be resumed")
         self._put(type(value).__qualname__)
         for field in fields(value):
             self._put(field.name)
-            self.tell(getattr(value, field.name))
+            self.include(getattr(value, field.name))
 
     def node(self, node: Node) -> None:
         if (number := self._nodes.get(id(node))) is not None:
@@ -77,18 +77,18 @@ class _Teller:
         self._nodes[id(node)] = len(self._nodes)
         self._put(type(node).__qualname__)
         for field in fields(node):
-            self.tell(getattr(node, field.name))
+            self.include(getattr(node, field.name))
         if isinstance(node, Stored) and (place := node.source.location(node.offset)) is not None:
             found = os.fstat(place[0].fileno())
-            self.tell((str(Path(place[0].name).resolve()), place[1], found.st_size, found.st_mtime_ns))
+            self.include((str(Path(place[0].name).resolve()), place[1], found.st_size, found.st_mtime_ns))
 
     def spec(self, spec: Spec) -> None:
-        self.tell((spec.shape, spec.dtype.name))
+        self.include((spec.shape, spec.dtype.name))
 
     def items(self, values: Any) -> None:
         self._put(type(values).__name__, str(len(values)).encode())
         for value in values:
-            self.tell(value)
+            self.include(value)
 
     def mapping(self, values: Mapping[Any, Any]) -> None:
         self.items(list(values.items()))

@@ -151,9 +151,9 @@ def to_scheme(model: Checkpoint, options: SchemeOptions) -> PlanBuilder:
     named = _named(model)
     work = _Work(named, _floats(model, named, options, draft), chosen(options), options, draft)
     layers = _layers(model, named, work.scheme)
-    held = {name: work.scheme.read(named[name]) for name in layers if n.needs_decoding(named[name])}
-    work = work._replace(scheme=_of_source(work, held))
-    kept = {name: _kept(work, name, form) for name, form in held.items()}
+    present = {name: work.scheme.read(named[name]) for name in layers if n.needs_decoding(named[name])}
+    work = work._replace(scheme=_of_source(work, present))
+    kept = {name: _kept(work, name, form) for name, form in present.items()}
     found: dict[str, Form] = {name: form for name, form in kept.items() if form is not None}
     if not kept or options.allow_requantize:
         found |= _rounded(work, [name for name in (kept or layers) if name not in found])
@@ -165,8 +165,8 @@ def to_scheme(model: Checkpoint, options: SchemeOptions) -> PlanBuilder:
         )
     _tensors(work, found, kept)
     settings = {name.removesuffix(".weight"): _settings(work, form) for name, form in found.items()}
-    told = scheme_configs.config(work.scheme, settings, _left(model, named, settings))
-    _files(model, options, draft, work.floats, told)
+    scheme_config = scheme_configs.config(work.scheme, settings, _left(model, named, settings))
+    _files(model, options, draft, work.floats, scheme_config)
     return draft
 
 
@@ -233,8 +233,8 @@ def _floats(
     model: Checkpoint, named: Mapping[str, LogicalTensor], options: SchemeOptions, draft: PlanBuilder
 ) -> dict[str, Node]:
     """Every tensor as floats: of the type asked for, or its own; a quantized one's is the config's, or F16."""
-    said = model.config.get("dtype") or model.config.get("torch_dtype")
-    usual = dtype(said) if said in ("bfloat16", "float16", "float32") and model.format != "gguf" else F16
+    declared = model.config.get("dtype") or model.config.get("torch_dtype")
+    usual = dtype(declared) if declared in ("bfloat16", "float16", "float32") and model.format != "gguf" else F16
     narrow = probe.narrowest(named) if options.dtype is None and model.format == "gguf" else {}
     out = {}
     for name, node in named.items():
@@ -289,9 +289,9 @@ def _group(name: str, nodes: Mapping[str, Node]) -> list[str]:
 # ------------------------------------------------------------------------------------------------ what comes quantized
 
 
-def _of_source(work: _Work, held: Mapping[str, Form | str]) -> Scheme:
+def _of_source(work: _Work, present: Mapping[str, Form | str]) -> Scheme:
     """The scheme with the group size that most of the source has, unless one was asked for."""
-    forms_ = [form for form in held.values() if isinstance(form, IntQuantTensor)]
+    forms_ = [form for form in present.values() if isinstance(form, IntQuantTensor)]
     if not forms_ or work.options.q_group_size is not None or "group_size" not in work.scheme.takes:
         return work.scheme
     groups = Counter(form.group for form in forms_ if form.group != form.codes.spec.shape[-1])
@@ -384,7 +384,11 @@ _THEIRS: Final = ("config.json", "quantize_config.json", "quant_config.json", "h
 
 
 def _files(
-    model: Checkpoint, options: SchemeOptions, draft: PlanBuilder, floats: Mapping[str, Node], told: Mapping[str, Any]
+    model: Checkpoint,
+    options: SchemeOptions,
+    draft: PlanBuilder,
+    floats: Mapping[str, Node],
+    scheme_config: Mapping[str, Any],
 ) -> None:
     """What lies beside the weights."""
     config = model.config
@@ -398,4 +402,4 @@ def _files(
             name = path.relative_to(model.place.folder).as_posix()
             if name not in _THEIRS:
                 draft.extra_files.append(targets.raw(name, FileSource(path)))
-    draft.texts["config.json"] = meta.quantized(config, options.dtype, told)
+    draft.texts["config.json"] = meta.quantized(config, options.dtype, scheme_config)

@@ -102,10 +102,10 @@ def effective(
     if (word := next((w for w in THETA if w in defaults), None)) is not None:
         out["rope_sliding"] = sliding_rope(out)
         share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"  # GPT-NeoX has its own word
-        said = {**out, **{w: config.get(w) for w in THETA}}
+        declared = {**out, **{w: config.get(w) for w in THETA}}
         if (part := evaluate("rotary_dim", out)) and (head := evaluate("head_dim", out)):  # MiniMax says elements
-            said = {share: part / head, **said}
-        out["rope"] = rope(said, defaults[word], share)
+            declared = {share: part / head, **declared}
+        out["rope"] = rope(declared, defaults[word], share)
         out["rope_dim"] = _rope_dim(out)
         out["ntk_alpha_base"] = _ntk_alpha_base(out)
         out["longrope_attention_factor"] = _longrope_attention_factor(out)
@@ -184,15 +184,17 @@ def unlike_layers(config: Config) -> dict[str, Any]:
     listed = config.get("per_layer_config")
     if listed is None:
         return out if config.get("attention_k_eq_v") else {**out, "num_global_key_value_heads": None}
-    said = {i: own for i, own in _by_number(listed, "per_layer_config").items() if own}
-    if said.keys() - full or any(own != said[min(said)] or own.keys() - _OF_FULL.keys() for own in said.values()):
+    declared = {i: own for i, own in _by_number(listed, "per_layer_config").items() if own}
+    if declared.keys() - full or any(
+        own != declared[min(declared)] or own.keys() - _OF_FULL.keys() for own in declared.values()
+    ):
         raise FormatError(
             "says something else than this family's table describes", field="per_layer_config", found=listed,
             expected="head_dim and num_key_value_heads, the same in all layers that attend to all tokens",
         )  # fmt: skip
-    if said and said.keys() != full:
+    if declared and declared.keys() != full:
         raise FormatError("doesn't say it of all layers that attend to all tokens", field="per_layer_config")
-    own = said[min(said)] if said else {}
+    own = declared[min(declared)] if declared else {}
     return {**out, "global_head_dim": own.get("head_dim", config.get("head_dim")),
             "num_global_key_value_heads": own.get("num_key_value_heads")}  # fmt: skip
 

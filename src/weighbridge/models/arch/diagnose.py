@@ -31,11 +31,11 @@ class SizeMismatch(NamedTuple):
     """A key, what it says, and what the tensors have."""
 
     key: str
-    said: int
+    declared: int
     found: int
 
     def __str__(self) -> str:
-        return f"{self.key} is {self.said:,}, by the tensors it would be {self.found:,}"
+        return f"{self.key} is {self.declared:,}, by the tensors it would be {self.found:,}"
 
 
 def advice(family: Family, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape], report: MappingReport, path: str,
@@ -45,7 +45,7 @@ def advice(family: Family, dialect: str, sizes: Sizes, shapes: Mapping[str, Shap
     places = family.expansion(dialect, sizes, prefix).places
     found = Counter(_blamed(family, dialect, sizes, shapes, report, places, gguf))
     where = "the GGUF's keys" if gguf else "config.json"
-    words = [str(blame) for blame, _ in found.most_common(_MOST)]
+    words = [str(mismatch) for mismatch, _ in found.most_common(_MOST)]
     if words:
         return f"{where} may be another model's: {'; '.join(words)}"
     usual = _STRANGE if report.unmapped else _OTHERS if report.misshapen else _DAMAGED
@@ -61,12 +61,17 @@ def _blamed(
             found = _fewer(index, report, shapes, places, count) or _more(index, report, places, count)
             if found and found != count:
                 yield SizeMismatch(key, count, found)
-    right = {symbol for name, shape in shapes.items() if name in places
-             for symbol, said, found in _dimensions(family, dialect, places[name], shape) if said == found}  # fmt: skip
+    right = {
+        symbol
+        for name, shape in shapes.items()
+        if name in places
+        for symbol, declared, found in _dimensions(family, dialect, places[name], shape)
+        if declared == found
+    }
     for name, _, shape in report.misshapen:
-        for symbol, said, found in _dimensions(family, dialect, places[name], shape) if name in places else ():
+        for symbol, declared, found in _dimensions(family, dialect, places[name], shape) if name in places else ():
             if symbol not in right and (key := _key(family, symbol, gguf)):  # else the tensor is the odd one
-                yield SizeMismatch(key, said, found)
+                yield SizeMismatch(key, declared, found)
 
 
 def _key(family: Family, symbol: str, gguf: bool) -> str | None:
@@ -92,10 +97,10 @@ def _more(index: str, report: MappingReport, places: Mapping[str, TensorSlot], c
     known = {_NUMBER.sub("#", name): place for name, place in places.items()} if report.unmapped else {}
     numbers = []
     for name in report.unmapped:
-        place, said = known.get(_NUMBER.sub("#", name)), [int(n) for n in _NUMBER.findall(name)]
-        if place is None or index not in place.indices[: len(place.named)] or len(said) != len(place.named):
+        place, declared = known.get(_NUMBER.sub("#", name)), [int(n) for n in _NUMBER.findall(name)]
+        if place is None or index not in place.indices[: len(place.named)] or len(declared) != len(place.named):
             return None
-        numbers.append(said[place.indices.index(index)])
+        numbers.append(declared[place.indices.index(index)])
     return max(numbers) + 1 if numbers and min(numbers) >= count else None
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def detect_dialect(family: Family, names: Sequence[str] | Mapping[str, Any], sizes: Sizes) -> tuple[int, str, str]:
     """How many of `names` are of the dialect and prefix that most are of, and these; the first of the table where
     several fit. Of dialects that share their names the one whose shapes the tensors have, where these are known."""
-    held = names if isinstance(names, Mapping) else frozenset(names)
+    kept = names if isinstance(names, Mapping) else frozenset(names)
     pairs = ((d.name, prefix) for d in family.dialects.values() for prefix in d.prefixes)
-    options = [(count_matches(family, dialect, prefix, held, sizes), dialect, prefix) for dialect, prefix in pairs]
+    options = [(count_matches(family, dialect, prefix, kept, sizes), dialect, prefix) for dialect, prefix in pairs]
     best = max(options, key=lambda found: found[0])
     same = [o for o in options if o[0] == best[0] and (o == best or _cuts_otherwise(family, o[1]))]
     if len(same) == 1 or not isinstance(names, Mapping):
@@ -26,14 +26,14 @@ def detect_dialect(family: Family, names: Sequence[str] | Mapping[str, Any], siz
     return min(same, key=lambda option: len(family.check(option[1], sizes, shapes).misshapen))
 
 
-def count_matches(family: Family, dialect: str, prefix: str, held: Container[str], sizes: Sizes) -> int:
+def count_matches(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> int:
     """How many of a dialect's names are held."""
     counts = index_counts(family.index, sizes)
     templates = [t for t in family.dialects[dialect].templates if applies(family.rows[t.roles[0]], sizes)]
     numbers = range(len(optional_layers(family.layer_sets, dict(sizes.layers))))
     further = [t.mtp_name.replace("{n}", str(n)) for t in templates if t.mtp_name for n in numbers]
     names = dict.fromkeys((*(t.name for t in templates), *further))  # rows for some of the layers each may share one
-    return sum(name in held for template in names for name in run(template, counts, prefix))
+    return sum(name in kept for template in names for name in run(template, counts, prefix))
 
 
 def _cuts_otherwise(family: Family, dialect: str) -> bool:

@@ -224,8 +224,8 @@ def expand(
     ]
     if optional or gone:
         layer = next(iter(index))
-        held = (_held(p, range(counts[layer]), optional, gone) if p.lead == (layer,) else p for p in plans)
-        plans = [part for plan in held for part in _with_mtp_names(plan)]
+        stored = (_kept(p, range(counts[layer]), optional, gone) if p.lead == (layer,) else p for p in plans)
+        plans = [part for plan in stored for part in _with_mtp_names(plan)]
     _bound(math.prod(counts[i] for i in p.lead + p.rest) * math.prod(p.stacked) * len(p.parts) for p in plans)
     listed = [*_places(plans, counts)]
     places = {place.name: place for place in listed}
@@ -247,7 +247,7 @@ def absent(dialect: Dialect, sizes: Sizes) -> frozenset[int]:
     return frozenset[int]().union(*(dict(sizes.layers)[name] for name in dialect.without))
 
 
-def _held(plan: CompiledTemplate, layers: range, optional: Collection[int], gone: Collection[int]) -> CompiledTemplate:
+def _kept(plan: CompiledTemplate, layers: range, optional: Collection[int], gone: Collection[int]) -> CompiledTemplate:
     kept = layers if plan.layers is None else plan.layers
     return replace(plan, optional=optional, layers=[n for n in kept if n not in gone])
 

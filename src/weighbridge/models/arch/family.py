@@ -167,9 +167,9 @@ class Family:
                 return None
         if size.optional:
             return None
-        said = next(iter(sources), symbol)
-        raise FormatError(f"the {self.name} family needs this size", field=said, expected="a positive integer",
-                          found=values.get(said.strip("#")))  # fmt: skip
+        declared = next(iter(sources), symbol)
+        raise FormatError(f"the {self.name} family needs this size", field=declared, expected="a positive integer",
+                          found=values.get(declared.strip("#")))  # fmt: skip
 
     def architecture_of_gguf(
         self, metadata: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any] = ()
@@ -284,13 +284,13 @@ class Family:
 
     def unmapped_roles(self, dialect: str, sizes: Sizes, roles: Mapping[Instance, Any]) -> list[Instance]:
         """Roles that the dialect can't hold, though they are weights: what a plan must list as losses."""
-        held = {r for t in self._dialect(dialect).templates for r in t.roles if applies(self.rows[r], sizes)}
+        stored = {r for t in self._dialect(dialect).templates for r in t.roles if applies(self.rows[r], sizes)}
         gone, layer = absent(self._dialect(dialect), sizes), next(iter(self.index))
         layered = {role for role, indices in self.role_indices.items() if indices[:1] == (layer,)} if gone else ()
         return [
             (role, index)
             for role, index in roles
-            if (role not in held or (role in layered and index[0] in gone)) and not self.rows[role].derived
+            if (role not in stored or (role in layered and index[0] in gone)) and not self.rows[role].derived
         ]
 
     def holding(
@@ -307,8 +307,8 @@ class Family:
         for dialect in self.dialects.values():
             if dialect.block_dtype is not None:
                 kept = {t for t in dialect.templates if t not in self.dialects["hf"].templates}
-                held = [n.spec.dtype.name for (role, _), n in roles.items() if any(role in t.roles for t in kept)]
-                if held and set(held) == {dialect.block_dtype}:
+                stored = [n.spec.dtype.name for (role, _), n in roles.items() if any(role in t.roles for t in kept)]
+                if stored and set(stored) == {dialect.block_dtype}:
                     return dialect.name
         return None
 

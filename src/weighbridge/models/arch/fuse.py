@@ -76,8 +76,8 @@ def _layouts(place: TensorSlot) -> Sequence[TensorLayout]:
         return ()
     from weighbridge.tensors.layouts import InterleaveGroups
 
-    dealt = [InterleaveGroups(place.interleave, place.heights)] if place.interleave else []
-    return [*dealt, *(layout_of(via, arguments) for via, arguments in place.plan.layouts)]
+    interleaved = [InterleaveGroups(place.interleave, place.heights)] if place.interleave else []
+    return [*interleaved, *(layout_of(via, arguments) for via, arguments in place.plan.layouts)]
 
 
 def _blocks(place: TensorSlot, node: LogicalTensor) -> Iterable[tuple[LogicalTensor, Sequence[RoleSlice]]]:

@@ -68,11 +68,11 @@ def _readings(
     config: Mapping[str, Any], metadata: Mapping[str, Any], shapes: Mapping[str, Shape]
 ) -> Iterator[tuple[Family, Sizes]]:
     """The model's sizes as each class of each family would read them, where it can."""
-    said = metadata.get("general.architecture")
+    declared = metadata.get("general.architecture")
     for family in families().values():
         try:
-            if isinstance(said, str):
-                yield family, family.sizes_from_gguf(_as_of(metadata, said, family.gguf), shapes)
+            if isinstance(declared, str):
+                yield family, family.sizes_from_gguf(_as_of(metadata, declared, family.gguf), shapes)
                 continue
             for name in reversed(list(family.architectures)):
                 yield family, family.sizes_from_hf({**config, "architectures": [name]})
@@ -80,9 +80,9 @@ def _readings(
             continue
 
 
-def _as_of(metadata: Mapping[str, Any], said: str, wanted: str) -> dict[str, Any]:
+def _as_of(metadata: Mapping[str, Any], declared: str, wanted: str) -> dict[str, Any]:
     """A GGUF's keys as they would be under another architecture's name."""
     return {
-        f"{wanted}.{key.removeprefix(said + '.')}" if key.startswith(f"{said}.") else key: value
+        f"{wanted}.{key.removeprefix(declared + '.')}" if key.startswith(f"{declared}.") else key: value
         for key, value in metadata.items()
     }

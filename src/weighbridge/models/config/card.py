@@ -77,10 +77,10 @@ def write_card(metadata: Mapping[str, Any]) -> bytes | None:
     fields |= {card: metadata.get(f"general.{name}") for name, card in _RENAMED.items()}
     fields["base_model"] = _listed(metadata, "base_model")
     fields["datasets"] = _listed(metadata, "dataset")
-    said = {key: value for key, value in fields.items() if value is not None}
-    if not said:
+    declared = {key: value for key, value in fields.items() if value is not None}
+    if not declared:
         return None
-    body = "".join(f"{key}: {_flow(value)}\n" for key, value in said.items())
+    body = "".join(f"{key}: {_flow(value)}\n" for key, value in declared.items())
     return f"---\n{body}---\n".encode()
 
 

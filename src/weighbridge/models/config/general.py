@@ -71,8 +71,8 @@ def general_to_gguf(
         _put(out, f"general.{name}", fields.get(name))
     for kind, keys in _LISTS:
         out |= _origins(kind, card, keys, total.total)
-    for name, said in (("tags", ("tags", "pipeline_tag")), ("languages", ("languages", "language"))):
-        if listed := [text for key in said for text in scalars(card.get(key))]:
+    for name, declared in (("tags", ("tags", "pipeline_tag")), ("languages", ("languages", "language"))):
+        if listed := [text for key in declared for text in scalars(card.get(key))]:
             out[f"general.{name}"] = KV("arr[str]", listed)
     return out
 
@@ -84,20 +84,20 @@ def _put(out: dict[str, KV], key: str, text: str | None) -> None:
 
 def _fields(card: Card, config: Mapping[str, Any], directory: str, parameters: int) -> dict[str, str | None]:
     """The single values, from the card, then the name the config was loaded from, then the folder's name."""
-    said = {
+    declared = {
         name: next((t for k in keys if (t := scalar(card.get(k))) is not None), None) for name, keys in _CARD.items()
     }
-    said["license"] = ",".join(scalars(card["license"])) if "license" in card else None
+    declared["license"] = ",".join(scalars(card["license"])) if "license" in card else None
     path = config.get("_name_or_path")
     if isinstance(path, str) and path.count("/") <= 1:  # a model's id and no path on somebody's disk
-        _fill(said, parse_model_id(path, parameters))
-    _fill(said, parse_model_id(directory, parameters))
-    if said["name"] is None:
-        said["name"] = directory
-    return said
+        _fill(declared, parse_model_id(path, parameters))
+    _fill(declared, parse_model_id(directory, parameters))
+    if declared["name"] is None:
+        declared["name"] = directory
+    return declared
 
 
-def _fill(said: dict[str, str | None], found: ModelId) -> None:
+def _fill(declared: dict[str, str | None], found: ModelId) -> None:
     offers = {
         "name": None if found.full is None else title(found.full),
         "organization": None if found.organization is None else title(found.organization),
@@ -107,8 +107,8 @@ def _fill(said: dict[str, str | None], found: ModelId) -> None:
         "size_label": found.size_label,
     }
     for name, offer in offers.items():
-        if said.get(name) is None:
-            said[name] = offer
+        if declared.get(name) is None:
+            declared[name] = offer
 
 
 def _origins(kind: str, card: Card, keys: tuple[str, ...], parameters: int) -> dict[str, KV]:

@@ -206,8 +206,8 @@ def _divisor(row: KeyEntry, config: Mapping[str, Any]) -> float:
 
 
 def _mapped(row: KeyEntry, value: Any) -> Any:
-    said = str(value).lower() if isinstance(value, bool) else str(value)
-    return row.map.get(said, value) if isinstance(value, str | int | bool) else value
+    declared = str(value).lower() if isinstance(value, bool) else str(value)
+    return row.map.get(declared, value) if isinstance(value, str | int | bool) else value
 
 
 def _by_layer(row: KeyEntry, config: Mapping[str, Any], value: Any) -> list[Any]:
@@ -261,15 +261,15 @@ def from_value(row: KeyEntry, value: Any, config: Mapping[str, Any] = MappingPro
     if row.absent == 0 and value == 0:
         return None
     if row.map:
-        return [_said(row, item) for item in value] if is_list(value) else _said(row, value)
+        return [_declared(row, item) for item in value] if is_list(value) else _declared(row, value)
     if row.quantile:
         return [_share(item, row.name) for item in value]
     if row.divide_by or row.divide_by_sqrt:
         return _multiplied(row, number(value, row.name), config)
     if row.type == "f32":
-        said = number(value, row.name)
-        said = shortest(said if row.times == 1.0 else f32(shortest(said) / row.times))
-        return int(said) if row.whole and said == int(said) else said
+        declared = number(value, row.name)
+        declared = shortest(declared if row.times == 1.0 else f32(shortest(declared) / row.times))
+        return int(declared) if row.whole and declared == int(declared) else declared
     if row.layers not in (None, "*"):
         return by_layer(value, row.name)
     if row.pad_to and len(value) == row.pad_to and not value[-1]:
@@ -279,13 +279,13 @@ def from_value(row: KeyEntry, value: Any, config: Mapping[str, Any] = MappingPro
 
 def _multiplied(row: KeyEntry, value: float, config: Mapping[str, Any]) -> float | int:
     """The divided number, or what it was divided by: the shortest that gives this f32 again."""
-    said = next((v for path in row.config if (v := lookup(config, path)) is not None), None)
+    declared = next((v for path in row.config if (v := lookup(config, path)) is not None), None)
     if row.divide_by_sqrt:
         divisor = _divisor(row, config)
         return next((d for d in _decimals(value * divisor) if f32(d / divisor) == value), value * divisor)
     if value <= 0:
         raise FormatError("is not positive", field=row.name, found=value)
-    whole = number(said, row.config[0])
+    whole = number(declared, row.config[0])
     found = next((d for d in _decimals(whole / value) if f32(whole / d) == value), whole / value)
     return int(found) if found == int(found) else found
 
@@ -302,8 +302,8 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _said(row: KeyEntry, value: Any) -> Any:
-    return next((said for said, written in row.map.items() if written == value), value)
+def _declared(row: KeyEntry, value: Any) -> Any:
+    return next((declared for declared, written in row.map.items() if written == value), value)
 
 
 def shortest(value: float) -> float:

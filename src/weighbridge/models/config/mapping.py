@@ -91,9 +91,9 @@ def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
         if value is not None and value not in harmless:
             out.append(f"config.json: {path} = {value!r} has no key in a {family.gguf} GGUF")
     for key, value in implied(rules(family), facts).items():
-        said = lookup(facts, key)
-        if value is not None and said not in (None, value):
-            out.append(f"config.json: {key} = {said!r} has no key in a {family.gguf} GGUF, which means {value!r}")
+        declared = lookup(facts, key)
+        if value is not None and declared not in (None, value):
+            out.append(f"config.json: {key} = {declared!r} has no key in a {family.gguf} GGUF, which means {value!r}")
     computed = (row for row in rules(family).requires_value if differs(row, facts))
     return [*out, *(f"config.json: {row.config} = {lookup(facts, row.config)!r}: {row.why}" for row in computed)]
 
@@ -196,8 +196,8 @@ def _restore_both(config: dict[str, Any], row: KeyEntry, value: Sequence[Any], l
     """What a list says of the layers of a set, and of the others."""
     within = layers.sets[row.layers or ""]
     for place, some in ((row.restored, within), ((row.others,), frozenset(range(layers.number)) - within)):
-        if place and (said := shared_value(value, row.name, some)) is not None:
-            config[place[0]] = said
+        if place and (declared := shared_value(value, row.name, some)) is not None:
+            config[place[0]] = declared
     config |= row.sets
 
 
@@ -306,8 +306,8 @@ def _lessened(config: dict[str, Any], architecture: Architecture, family: Family
     for row in rows:
         if row.subtract:
             if evaluate(row.subtract, config) is None:
-                said = {k: v for k, v in architecture.defaults.items() if k in row.subtract and k not in none}
-                config |= {k: v for k, v in said.items() if config[k] is None}
+                declared = {k: v for k, v in architecture.defaults.items() if k in row.subtract and k not in none}
+                config |= {k: v for k, v in declared.items() if config[k] is None}
             config[row.restored[0]] += evaluate(row.subtract, config) or 0
 
 

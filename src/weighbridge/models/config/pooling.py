@@ -36,13 +36,13 @@ def pooling_type(read: Read) -> int | None:
         if isinstance(module, dict) and str(module.get("type", "")).endswith("Pooling"):
             return _of_config(_json(read, f"{_inside(module.get('path'))}/config.json"))
     embedding = _json(read, "embedding_config.json")
-    said = embedding.get("pooling") if isinstance(embedding, dict) else None
-    if said in (None, "last_token"):
-        return None if said is None else 3
-    raise UnsupportedError(f"embedding_config.json pools by {said!r}, for which GGUF has no key")
+    declared = embedding.get("pooling") if isinstance(embedding, dict) else None
+    if declared in (None, "last_token"):
+        return None if declared is None else 3
+    raise UnsupportedError(f"embedding_config.json pools by {declared!r}, for which GGUF has no key")
 
 
-_HELD: Final = ("Transformer", "Pooling", "Normalize")
+_SUPPORTED: Final = ("Transformer", "Pooling", "Normalize")
 
 
 def unheld(read: Read) -> list[str]:
@@ -52,7 +52,7 @@ def unheld(read: Read) -> list[str]:
     return [
         f"modules.json: {module.get('path')} ({module.get('type')}) isn't carried: embeddings are those before it"
         for module in listed
-        if not str(module.get("type", "")).endswith(_HELD)
+        if not str(module.get("type", "")).endswith(_SUPPORTED)
     ]
 
 

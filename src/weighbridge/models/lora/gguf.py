@@ -53,9 +53,9 @@ def read(model: Checkpoint) -> LoraAdapter:
         else:
             whole[name] = node
     pairs = {name: _pair(name, found) for name, found in halves.items()}
-    said = number(model.metadata.get(ALPHA, 0.0), ALPHA)
-    alpha = said or float(max((pair.rank for pair in pairs.values()), default=1))
-    if not said and len({pair.rank for pair in pairs.values()}) > 1:
+    declared = number(model.metadata.get(ALPHA, 0.0), ALPHA)
+    alpha = declared or float(max((pair.rank for pair in pairs.values()), default=1))
+    if not declared and len({pair.rank for pair in pairs.values()}) > 1:
         raise UnsupportedError(f"{model.place.path}: no {ALPHA}, and different ranks, which no single alpha gives")
     base = model.metadata.get("general.base_model.0.repo_url") or model.metadata.get("general.base_model.0.name")
     tokens = token_ids(model.metadata.get(TOKENS), str(model.place.path), TOKENS)

@@ -85,7 +85,7 @@ def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str |
     """Changes of logical tensors as a dialect's pairs, in the order of its table. FormatError where a part of a stack
     or of a fused tensor is missing, UnsupportedError where its parts have an A each."""
     out: dict[str, LoraPair] = {}
-    held: set[Instance] = set()
+    kept: set[Instance] = set()
     for name, place in family.expansion(dialect, sizes, prefix).places.items():
         there = [cell for cell in place.cells if cell.instance in roles]
         if not there:
@@ -97,8 +97,8 @@ def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str |
                               expected=f"{len(place.cells)} parts", found=f"no {_label(missing)}")  # fmt: skip
         laid = [_laid(family, dialect, sizes, c.instance[0], roles[c.instance], undo=False) for c in place.cells]
         out[name] = _joined(name, place, laid)
-        held |= {cell.instance for cell in there}
-    if left := next((i for i in roles if i not in held), None):
+        kept |= {cell.instance for cell in there}
+    if left := next((i for i in roles if i not in kept), None):
         raise UnsupportedError(f"a {dialect} adapter has no place for {_label(left)}")
     return out
 

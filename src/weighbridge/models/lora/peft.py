@@ -88,12 +88,12 @@ def read(model: Checkpoint) -> LoraAdapter:
     )  # fmt: skip
 
 
-def token_ids(said: Any, path: str, field: str) -> tuple[int, ...]:
+def token_ids(declared: Any, path: str, field: str) -> tuple[int, ...]:
     """A list of token ids, checked; none where nothing is said."""
-    listed = said or ()
+    listed = declared or ()
     whole = hasattr(listed, "__len__") and not isinstance(listed, str | Mapping)
     if not whole or any(type(t) is not int or not 0 <= t < 1 << 32 for t in listed):
-        raise FormatError("is no list of token ids", path=path, field=field, found=repr(said)[:80])
+        raise FormatError("is no list of token ids", path=path, field=field, found=repr(declared)[:80])
     return tuple(listed)
 
 

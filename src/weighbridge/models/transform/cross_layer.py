@@ -18,7 +18,7 @@ def slice_across_layers(
     from weighbridge.tensors.slicing import take
 
     nodes = dict(model.stored) if (axes := _axes(model)) and list(kept) != list(range(count)) else {}
-    told = []
+    resized = []
     for name, axis in axes.items() if nodes else ():
         if name not in nodes or nodes[name].spec.shape != model.logical[name].spec.shape:
             raise UnsupportedError(
@@ -28,8 +28,8 @@ def slice_across_layers(
         node = nodes[name]
         each = node.spec.shape[axis] // count
         nodes[name] = take(node, axis, [(n * each, (n + 1) * each) for n in kept])
-        told.append(ResizedTensor(name, node.spec.shape, nodes[name].spec.shape))
-    return (with_shapes(model, nodes), tuple(told)) if told else (model, ())
+        resized.append(ResizedTensor(name, node.spec.shape, nodes[name].spec.shape))
+    return (with_shapes(model, nodes), tuple(resized)) if resized else (model, ())
 
 
 def _axes(model: Checkpoint) -> dict[str, int]:

@@ -35,14 +35,14 @@ def parse_selection(wanted: str) -> dict[str, str]:
     first, *rest = _SIDE.split(wanted)
     if not rest:
         return {"": wanted}
-    said = dict(zip(rest[::2], (text.strip(" ,;") for text in rest[1::2]), strict=True))
-    wrong = next((name for name in said if name not in SIDES), None)
-    if first.strip(" ,;") or wrong is not None or len(said) < len(rest) // 2:
+    declared = dict(zip(rest[::2], (text.strip(" ,;") for text in rest[1::2]), strict=True))
+    wrong = next((name for name in declared if name not in SIDES), None)
+    if first.strip(" ,;") or wrong is not None or len(declared) < len(rest) // 2:
         raise UsageError(
             f"{wanted!r} says no layers of an encoder and a decoder",
             hint="write encoder:0-3, or encoder:0-3,decoder:0-1",
         )
-    return said
+    return declared
 
 
 def sides(names: Iterable[str]) -> dict[str, LayerStack]:

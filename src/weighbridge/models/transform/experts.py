@@ -59,9 +59,9 @@ def slice_experts(model: Checkpoint, wanted: str) -> Transformed:
     config = _config(model, experts)
     done = _cut(model, experts)
     if model.format == "gguf":
-        said = kvs(model.metadata)
+        declared = kvs(model.metadata)
         front = f"{model.family.gguf}."
-        keys = {f"{front}{key}": KV(said[f"{front}{key}"].type, value) for key, value in config.items()}
+        keys = {f"{front}{key}": KV(declared[f"{front}{key}"].type, value) for key, value in config.items()}
         keyed, changes = with_keys(done.model, keys)
         return replace(done, model=keyed, changed=changes)
     changes = tuple(KeyChange(k, model.config.get(k), v) for k, v in config.items() if model.config.get(k) != v)
@@ -85,20 +85,20 @@ def _experts(model: Checkpoint, wanted: str) -> _Experts:
 def _config(model: Checkpoint, experts: _Experts) -> dict[str, Any]:
     """The keys that are others with fewer experts; of a GGUF without the architecture's name."""
     size = model.family.sizes[experts.symbol]
-    said = _said(model)
+    declared = _declared(model)
     names = size.gguf if model.format == "gguf" else size.hf
-    stated = [name for name in names if said.get(name) is not None] or list(names[:1])
+    stated = [name for name in names if declared.get(name) is not None] or list(names[:1])
     out: dict[str, Any] = dict.fromkeys(stated, len(experts.kept))
     for key in _USED:
-        if said.get(key) is not None:
-            out[key] = min(integer(said[key], key, 1), len(experts.kept))
+        if declared.get(key) is not None:
+            out[key] = min(integer(declared[key], key, 1), len(experts.kept))
     for key in _GROUPS:
-        if (groups := said.get(key)) is not None and integer(groups, key) > 1:
+        if (groups := declared.get(key)) is not None and integer(groups, key) > 1:
             _check_groups(key, groups, experts)
     return out
 
 
-def _said(model: Checkpoint) -> Mapping[str, Any]:
+def _declared(model: Checkpoint) -> Mapping[str, Any]:
     """What the model says under the names that the tables have."""
     if model.format == "gguf":
         front = f"{model.family.gguf}."
@@ -139,8 +139,8 @@ def _cut(model: Checkpoint, experts: _Experts) -> Transformed:
             gone.append(entry.name)
     done = with_entries(model, entries)
     renamed = tuple(RenamedTensor((e.name,), name) for e, name in entries if e.name != name)
-    nodes, told = _take_experts(done, cuts, experts)
-    return Transformed(done if not told else with_shapes(done, nodes), renamed, tuple(gone), told)
+    nodes, resized = _take_experts(done, cuts, experts)
+    return Transformed(done if not resized else with_shapes(done, nodes), renamed, tuple(gone), resized)
 
 
 def _take_experts(
@@ -149,7 +149,7 @@ def _take_experts(
     from weighbridge.tensors.slicing import take
 
     nodes = dict(model.stored)
-    told = []
+    resized = []
     for name, axis in cuts.items():
         node = nodes[name]
         if len(node.spec.shape) <= axis or node.spec.shape[axis] % experts.count:
@@ -159,8 +159,8 @@ def _take_experts(
             )
         unit = node.spec.shape[axis] // experts.count
         nodes[name] = take(node, axis, [(n * unit, (n + 1) * unit) for n in experts.kept])
-        told.append(ResizedTensor(name, node.spec.shape, nodes[name].spec.shape))
-    return nodes, tuple(told)
+        resized.append(ResizedTensor(name, node.spec.shape, nodes[name].spec.shape))
+    return nodes, tuple(resized)
 
 
 def _parts(model: Checkpoint, experts: _Experts) -> dict[str, ExpertAxis]:

@@ -61,13 +61,15 @@ def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
         likely = exact
     if len(likely) == 1:
         return likely[0]
-    said = "" if stated is None else f" The config says {stated}."
+    declared = "" if stated is None else f" The config says {stated}."
     if not likely:
         have = ", ".join(f"{p}N ({len(ns)})" for p, ns in list(found.items())[:4]) or "none"
-        raise UnsupportedError(f"no names are numbered from 0 up as layers are.{said}", hint=f"numbered names: {have}")
+        raise UnsupportedError(
+            f"no names are numbered from 0 up as layers are.{declared}", hint=f"numbered names: {have}"
+        )
     several = ", ".join(f"{s.prefix}N ({s.count})" for s in likely[:4])
     raise UnsupportedError(
-        f"the model has several stacks of layers: {several}.{said}", hint="choose tensors by name: --keep, --drop"
+        f"the model has several stacks of layers: {several}.{declared}", hint="choose tensors by name: --keep, --drop"
     )
 
 

@@ -70,8 +70,8 @@ def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
     """An object whose keys are the numbers of some layers."""
     if not isinstance(value, Mapping) or any(not str(n).isdigit() for n in value):
         return value
-    said = {int(n): own for n, own in value.items()}
-    return {str(new): said[old] for new, old in enumerate(kept) if old in said}
+    declared = {int(n): own for n, own in value.items()}
+    return {str(new): declared[old] for new, old in enumerate(kept) if old in declared}
 
 
 def _leading(key: str, value: Any, kept: Kept, count: int) -> Any:
@@ -171,7 +171,7 @@ GGUF_RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     | dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers", "full_attention_interval"), _step)
 )
 # ... which say nothing beside an array of each layer's.
-_TOLD: Final = MappingProxyType({"full_attention_interval": "attention.recurrent_layers"})
+_IMPLIED_BY: Final = MappingProxyType({"full_attention_interval": "attention.recurrent_layers"})
 # Arrays of a GGUF that happen to be as long as there are layers.
 _NOT_BY_LAYER: Final = frozenset({"rope.dimension_sections", "classifier.output_labels", "target_layers"})
 
@@ -238,8 +238,8 @@ def slice_layers(model: Checkpoint, wanted: str, *, renumber: bool = False) -> T
 def _sliced(model: Checkpoint, layers: LayerSelection, renumber: bool) -> Transformed:
     if not renumber and not layers.whole:
         return _part(model, layers)
-    cut, told = (model, ()) if layers.side else slice_across_layers(model, layers.kept, layers.stack.count)
-    done = replace(_moved(cut, layers), cut=told)
+    cut, resized = (model, ()) if layers.side else slice_across_layers(model, layers.kept, layers.stack.count)
+    done = replace(_moved(cut, layers), cut=resized)
     if model.format == "gguf":
         keyed, changes = with_keys(done.model, gguf_keys(kvs(model.metadata), layers))
         return replace(done, model=keyed, changed=changes)
@@ -344,7 +344,9 @@ def hf_config(
         for key in _BY_MODULE
         if isinstance(whole.get(key), dict)
     }
-    changes += tuple(KeyChange(key, whole[key], said) for key, said in modules.items() if said != whole[key])
+    changes += tuple(
+        KeyChange(key, whole[key], declared) for key, declared in modules.items() if declared != whole[key]
+    )
     return {**whole, **modules}, changes
 
 
@@ -437,13 +439,13 @@ def _pattern(
 
 def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
     """The keys that are others for the layers that are left."""
-    said = keys.get("general.architecture")
-    if said is None or not isinstance(said.value, str):
+    declared = keys.get("general.architecture")
+    if declared is None or not isinstance(declared.value, str):
         raise FormatError("the GGUF doesn't say its architecture", field="general.architecture")
-    front, kept, count = f"{said.value}.", layers.kept, layers.stack.count
+    front, kept, count = f"{declared.value}.", layers.kept, layers.stack.count
     if layers.side:
         return gguf_counts(keys, front, layers.side, count, len(kept))
-    inside = of_graph(said.value)
+    inside = of_graph(declared.value)
     out = {f"{front}{LAYERS.gguf}": KV("u32", len(kept))}
     for key, kv in keys.items():
         name = key.removeprefix(front)
@@ -451,10 +453,10 @@ def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
             continue
         if kv.type.startswith("arr[") and len(kv.value) == count:
             out[key] = KV(kv.type, [kv.value[i] for i in kept])
-        elif name in GGUF_RULES and f"{front}{_TOLD.get(name)}" not in keys:
+        elif name in GGUF_RULES and f"{front}{_IMPLIED_BY.get(name)}" not in keys:
             out[key] = KV(kv.type, GGUF_RULES[name](name, kv.value, kept, count))
     out |= _extra_keys(keys, front, layers)
-    return out | _window_keys(keys, said.value, layers)
+    return out | _window_keys(keys, declared.value, layers)
 
 
 def _extra_keys(keys: Mapping[str, KV], front: str, layers: LayerSelection) -> dict[str, KV]:

@@ -78,9 +78,9 @@ def _moved(name: str, node: QuantizedTensor, group: PackedGroup, stored: Mapping
     out = {}
     for part, member in members.items():
         spec = stored[part].spec
-        held = node.members[member]
-        matrix = reshape(held, (held.spec.elements // held.spec.shape[-1], held.spec.shape[-1]))
-        typed = bitcast(matrix, spec.dtype, spec.shape[-1]) if held.spec.dtype is not spec.dtype else matrix
+        kept = node.members[member]
+        matrix = reshape(kept, (kept.spec.elements // kept.spec.shape[-1], kept.spec.shape[-1]))
+        typed = bitcast(matrix, spec.dtype, spec.shape[-1]) if kept.spec.dtype is not spec.dtype else matrix
         rows = typed.spec.rows * node.spec.shape[-2] // node.spec.rows
         out[_under(group, part, name)] = reshape(typed, (*node.spec.shape[:-2], rows, typed.spec.shape[-1]))
     return out
@@ -103,24 +103,24 @@ def settings(
     """The model with its config's settings by module under the modules' new names, what changes in it, and notes on
     patterns that may name something else now."""
     config = model.config if model.format != "gguf" else {}
-    held = {key: config[key] for key in _SETTINGS if isinstance(config.get(key), Mapping)}
+    kept = {key: config[key] for key in _SETTINGS if isinstance(config.get(key), Mapping)}
     modules = _Modules(renamed)
-    after = {key: modules.moved(said) for key, said in held.items()}
-    changes = tuple(KeyChange(key, said, after[key]) for key, said in held.items() if said != after[key])
-    notes = tuple(f"{key}: {text!r} may fit other names now" for key in held for text in _patterns(held[key]))
+    after = {key: modules.moved(declared) for key, declared in kept.items()}
+    changes = tuple(KeyChange(key, declared, after[key]) for key, declared in kept.items() if declared != after[key])
+    notes = tuple(f"{key}: {text!r} may fit other names now" for key in kept for text in _patterns(kept[key]))
     return with_config(model, {**config, **after}, changes), changes, notes if changes or modules.new else ()
 
 
-def _patterns(said: Any) -> Iterator[str]:
+def _patterns(declared: Any) -> Iterator[str]:
     """Regular expressions over names: llm-compressor's `re:...`, the keys of GPTQModel's `dynamic`."""
-    if isinstance(said, Mapping):
-        for key, value in said.items():
+    if isinstance(declared, Mapping):
+        for key, value in declared.items():
             yield from value if key == "dynamic" and isinstance(value, Mapping) else _patterns(value)
-    elif isinstance(said, list | tuple):
-        for value in said:
+    elif isinstance(declared, list | tuple):
+        for value in declared:
             yield from _patterns(value)
-    elif isinstance(said, str) and said.startswith("re:"):
-        yield said
+    elif isinstance(declared, str) and declared.startswith("re:"):
+        yield declared
 
 
 class _Modules:
@@ -133,14 +133,14 @@ class _Modules:
                 for before, after in _levels(old, one.new):
                     self.new.setdefault(before, {})[after] = None
 
-    def moved(self, said: Any) -> Any:
+    def moved(self, declared: Any) -> Any:
         """The same settings under new names; what isn't a module's name stays."""
-        if isinstance(said, Mapping):
-            return {name: self.moved(value) for key, value in said.items() for name in self.new.get(key, (key,))}
-        if isinstance(said, list | tuple):
-            found = (name for value in said for name in self._of_list(value))
-            return list(dict.fromkeys(found)) if all(isinstance(v, str) for v in said) else list(found)
-        return said
+        if isinstance(declared, Mapping):
+            return {name: self.moved(value) for key, value in declared.items() for name in self.new.get(key, (key,))}
+        if isinstance(declared, list | tuple):
+            found = (name for value in declared for name in self._of_list(value))
+            return list(dict.fromkeys(found)) if all(isinstance(v, str) for v in declared) else list(found)
+        return declared
 
     def _of_list(self, value: Any) -> Iterable[Any]:
         return self.new.get(value, (value,)) if isinstance(value, str) else (self.moved(value),)

@@ -187,8 +187,8 @@ def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
     renamed = tuple(_pairs(model, dialect, nodes))
     stored = packed.parts(model, nodes, renamed)
     notes = tuple(_notes(stored, renamed))
-    done, changed, told = packed.settings(with_nodes(model, stored), renamed)
-    return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *told))
+    done, changed, remarks = packed.settings(with_nodes(model, stored), renamed)
+    return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *remarks))
 
 
 def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, LogicalTensor]) -> Iterator[RenamedTensor]:

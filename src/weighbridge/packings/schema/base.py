@@ -354,10 +354,10 @@ def companions(schemas: Iterable[PackingSchema]) -> dict[str, tuple[set[DType], 
     for schema in schemas:
         for member in schema.members.values():
             if member.needs:
-                dtypes, beside = out.setdefault(member.suffix, (set(), {}))
+                dtypes, companions = out.setdefault(member.suffix, (set(), {}))
                 dtypes.update(member.dtypes)
-                beside[schema.members[member.needs].suffix] = None
-    return {ending: (dtypes, tuple(beside)) for ending, (dtypes, beside) in out.items()}
+                companions[schema.members[member.needs].suffix] = None
+    return {ending: (dtypes, tuple(companions)) for ending, (dtypes, companions) in out.items()}
 
 
 # ------------------------------------------------------------------------------------------------ for the schemas

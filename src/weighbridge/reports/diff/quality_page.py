@@ -131,10 +131,10 @@ def _html(report: QualityReport, title: str) -> str:
         for q in report.tensors
     )
     weighted = "" if report.weighted is None else f", weighted by the importance matrix {report.weighted:.3g}"
-    told = f"NMSE {report.nmse:.3g}{weighted}, largest error {report.max_error:.3g}, cosine {report.cosine:.6f}"
+    reported = f"NMSE {report.nmse:.3g}{weighted}, largest error {report.max_error:.3g}, cosine {report.cosine:.6f}"
     return (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n{_STYLE}\n'
-        f"<h1>{escape(title)}</h1>\n<p>{told}, {report.bytes:,} bytes. The worst {len(worst)} are marked.</p>\n"
+        f"<h1>{escape(title)}</h1>\n<p>{reported}, {report.bytes:,} bytes. The worst {len(worst)} are marked.</p>\n"
         f"{svg(report, title)}\n<table><tr>{head}</tr>\n{rows}\n</table></html>\n"
     )
 

@@ -213,19 +213,25 @@ def quantization(config: Mapping[str, Any]) -> Quantization | None:
     if isinstance(mlx, Mapping) and "bits" in mlx:
         mode = mlx.get("mode", "affine")
         return _described(f"mlx-{mode}", mlx.get("bits"), mlx.get("group_size"))
-    told = config.get("quantization_config")
-    if not isinstance(told, Mapping):
+    configured = config.get("quantization_config")
+    if not isinstance(configured, Mapping):
         return None
-    method = str(told.get("quant_method") or told.get("quant_algo") or ("mlx-affine" if "bits" in told else "unknown"))
-    bits = told.get("bits") or told.get("w_bit") or _bits_of(method, told)
-    group = told.get("group_size") or told.get("q_group_size") or told.get("weight_block_size")
-    return _described(method, bits, group, _text(told.get("format")) or _text(told.get("checkpoint_format")))
+    method = str(
+        configured.get("quant_method")
+        or configured.get("quant_algo")
+        or ("mlx-affine" if "bits" in configured else "unknown")
+    )
+    bits = configured.get("bits") or configured.get("w_bit") or _bits_of(method, configured)
+    group = configured.get("group_size") or configured.get("q_group_size") or configured.get("weight_block_size")
+    return _described(
+        method, bits, group, _text(configured.get("format")) or _text(configured.get("checkpoint_format"))
+    )
 
 
-def _bits_of(method: str, told: Mapping[str, Any]) -> int | None:
+def _bits_of(method: str, configured: Mapping[str, Any]) -> int | None:
     if method == "bitsandbytes":
-        return 4 if told.get("load_in_4bit") else 8
-    groups = told.get("config_groups")
+        return 4 if configured.get("load_in_4bit") else 8
+    groups = configured.get("config_groups")
     if isinstance(groups, Mapping):
         weights = (g.get("weights") for g in groups.values() if isinstance(g, Mapping))
         bits = (w.get("num_bits") for w in weights if isinstance(w, Mapping))
@@ -236,5 +242,7 @@ def _bits_of(method: str, told: Mapping[str, Any]) -> int | None:
 def _described(method: str, bits: Any, group: Any, form: str | None = None) -> Quantization:
     bits = bits if isinstance(bits, int | float) and not isinstance(bits, bool) else None
     size = group if isinstance(group, int) else None
-    said = [method] + ([f"{bits:g} bit"] if bits else []) + ([f"groups of {group}"] if group and group != -1 else [])
-    return Quantization(method, bits, size, ", ".join(said + ([form] if form else [])))
+    declared = (
+        [method] + ([f"{bits:g} bit"] if bits else []) + ([f"groups of {group}"] if group and group != -1 else [])
+    )
+    return Quantization(method, bits, size, ", ".join(declared + ([form] if form else [])))

@@ -152,7 +152,7 @@ class _ConfigWalk:
         module, _, last = name.rpartition(".")
         harm = consequence(module, last)
         rule = "config/dangerous-target" if harm else row.rule
-        words = f"{'.'.join(map(str, row.path))} names {name}{self.beside(name.removesuffix('.py').partition('.')[0])}"
+        words = f"{'.'.join(map(str, row.path))} names {name}{self.nearby(name.removesuffix('.py').partition('.')[0])}"
         return self.say(rule, words, name, harm or f"{row.loader}.")
 
     def auto_map(self, value: Any, _: _Object) -> Iterator[ScanFinding]:
@@ -166,10 +166,10 @@ class _ConfigWalk:
             words = f"code of another repository, {repository!r}: {own}"
             return self.say("config/remote-code", words, name, _TRUSTED)
         return self.say(
-            "config/own-code", f"code of its own: {name}{self.beside(own.partition('.')[0])}", name, _TRUSTED
+            "config/own-code", f"code of its own: {name}{self.nearby(own.partition('.')[0])}", name, _TRUSTED
         )
 
-    def beside(self, module: str) -> str:
+    def nearby(self, module: str) -> str:
         """Whether the module's file lies beside the config."""
         if self.place.members or not module.isidentifier():
             return ""

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.base.limits import SCAN_FILES, SCAN_HELD
+from weighbridge.base.limits import SCAN_FILES, SCAN_IN_MEMORY
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports.scan import walk
 from weighbridge.reports.scan.detect import kind_of
@@ -175,7 +175,7 @@ def scan_file(path: str) -> FileReport:
     """The report on one file. One that can't be opened has a report that says why."""
     try:
         with FileSource(path) as source:
-            return scan_source(source if source.size > SCAN_HELD else _InMemory(source), path)
+            return scan_source(source if source.size > SCAN_IN_MEMORY else _InMemory(source), path)
     except FormatError as error:  # it shrinks while it is read
         return _closed(path, "unreadable", error.reason)
     except OSError as error:

@@ -252,9 +252,9 @@ def pooling(repo: Repo) -> Iterator[Flaw]:
     hidden = beside.text_of(repo.config).get("hidden_size")
     for file in repo.files:
         if file.base == "config.json" and repo.folder(file.name).endswith("Pooling"):
-            said = (repo.json(file.name) or {}).get("word_embedding_dimension")
-            if isinstance(said, int) and isinstance(hidden, int) and said != hidden:
-                yield Flaw(f"it pools vectors of {said}, the model's have {hidden}", str(file.path))
+            declared = (repo.json(file.name) or {}).get("word_embedding_dimension")
+            if isinstance(declared, int) and isinstance(hidden, int) and declared != hidden:
+                yield Flaw(f"it pools vectors of {declared}, the model's have {hidden}", str(file.path))
 
 
 def adapter_config(repo: Repo) -> Iterator[Flaw]:

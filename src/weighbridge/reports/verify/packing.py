@@ -72,14 +72,14 @@ def shapes(repo: Repo) -> dict[str, tuple[int, ...]] | None:
 
 def misfit(repo: Repo) -> Iterator[Flaw]:
     """What packs weights fits together: words, scales, zero points, group indexes."""
-    return _told(repo, FormatError)
+    return _configured(repo, FormatError)
 
 
 def unread(repo: Repo) -> Iterator[Flaw]:
-    return _told(repo, UnsupportedError)
+    return _configured(repo, UnsupportedError)
 
 
-def _told(repo: Repo, kind: type[WeighbridgeError]) -> Iterator[Flaw]:
+def _configured(repo: Repo, kind: type[WeighbridgeError]) -> Iterator[Flaw]:
     found = unpacked(repo)
     errors = [e for e in found.errors if isinstance(e, kind)] if found else []
     for error in errors[:_SHOWN]:
@@ -95,12 +95,12 @@ def incomplete(repo: Repo) -> Iterator[Flaw]:
     names, needs = {e.name for e in repo.model}, companions(SHIPPED)
     alone: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for entry in repo.model:
-        for ending, (types, beside) in needs.items():
+        for ending, (types, siblings) in needs.items():
             module = entry.name.removesuffix(ending)
-            if module != entry.name and entry.dtype in types and not any(module + b in names for b in beside):
-                alone[ending, beside].append(entry.name)
-    for (ending, beside), found in alone.items():
-        words = f"{found[0]} has no {' or '.join(module_of(found[0], ending) + b for b in beside)} beside it"
+            if module != entry.name and entry.dtype in types and not any(module + b in names for b in siblings):
+                alone[ending, siblings].append(entry.name)
+    for (ending, siblings), found in alone.items():
+        words = f"{found[0]} has no {' or '.join(module_of(found[0], ending) + b for b in siblings)} beside it"
         more = f", and {len(found) - 1:,} more like it" if len(found) > 1 else ""
         yield Flaw(
             words + more, str(repo.root), found[0], "without it the codes mean nothing: download the model again"
@@ -118,14 +118,14 @@ def quantization_config(repo: Repo) -> Iterator[Flaw]:
     """The config speaks of quantized weights and there are none, or the other way round."""
     if not repo.config or repo.model is None:
         return
-    told = facts.quantization(repo.config)
+    configured = facts.quantization(repo.config)
     schemes = counting.count(repo.model.entries).schemes
     path = str(repo.root / "config.json")
     # Matrices of integers or small floats may be a packing that we don't know by name.
     odd = any(len(e.shape) > 1 and (e.dtype.kind is not Kind.FLOAT or e.dtype.bits < 16) for e in repo.model)
-    if told and not schemes and not odd:
-        yield Flaw(f"the config speaks of {told.words}, no tensor is packed", path, hint="a stale config?")
-    if schemes and not told:
+    if configured and not schemes and not odd:
+        yield Flaw(f"the config speaks of {configured.words}, no tensor is packed", path, hint="a stale config?")
+    if schemes and not configured:
         words = f"{sum(schemes.values()):,} weights are packed ({', '.join(schemes)}), the config doesn't say so"
         yield Flaw(words, path, hint="loaders take the packed words for numbers")
 
@@ -146,22 +146,22 @@ def contradictions(repo: Repo) -> Iterator[Flaw]:
     differ: dict[tuple[Grain, Grain], list[str]] = defaultdict(list)
     for name, match in (found.matches if found else {}).items():
         real = Grain(match.bits, match.group)
-        said = _said(match.module, match.shape[-1], repo.config)
-        if said and _differ(said.bits, real.bits) | _differ(said.group, real.group):
-            differ[said, real].append(name)
-    for (said, real), names in differ.items():
+        declared = _declared(match.module, match.shape[-1], repo.config)
+        if declared and _differ(declared.bits, real.bits) | _differ(declared.group, real.group):
+            differ[declared, real].append(name)
+    for (declared, real), names in differ.items():
         many = f"{len(names):,} weights are" if len(names) > 1 else "a weight is"
         yield Flaw(
-            f"the config says {said}; {many} {real} by their shapes, first {names[0]}",
+            f"the config says {declared}; {many} {real} by their shapes, first {names[0]}",
             str(repo.root / "config.json"), names[0], "the shapes are what counts; correct the config",
         )  # fmt: skip
 
 
-def _differ(said: int | None, real: int | None) -> bool:
-    return said is not None and real is not None and said != real
+def _differ(declared: int | None, real: int | None) -> bool:
+    return declared is not None and real is not None and declared != real
 
 
-def _said(module: str, columns: int, config: Mapping[str, Any]) -> Grain | None:
+def _declared(module: str, columns: int, config: Mapping[str, Any]) -> Grain | None:
     """What a config says of one module: MLX's settings, GPTQ's and AWQ's, or those of one group of
     compressed-tensors."""
     mlx = config.get("quantization")
@@ -171,10 +171,10 @@ def _said(module: str, columns: int, config: Mapping[str, Any]) -> Grain | None:
         group = table.get("group_size", mlx.get("group_size"))
         default = 64 if table.get("mode", mlx.get("mode", "affine")) == "affine" else None
         return Grain(_number(table.get("bits", mlx.get("bits"))), _number(group) or default)
-    told = config.get("quantization_config")
-    if not isinstance(told, Mapping) or told.get("dynamic"):
+    configured = config.get("quantization_config")
+    if not isinstance(configured, Mapping) or configured.get("dynamic"):
         return None
-    table = _one_group(told) if "config_groups" in told else told
+    table = _one_group(configured) if "config_groups" in configured else configured
     group = table.get("group_size", table.get("q_group_size"))
     return Grain(
         _number(next((table[key] for key in ("bits", "w_bit", "num_bits") if key in table), None)),
@@ -182,9 +182,9 @@ def _said(module: str, columns: int, config: Mapping[str, Any]) -> Grain | None:
     )
 
 
-def _one_group(told: Mapping[str, Any]) -> Mapping[str, Any]:
+def _one_group(configured: Mapping[str, Any]) -> Mapping[str, Any]:
     """The weights' settings where all layers share them."""
-    groups = told.get("config_groups")
+    groups = configured.get("config_groups")
     tables = (
         [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
     )
@@ -331,16 +331,16 @@ def code_range(repo: Repo) -> Iterator[Flaw]:
 
     found = unpacked(repo)
     for name, node in (found.logical if found else {}).items():
-        said = _said(name.removesuffix(".weight"), node.spec.shape[-1], repo.config)
-        if not isinstance(node, QuantizedTensor) or said is None or said.bits is None or said.bits >= 8:
+        declared = _declared(name.removesuffix(".weight"), node.spec.shape[-1], repo.config)
+        if not isinstance(node, QuantizedTensor) or declared is None or declared.bits is None or declared.bits >= 8:
             continue
-        top = 1 << (said.bits - 1)
+        top = 1 << (declared.bits - 1)
         for member in ("codes", "zeros"):
             part = node.members.get(member)
             if part is not None and part.spec.dtype.name == "I8":
                 values = part.read_all().view(np.int8)
                 if out := int(((values < -top) | (values >= top)).sum()):
-                    yield Flaw(f"{out:,} of its {member} are not of {said.bits} bits", str(repo.root), name,
+                    yield Flaw(f"{out:,} of its {member} are not of {declared.bits} bits", str(repo.root), name,
                                 "they are taken as they are; kernels for these bits would cut them")  # fmt: skip
 
 

@@ -42,28 +42,30 @@ def _files(repo: Repo, found: RankSet) -> dict[int, list[RepoFile]]:
     """The files with tensors of each rank of a set."""
     out: dict[int, list[RepoFile]] = {}
     for file in repo.weights:
-        said = ranks.rank_of(file.base)
+        declared = ranks.rank_of(file.base)
         ours = file.path.parent == found.folder and file.base.startswith(f"{found.stem}-rank-")
-        if said and ours and said[1] == found.size and file.base.endswith(found.suffix):
-            out.setdefault(said[0], []).append(file)
+        if declared and ours and declared[1] == found.size and file.base.endswith(found.suffix):
+            out.setdefault(declared[0], []).append(file)
     return dict(sorted(out.items()))
 
 
 def _strangers(found: RankSet, files: Mapping[int, list[RepoFile]]) -> Iterator[Flaw]:
     first, *_ = next(iter(files.values()))
-    said = first.parsed[1].metadata
+    declared = first.parsed[1].metadata
     try:
-        shares = ranks.parse_splits(said, str(first.path))
+        shares = ranks.parse_splits(declared, str(first.path))
     except FormatError as error:
         yield Flaw(error.message, str(first.path), hint=_AGAIN)
         return
     specs = {rank: {e.name: e.spec for f in some for e in f.parsed[1]} for rank, some in files.items()}
     for rank, (file, *_) in files.items():
-        told = file.parsed[1].metadata
-        if (told.get(ranks.RANK), told.get(ranks.SIZE)) != (str(rank), str(found.size)):
-            words = f"its metadata declare rank {told.get(ranks.RANK)} of {told.get(ranks.SIZE)}, its name another"
+        reported = file.parsed[1].metadata
+        if (reported.get(ranks.RANK), reported.get(ranks.SIZE)) != (str(rank), str(found.size)):
+            words = (
+                f"its metadata declare rank {reported.get(ranks.RANK)} of {reported.get(ranks.SIZE)}, its name another"
+            )
             yield Flaw(words, str(file.path), hint=_AGAIN)
-        elif told.get(ranks.SPLIT) != said.get(ranks.SPLIT):
+        elif reported.get(ranks.SPLIT) != declared.get(ranks.SPLIT):
             yield Flaw(f"its split differs from that of {first.base}", str(file.path), hint=_AGAIN)
         else:
             yield from _misfits(file, specs[rank], next(iter(specs.values())), shares, found.size)
@@ -82,8 +84,8 @@ def _misfits(
 
 def part(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files if repo.single else ():
-        if said := ranks.rank_of(file.base):
-            words = f"rank {said[0]} of {said[1]} of one model, split for tensor parallelism"
+        if declared := ranks.rank_of(file.base):
+            words = f"rank {declared[0]} of {declared[1]} of one model, split for tensor parallelism"
             yield Flaw(words, str(file.path), hint="wb merge DIR DST puts the ranks together")
 
 

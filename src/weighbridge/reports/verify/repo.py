@@ -98,13 +98,13 @@ class Repo(Closing):
         """Names of the files, relative to the root, sorted."""
         if not self.single:
             return tuple(sorted(islice(_walk(self.root), FOLDER_FILES)))
-        said = parse_shard_name(self.path.name)
-        if said is None:
+        declared = parse_shard_name(self.path.name)
+        if declared is None:
             return (self.path.name,)
         siblings = (
             p.name
             for p in self.root.iterdir()
-            if (s := parse_shard_name(p.name)) and (s[0], s[2]) == (said[0], said[2])
+            if (s := parse_shard_name(p.name)) and (s[0], s[2]) == (declared[0], declared[2])
         )
         return tuple(sorted({self.path.name, *siblings}))
 
@@ -172,9 +172,9 @@ class Repo(Closing):
         """GGUF splits by folder, prefix and count."""
         out: dict[tuple[str, str, int], list[RepoFile]] = {}
         for file in self.weights:
-            said = parse_shard_name(file.base)
-            if file.format == "gguf" and said:
-                out.setdefault((self.folder(file.name), said[0], said[2]), []).append(file)
+            declared = parse_shard_name(file.base)
+            if file.format == "gguf" and declared:
+                out.setdefault((self.folder(file.name), declared[0], declared[2]), []).append(file)
         return {key: tuple(files) for key, files in out.items()}
 
     # ---------------------------------------------------------------- small files

@@ -64,8 +64,8 @@ def pointer(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files:
         if file.identity and file.format == "git-lfs-pointer":
             size = file.identity.detail.get("size")
-            told = f" of a file of {size:,} bytes" if isinstance(size, int) else ""
-            yield Flaw(f"a Git LFS pointer{told}, not the file itself", str(file.path), hint=file.identity.advice)
+            reported = f" of a file of {size:,} bytes" if isinstance(size, int) else ""
+            yield Flaw(f"a Git LFS pointer{reported}, not the file itself", str(file.path), hint=file.identity.advice)
 
 
 def page(repo: Repo) -> Iterator[Flaw]:

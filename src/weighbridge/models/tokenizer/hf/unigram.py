@@ -136,9 +136,9 @@ def listed(tokenizer: TokenizerJson, file: SpmFile | None) -> VocabRows:
             "the unknown token's id is outside of the vocabulary", path="tokenizer.json", field="model.unk_id",
             expected=f"< {len(vocab)}", found=model.unk_id,
         )  # fmt: skip
-    told = {} if file is None else dict(zip(file.model.pieces, plain(file.model.types), strict=True))
+    given = {} if file is None else dict(zip(file.model.pieces, plain(file.model.types), strict=True))
     rows = VocabRows(
-        [t for t, _ in vocab], [s for _, s in vocab], [told.get(t, int(TokenType.NORMAL)) for t, _ in vocab]
+        [t for t, _ in vocab], [s for _, s in vocab], [given.get(t, int(TokenType.NORMAL)) for t, _ in vocab]
     )
     for i, text in enumerate(rows.tokens):
         if model.byte_fallback and BYTE_TOKEN.fullmatch(text):
@@ -210,14 +210,14 @@ def place_added(folder: TokenizerFolder, tokenizer: TokenizerJson | None, rows: 
 
 def normalization(tokenizer: TokenizerJson | None, file: SpmFile | None) -> TextNormalization:
     """The normalization: the SentencePiece model's switches if there is one, further steps from tokenizer.json."""
-    told = TextNormalization() if tokenizer is None else steps(tokenizer)
+    given = TextNormalization() if tokenizer is None else steps(tokenizer)
     if file is None:
-        check_charsmap(told.charsmap, "tokenizer.json", "normalizer")
-        return told
+        check_charsmap(given.charsmap, "tokenizer.json", "normalizer")
+        return given
     model = file.model
     check_charsmap(model.charsmap, file.name, "precompiled_charsmap")
     return replace(
-        told, charsmap=model.charsmap, prefix=model.add_dummy_prefix, merge=model.remove_extra_whitespaces,
+        given, charsmap=model.charsmap, prefix=model.add_dummy_prefix, merge=model.remove_extra_whitespaces,
         whitespace=False,
     )  # fmt: skip
 

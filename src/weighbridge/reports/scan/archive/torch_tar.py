@@ -60,9 +60,9 @@ def _storages(parts: _Parts) -> Iterator[Nested]:
     count, part = parts.count()
     yield part
     for _ in range(count):
-        told, part = parts.pickle()
+        header, part = parts.pickle()
         yield part
-        kind = told[2] if isinstance(told, tuple) and len(told) == 3 else None
+        kind = header[2] if isinstance(header, tuple) and len(header) == 3 else None
         dtype = torch_types.STORAGES.get(kind.path) if isinstance(kind, Global) else None
         if dtype is None:
             raise FormatError("a storage of no known class", path=parts.source.name, offset=parts.at)

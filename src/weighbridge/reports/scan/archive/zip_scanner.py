@@ -92,7 +92,7 @@ def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
         yield from _disputed(source, place, budget, error)
         return
     names = [m.name for m in archive.members]
-    yield from _said(source, place, _name_faults(names))
+    yield from _declared(source, place, _name_faults(names))
     yield from _ends(source, place, archive.tail)
     yield from _folders(source, place, archive)
     yield from _gaps(source, place, budget, archive)
@@ -105,7 +105,7 @@ def scan(source: Source, place: MemberPath, budget: Budget) -> Iterator[Piece]:
 # ---- what the strict reader lets pass ----
 
 
-def _said(source: Source, place: MemberPath, faults: Iterable[tuple[str, str]]) -> Iterator[ScanFinding]:
+def _declared(source: Source, place: MemberPath, faults: Iterable[tuple[str, str]]) -> Iterator[ScanFinding]:
     for rule, words in faults:
         yield finding(RULES, rule, source, place, words)
 
@@ -182,13 +182,13 @@ def _disputed(
     rule = next((rule for words, rule in _REASONS if words in reason), "zip/directory")
     at = error.offset if isinstance(error, FormatError) else None
     about = f": {error.field}" if isinstance(error, FormatError) and error.field else ""
-    told = finding(RULES, rule, source, place, reason + about, at=at,
+    reported = finding(RULES, rule, source, place, reason + about, at=at,
                  consequence="programs see different members in this file")  # fmt: skip
     members = list(zip_ambiguity.listed(source))
     known = {m.at: m for m in members}
     begin = min(known, default=0)
     walked = [m for at in {0, begin} for m in zip_ambiguity.walked(source, at, source.size, known)]
-    findings = [told, *_said(source, place, _name_faults(dict.fromkeys(m.name for m in members)))]
+    findings = [reported, *_declared(source, place, _name_faults(dict.fromkeys(m.name for m in members)))]
     if begin and not any(m.at == 0 for m in walked):
         findings.append(finding(RULES, "zip/prefix", source, place, f"{begin} bytes stand in front", at=0))
     hidden = [m for m in walked if m.at not in known]

@@ -276,8 +276,8 @@ class _Reading:
     def _broken(self, machine: JoblibMachine, error: FormatError) -> None:
         self._check(machine)
         rule = _rule_of(error.reason)
-        told = f" ({error.found!r})" if isinstance(error.found, str | bytes) else ""
-        words = f"{error.field or 'the pickle'}: {error.reason}{told}"
+        value_text = f" ({error.found!r})" if isinstance(error.found, str | bytes) else ""
+        words = f"{error.field or 'the pickle'}: {error.reason}{value_text}"
         self._say(rule, words, machine.at, opcode=error.field,
                   consequence="an unpickler stops here, or goes on as we would not")  # fmt: skip
         self.pieces += self._hidden(machine.at)

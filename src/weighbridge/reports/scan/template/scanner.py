@@ -69,10 +69,10 @@ def check(text: str, source: Source, place: MemberPath, what: str) -> Iterator[S
         words = f"{what}: {error.reason}" + (f" at character {error.offset}" if error.offset is not None else "")
         yield finding(RULES, "template/unreadable", source, place, words)
         return
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for rule, words, at in _faults(template):
-        if (rule, words) not in told:
-            told.add((rule, words))
+        if (rule, words) not in reported:
+            reported.add((rule, words))
             line = text.count("\n", 0, at) + 1
             yield finding(RULES, rule, source, place, f"{what}, line {line}: {words}", consequence=_RENDERED)
 
