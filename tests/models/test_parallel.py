@@ -17,7 +17,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, W
 from weighbridge.cli.main import main
 from weighbridge.models.arch.registry import families, family_of_hf
 from weighbridge.models.tensor_parallel.partition import Partition, Segment, partition_tensors
-from weighbridge.models.tensor_parallel.rank_files import RankStatus
+from weighbridge.models.tensor_parallel.rank_set import RankStatus
 
 BASE = {
     "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,

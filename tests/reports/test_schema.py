@@ -17,7 +17,7 @@ from weighbridge.containers.base import Finding
 from weighbridge.conversion import transform as surgery
 from weighbridge.conversion.checkpoint import strip
 from weighbridge.conversion.quantize import imatrix_report as importance_report
-from weighbridge.models.tensor_parallel import rank_files as ranks
+from weighbridge.models.tensor_parallel import rank_set as ranks
 from weighbridge.models.transform import base as operations
 from weighbridge.models.transform import rename
 from weighbridge.reports import anatomy, get, identify

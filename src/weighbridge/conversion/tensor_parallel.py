@@ -18,7 +18,8 @@ from weighbridge.conversion.plan.target import check_target
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
-from weighbridge.models.tensor_parallel.rank_files import metadata, stem_of
+from weighbridge.models.tensor_parallel.rank_files import metadata
+from weighbridge.models.tensor_parallel.rank_set import stem_of
 
 _TRIED: Final = 64  # the largest number of ranks that a hint suggests
 _GGUF: Final = "gguf"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weighbridge.models.checkpoint import Checkpoint, SourceOptions, open_checkpoint
-from weighbridge.models.tensor_parallel import rank_files
+from weighbridge.models.tensor_parallel.rank_set import RankStatus, find_ranks, rank_set_of
 
 __all__ = ["Headers", "SourceOptions", "open_headers", "open_model"]
 
@@ -20,16 +20,24 @@ class Headers(NamedTuple):
     """A model known by its headers. `ranks`: which ranks of a tensor-parallel set are there; None for other models."""
 
     model: Checkpoint
-    ranks: rank_files.RankStatus | None
+    ranks: RankStatus | None
 
 
 def open_model(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Checkpoint:
     """The model at `path`: a file, a folder, an index, one file of a numbered set or of a tensor-parallel set, which is
     joined. Reads headers only. Errors: OSError, FormatError, UnsupportedError, UsageError."""
-    files = rank_files.find_ranks(Path(path)) if options.join_ranks else []
-    return rank_files.gather_ranks(Path(path), files, options) if files else open_checkpoint(Path(path), options)
+    files = find_ranks(Path(path)) if options.join_ranks else []
+    if not files:
+        return open_checkpoint(Path(path), options)
+    from weighbridge.models.tensor_parallel.rank_files import gather_ranks  # late: inspect starts without it
+
+    return gather_ranks(Path(path), files, options)
 
 
 def open_headers(path: str | os.PathLike[str], options: SourceOptions = SourceOptions()) -> Headers:
     """What the headers at `path` declare. A folder of ranks gives the whole model's tensors, a rank's file its own."""
-    return Headers(*rank_files.open_ranks(Path(path), options))
+    if rank_set_of(Path(path)) is None:
+        return Headers(open_checkpoint(Path(path), options), None)
+    from weighbridge.models.tensor_parallel.rank_files import open_ranks
+
+    return Headers(*open_ranks(Path(path), options))

@@ -18,7 +18,7 @@ from weighbridge.cli.render import (
     warn,
     width,
 )
-from weighbridge.models.tensor_parallel.rank_files import RankStatus
+from weighbridge.models.tensor_parallel.rank_set import RankStatus
 from weighbridge.reports.inspect.model_info import ModelInfo
 from weighbridge.reports.inspect.report import InspectedTensor, InspectReport
 from weighbridge.reports.inspect.schemes import SchemeSummary

@@ -20,7 +20,8 @@ from weighbridge.base import gc_pause as garbage
 from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.tensor_parallel.rank_files import RankStatus, open_ranks
+from weighbridge.models.open import open_headers
+from weighbridge.models.tensor_parallel.rank_set import RankStatus
 from weighbridge.packings.schema.base import METADATA
 from weighbridge.reports import tensor_path as target
 from weighbridge.reports.inspect import model_info as facts
@@ -120,7 +121,7 @@ def inspect(
     selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
     place, name = target.split(path)
     with garbage.paused():
-        model, ranks = open_ranks(place)
+        model, ranks = open_headers(place)
         with model:
             rows = (target.entry(model.index, name, place),) if name is not None else model.index.entries
             return replace(_report(model, rows, selection), ranks=ranks)

@@ -9,8 +9,9 @@ from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Severity
 from weighbridge.models.tensor_parallel import rank_files as ranks
+from weighbridge.models.tensor_parallel import rank_set
 from weighbridge.models.tensor_parallel.packed_shards import Split
-from weighbridge.models.tensor_parallel.rank_files import RankSet
+from weighbridge.models.tensor_parallel.rank_set import RankSet
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
 
@@ -20,7 +21,7 @@ _AGAIN: Final = "copy it from where the others are, or split the model again: wb
 
 def _sets(repo: Repo) -> Iterator[RankSet]:
     for folder, files in repo.folders.items() if not repo.single else ():
-        yield from ranks.rank_sets(repo.root / folder, [f.base for f in files])
+        yield from rank_set.rank_sets(repo.root / folder, [f.base for f in files])
 
 
 def missing(repo: Repo) -> Iterator[Flaw]:
@@ -42,7 +43,7 @@ def _files(repo: Repo, found: RankSet) -> dict[int, list[RepoFile]]:
     """The files with tensors of each rank of a set."""
     out: dict[int, list[RepoFile]] = {}
     for file in repo.weights:
-        declared = ranks.rank_of(file.base)
+        declared = rank_set.rank_of(file.base)
         ours = file.path.parent == found.folder and file.base.startswith(f"{found.stem}-rank-")
         if declared and ours and declared[1] == found.size and file.base.endswith(found.suffix):
             out.setdefault(declared[0], []).append(file)
@@ -60,12 +61,11 @@ def _strangers(found: RankSet, files: Mapping[int, list[RepoFile]]) -> Iterator[
     specs = {rank: {e.name: e.spec for f in some for e in f.parsed[1]} for rank, some in files.items()}
     for rank, (file, *_) in files.items():
         reported = file.parsed[1].metadata
-        if (reported.get(ranks.RANK), reported.get(ranks.SIZE)) != (str(rank), str(found.size)):
-            words = (
-                f"its metadata declare rank {reported.get(ranks.RANK)} of {reported.get(ranks.SIZE)}, its name another"
-            )
+        declared_rank, declared_size = reported.get(rank_set.RANK), reported.get(rank_set.SIZE)
+        if (declared_rank, declared_size) != (str(rank), str(found.size)):
+            words = f"its metadata declare rank {declared_rank} of {declared_size}, its name another"
             yield Flaw(words, str(file.path), hint=_AGAIN)
-        elif reported.get(ranks.SPLIT) != declared.get(ranks.SPLIT):
+        elif reported.get(rank_set.SPLIT) != declared.get(rank_set.SPLIT):
             yield Flaw(f"its split differs from that of {first.base}", str(file.path), hint=_AGAIN)
         else:
             yield from _misfits(file, specs[rank], next(iter(specs.values())), shares, found.size)
@@ -84,7 +84,7 @@ def _misfits(
 
 def part(repo: Repo) -> Iterator[Flaw]:
     for file in repo.files if repo.single else ():
-        if declared := ranks.rank_of(file.base):
+        if declared := rank_set.rank_of(file.base):
             words = f"rank {declared[0]} of {declared[1]} of one model, split for tensor parallelism"
             yield Flaw(words, str(file.path), hint="wb merge DIR DST puts the ranks together")
 

@@ -23,7 +23,7 @@ from weighbridge.containers.sharded import ShardIndex
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource
-from weighbridge.models.tensor_parallel.rank_files import rank_of
+from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient as reading
 from weighbridge.reports import sidecars as beside
 
