@@ -212,9 +212,9 @@ def test_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
         assert (doc["schema"], doc["form"], doc["fit"]) == ("weighbridge/importance/1", form, None)
 
 
-def test_a_model_is_asked_for_by_an_importance_matrix_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_compared_with_an_importance_matrix_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(folder), "--model", str(folder)]) == 2
-    assert "importance matrix alone" in capsys.readouterr().err
+    assert "--model applies to an importance matrix" in capsys.readouterr().err
 
 
 def test_tensors_of_the_gguf_form_are_still_shown(experts: Path, capsys: pytest.CaptureFixture[str]) -> None:
