@@ -332,6 +332,16 @@ def test_billion_laughs_stay_small_and_are_not_printed() -> None:
     run(tuples)  # as a dict's key: never hashed
 
 
+def test_keys_with_many_parts_are_limited() -> None:
+    """Each key is small; weighing all of them takes as long as their parts together."""
+    chain = b"\x80\x02)" + b"\x85" * 50 + b"q\0"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weighbridge.unpickle.machine._WEIGHED", 500)
+        run(chain + b"}" + b"h\0Ns" * 9 + b".")
+        with pytest.raises(UnsupportedError, match="too many parts"):
+            run(chain + b"}" + b"h\0Ns" * 10 + b".")
+
+
 def test_deep_nesting_is_no_recursion() -> None:
     value = run(b"]" * 100_000 + b"a" * 99_999 + b".")
     assert preview(value) == "list of 1"

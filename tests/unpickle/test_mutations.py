@@ -225,6 +225,7 @@ def checks() -> Iterator[Check]:
         partial(refused, lambda source: machine.Machine(source).run(), b"}(K\1u.", "without a value"),
         partial(refused, lambda source: machine.Machine(source).run(), frame, "ends inside a frame"),
         test_machine.test_unknown_protocols_are_unsupported, test_machine.test_marks_that_are_taken_back_cost_nothing,
+        test_machine.test_keys_with_many_parts_are_limited,
         checkpoints.test_laughs_and_cycles_end, test_readers.test_what_is_embedded_must_be_a_storage,
         partial(refused, pickles.parse, b"N." * 2000, "more than"), partial(refused, pickles.parse, b"", "empty"),
         partial(test_machine.test_a_line_without_end_is_not_held, b"I"),
@@ -269,8 +270,8 @@ def _hurried() -> Iterator[None]:
 
 # A limit that is far higher lets through what it refuses.
 LIMITS: dict[str, tuple[ModuleType, str, Check]] = {
-    "digits": (steps, "PICKLE_DIGITS", partial(test_machine.test_broken_and_ambiguous_pickles_are_refused,
-                                               *test_machine.BROKEN["many digits"])),
+    "digits": (text_numbers, "PICKLE_DIGITS", partial(test_machine.test_broken_and_ambiguous_pickles_are_refused,
+                                                      *test_machine.BROKEN["many digits"])),
     "longs": (steps, "PICKLE_LONG", partial(test_machine.test_broken_and_ambiguous_pickles_are_refused,
                                             *test_machine.BROKEN["long of many bytes"])),
     "blobs": (machine, "PICKLE_BLOB", test_machine.test_a_long_text_stays_in_the_source),

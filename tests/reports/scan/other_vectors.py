@@ -310,9 +310,9 @@ def _hidden_directory() -> bytes:
     return data[: at + 8] + bytes(4) + data[at + 12 :]
 
 
-def _plus_checksum() -> bytes:
+def _plus_checksum(members: Mapping[str, bytes]) -> bytes:
     """A tar whose checksums only tarfile reads."""
-    data = bytearray(tarred({"model_config.yaml": b"a: 1\n", "data.pkl": b"\x80\x02" + PAYLOAD}))
+    data = bytearray(tarred(members))
     for at in range(0, len(data), 512):
         if data[at + 257 : at + 262] == b"ustar":
             digits = int(bytes(data[at + 148 : at + 154]), 8)
@@ -332,6 +332,7 @@ DISGUISED: Final = (
         D,
         "pickle/dangerous-call",
     ),
+    Vector("number.bin", b"]I0x10\na.", M, "pickle/number"),
     Vector("model.ckpt", b"Np01\ncos\nsystem\n.", D, "pickle/dangerous-import"),
     Vector("weights", b"N0cevil\nname\n.", U, "pickle/unknown-import"),
     Vector("pytorch_model.bin", b"}" * 800_000 + b"." + PAYLOAD, "unproven", "pickle/limit"),
@@ -354,6 +355,13 @@ DISGUISED: Final = (
         "pickle/computed-name",
     ),
     Vector(
+        "imported.pkl",
+        b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(U\2osU\0tRU\6system\x93.",
+        D,
+        "pickle/computed-name",
+    ),
+    Vector("encoded.pkl", b"\x80\x02c_codecs\nencode\n(U\1xU\4eviltR.", M, "pickle/odd-arguments"),
+    Vector(
         "list.pkl",
         b"\x80\x02c__builtin__\nlist\nc__builtin__\nrange\nK\0J\xff\xff\xff\x7fK\1\x87R\x85R.",
         M,
@@ -374,7 +382,14 @@ DISGUISED: Final = (
     Vector("m.npy", npy("('|V0', [('x','O')])", b"\x80\x02" + PAYLOAD), D, "pickle/dangerous-call"),
     Vector("model.keras", _hidden_directory(), D, "file/appended-zip"),
     Vector("model.gguf", tarred({"GGUF\x03": b"x", "evil.pkl": b"\x80\x02" + PAYLOAD}), D, "file/also-tar"),
-    Vector("model.nemo", _plus_checksum(), D, "tar/odd-number"),
+    Vector("table.parquet", tarred({"PAR1": b"x"}), M, "file/also-tar"),
+    Vector(
+        "model.nemo",
+        _plus_checksum({"model_config.yaml": b"a: 1\n", "data.pkl": b"\x80\x02" + PAYLOAD}),
+        D,
+        "tar/odd-number",
+    ),
+    Vector("config.nemo", _plus_checksum({"model_config.yaml": b"a: 1\n"}), M, "tar/odd-number"),
     Vector("model.pkl.lz4", b"\x04\x22\x4d\x18\x68\x40" + bytes(40), "unproven", "stream/not-unpacked"),
 )
 

@@ -205,6 +205,12 @@ PICKLES = [
         _U,
         "pickle/unknown-call",
     ),
+    case(
+        "a module's name is computed",
+        p(call("torch.jit._pickle", "restore_type_tag", s("os"), s("")) + s("system") + b"\x93"),
+        _D,
+        "pickle/computed-name",
+    ),
     case("payload in a dict's key", p(b"}" + SYSTEM + b"Ns"), _D, "pickle/dangerous-call"),
     case("scanner turned off", p(call("picklescan.scanner", "scan_bytes")), _D, "pickle/dangerous-call"),
     # ---- allowed calls, misused
@@ -387,6 +393,12 @@ PICKLES = [
         p(call("torch.storage", "_load_from_bytes", call("_codecs", "encode", s(EVIL0.decode()), s("latin1")))),
         _D,
         "pickle/dangerous-call",
+    ),
+    case(
+        "loaded from bytes that a call makes",
+        p(call("torch.storage", "_load_from_bytes", call("builtins", "bytes", call("builtins", "list", b"]")))),
+        _D,
+        "pickle/unresolved-bytes",
     ),
     case(
         "loaded from long bytes",
