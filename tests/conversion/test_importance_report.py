@@ -20,7 +20,7 @@ import weighbridge as wb
 from weighbridge.cli.main import main
 from weighbridge.containers.ggml import imatrix as files
 from weighbridge.containers.sniff.detect import sniff
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import imatrix_report as imatrix_report
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, encode
 from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, WrongSize, inspect_imatrix
