@@ -20,7 +20,7 @@ import weighbridge as wb
 from weighbridge.cli.main import main
 from weighbridge.containers.ggml import imatrix as files
 from weighbridge.containers.sniff.detect import sniff
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize import imatrix_report as imatrix_report
 from weighbridge.conversion.quantize.imatrix import ImatrixSums, ImportanceMatrix, encode
 from weighbridge.conversion.quantize.imatrix_report import EntryStats, ImatrixReport, WrongSize, inspect_imatrix
@@ -212,9 +212,9 @@ def test_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
         assert (doc["schema"], doc["form"], doc["fit"]) == ("weighbridge/importance/1", form, None)
 
 
-def test_a_model_is_asked_for_by_an_importance_matrix_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_compared_with_an_importance_matrix_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(folder), "--model", str(folder)]) == 2
-    assert "importance matrix alone" in capsys.readouterr().err
+    assert "--model applies to an importance matrix" in capsys.readouterr().err
 
 
 def test_tensors_of_the_gguf_form_are_still_shown(experts: Path, capsys: pytest.CaptureFixture[str]) -> None:

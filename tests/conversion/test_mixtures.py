@@ -23,7 +23,7 @@ from weighbridge.base.dtypes import BY_NAME, F32, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.quantize import ftypes as ftypes
+from weighbridge.conversion.quantize import ftypes
 from weighbridge.conversion.quantize.ftypes import ModelFacts, TypeOptions, choose_types, ordered, parse_ftype
 
 pytestmark = pytest.mark.oracle

@@ -16,7 +16,7 @@ import weighbridge as wb
 from weighbridge.base.dtypes import OLD
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.conversion.gguf import ggml_upgrade as upgrade
-from weighbridge.tensors.reference import legacy_blocks as old_blocks
+from weighbridge.tensors.reference import legacy_blocks
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "upgrade.json").read_text())
 ASKED: dict[str, Any] = {"rms_eps": 1e-5, "context_length": 512}
@@ -126,7 +126,7 @@ def test_old_blocks_are_read_as_the_numbers_that_they_were(tmp_path: Path, form:
 @pytest.mark.parametrize("name", OLD)
 @pytest.mark.parametrize("change", ["neighbours", "zero", "today"])
 def test_a_wrong_form_is_seen(tmp_path: Path, name: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    form = old_blocks.FORMS[name]
+    form = legacy_blocks.FORMS[name]
     if (change == "today" and form.today is None) or (change == "neighbours" and name == "Q8_0_V1"):
         pytest.skip("it has none")
     values: dict[str, Any] = {
@@ -134,7 +134,9 @@ def test_a_wrong_form_is_seen(tmp_path: Path, name: str, change: str, monkeypatc
         "zero": form.zero + 1,
         "today": "Q5_1" if form.today != "Q5_1" else "Q5_0",
     }
-    monkeypatch.setattr(old_blocks, "FORMS", {**old_blocks.FORMS, name: form._replace(**{change: values[change]})})
+    monkeypatch.setattr(
+        legacy_blocks, "FORMS", {**legacy_blocks.FORMS, name: form._replace(**{change: values[change]})}
+    )
     kind = name.removesuffix("_V1").removesuffix("_V2")
     test = (
         test_old_blocks_become_todays_with_the_same_numbers if change == "today"

@@ -12,7 +12,7 @@ from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import F16, Q4_0, Q8_0
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.ggml_blocks import Q5_0
 from weighbridge.packings.unpacking import unpack
 from weighbridge.tensors import nodes as n
@@ -210,7 +210,7 @@ REGRID: dict[str, Callable[[], makers.Made]] = {
 @pytest.mark.parametrize("case", REGRID)
 def test_as_mlx_affine_every_value_is_the_same(case: str) -> None:
     made = REGRID[case]()
-    found = regrid.as_affine(only(made.tensors))
+    found = mlx_affine_bridge.as_affine(only(made.tensors))
     assert found is not None
     bits, group, parts = found
     stored = {f"m.{name}": part for name, part in parts.items()}
@@ -220,4 +220,4 @@ def test_as_mlx_affine_every_value_is_the_same(case: str) -> None:
 
 
 def test_act_order_is_no_mlx_affine() -> None:
-    assert regrid.as_affine(only(makers.gptq(4, order=True).tensors)) is None
+    assert mlx_affine_bridge.as_affine(only(makers.gptq(4, order=True).tensors)) is None

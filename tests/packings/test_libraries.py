@@ -12,7 +12,7 @@ import pytest
 from tests.packings.stored import nodes, of_numpy, of_torch, values
 
 from weighbridge.base.dtypes import BY_NAME
-from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
@@ -154,9 +154,9 @@ def test_compressed_tensors_pack_quantized(bits: int, group: int, symmetric: boo
     config = {"quantization_config": {"config_groups": {"group_0": {"weights": weights}}}}
     node = only(nodes("m", stored), config)
     equal(node, want)
-    assert regrid.as_affine(node) is None  # type: ignore[arg-type]  # products of such scales are no F32 numbers
+    assert mlx_affine_bridge.as_affine(node) is None  # type: ignore[arg-type]  # products of such scales are no F32 numbers
     stored, want = compressed("pack-quantized", weights, scale.bfloat16().float(), None if symmetric else zero)
-    bits_, group_, parts = regrid.as_affine(only(nodes("m", stored), config))  # type: ignore[arg-type, misc]
+    bits_, group_, parts = mlx_affine_bridge.as_affine(only(nodes("m", stored), config))  # type: ignore[arg-type, misc]
     told = {"quantization": {"bits": bits_, "group_size": group_}}
     equal(only({f"m.{name}": part for name, part in parts.items()}, told), want)  # as MLX, every value
 

@@ -12,7 +12,7 @@ from tests.packings.stored import values
 from weighbridge.base.dtypes import BF16, BY_NAME, F16, F32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.unpacking import unpack
 from weighbridge.packings.write import packers as makers
 from weighbridge.tensors import nodes as n
@@ -128,7 +128,7 @@ def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     node = unpack(parts, told)["m.weight"]
     assert isinstance(node, QuantizedTensor)
-    grid = regrid.as_grid(node)
+    grid = mlx_affine_bridge.as_grid(node)
     assert grid is not None
     assert dtype in grid.packing.blocks
     assert grid.packing.inexact(grid.members, dtype) == ""
@@ -138,4 +138,4 @@ def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     other[-2] ^= 1
     node = unpack({**parts, "m.biases": n.Const(parts["m.biases"].spec, other.tobytes())}, told)["m.weight"]
     assert isinstance(node, QuantizedTensor)
-    assert regrid.as_grid(node) is None
+    assert mlx_affine_bridge.as_grid(node) is None

@@ -15,7 +15,7 @@ from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.plan import probe
 from weighbridge.packings import ggml_blocks as blocks
-from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.unpacking import unpack
@@ -96,7 +96,7 @@ def numbers(groups: int = 4) -> np.ndarray:
 @pytest.mark.parametrize("group", [64, 128])
 def test_mlx_of_two_bits_around_one_is_q2_0(group: int, kind: str) -> None:
     node = affine(2, group, numbers(), -numbers(), kind)
-    grid = regrid.as_grid(node)
+    grid = mlx_affine_bridge.as_grid(node)
     assert grid is not None
     assert probe.block_for(grid, dtype_policy.EXACT_BLOCKS) == (blocks.Q2_0, "")
     np.testing.assert_array_equal(ggml_values(grid, blocks.Q2_0), values(node))
@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[int, int, np.ndarray, np.ndarray, str, str]] = {
 def test_others_take_a_type_that_holds_them(case: str) -> None:
     bits, group, scales, biases, kind, block = WRONG[case]
     node = affine(bits, group, scales, biases, kind)
-    grid = regrid.as_grid(node)
+    grid = mlx_affine_bridge.as_grid(node)
     found, why = probe.block_for(grid or node, dtype_policy.EXACT_BLOCKS)
     assert (found.name if found and not why else "") == block
     if found and not why:
@@ -144,7 +144,7 @@ def test_ternary_blocks_are_q2_0_by_way_of_mlx(name: str) -> None:
     assert isinstance(node, QuantizedTensor)
     assert node.packing == Affine(2, 128, BY_NAME["F16"])
     np.testing.assert_array_equal(values(node), ggml.dequantize(dtype, source.read_all()).reshape(x.shape))
-    grid = regrid.as_grid(node)
+    grid = mlx_affine_bridge.as_grid(node)
     assert grid is not None
     assert isinstance(grid.packing, IntQuant)
     np.testing.assert_array_equal(ggml_values(grid, blocks.Q2_0), values(node))

@@ -41,8 +41,8 @@ def test_the_plan_says_which_are_in_the_weights(folder_of: Callable[[str], Path]
     said, _, _ = note.partition(":")
     config = json.loads((folder / "config.json").read_text())
     single = {key for key in config if key.endswith("_multiplier")}
-    assert set(said.split(", ")) == single | {f"ssm_multipliers.{n}" for n in range(5)} | {
-        f"mlp_multipliers.{n}" for n in range(2)
+    assert set(said.split(", ")) == single | {f"ssm_multipliers[{n}]" for n in range(5)} | {
+        f"mlp_multipliers[{n}]" for n in range(2)
     }
     ones = {key: 1.0 if key in single else [1.0] * len(config[key]) for key in config if "_multiplier" in key}
     plain = changed(folder, tmp_path / "plain", **ones)

@@ -18,8 +18,7 @@ import pytest
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.cli.main import main
-from weighbridge.reports.hash import checksum_files as manifests
-from weighbridge.reports.hash import digests as hashing
+from weighbridge.reports.hash import checksum_files, digests
 
 TENSORS: dict[str, Any] = {
     "w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(4, np.float16), "i": np.arange(3),
@@ -96,7 +95,7 @@ def test_what_differs_is_seen(tmp_path: Path, change: str) -> None:
 # ---- files ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo", hashing.ALGORITHMS)
+@pytest.mark.parametrize("algo", digests.ALGORITHMS)
 def test_files(tmp_path: Path, algo: str) -> None:
     module = {"blake3": "blake3", "xxh3": "xxhash", "xxh64": "xxhash"}.get(algo)
     one = pytest.importorskip(module) if module else hashlib
@@ -162,13 +161,13 @@ def test_the_lines_are_those_of_the_reference(gguf: Path) -> None:
 
     with redirect_stdout(io.StringIO()) as out:
         gguf_hash(GGUFReader(gguf, "r"), str(gguf), True, False)
-    ours = [str(line) for line in hashing.gguf_hash(gguf, ["sha1", "sha256", "uuid"])]
+    ours = [str(line) for line in digests.gguf_hash(gguf, ["sha1", "sha256", "uuid"])]
     assert ours == out.getvalue().splitlines()
 
 
 def test_xxh64_of_tensors(gguf: Path) -> None:
     xxhash = pytest.importorskip("xxhash")
-    lines = hashing.gguf_hash(gguf, ["xxh64"])
+    lines = digests.gguf_hash(gguf, ["xxh64"])
     with wb.open(gguf) as model:
         data = [model[name].raw() for name in model]
     assert [line.digest for line in lines] == [xxhash.xxh64(d).hexdigest() for d in (*data, b"".join(data))]
@@ -178,7 +177,7 @@ def test_xxh64_of_tensors(gguf: Path) -> None:
 # ---- lists ----------------------------------------------------------------------------------------------------
 
 
-def status(report: manifests.CheckReport) -> list[tuple[str, str]]:
+def status(report: checksum_files.CheckReport) -> list[tuple[str, str]]:
     return [(r.name, r.status) for r in report.results]
 
 
@@ -197,7 +196,7 @@ def test_sha256sum_reads_what_is_printed_and_we_what_it_prints(
         assert main(["hash", "--check", manifest]) == 0
         (tmp_path / "x.txt").write_text("y")
         assert main(["hash", "--check", manifest]) == 1
-        assert status(manifests.check(Path(manifest))) == [("m.npz", "ok"), ("x.txt", "mismatch")]
+        assert status(checksum_files.check(Path(manifest))) == [("m.npz", "ok"), ("x.txt", "mismatch")]
         (tmp_path / "x.txt").unlink()
         assert main(["hash", "--check", manifest, "--json"]) == 1
         (tmp_path / "x.txt").write_text("x")
@@ -211,25 +210,25 @@ def test_our_own_list(tmp_path: Path, npz: Path, capsys: pytest.CaptureFixture[s
     assert main(["hash", "--check", str(manifest), str(tmp_path / "m.safetensors")]) == 0
     assert "6 ok, 0 differ, 0 missing" in capsys.readouterr().out
     np.savez(npz, **{**TENSORS, "w": TENSORS["w"] + 1, "z": np.ones(1)})
-    found = dict(status(manifests.check(manifest)))
+    found = dict(status(checksum_files.check(manifest)))
     assert found.pop(str(npz)) == found.pop(f"{npz}:w") == "mismatch"
     assert set(found.values()) == {"ok"}
     np.savez(npz, w=TENSORS["w"])
-    assert manifests.check(manifest).missing == 4
+    assert checksum_files.check(manifest).missing == 4
 
 
 def test_a_list_of_llama_gguf_hash(gguf: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "m.manifest"
-    lines = [line for algo in ("sha1", "sha256", "uuid") for line in hashing.gguf_hash(gguf, [algo])]
+    lines = [line for algo in ("sha1", "sha256", "uuid") for line in digests.gguf_hash(gguf, [algo])]
     manifest.write_text("\n".join(str(line).replace(str(gguf), "m.gguf") for line in lines))
-    report = manifests.check(manifest)
+    report = checksum_files.check(manifest)
     assert (report.form, report.ok, len(report.results)) == ("llama-gguf-hash", 13, 13)
     with wb.open(gguf) as model:
         at = model.checkpoint.index["q.weight"].offset
     data = bytearray(gguf.read_bytes())
     data[at] ^= 1
     gguf.write_bytes(data)
-    wrong = {r.name for r in manifests.check(manifest).results if r.status == "mismatch"}
+    wrong = {r.name for r in checksum_files.check(manifest).results if r.status == "mismatch"}
     assert wrong == {"m.gguf", "m.gguf:q.weight"}
 
 
@@ -250,7 +249,7 @@ def test_what_stores_call_files(tmp_path: Path) -> None:
     layer = {"digest": f"sha256:{digest}", "size": 4}
     manifest = tmp_path / "ollama" / "manifests" / "x" / "y" / "latest"
     manifest.write_text(json.dumps({"schemaVersion": 2, "config": layer, "layers": [layer]}))
-    assert manifests.check(manifest).ok == 2
+    assert checksum_files.check(manifest).ok == 2
     assert main(["hash", "--check", str(tmp_path / "ollama" / "blobs")]) == 0
     pointer = tmp_path / "pointer"
     pointer.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize 4\n")
@@ -261,9 +260,9 @@ def test_what_stores_call_files(tmp_path: Path) -> None:
     local.mkdir(parents=True)
     (tmp_path / "local" / "w.bin").write_bytes(b"data")
     (local / "w.bin.metadata").write_text(f"{'a' * 40}\n{digest}\n1700000000.0\n")
-    assert manifests.check(local / "w.bin.metadata").ok == 1
+    assert checksum_files.check(local / "w.bin.metadata").ok == 1
     with pytest.raises(UsageError, match="no name here is a digest"):
-        manifests.named([tmp_path / "real"])
+        checksum_files.named([tmp_path / "real"])
 
 
 @pytest.mark.parametrize(
@@ -276,13 +275,13 @@ def test_what_stores_call_files(tmp_path: Path) -> None:
 def test_what_is_no_list(tmp_path: Path, text: str) -> None:
     (tmp_path / "m").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(FormatError):
-        manifests.check(tmp_path / "m")
+        checksum_files.check(tmp_path / "m")
 
 
 @pytest.mark.mutation
-@pytest.mark.parametrize("form", [name for name, _ in manifests.FORMS])
+@pytest.mark.parametrize("form", [name for name, _ in checksum_files.FORMS])
 def test_every_form_is_needed(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "FORMS", tuple(row for row in manifests.FORMS if row[0] != form))
+    monkeypatch.setattr(checksum_files, "FORMS", tuple(row for row in checksum_files.FORMS if row[0] != form))
     digest = hashlib.sha256(b"data").hexdigest()
     own = {"path": "f", "algo": "sha256", "digest": digest}
     samples = {
@@ -297,6 +296,6 @@ def test_every_form_is_needed(form: str, tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "m.metadata"
     path.write_text(samples[form])
     with pytest.raises(FormatError):
-        manifests.read_manifest(path)
+        checksum_files.read_manifest(path)
     monkeypatch.undo()
-    assert manifests.read_manifest(path)[0] == form
+    assert checksum_files.read_manifest(path)[0] == form

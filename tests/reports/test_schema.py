@@ -21,8 +21,7 @@ from weighbridge.models.tensor_parallel import rank_set as ranks
 from weighbridge.models.transform import base as operations
 from weighbridge.models.transform import rename
 from weighbridge.reports import anatomy, get, identify
-from weighbridge.reports.hash import checksum_files as manifests
-from weighbridge.reports.hash import digests as hashing
+from weighbridge.reports.hash import checksum_files, digests
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import report as inspect
 from weighbridge.reports.inspect import schemes
@@ -68,12 +67,12 @@ CLASSES: dict[tuple[str, str], type] = {
     ("surgery", "changed key"): operations.KeyChange,
     ("suggestions", ""): rename.Suggestions,
     ("suggestions", "suggestion"): rename.Suggestion,
-    ("hash", ""): hashing.HashReport,
-    ("hash", "hashed file"): hashing.FileDigest,
-    ("hash", "hashed model"): hashing.ModelDigest,
-    ("hash", "hashed tensor"): hashing.TensorDigest,
-    ("hash-check", ""): manifests.CheckReport,
-    ("hash-check", "compared digest"): manifests.Compared,
+    ("hash", ""): digests.HashReport,
+    ("hash", "hashed file"): digests.FileDigest,
+    ("hash", "hashed model"): digests.ModelDigest,
+    ("hash", "hashed tensor"): digests.TensorDigest,
+    ("hash-check", ""): checksum_files.CheckReport,
+    ("hash-check", "compared digest"): checksum_files.Compared,
 }
 Tables = dict[tuple[str, str], dict[str, str]]
 

@@ -455,7 +455,7 @@ def _pack(folder: Path, scales: str = "F16", **changed: tuple[int, ...]) -> None
     index_of(folder).write_text(json.dumps(index))
 
 
-@case("config/packing", words="don't belong")
+@case("config/packing", words="scales of another type")
 def scales_of_integers(folder: Path) -> None:
     _said(folder)
     _pack(folder, scales="U8")
@@ -605,7 +605,7 @@ def a_rank_that_is_missing(folder: Path) -> Path:
     return folder.parent / "ranks"
 
 
-@case("ranks/apart", "ranks/whole", words="rank 0 of 2, its name says another")
+@case("ranks/apart", "ranks/whole", words="rank 0 of 2, its name another")
 def the_same_rank_twice(folder: Path) -> Path:
     files = sorted(m.ranks(folder.parent / "ranks").glob("*.safetensors"))
     files[1].write_bytes(files[0].read_bytes())

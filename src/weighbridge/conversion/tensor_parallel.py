@@ -10,7 +10,7 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SHARDS
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
 from weighbridge.conversion.options import RankOptions, WriteOptions
-from weighbridge.conversion.plan import writers as targets
+from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import sidecar_files
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
@@ -35,7 +35,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
     splits = _splits(model, ranks)
     container = _GGUF if model.format == _GGUF else "safetensors"
     written = [
-        targets.writer(container)(
+        writers.writer(container)(
             stem_of(rank, ranks),
             {name: rank_part(model.stored[name], splits[name], rank, ranks) for name in splits},
             _metadata(model, metadata(rank, ranks, splits)),
@@ -53,7 +53,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
         format="tensor-parallel",
         folder=True,
         files=(*(f for w in written for f in w.files),
-               *(targets.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in sidecars)),
+               *(writers.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in sidecars)),
         texts={name: text for w in written for name, text in w.texts.items()},
         notes=(summary, *([_WHOLE_GGUF] if container == _GGUF else [])),
         write=write,

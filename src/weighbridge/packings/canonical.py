@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import BY_NAME, F32, U8, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read import ggml
@@ -136,7 +136,7 @@ def _zeros(node: QuantizedTensor, grid: IntQuant) -> Node:
 
 
 def _of_affine(bits: int, group: int, spec: Spec, parts: Mapping[str, Node]) -> IntQuantTensor | str:
-    if not regrid.short(parts["scales"], bits):
+    if not mlx_affine_bridge.short(parts["scales"], bits):
         return "products of its F32 scales are rounded"
     seen: set[int] = set()
     for scales, biases in _pairs(parts["scales"], parts["biases"]):

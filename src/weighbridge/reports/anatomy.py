@@ -17,7 +17,7 @@ from weighbridge.containers.base import Entry, Region
 from weighbridge.containers.opening import format_of
 from weighbridge.io.source import FileSource, Source
 from weighbridge.reports import lenient as reading
-from weighbridge.reports import tensor_path as target
+from weighbridge.reports import tensor_path
 
 SCHEMA: Final = "weighbridge/anatomy/1"
 
@@ -89,7 +89,7 @@ def anatomy(
 ) -> AnatomyReport:
     """The regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: how fine `strip` is: the kind of
     bytes that prevails in each of so many equal pieces of the file."""
-    file, name = target.split(path)
+    file, name = tensor_path.split(path)
     if os.path.isdir(file):
         raise UsageError(f"{file} is a folder", hint="name one file in it")
     with FileSource(file) as source:
@@ -98,7 +98,7 @@ def anatomy(
         start, end = _range(source, at, start, end)
         chosen = [r for r in _meeting(regions, start, end) if _wanted(r, name, kinds)]
         if name is not None and not chosen:
-            target.entry(form.parse(source), name, file)  # says what is near
+            tensor_path.entry(form.parse(source), name, file)  # says what is near
         return AnatomyReport(
             path=os.fspath(file),
             format=form.name,

@@ -23,7 +23,7 @@ from weighbridge.base.dtypes import dtype as named
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import SLAB
 from weighbridge.base.spec import Spec
-from weighbridge.reports import tensor_path as target
+from weighbridge.reports import tensor_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ class Picked(Closing):
         from weighbridge.models.checkpoint import open_checkpoint
         from weighbridge.tensors.nodes import as_node
 
-        file, name = target.split(path)
+        file, name = tensor_path.split(path)
         if name is None:
             raise UsageError(
                 f"{os.fspath(path)} names no tensor", hint="write PATH::TENSOR; wb inspect lists the names"
@@ -126,7 +126,7 @@ def _find(model: Checkpoint, name: str, path: str, raw: bool) -> LogicalTensor:
     stored ones."""
     if not raw and name in model.logical:
         return model.logical[name]
-    target.entry(model.index, name, path)
+    tensor_path.entry(model.index, name, path)
     return model.stored[name]
 
 

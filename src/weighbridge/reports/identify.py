@@ -21,7 +21,7 @@ from weighbridge.containers import MISNAMED_UNLESS, PICKLED, reader, titled
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource, Source
-from weighbridge.reports import sidecars as beside
+from weighbridge.reports import sidecars
 
 SCHEMA: Final = "weighbridge/identify/1"
 
@@ -157,7 +157,7 @@ class Folder:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return beside.json(self.path / "config.json")
+        return sidecars.json(self.path / "config.json")
 
 
 FolderMatch = tuple[str, tuple[str, ...], dict[str, Any]]  # variant, evidence, detail
@@ -169,7 +169,7 @@ def _cache_repository(folder: Folder) -> FolderMatch | None:
     if not {"blobs", "snapshots", "refs"} <= {p.name for p in folder.path.iterdir()}:
         return None
     revisions = sorted(p.name for p in (folder.path / "snapshots").iterdir() if p.is_dir())
-    main = beside.read(folder.path / "refs" / "main", 256)
+    main = sidecars.read(folder.path / "refs" / "main", 256)
     head = main.decode("ascii", "replace").strip() if main else None
     chosen = head if head in revisions else revisions[-1] if revisions else None
     name = folder.path.name.removeprefix("models--").replace("--", "/")
@@ -180,7 +180,7 @@ def _cache_repository(folder: Folder) -> FolderMatch | None:
 
 
 def _pipeline(folder: Folder) -> FolderMatch | None:
-    index = beside.json(folder.path / "model_index.json")
+    index = sidecars.json(folder.path / "model_index.json")
     if "_class_name" not in index:
         return None
     parts = sorted(key for key, value in index.items() if isinstance(value, list) and key in folder.folders)
@@ -189,7 +189,7 @@ def _pipeline(folder: Folder) -> FolderMatch | None:
 
 
 def _peft(folder: Folder) -> FolderMatch | None:
-    config = beside.json(folder.path / "adapter_config.json")
+    config = sidecars.json(folder.path / "adapter_config.json")
     weights = [line.name for line in folder.of("safetensors", *PICKLED) if line.name.startswith("adapter_model")]
     if "peft_type" not in config or not weights:
         return None

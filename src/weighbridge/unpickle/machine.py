@@ -24,7 +24,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
-from weighbridge.base import gc_pause as garbage
+from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_BLOB, PICKLE_MEMORY, PICKLE_STEPS, PICKLE_WINDOW
 from weighbridge.io.source import Source
@@ -96,7 +96,7 @@ class Machine:
 
     def run(self) -> Any:
         """The value of the pickle."""
-        with garbage.paused():
+        with gc_pause.paused():
             while not self.done:
                 self._ready()
                 self._burst()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from weighbridge.base import gc_pause as garbage
+from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING, PICKLES
 from weighbridge.containers.base import Index, Region
@@ -22,7 +22,7 @@ from weighbridge.unpickle.values import Dict
 NAME: Final = "pickle"
 
 
-@garbage.paused()
+@gc_pause.paused()
 def parse(source: Source) -> Index:
     """The tensors in the order in which the pickles name them; of several pickles those of the first, and of others
     behind their number: `1.weight`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from weighbridge.base import gc_pause as garbage
+from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.base import Index, Region
@@ -18,7 +18,7 @@ from weighbridge.unpickle.torch_types import WIDTHS
 NAME: Final = "torch-legacy"
 
 
-@garbage.paused()
+@gc_pause.paused()
 def parse(source: Source) -> Index:
     """The tensors of a checkpoint in the order in which it names them."""
     stack = legacy.read(source, WIDTHS, PICKLE_READING)

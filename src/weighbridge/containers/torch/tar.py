@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from weighbridge.base import gc_pause as garbage
+from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import DIMS, PICKLE_MEMORY, PICKLE_READING
 from weighbridge.containers.archive import tar as tars
@@ -44,7 +44,7 @@ class _File:
     parts: list[Region] = field(default_factory=list)
 
 
-@garbage.paused()
+@gc_pause.paused()
 def parse(source: Source) -> Index:
     """The tensors of a checkpoint in the order in which it names them."""
     file = _read(source)

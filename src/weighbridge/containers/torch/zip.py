@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from weighbridge.base import gc_pause as garbage
+from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import U8
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING
@@ -43,7 +43,7 @@ _LOOK: Final = 4096
 _ORDERS: Final = {b"little": "<", b"big": ">"}
 
 
-@garbage.paused()
+@gc_pause.paused()
 def parse(source: Source) -> Index:
     """The tensors of a checkpoint in the order in which it names them. A deflated storage has a source of its own."""
     members, root = _members(source)

@@ -24,7 +24,7 @@ from weighbridge.conversion.options import GgufOptions
 from weighbridge.conversion.plan.model import Loss
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node, upgrade_blocks
-from weighbridge.tensors.reference import legacy_blocks as old_blocks
+from weighbridge.tensors.reference import legacy_blocks
 
 #: The parts of Meta's names and what a GGUF calls them.
 WHOLE: Final = MappingProxyType(
@@ -84,13 +84,13 @@ def _node(name: str, node: Node, wanted: str | None, losses: list[Loss]) -> tupl
     dtype = node.spec.dtype
     if wanted not in (None, "auto"):
         return node, dtype_policy.gguf_dtype(name, node.spec, dtype_policy.gguf_wanted(wanted, ()))
-    if dtype not in old_blocks.DECODED:
+    if dtype not in legacy_blocks.DECODED:
         return node, dtype
-    if old_blocks.today(dtype) is None:
+    if legacy_blocks.today(dtype) is None:
         losses.append(Loss(f"decoded from {dtype}, which is gone, to {F16}", name))
         return node, F16
     made = upgrade_blocks(node)
-    if not old_blocks.exact(dtype):
+    if not legacy_blocks.exact(dtype):
         losses.append(Loss("its scales are rounded from F32 to F16 (off by 1/2048 at most)", name))
     return made, made.spec.dtype
 

@@ -19,14 +19,14 @@ from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.mlx.config import with_period, with_rope_words
 from weighbridge.conversion.options import MlxOptions
-from weighbridge.conversion.plan import writers as targets
+from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.config.keys import lookup
-from weighbridge.packings import mlx_affine_bridge as regrid
+from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microfloat import Microscaled
 from weighbridge.packings.schema import affine
@@ -193,7 +193,7 @@ def _kept_packed(name: str, node: QuantizedTensor, draft: PlanBuilder) -> _Parts
     if isinstance(node.packing, Affine):
         draft.moves.append(Move(name, node.packing.name, "affine", "exact"))
         return MlxQuantization(node.packing.group, node.packing.bits, "affine"), _matrices(node)
-    if (found := regrid.as_affine(node)) is not None:
+    if (found := mlx_affine_bridge.as_affine(node)) is not None:
         bits, group, parts = found
         draft.moves.append(Move(name, node.packing.name, f"affine {bits} bits", "exact"))
         return MlxQuantization(group, bits, "affine"), parts
@@ -289,7 +289,7 @@ def _files(model: Checkpoint, options: MlxOptions, draft: PlanBuilder, config: M
         for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name != "config.json":
-                draft.extra_files.append(targets.raw(name, FileSource(path)))
+                draft.extra_files.append(writers.raw(name, FileSource(path)))
     draft.texts["config.json"] = json.dumps(config, indent=4).encode()
 
 

@@ -32,7 +32,7 @@ from weighbridge.base.dtypes import BY_NAME, F16, DType, Kind
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.ftypes import FileType
 from weighbridge.base.spec import Spec
-from weighbridge.conversion.quantize import type_hints as type_hints
+from weighbridge.conversion.quantize import type_hints
 from weighbridge.conversion.quantize.ftype_table import TypeRule, build_table, table
 
 __all__ = [

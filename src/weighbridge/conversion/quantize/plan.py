@@ -25,9 +25,8 @@ from weighbridge.conversion.plan.losses import is_quantized
 from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
 from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.writers import planned
-from weighbridge.conversion.quantize import ftypes
+from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
-from weighbridge.conversion.quantize import size_target as size_target
 from weighbridge.conversion.quantize.inputs import QuantizeInputs, QuantizeOptions, prepare, specs
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.models.checkpoint import Checkpoint

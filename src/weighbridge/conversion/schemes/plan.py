@@ -20,8 +20,7 @@ from weighbridge.base.errors import RefusedError, UsageError
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.gguf import metadata as meta
 from weighbridge.conversion.options import SchemeOptions
-from weighbridge.conversion.plan import probe
-from weighbridge.conversion.plan import writers as targets
+from weighbridge.conversion.plan import probe, writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, sidecar_files
 from weighbridge.conversion.plan.model import Move
 from weighbridge.conversion.schemes import configs as scheme_configs
@@ -401,5 +400,5 @@ def _files(
         for path in sidecar_files(model.place.folder):
             name = path.relative_to(model.place.folder).as_posix()
             if name not in _THEIRS:
-                draft.extra_files.append(targets.raw(name, FileSource(path)))
+                draft.extra_files.append(writers.raw(name, FileSource(path)))
     draft.texts["config.json"] = meta.quantized(config, options.dtype, scheme_config)

@@ -14,7 +14,7 @@ import msgspec
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
 from weighbridge.models.arch.size_keys import SIZE_KEYS
-from weighbridge.reports import sidecars as beside
+from weighbridge.reports import sidecars
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,10 @@ def _largest(value: Any) -> int | None:
 
 def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
     """What config.json, the tokenizer's files and the chat template say."""
-    config = beside.json(folder / "config.json") or beside.json(folder / "params.json") if config is None else config
-    text = beside.text_of(config)
+    config = (
+        sidecars.json(folder / "config.json") or sidecars.json(folder / "params.json") if config is None else config
+    )
+    text = sidecars.text_of(config)
     numbers: dict[str, Any] = {
         size: next((n for key in keys.config if (n := _largest(text.get(key))) is not None), None)
         for size, keys in SIZE_KEYS.items()
@@ -170,7 +172,7 @@ _TOKENIZERS: Final = (
 
 
 def _folder_tokenizer(folder: Path) -> Tokenizer | None:
-    data = beside.read(folder / "tokenizer.json", TOKENIZER_JSON)
+    data = sidecars.read(folder / "tokenizer.json", TOKENIZER_JSON)
     if data is not None:
         return _tokenizer_json(data)
     found = next(((name, kind) for name, kind in _TOKENIZERS if (folder / name).is_file()), None)
@@ -192,11 +194,11 @@ def _tokenizer_json(data: bytes) -> Tokenizer | None:
 
 def _template(folder: Path) -> int | None:
     """The length of the chat template: its own file (since transformers 4.44), else inside tokenizer_config.json."""
-    data = beside.read(folder / "chat_template.jinja")
+    data = sidecars.read(folder / "chat_template.jinja")
     if data is not None:
         return len(data.decode("utf-8", "replace"))
     for name in ("tokenizer_config.json", "chat_template.json"):
-        template = beside.json(folder / name).get("chat_template")
+        template = sidecars.json(folder / name).get("chat_template")
         if isinstance(template, list):  # several named ones
             template = "".join(str(t.get("template", "")) for t in template if isinstance(t, dict))
         if isinstance(template, str):

@@ -16,14 +16,14 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from weighbridge.base import gc_pause as garbage
+from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import BY_NAME, OLD, Kind
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.open import open_headers
 from weighbridge.models.tensor_parallel.rank_set import RankStatus
 from weighbridge.packings.schema.base import METADATA
-from weighbridge.reports import tensor_path as target
+from weighbridge.reports import tensor_path
 from weighbridge.reports.inspect import model_info as facts
 from weighbridge.reports.inspect import parameter_count as counting
 from weighbridge.reports.inspect.model_info import ModelInfo, Quantization
@@ -119,11 +119,11 @@ def inspect(
 ) -> InspectReport:
     """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
     selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
-    place, name = target.split(path)
-    with garbage.paused():
+    place, name = tensor_path.split(path)
+    with gc_pause.paused():
         model, ranks = open_headers(place)
         with model:
-            rows = (target.entry(model.index, name, place),) if name is not None else model.index.entries
+            rows = (tensor_path.entry(model.index, name, place),) if name is not None else model.index.entries
             return replace(_report(model, rows, selection), ranks=ranks)
 
 

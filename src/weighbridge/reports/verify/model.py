@@ -12,7 +12,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
-from weighbridge.reports import sidecars as beside
+from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify.repo import Repo, RepoFile
 from weighbridge.reports.verify.rules import Check, Flaw
@@ -190,7 +190,7 @@ def _tokens(repo: Repo) -> int | None:
     from weighbridge.models.tokenizer import TokenType, from_hf
 
     def read(name: str) -> bytes | None:  # what config.json says the size is must not stretch the vocabulary
-        return None if name == "config.json" else beside.read(repo.root / name, TOKENIZER_JSON)
+        return None if name == "config.json" else sidecars.read(repo.root / name, TOKENIZER_JSON)
 
     try:
         vocab = from_hf(read, pre="default")  # a split of text that has no name yet has as many tokens
@@ -204,7 +204,7 @@ def _tokens(repo: Repo) -> int | None:
 
 
 def _tokens_of_json(data: bytes) -> int | None:
-    doc = beside.decoded(data)
+    doc = sidecars.decoded(data)
     model = doc.get("model") if isinstance(doc, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     ids: list[Any] = list(vocab.values()) if isinstance(vocab, dict) else []
@@ -244,12 +244,12 @@ def modules(repo: Repo) -> Iterator[Flaw]:
 def _list(file: RepoFile | None) -> Iterable[Any]:
     if file is None or file.source is None or file.size > TOKENIZER_JSON:
         return ()
-    doc = beside.decoded(file.source.read(0, file.size))
+    doc = sidecars.decoded(file.source.read(0, file.size))
     return doc if isinstance(doc, list) else ()
 
 
 def pooling(repo: Repo) -> Iterator[Flaw]:
-    hidden = beside.text_of(repo.config).get("hidden_size")
+    hidden = sidecars.text_of(repo.config).get("hidden_size")
     for file in repo.files:
         if file.base == "config.json" and repo.folder(file.name).endswith("Pooling"):
             declared = (repo.json(file.name) or {}).get("word_embedding_dimension")

@@ -25,7 +25,7 @@ from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource
 from weighbridge.models.tensor_parallel.rank_set import rank_of
 from weighbridge.reports import lenient as reading
-from weighbridge.reports import sidecars as beside
+from weighbridge.reports import sidecars
 
 # Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
@@ -226,7 +226,7 @@ def _words(error: OSError, path: Path) -> str:
 
 def _decoded(source: FileSource) -> Any:
     try:
-        return beside.decoded(source.read(0, source.size))
+        return sidecars.decoded(source.read(0, source.size))
     except FormatError:  # it shrank
         return None
 

@@ -16,7 +16,7 @@ from weighbridge.tensors.nodes.logical import T, cast, decode, is_floating, need
 from weighbridge.tensors.nodes.moves import concat, reshape, slice_rows
 from weighbridge.tensors.nodes.packed import GlobalScalePacker, PackedMember, PackedMemberWithGlobal, Packer
 from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, Transcode
-from weighbridge.tensors.reference import legacy_blocks as old_blocks
+from weighbridge.tensors.reference import legacy_blocks
 
 
 def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
@@ -29,7 +29,7 @@ def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
 
 def upgrade_blocks(node: Node) -> Node:
     """A tensor of an old block type in today's blocks. UnsupportedError where there are none of the kind."""
-    today = old_blocks.today(node.spec.dtype)
+    today = legacy_blocks.today(node.spec.dtype)
     if today is None:
         raise UnsupportedError(f"{node.spec.dtype} has no block type of today")
     return UpgradeBlocks(node.spec.with_dtype(today), node)

@@ -17,7 +17,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.tensors import bits, kernels
 from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNode, borrow
 from weighbridge.tensors.nodes.quantized import aligned_values
-from weighbridge.tensors.reference import legacy_blocks as old_blocks
+from weighbridge.tensors.reference import legacy_blocks
 
 #: What making a band of a source may take, where fewer rows take less.
 _BAND_COST = 2 * MIB
@@ -47,7 +47,7 @@ class Decode(UnaryNode):
     reason: str = ""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
-        decode = old_blocks.decode if self.source.spec.dtype in old_blocks.DECODED else kernels.decode
+        decode = legacy_blocks.decode if self.source.spec.dtype in legacy_blocks.DECODED else kernels.decode
         with aligned_values(out) as values, borrow(RowRange(self.source, lo, hi)) as (blocks,):
             decode(self.source.spec.dtype, blocks, values)
 
@@ -113,7 +113,7 @@ class UpgradeBlocks(UnaryNode):
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(RowRange(self.source, lo, hi)) as (blocks,):
-            old_blocks.repack(self.source.spec.dtype, blocks, out)
+            legacy_blocks.repack(self.source.spec.dtype, blocks, out)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes.base import Node, walk
 from weighbridge.tensors.nodes.compute import Cast, CastReport, Decode, Encode
 from weighbridge.tensors.nodes.quantized import LogicalTensor, PackedSource, QuantizedTensor
-from weighbridge.tensors.reference import legacy_blocks as old_blocks
+from weighbridge.tensors.reference import legacy_blocks
 
 #: A node stays one; a tensor that may be quantized stays so where its rows allow.
 T = TypeVar("T", Node, LogicalTensor)
@@ -70,7 +70,7 @@ def decode(node: LogicalTensor, reason: str = "") -> Node:
     if isinstance(node, QuantizedTensor):
         return node.decode(reason)
     if node.spec.dtype.kind is Kind.BLOCK:
-        if not kernels.decodes(node.spec.dtype) and node.spec.dtype not in old_blocks.DECODED:
+        if not kernels.decodes(node.spec.dtype) and node.spec.dtype not in legacy_blocks.DECODED:
             raise UnsupportedError(f"{node.spec.dtype} can't be decoded by this version")
         return Decode(node.spec.with_dtype(F32), node, reason)
     return node

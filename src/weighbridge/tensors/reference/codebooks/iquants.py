@@ -43,7 +43,7 @@ def _four_signs(words: Array) -> Bytes:
 
 def _nibbles(packed: Bytes) -> Array:
     """[blocks, n] bytes -> [blocks, 2 n] nibbles, the low one first."""
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), 2 * packed.shape[-1])
 
 
 def _halves_scale(d: Floats, packed: Bytes) -> Floats:
