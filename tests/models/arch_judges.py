@@ -7,16 +7,15 @@ apart from the table. Mutation tests call the same judges with a damaged table a
 from __future__ import annotations
 
 import copy
-import json
+import re
 from collections.abc import Callable, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.models import record_names, record_reference
+from tests.models.config_judges import judge_configs
 from tests.models.family_judges import judge_recorded
-from tests.models.reference_cases import CASES
+from tests.models.reference_cases import CASES, golden
 
 from weighbridge.base.dtypes import F32
 from weighbridge.models.arch.expand import Sizes
@@ -27,13 +26,8 @@ from weighbridge.models.arch.write_order import as_read
 from weighbridge.tensors.nodes import LogicalTensor, Node, as_node, const
 
 Arrays = dict[str, np.ndarray]
-GOLDEN = Path(__file__).parent / "golden"
+_WORD = re.compile(r"[A-Za-z_]\w*")
 FORCED_F32 = {"norm", "bias", "router", "position", "types", "factors"}  # what the reference stores as F32 always
-
-
-@cache
-def golden(name: str) -> dict[str, Any]:
-    return json.loads((GOLDEN / f"{name}.json").read_text())
 
 
 def doc(family: str) -> dict[str, Any]:
@@ -163,6 +157,8 @@ def _judge_metadata(family: Family, sizes: Sizes, want: Mapping[str, Any]) -> No
     assert family.check("gguf", found, {name: tuple(shape) for name, _, shape in want["tensors"]}).ok
     plain = {"C", "K"} if {"cls.weight", "cls.output.weight"} & {*names} == {"cls.weight"} else set()  # the reference's
     assert found.values == tuple((s, n) for s, n in sizes.values if s not in plain)
+    roles = family.load("gguf", found, nodes({name: np.zeros(shape, np.float32) for name, _, shape in want["tensors"]}))
+    assert not family.unmapped_roles("hf", found, roles)
     twin = {"MistralForCausalLM": "LlamaForCausalLM", "BertForMaskedLM": "BertModel"}
     assert found.architecture == twin.get(sizes.architecture, sizes.architecture)
     if sizes.architecture == "MistralForCausalLM":  # other writers say the window
@@ -340,6 +336,17 @@ def judge_silence(family: Family) -> None:
         family.sizes_from_hf(_PUBLISHED[family.name])
 
 
+def judge_sizes(family: Family) -> None:
+    """A family asks for no size that none of its tensors has: a config or GGUF without it is as good."""
+    used = {*family.index.values()}
+    for role in family.document.role.values():
+        columns = role.shape, role.shapes, role.when, role.layout, role.layers, role.unstacked
+        used |= {word for column in columns for word in _WORD.findall(str(column))}
+    for fuses in family.document.fuse.values():
+        used |= {word for fuse in fuses.values() for word in _WORD.findall(f"{fuse.interleave} {fuse.layout}")}
+    assert family.sizes.keys() <= used, sorted(family.sizes.keys() - used)
+
+
 JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_names,
     judge_reference,
@@ -348,6 +355,8 @@ JUDGES: tuple[Callable[[Family], None], ...] = (
     judge_presence,
     judge_defaults,
     judge_silence,
+    judge_sizes,
+    judge_configs,
     judge_recorded,
 )
 

@@ -25,7 +25,7 @@ from weighbridge.models.arch import kv_tensors as keyed
 from weighbridge.models.arch.config import LOCAL_THETA
 from weighbridge.models.arch.expand import Sizes, applies
 from weighbridge.models.arch.family import Family
-from weighbridge.models.arch.registry import families, family_of_gguf
+from weighbridge.models.arch.registry import families, family_of_gguf, with_counted_layers
 from weighbridge.models.arch.write_order import as_read
 from weighbridge.models.config.keys import lookup, rules
 from weighbridge.models.config.mapping import config_losses, config_to_gguf, facts_losses, gguf_to_config
@@ -112,6 +112,8 @@ def judge_fit(family: Family, model: str) -> None:
     assert family.dialect_of(shapes, sizes) == "hf"
     older = dict.fromkeys(CASES[model].older, (1,))
     assert set(family.check("hf", sizes, {**shapes, **older}).dropped) == older.keys()
+    foreign = CASES[model].foreign
+    assert family.check("hf", sizes, {**shapes, **dict.fromkeys(foreign, (1,))}).unmapped == foreign
     beside = CASES[model].beside
     apart = family.check("hf", sizes, {**shapes, **dict.fromkeys(beside, (1,))}).apart
     assert set(apart) == {*beside, *(n for n in shapes if n.startswith(_SEEING))}
@@ -142,6 +144,15 @@ _HEADED = {
     "gptj",
     "baichuan",
 }  # whose output never is the embedding
+
+
+def judge_further_layers(family: Family, model: str) -> None:
+    """How many layers predict further tokens is counted by the tensors, whatever the config says."""
+    config, dialect = golden()[model]["config"], family.document.dialect["hf"]
+    if "mtp_num_hidden_layers" in _writing(config):
+        held = _writing(dict(with_counted_layers(config, dialect, golden()[model]["hf"])))
+        assert held["mtp_num_hidden_layers"] == CASES[model].mtp, model
+        assert _writing(dict(with_counted_layers(config, dialect, ())))["mtp_num_hidden_layers"] == 0, model
 
 
 def judge_alone(family: Family, model: str) -> None:
@@ -500,6 +511,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_pinned,
     judge_defaults,
     judge_fit,
+    judge_further_layers,
     judge_numbers,
     judge_further,
     judge_codes,

@@ -7,8 +7,20 @@ compared elsewhere). `python -m tests.models.record_reference` records anew.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@cache
+def golden(name: str) -> dict[str, Any]:
+    """The records of a file of golden/."""
+    return json.loads((GOLDEN / f"{name}.json").read_text())
+
 
 SMALL = {
     "hidden_size": 64,

@@ -193,7 +193,7 @@ def test_both_forms_of_a_gemma4_are_cut_alike(
 
 
 def test_a_gemma4_ends_with_a_layer_that_attends_to_all(folder_of: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="must attend to all tokens"):
+    with pytest.raises(UsageError, match="must be of type full_attention"):
         wb.slice(folder_of("gemma4"), tmp_path / "cut", layers="1-4", renumber=True)
 
 

@@ -102,8 +102,8 @@ def test_computes_what_the_whole_computes_for_a_text(
 def test_what_is_left_out_is_told(name: str, folder: Callable[[str], Path], tmp_path: Path) -> None:
     """Every tensor that isn't of the part is counted, whatever the target."""
     others = [n for n in tensors(folder(name)) if not n.startswith(SEEING[name].front)]
-    for target, to in (("model.gguf", "gguf"), ("mlx", "mlx")):
-        plan = weighbridge.plan_convert(folder(name), tmp_path / target, to=to, pre=families.CASES[name].pre)
+    for target, to, pre in (("model.gguf", "gguf", families.CASES[name].pre), ("mlx", "mlx", None)):
+        plan = weighbridge.plan_convert(folder(name), tmp_path / target, to=to, pre=pre)
         told = [str(loss) for loss in plan.losses if "another part of the model" in str(loss)]
         assert sum(int(loss.split("left out: ")[1].split()[0]) for loss in told) == len(others), told
         assert all(any(n.startswith(loss.split(", ")[1].split("*")[0]) for loss in told) for n in others)

@@ -70,6 +70,8 @@ _KIMI: dict[str, Any] = GQA | BPE | {
 }  # fmt: skip
 _WORDS = {"vocab_size": vocabularies.BPE_SIZE}
 
+_ROTATION = ("model.layers.0.self_attn.rotary_emb.inv_freq",)
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -120,7 +122,7 @@ CASES: dict[str, Case] = {
             unheld=frozenset({"original_max_position_embeddings"}),  # transformers repeats it from the rope parameters
         ),
         # Llama 4: every second layer with experts, the fourth without rotation
-        Case("llama4", "Llama4TextConfig", "bpe", _LLAMA4),
+        Case("llama4", "Llama4TextConfig", "bpe", _LLAMA4, foreign=_ROTATION),
         # ... and as it is published, one part of a model that sees
         Case(
             "llama4-seeing",
@@ -146,6 +148,7 @@ CASES: dict[str, Case] = {
             {"text_config": _MINISTRAL | _WORDS | {"model_type": "ministral3"}, "vision_config": _PIXTRAL}
             | {"tie_word_embeddings": False},
             head="Mistral3ForConditionalGeneration",
+            foreign=_ROTATION,
             recorded=("hf5", "mlx"),
         ),
         # Kimi K2: a DeepSeek V3 with one group of experts and a yarn without a ramp, spelled as published

@@ -18,6 +18,7 @@ from weighbridge.base.limits import FAMILY_TABLE
 from weighbridge.models.arch.family import Family, build_family
 from weighbridge.models.arch.tables import documents
 from weighbridge.models.arch.tables.documents import document, mentioning, plugged_in, resolve, shipped
+from weighbridge.models.arch.tables.schema import DialectEntry
 
 _CHECK: Final = "wb arch check PATH names the nearest family and the differences; wb arch list shows all"
 _GUIDE: Final = "docs/guide-families.md says what a table has"
@@ -74,7 +75,12 @@ def with_mtp_layers(config: Mapping[str, Any], names: Iterable[str]) -> Mapping[
     same = (f for f in _naming(model_type) if any(a.model_type == model_type for a in f.architectures.values()))
     dialects = [f.document.dialect["hf"] for f in same if "hf" in f.document.dialect]
     counted = next((dialect for dialect in dialects if dialect.mtp_count), None)
-    if counted is None or counted.mtp_count is None:
+    return config if counted is None else with_counted_layers(config, counted, names)
+
+
+def with_counted_layers(config: Mapping[str, Any], counted: DialectEntry, names: Iterable[str]) -> Mapping[str, Any]:
+    """The config with the number of a dialect's `mtp_count` as the tensors have it."""
+    if counted.mtp_count is None:
         return config
     prefix = next(new.partition("{n}")[0] for new in counted.mtp_prefixes.values() if "{n}" in new)
     layer = re.compile(rf"{re.escape(prefix)}([0-9]{{1,4}})\.")
