@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from tests.models.reference_cases import CASES, SMALL, Case, golden
@@ -200,9 +201,18 @@ def judge_restored(family: Family, name: str) -> None:
 JUDGES = (judge_case_keys, judge_round_trip, judge_computes)
 
 
+@cache
+def _cases_of_families() -> dict[str, list[str]]:
+    """Family -> its cases. Asked once: mutations ask thousands of times."""
+    found: dict[str, list[str]] = {}
+    for name, case in CASES.items():
+        found.setdefault(family_of_hf(case.config).name, []).append(name)
+    return found
+
+
 def judge_configs(family: Family) -> None:
     """All of the above for each of the family's cases."""
-    cases = [name for name, case in CASES.items() if family_of_hf(case.config).name == family.name]
+    cases = _cases_of_families().get(family.name, [])
     for name in cases:
         for judge in JUDGES:
             judge(family, name)
