@@ -354,11 +354,8 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     tokenizer: TokenizerEntry | None = None
 
 
-#: the structs of sections, in the order of the reference page
-SECTIONS: Final = (
-    ArchitectureEntry, DialectEntry, SizeEntry, LayerSetEntry, RoleEntry, FuseEntry, MetaEntry, KeyEntry, ImpliedEntry,
-    RequiredValueEntry, PresenceEntry,
-)  # fmt: skip
+#: The structs of all sections, as they stand above: the order of the reference page.
+SECTIONS: Final = tuple(kind for name, kind in list(globals().items()) if name.endswith("Entry"))
 
 
 # ---------------------------------------------------------------------- checking
