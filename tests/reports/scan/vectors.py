@@ -401,6 +401,19 @@ PICKLES = [
         "pickle/unresolved-bytes",
     ),
     case(
+        "a sparse tensor",
+        p(
+            call(
+                "torch._utils",
+                "_rebuild_sparse_tensor",
+                call("torch.serialization", "_get_layout", s("torch.sparse_coo")),
+                b"(NNN)t",
+            )
+        ),
+        ScanVerdict.UNPROVEN,
+        "pickle/sparse-indices",
+    ),
+    case(
         "loaded from long bytes",
         p(
             call(

@@ -14,7 +14,7 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import MemberPath, ScanFinding, ScanRule, ScanVerdict, Use, escape, finding
 from weighbridge.reports.scan.pickle import denylist
 from weighbridge.reports.scan.pickle.allowlist import CALLS, REBUILDS, VALUES
-from weighbridge.reports.scan.pickle.shapes import LOADED, WORDS, class_of, fits, numpy_state
+from weighbridge.reports.scan.pickle.shapes import LOADED, SPARSE, WORDS, class_of, fits, numpy_state
 from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.values import External, Global, Object, Persistent, preview
 
@@ -32,6 +32,9 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "pickle/computed-call": ScanRule(_D, "what is called was itself computed by a call"),
         "pickle/value-called": ScanRule(_U, "a name that stands for a value is called"),
         "pickle/odd-arguments": ScanRule(_M, "an allowed call has arguments that no writer gives it"),
+        "pickle/sparse-indices": ScanRule(
+            ScanVerdict.UNPROVEN, "indices of a sparse tensor are not compared with its shape"
+        ),
         "pickle/odd-state": ScanRule(_M, "the result of an allowed call is given a state that no writer gives it"),
         "pickle/filled": ScanRule(_D, "items are put into something that has none, such as a tensor (CVE-2026-24747)"),
         "pickle/patched": ScanRule(_D, "a class, function or module is changed in place"),
@@ -164,6 +167,9 @@ class PicklePolicy:
         if isinstance(made.args, tuple) and any(_long_range(a) for a in made.args):
             self.add("pickle/bomb", event, f"{name} is called with a range of numbers", name, Use.CALLED, made.args,
                      "loading fills the memory")  # fmt: skip
+        if callee.path == SPARSE:
+            self.add("pickle/sparse-indices", event, "sparse indices aren't compared with the shape", name,
+                     Use.CALLED, made.args, "indices outside the shape reach other memory")  # fmt: skip
         if callee.path == LOADED and isinstance(made.args, tuple) and len(made.args) == 1:
             self.loaded.append((event.at, made.args[0]))
 

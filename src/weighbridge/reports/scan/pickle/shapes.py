@@ -20,6 +20,7 @@ Test = Callable[[Any], bool]
 _SIZE: Final = ("torch", "Size")
 #: It reads bytes as a file of torch's own: those are scanned as such.
 LOADED: Final = ("torch.storage", "_load_from_bytes")
+SPARSE: Final = ("torch._utils", "_rebuild_sparse_tensor")
 #: Callables that make bytes of plain numbers.
 BYTES: Final = frozenset((m, n) for m in ("builtins", "__builtin__") for n in ("bytes", "bytearray"))
 _BYTES: Final = frozenset({("_codecs", "encode"), ("builtins", "bytes"), ("__builtin__", "bytes")})

@@ -59,9 +59,10 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def _behind(end: re.Pattern[str], text: str, at: int) -> int:
-    """Where a comment or raw block is over. At the very end of a template jinja2 misses no end."""
+    """Where a comment or raw block is over. At the very end of a template jinja2 misses no end; it drops the template's
+    last line break first (`keep_trailing_newline`)."""
     match = end.search(text, at)
-    if match is None and at < len(text):
+    if match is None and text[at:] not in ("", "\n", "\r\n", "\r"):
         raise wrong("a comment or raw block has no end", at)
     return match.end() if match else at
 
