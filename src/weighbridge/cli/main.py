@@ -83,7 +83,9 @@ def load(row: Verb) -> click.Command:
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if value:  # one that isn't given on this side of the command may be given on the other
+        if value and name == "offline":
+            os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub's own switch, which ours is, too
+        elif value:  # one that isn't given on this side of the command may be given on the other
             setattr(SCREEN, name, value)
 
     return callback
@@ -95,6 +97,11 @@ def common_options() -> list[click.Option]:
         (("-q", "--quiet"), {"is_flag": True, "help": "Say nothing but the answer and errors."}, "quiet"),
         (("-v", "--verbose"), {"count": True, "help": "Say more; twice for most."}, "verbose"),
         (("--color",), {"type": click.Choice(["auto", "always", "never"]), "help": "Colours [auto]."}, "color"),
+        (
+            ("--offline",),
+            {"is_flag": True, "help": "Make no connection: what is remote is read from the local cache."},
+            "offline",
+        ),
         (("--debug",), {"is_flag": True, "help": "Show the traceback of an error."}, "debug"),
     )
     return [
@@ -257,10 +264,6 @@ def _explain(error: BaseException) -> int:
             return INTERRUPTED
         case SystemExit():
             return error.code if isinstance(error.code, int) else TROUBLE
-        case OSError() if str(error.filename).startswith("hf:/"):
-            repo = str(error.filename).removeprefix("hf:").strip("/")
-            print_error("remote paths aren't supported", f"hf download {repo} --local-dir {repo.rpartition('/')[2]}")
-            return TROUBLE
         case OSError():
             print_error(_os_words(error), _NEXT_STEPS.get(error.errno or 0))
             return TROUBLE

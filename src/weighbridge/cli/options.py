@@ -11,9 +11,19 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.targets import TargetType
+from weighbridge.io.location import is_remote
 
 F = TypeVar("F", bound=Callable[..., Any])
-PATH: Final = click.Path(path_type=Path)
+
+
+class _InputPath(click.Path):
+    """A file or folder to read, here (a Path) or elsewhere (hf://, https://, s3://, ...: as it was written)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_remote(value) else super().convert(value, param, ctx)
+
+
+PATH: Final = _InputPath(path_type=Path)
 
 
 class _OutputPath(click.Path):

@@ -109,7 +109,7 @@ def _is_quantized(dtype: str | None, target: str, to: str | None) -> bool:
     )
 )
 @applied(_OPTIONS)
-def convert(src: Path, dst: str | None, output: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+def convert(src: Path | str, dst: str | None, output: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Convert the model SRC to DST: another format, other dtypes, other shards.
 
     SRC is a file, a folder or one file of a sharded set. Reports everything that the target can't hold; with --dry-run

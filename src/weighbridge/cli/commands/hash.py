@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, jobs_option, json_option, option
+from weighbridge.cli.options import PATH, command, examples, jobs_option, json_option, option
 from weighbridge.cli.render import clean, echo, emit_json, is_terminal, plain, warn
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _ALGORITHMS = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "
         "wb hash --check ~/.ollama/models/blobs/",
     )
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=PATH)
 @option("-a", "--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256].")
 @option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights.")
 @option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone.")
@@ -49,6 +50,7 @@ def hash(
     """
     if not paths:
         raise UsageError("what is to be hashed?", hint="wb hash PATH")
+    paths = tuple(map(resolve_path, paths))
     if check:
         return _check(paths, as_json)
     if gguf_hash:

@@ -59,13 +59,22 @@ def inspect(
 
 def _is_importance(path: str) -> bool:
     import os
+    from pathlib import Path
 
+    from weighbridge.adapters.remote.schemes import resolve_path
     from weighbridge.containers.ggml import imatrix
-    from weighbridge.io.source import FileSource
+    from weighbridge.io.location import is_remote, open_source
 
-    if not os.path.isfile(path):
+    if is_remote(path):
+        path, _, tensor = path.partition("::")
+        found = resolve_path(path)
+        if tensor or not found.is_file():
+            return False
+    elif not os.path.isfile(path):
         return False
-    with FileSource(path) as source:
+    else:
+        found = Path(path)
+    with open_source(found) as source:
         return imatrix.recognised(source)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import PATH, command, examples, source_options, write_options
 from weighbridge.cli.views.plan import given, write
@@ -37,7 +38,9 @@ def merge(paths: tuple[Path, ...], dry_run: bool, as_json: bool, **options: Any)
     if len(paths) < 2:
         raise UsageError("no target was given", hint="wb merge SRC DST")
     return write(
-        weighbridge.plan_merge(_set_of(paths[:-1]), paths[-1], **given(options)), dry_run=dry_run, as_json=as_json
+        weighbridge.plan_merge(_set_of(tuple(map(resolve_path, paths[:-1]))), paths[-1], **given(options)),
+        dry_run=dry_run,
+        as_json=as_json,
     )
 
 

@@ -16,6 +16,7 @@ from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.conversion.plan.read_ahead import announced
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.sink.journal import Piece
@@ -36,6 +37,7 @@ class Task(NamedTuple):
 
     pieces: tuple[Piece, ...]
     work: Callable[[], int]
+    reads: tuple[RowRange, ...] = ()
 
 
 def run(plan: Plan, progress: Progress | None = None) -> Result:
@@ -71,6 +73,10 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     return _result(plan, time.monotonic() - began, before)
 
 
+def _nodes(plan: Plan) -> Iterator[Node]:
+    return (node for file in plan.files for node in file.nodes)
+
+
 def _check_parents(target: Path, allowed: bool) -> None:
     """RefusedError for a target in a folder whose parent doesn't exist either: often a typo, or a disk not mounted."""
     missing = [parent for parent in target.absolute().parents if not parent.exists()]
@@ -101,7 +107,7 @@ def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, int
         rows = slabs[id(node)]
         if file.layout.fixups is not None:  # a checksum runs over the bytes in their order: one task a tensor
             whole = Piece(number, slot.offset, slot.spec.nbytes)
-            yield Task((whole,), partial(_digested, out, slot, node, rows))
+            yield Task((whole,), partial(_digested, out, slot, node, rows), (RowRange(node, 0, node.spec.rows),))
         elif (origin := _origin(node)) is not None:
             for at in range(0, slot.spec.nbytes, _COPY):
                 size = min(_COPY, slot.spec.nbytes - at)
@@ -110,7 +116,8 @@ def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, int
             for lo in range(0, node.spec.rows, rows):
                 hi = min(lo + rows, node.spec.rows)
                 places = [(s.offset + lo * s.spec.row_bytes, (hi - lo) * s.spec.row_bytes) for s, _ in unit]
-                yield Task(tuple(Piece(number, *place) for place in places), partial(_slab, out, unit, lo, hi))
+                pieces = tuple(Piece(number, *place) for place in places)
+                yield Task(pieces, partial(_slab, out, unit, lo, hi), tuple(RowRange(n, lo, hi) for _, n in unit))
 
 
 def _origin(node: Node) -> tuple[FileSource, int] | None:
@@ -176,11 +183,16 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
         if progress is not None:
             progress(before + done, total, "writing" if before + done < total else "syncing")
 
-    try:
+    def to_do() -> Iterator[Task]:
+        nonlocal before
         for task in tasks:
             if known.issuperset(task.pieces):
                 before += sum(piece.size for piece in task.pieces)
-                continue
+            else:
+                yield task
+
+    try:
+        for task in announced(to_do(), _nodes(plan), plan.write.memory):
             pending[pool.submit(task.work)] = task.pieces
             if len(pending) > 2 * plan.write.workers:
                 collect()

@@ -22,9 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.limits import MIB
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def hash(
     paths = [paths] if isinstance(paths, str | os.PathLike) else paths
     if tensors:
         return HashReport(models=tuple(hash_model(p, algo=algo, jobs=jobs) for p in paths))
-    found = [file for path in paths for file in files_of(Path(path))]
+    found = [file for path in paths for file in files_of(resolve_path(path))]
     return HashReport(files=tuple(_parallel(lambda f: hash_file(f, algo), found, jobs)))
 
 
@@ -158,7 +159,7 @@ def check_algorithm(algo: str, known: Iterable[str] = FILE_ALGORITHMS) -> None:
 def hash_file(path: str | os.PathLike[str], algo: str = "sha256") -> FileDigest:
     """A whole file's digest, read once, 4 MiB at a time."""
     check_algorithm(algo)
-    with FileSource(path) as source:
+    with open_source(resolve_path(path)) as source:
         made = _git(source.size) if algo == GIT else ALGORITHMS[algo]()
         buffer = memoryview(bytearray(min(_CHUNK, max(source.size, 1))))
         for at in range(0, source.size, _CHUNK):
