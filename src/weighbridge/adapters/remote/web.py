@@ -16,7 +16,7 @@ from weighbridge.io.ranges import FIRST, RangeSource
 from weighbridge.io.source import Source
 
 # What lies beside a model's weights under the same name everywhere. A folder's listing is those of them that are there.
-_BESIDE: Final = (
+_SIDECARS: Final = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"),
     *("model.safetensors.index.json", "adapter_config.json"),
@@ -72,9 +72,9 @@ class WebTree:
     def children(self, folder: str) -> Mapping[str, bool] | None:
         if folder:
             return None
-        with ThreadPoolExecutor(len(_BESIDE)) as pool:
-            there = list(pool.map(self._file, _BESIDE))
-        names = {name for name, found in zip(_BESIDE, there, strict=True) if found}
+        with ThreadPoolExecutor(len(_SIDECARS)) as pool:
+            there = list(pool.map(self._file, _SIDECARS))
+        names = {name for name, found in zip(_SIDECARS, there, strict=True) if found}
         return dict.fromkeys(sorted(self.named | names), False)
 
     def version(self, name: str) -> str:
