@@ -108,8 +108,8 @@ def test_each_model_of_a_folder_is_shown(tmp_path: Path, capsys: pytest.CaptureF
 PEFT = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (4, 32),
         "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": (64, 4)}  # fmt: skip
 KOHYA = {
-    "lora_unet_down_blocks_0_attn.lora_down.weight": (8, 32),
-    "lora_unet_down_blocks_0_attn.lora_up.weight": (9, 8),
+    "lora_unet_mid_block_attn.lora_down.weight": (8, 32),
+    "lora_unet_mid_block_attn.lora_up.weight": (9, 8),
 }
 MLX = {"model.layers.0.self_attn.v_proj.lora_a": (32, 6), "model.layers.0.self_attn.v_proj.lora_b": (6, 64)}
 
