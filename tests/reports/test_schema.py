@@ -22,7 +22,7 @@ from weighbridge.models.transform import base as operations
 from weighbridge.models.transform import rename
 from weighbridge.reports import anatomy, get, identify
 from weighbridge.reports.hash import checksum_files, digests
-from weighbridge.reports.inspect import model_info, schemes
+from weighbridge.reports.inspect import adapter_info, model_info, schemes
 from weighbridge.reports.inspect import report as inspect
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
@@ -35,6 +35,7 @@ CLASSES: dict[tuple[str, str], type] = {
     ("inspect", ""): inspect.InspectReport,
     ("inspect", "model"): model_info.ModelInfo,
     ("inspect", "tokenizer"): model_info.Tokenizer,
+    ("inspect", "adapter"): adapter_info.AdapterInfo,
     ("inspect", "quantization"): model_info.Quantization,
     ("inspect", "file"): inspect.InspectedFile,
     ("inspect", "dtype"): inspect.DTypeRow,
