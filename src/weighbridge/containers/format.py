@@ -138,6 +138,11 @@ class Format:
         index = self.parse(source)
         return index, index.findings
 
+    def headers(self, source: Source) -> tuple[Index, tuple[Finding, ...]]:
+        """As `examine`, but with the tensors whose bytes aren't all there, as far as headers declare them."""
+        headers = getattr(self._functions, "headers", None)
+        return cast(tuple[Index, tuple[Finding, ...]], headers(source)) if headers else self.examine(source)
+
     def regions(self, source: Source) -> list[Region]:
         """Every byte of a file, named."""
         return list(self._functions.regions(source))

@@ -70,6 +70,13 @@ def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     return index, index.findings
 
 
+def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
+    """As `examine`, with the tensors whose bytes aren't all there."""
+    head = _read_head(source)
+    index = _index(source, head, _place(head, source.size))
+    return index, index.findings
+
+
 def _index(source: Source, head: _ParsedHeader, entries: tuple[Entry, ...]) -> Index:
     start = min(LENGTH + head.length, source.size)
     metadata, findings = MappingProxyType(head.metadata), head.problems.findings(source.name)
