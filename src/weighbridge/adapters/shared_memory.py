@@ -27,7 +27,7 @@ def storage_size(tensor: torch.Tensor) -> int:
 def _end_ptr(tensor: torch.Tensor) -> int:
     """The address behind a tensor's last element."""
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else -1
-    return tensor.data_ptr() + (last + 1) * tensor.element_size()
+    return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
 
 
 def _is_complete(tensor: torch.Tensor) -> bool:
