@@ -66,7 +66,7 @@ _A_LLAMA: dict[str, Any] = {
 _TOWER = ("vision_tower.", "multi_modal_projector.")
 _AUDIO = ("audio_tower.", "multi_modal_projector.")
 _IDEFICS = ("model.vision_model.", "model.connector.")
-_OUTER: dict[str, str] = {"front": "language_model.model.", "head": "language_model.lm_head."}
+_OUTER: dict[str, Any] = {"front": "language_model.model.", "head": "language_model.lm_head."}
 
 
 def experts(front: str, *, fused: bool = False) -> Shapes:
