@@ -110,7 +110,7 @@ def test_a_write_that_fails_on_the_way_leaves_nothing(tmp_path: Path) -> None:
 
     data = save({"w": np.arange(200_000, dtype=np.float32)})
     with FileServer({"/m.safetensors": data}, Faults(changes_after=0)).running() as server:
-        assert main(["convert", "-q", f"{server.url}/m.safetensors", str(tmp_path / "out.npz")]) == 2
+        assert main(["convert", "--quiet", f"{server.url}/m.safetensors", str(tmp_path / "out.npz")]) == 2
     assert list(tmp_path.iterdir()) == []
 
 
