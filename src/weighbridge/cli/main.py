@@ -47,7 +47,9 @@ class Verb:
 _LOOK, _CHANGE, _OTHER = "Look", "Change", "Other"
 COMMANDS: Final = (
     Verb("identify", "Say what a file is, by its content.", _LOOK, ("file", "what")),
-    Verb("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "ls", "tree")),
+    Verb("inspect", "Show what is inside: model, tensors, metadata.", _LOOK, ("info", "show", "stat", "tree")),
+    Verb("ls", "List the models of this machine.", _LOOK, ("list", "models")),
+    Verb("du", "Show where the disk went: stores, duplicates, leftovers.", _LOOK),
     Verb("anatomy", "Name every byte of a file: annotated hexdump and layout map.", _LOOK, ("hexdump", "layout")),
     Verb("explain", "Tell what a pickle would make Python do, step by step.", _LOOK, ("disassemble", "dis")),
     Verb("get", "Take one tensor out, or print its statistics.", _LOOK, ("extract", "dump")),
@@ -64,7 +66,11 @@ COMMANDS: Final = (
     Verb("strip", "Take the weights out of a training checkpoint.", _CHANGE, ("prune",)),
     Verb("rename", "Give tensors other names: prefixes, patterns, another dialect's.", _CHANGE, ("mv",)),
     Verb("slice", "Take some layers, experts or tensors of a model.", _CHANGE, ("cut", "trim")),
+    Verb("fetch", "Fetch files from elsewhere, resumed and verified.", _CHANGE, ("download", "pull")),
+    Verb("dedupe", "Let files of the same bytes share their space.", _CHANGE),
     Verb("edit", "Read and change metadata: keys, arrays, the chat template.", _CHANGE, ("meta", "metadata")),
+    Verb("serve", "Serve models over HTTP, in forms made on the way.", _OTHER),
+    Verb("mount", "Mount a model in forms made where they are read.", _OTHER),
     Verb("completion", "Print the completion script of a shell.", _OTHER),
 )
 BY_NAME: Final = MappingProxyType({name: row for row in COMMANDS for name in (row.name, *row.aliases)})

@@ -31,6 +31,9 @@ class RemoteTree(Protocol):
     def version(self, name: str) -> str:
         """What changes when the file's bytes do."""
 
+    def digest(self, name: str) -> tuple[str, str] | None:
+        """A file's digest as the place lists it: "sha256" or "git", and hex; None where it lists none."""
+
     def open(self, name: str) -> Source:
         """A file of the tree. FileNotFoundError where there is none."""
 
@@ -93,6 +96,12 @@ class RemotePath(type(Path())):  # type: ignore[misc]  # pathlib's class for thi
         """What changes when the file's bytes do."""
         tree, name = self._tree()
         return tree.version(name)
+
+    @property
+    def digest(self) -> tuple[str, str] | None:
+        """The file's digest as its place lists it: "sha256" or "git", and hex."""
+        tree, name = self._tree()
+        return tree.digest(name)
 
     def children(self) -> Mapping[str, bool]:
         """The names in this folder, and whether each is a folder."""

@@ -86,6 +86,9 @@ class BucketTree:
         found = self._object(name)
         return (found["e_tag"] or found["last_modified"].isoformat()) if found else ""
 
+    def digest(self, name: str) -> tuple[str, str] | None:
+        return None
+
     def open(self, name: str) -> Source:
         found = self._object(name)
         if found is None:

@@ -122,6 +122,10 @@ class HubTree:
     def version(self, name: str) -> str:
         return self.entries[name].version
 
+    def digest(self, name: str) -> tuple[str, str] | None:
+        entry = self.entries[name]
+        return ("sha256", entry.sha256) if entry.sha256 else ("git", entry.git) if entry.git else None
+
     def url(self, name: str) -> str:
         """Where a file's bytes are, at this commit."""
         kind = None if self.uri.kind == "model" else self.uri.kind

@@ -160,6 +160,9 @@ class RegistryTree:
     def version(self, name: str) -> str:
         return self.layer.sha256
 
+    def digest(self, name: str) -> tuple[str, str] | None:
+        return "sha256", self.layer.sha256
+
     def open(self, name: str) -> Source:
         if name != self.file:
             raise FileNotFoundError(2, "no such file", f"{self.title}/{name}")

@@ -81,6 +81,9 @@ class WebTree:
         found = self._file(name)
         return found[0].version if found else ""
 
+    def digest(self, name: str) -> tuple[str, str] | None:
+        return None
+
     def open(self, name: str) -> Source:
         found = self._file(name)
         if found is None:

@@ -11,11 +11,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from weighbridge.base.errors import RemoteError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of
 from weighbridge.conversion.plan.read_ahead import announced
 from weighbridge.conversion.result import Progress, Result
+from weighbridge.io.digest import digest_of
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.sink.journal import Piece
 from weighbridge.io.source import FileSource
@@ -66,9 +68,33 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
             if file.layout.fixups is not None:
                 for offset, data in file.layout.fixups(_named(digests, number, file)):
                     out.write(offset, data)
+        _check_digests(outs, sink, plan, progress)
         for name, data in plan.texts.items():
             sink.create(name, len(data)).write(0, data)
     return _result(plan, time.monotonic() - began, before)
+
+
+def _check_digests(
+    outs: Sequence[tuple[PlannedFile, OutFile]], sink: Sink, plan: Plan, progress: Progress | None
+) -> None:
+    """Read back the files that must have a digest. RemoteError where one has another; nothing is gone on with then."""
+    listed = [(file, out) for file, out in outs if file.digest is not None]
+    total, done = sum(out.size for _, out in listed), 0
+
+    def found(out: OutFile, algo: str) -> str:
+        with FileSource(out.path) as source:
+            return digest_of(source, algo)
+
+    with ThreadPoolExecutor(plan.write.workers, thread_name_prefix="weighbridge-digest") as pool:
+        futures = [pool.submit(found, out, file.digest[0]) for file, out in listed if file.digest]
+        for (file, out), future in zip(listed, futures, strict=True):
+            if file.digest and future.result() != file.digest[1]:
+                sink.forget()
+                raise RemoteError(f"{file.name} isn't what {plan.source} lists: its {file.digest[0]} is another one",
+                                  hint="try again; nothing was kept")  # fmt: skip
+            done += out.size
+            if progress is not None:
+                progress(done, total, "verifying")
 
 
 def _nodes(plan: Plan) -> Iterator[Node]:
