@@ -151,7 +151,7 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
     why = None
     if len(packed) < len(parts):
         why = "only some of the joined parts are quantized"
-    elif any(p.packing != packed[0].packing or p.spec.rows % p.block_rows for p in packed):
+    elif not _alike(packed):
         why = "the joined parts are quantized with different parameters"
     elif math.prod(shape[:axis]) != 1 or (axis == len(shape) - 1 and len(shape) > 1):
         why = f"the parts are joined on axis {axis}, inside a block"
@@ -167,6 +167,12 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
         for m, node in head.members.items()
     }
     return replace(head, spec=head.spec.with_shape(*shape), members=members)
+
+
+def _alike(packed: Sequence[QuantizedTensor]) -> bool:
+    """Whether parts have the same parameters, and end where these do."""
+    packing, block = packed[0].packing, packed[0].block_rows
+    return all((p.packing is packing or p.packing == packing) and p.spec.rows % block == 0 for p in packed)
 
 
 def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:

@@ -54,7 +54,7 @@ class Spreading(Packing, Protocol):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class QuantizedTensor:
     """One logical tensor (`spec`; its dtype is the one it decodes to) in several stored `members`. It has no bytes of
     its own, so it is no node: rows move in its members, everything else needs `decode`."""
@@ -91,7 +91,7 @@ class QuantizedTensor:
 LogicalTensor = Node | QuantizedTensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class PackedSource(Node):
     """A node over a quantized tensor."""
 
@@ -105,7 +105,7 @@ class PackedSource(Node):
         return tuple(self.tensor.members.values())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class DecodePacked(PackedSource):
     """Values in F32 of a quantized tensor. `reason`: why it had to be decoded, for the plan."""
 
@@ -126,7 +126,7 @@ def aligned_values(out: Bytes) -> Iterator[NDArray[np.float32]]:
         out[:] = values.view(np.uint8)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Transcode(PackedSource):
     """A quantized tensor in a block type with the same parameters: exact, nothing is requantized."""
 
