@@ -196,7 +196,7 @@ def test_a_container_without_blocks_gets_values_and_says_so(quantized: Path, tmp
     plan = wb.plan_convert(quantized, tmp_path / "v.safetensors")
     assert types(plan) == {"a.weight": "F32", "a_norm.weight": "F32"}
     assert "1 tensor is decoded" in plan.notes[0]
-    assert "keys, 3 in all" in plan.losses[0].what
+    assert "keys, 3 in all" in plan.losses[0].message
     wb.convert(quantized, tmp_path / "v.safetensors")
     with wb.open(quantized) as a, wb.open(tmp_path / "v.safetensors") as b:
         assert np.array_equal(a["a.weight"].numpy(), b["a.weight"].numpy())
@@ -374,7 +374,7 @@ def test_a_folder_without_a_tokenizer_is_refused_or_becomes_a_gguf_that_says_so(
     with pytest.raises(UnsupportedError, match="--no-tokenizer"):
         wb.plan_convert(folder, target)
     plan = wb.plan_convert(folder, target, tokenizer=False)
-    assert any("the tokenizer" in loss.what for loss in plan.losses)
+    assert any("the tokenizer" in loss.message for loss in plan.losses)
     wb.convert(folder, target, tokenizer=False)
     found = keys_of(target)
     assert [key for key in found if key.startswith("tokenizer.")] == ["tokenizer.ggml.model"]
@@ -390,7 +390,7 @@ def test_a_gguf_whose_tokenizer_we_cannot_write_is_refused_or_goes_without(folde
     plan = wb.plan_convert(odd, tmp_path / "back", tokenizer=False)
     assert "config.json" in plan.texts
     assert not [name for name in plan.texts if name.startswith(("tokenizer", "special"))]
-    assert any("the tokenizer" in loss.what for loss in plan.losses)
+    assert any("the tokenizer" in loss.message for loss in plan.losses)
 
 
 def test_weights_alone_name_what_is_missing(folder: Path, tmp_path: Path) -> None:

@@ -65,14 +65,16 @@ def fp8(tmp_path: Path) -> Path:
 def test_released_fp8_weights_are_decoded_and_listed(fp8: Path, tmp_path: Path, dtype: str) -> None:
     result = wb.convert(fp8, tmp_path / "m.gguf", dtype=dtype)
     assert {move.kind for move in result.moves} == {"decoded"}
-    listed = {move.tensor for move in result.moves} | {loss.tensor for loss in result.losses if "decoded" in loss.what}
+    listed = {move.tensor for move in result.moves} | {
+        loss.tensor for loss in result.losses if "decoded" in loss.message
+    }
     assert len(listed) == 14
 
 
 def test_released_fp8_weights_can_be_quantized(fp8: Path, tmp_path: Path) -> None:
     plan = wb.plan_quantize(fp8, tmp_path / "q.gguf", "Q8_0")
     plan.check()
-    assert len({loss.tensor for loss in plan.losses if "fp8" in loss.what}) == 14
+    assert len({loss.tensor for loss in plan.losses if "fp8" in loss.message}) == 14
     wb.convert(fp8, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
 
 

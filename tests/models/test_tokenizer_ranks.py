@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models._reference_vocab import convert
 from tests.models._tokenizers import (
     HEADS,
     NASTY,
@@ -32,6 +31,7 @@ from tests.models._tokenizers import (
 )
 from tests.models.test_tokenizer_pre import characters, published
 from tests.oracles import gguf_file, vocabularies
+from tests.oracles.reference_converter import Job, convert_all
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.gguf import container as gguf
@@ -256,8 +256,8 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[File
             }
             said = {"ranks": {t.decode("latin-1"): r for t, r in known.items()}, "special": special, "eos": 701}
             (folder / "ranks.json").write_text(json.dumps(said))
-        jobs.append((folder, sources[name][1], pre, method))
-    results = convert(jobs)
+        jobs.append(Job(str(folder), str(sources[name][1]), pre=pre, method=method))
+    results = convert_all(jobs)
     assert results == [None] * len(jobs), "\n".join(r[-1500:] for r in results if r)
     return sources
 

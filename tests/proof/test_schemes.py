@@ -208,7 +208,7 @@ def test_mlx_of_its_own_has_no_whole_biases(folder_of: Maker, tmp_path: Path) ->
     with pytest.raises(RefusedError, match="are rounded"):
         weighbridge.plan_convert(mlx, tmp_path / "t", scheme="gptq", inexact="refuse")
     plan = weighbridge.plan_convert(mlx, tmp_path / "t", scheme="gptq", allow_requantize=True)
-    assert any("second time" in loss.what for loss in plan.losses)
+    assert any("second time" in loss.message for loss in plan.losses)
 
 
 def test_a_gguf_keeps_its_codes(folder_of: Maker, tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_a_move_across_the_blocks_becomes_a_decode_that_says_why() -> None:
     part = n.slice_rows(packed, 100, (256, 520))
     assert isinstance(part, Node)
     assert np.array_equal(part.read_all().view(np.float32).reshape(256, 520), want[100:356])
-    assert [x.what for x in losses_of({"t": part})] == ["decoded to F32: rows are cut inside a block of 128"]
+    assert [x.message for x in losses_of({"t": part})] == ["decoded to F32: rows are cut inside a block of 128"]
 
 
 def test_a_join_of_different_parameters_becomes_a_decode_that_says_why() -> None:
@@ -269,7 +269,7 @@ def test_a_join_of_different_parameters_becomes_a_decode_that_says_why() -> None
     other = QuantizedTensor(b.spec, Plane(b.packing.row_map), b.members)
     joined = n.concat([top, n.slice_rows(other, 0, (128, 520))])
     assert isinstance(joined, Node)
-    assert "different parameters" in losses_of({"t": joined})[0].what
+    assert "different parameters" in losses_of({"t": joined})[0].message
 
 
 def test_gathering_whole_blocks_keeps_them_packed_and_single_rows_do_not() -> None:

@@ -7,7 +7,7 @@ called), by the last word of a tensor's name (`exp_avg`). The rest are weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -79,7 +79,8 @@ _SQUASHED: Final = ("", "model.")  # CompVis's LitEma takes the dots out of name
 
 @dataclass(frozen=True)
 class Dropped:
-    """A part that is left out: where it was (`name`), what it is, how much of it there was."""
+    """A part that is left out: where it was (`name`), what it is, how much of it there was. One without tensors is
+    plain values, such as an epoch."""
 
     name: str
     part: str
@@ -102,6 +103,7 @@ class StripReport:
     bytes: int
     saved: int
     notes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     schema: str = "weighbridge/strip/1"
 
 
@@ -273,22 +275,23 @@ def plan_strip(
     plan = build(bare, choose_target(bare, target, to, given), write)
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(_averages(model.index, judged)) if ema_as_weights else 0
-    gone = [v.part for v in judged.verdicts.values()]
     stored = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     files = _files(model) if model.place.path.is_dir() else ()
-    notes = [] if any(p not in stored for p in gone) or files else ["there was nothing to leave out"]
+    dropped = (*_dropped(model.index, judged, stored), *files)
+    dropped += tuple(_values(model.index, {d.name for d in dropped}))
     before = sum(w.stat().st_size for w in model.place.weights) + sum(f.bytes for f in files)
     report = StripReport(
         source=str(model.place.path),
         target=str(plan.target),
         tensors=len(kept),
         wrapper=judged.wrapper,
-        dropped=(*_dropped(model.index, judged, stored), *files),
+        dropped=dropped,
         ema_used=used,
         source_bytes=before,
         bytes=plan.size,
         saved=before - plan.size,
-        notes=tuple(notes),
+        notes=() if dropped else ("there was nothing to leave out",),
+        losses=tuple(f"{x.tensor}: {x.message}" if x.tensor else x.message for x in plan.losses),
     )
     return StripPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)
 
@@ -301,6 +304,20 @@ def _dropped(index: Index, judged: Classification, stored: set[Extra]) -> Iterat
         if verdict.part not in stored:
             total = sum(e.spec.nbytes for e in entries)
             yield Dropped(verdict.group, verdict.part.value, verdict.why, len(entries), total)
+
+
+def _values(index: Index, listed: Collection[str]) -> Iterator[Dropped]:
+    """The values beside the tensors of a PyTorch file, which are not written: an epoch, a loss, hyperparameters."""
+    if index.format not in FORMATS or not index.files:
+        return
+    parts = read_tree(index.files[0], index.format)
+    for key in dict.fromkeys(key.partition(".")[0] for key in index.metadata):
+        if key in listed:
+            continue
+        found = _by_shape(key, parts.get(key)) if isinstance(parts, dict) else None
+        if key.lower() in KEYS:
+            found = Judgement(KEYS[key.lower()], key, f"the key {key!r}")
+        yield Dropped(key, found.part.value if found else "value", found.why if found else "it is no tensor", 0, 0)
 
 
 def _files(model: Checkpoint) -> tuple[Dropped, ...]:

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, KeyValue, padded, walk
 from weighbridge.containers.gguf.rules import Collector
@@ -151,7 +152,7 @@ class GGUFHeader:
 
 def open_header(source: Source) -> Header:
     """The header of a safetensors or GGUF file, by its first bytes."""
-    return GGUFHeader(source) if source.head(4) == b"GGUF" else SafetensorsHeader(source)
+    return GGUFHeader(source) if source.head(4) == GGUF_MAGIC else SafetensorsHeader(source)
 
 
 class Edited(Source):
@@ -172,7 +173,7 @@ class Edited(Source):
 def check(old: Source, edited: Edited, metadata: Mapping[str, KV]) -> None:
     """Read the edited file before it exists: the same tensors at the same place of the data, the metadata as wanted.
     A file that is broken already is told as that; whatever else fails here is our own fault. Nothing is written yet."""
-    parse = gguf.parse if edited.header[:4] == b"GGUF" else safetensors.parse
+    parse = gguf.parse if edited.header[:4] == GGUF_MAGIC else safetensors.parse
     before = parse(old)
     try:
         after = parse(edited)

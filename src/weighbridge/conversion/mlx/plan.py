@@ -22,6 +22,7 @@ from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
 from weighbridge.conversion.plan.model import Loss, Move
+from weighbridge.conversion.plan.ties import drop_tied_mlx
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint
@@ -65,6 +66,8 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
         )  # fmt: skip
     named = model.family.save("mlx", model.sizes, model.roles)
     draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model))
+    for name in drop_tied_mlx(model, named, draft):
+        del named[name]
     lost = model.family.unmapped_roles("mlx", model.sizes, model.roles)
     names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
     draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
