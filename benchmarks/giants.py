@@ -298,7 +298,8 @@ def main() -> None:
     parser.add_argument("--wb", default="wb", help="the command to measure [wb]")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    print(f"{'model':14} {'command':20} {'CPU s':>7} {'peak MB':>8}   (least of {options.rounds}; loop {speed():.2f} s)")
+    print(f"the loop takes {speed():.2f} s; the least seconds and the highest peak of {options.rounds} rounds")
+    print(f"{'model':14} {'command':20} {'CPU s':>7} {'peak MB':>8}")
     for name in options.only:
         folder = make(options.root / name, GIANTS[name])
         for what, arguments in commands(folder, GIANTS[name]).items():

@@ -90,7 +90,7 @@ def test_inspect_counts_what_is_unpacked(name: str, make: Callable[[], Example])
             continue  # its shape is in a tensor
         counted = count(entries, example.config, read)
         assert counted.total == node.spec.elements
-        assert set(counted.parts) == set(example.tensors)
+        assert set(counted.found) == set(example.tensors)
         assert counted.schemes == {matched(example).schema.label: 1}
 
 

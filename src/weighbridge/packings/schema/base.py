@@ -380,7 +380,7 @@ class _Search:
         self, schema: PackingSchema, joined: str, tensors: Mapping[str, Described], config: Config,
         read: Callable[[str, int], bytes], guess: bool,
     ) -> None:  # fmt: skip
-        """`joined`: all names, each with a NUL behind it. `read` gives the bytes of a stored tensor, at most so many."""
+        """`joined`: all names, a NUL behind each. `read` gives the bytes of a stored tensor, at most so many."""
         self._schema, self._tensors, self._config, self._read, self._guess = schema, tensors, config, read, guess
         self._members = [(role, m.suffix) for role, m in schema.members.items() if f"{m.suffix}\0" in joined]
         self._ignored = [ending for ending in schema.ignored if f"{ending}\0" in joined]

@@ -116,7 +116,8 @@ COMPRESSED_FP4: Final = PackingSchema(
         "scales": Member(".weight_scale", _OF_FP4, "rows columns/group"),
         "global": Member(".weight_global_scale", (F32,), required=False),
     },
-    key="codes", solve=lambda group: _with_global(group, divided=True), by_module=False, reader=_READER, ignored=_ACTIVATIONS,
+    key="codes", solve=lambda group: _with_global(group, divided=True), by_module=False, reader=_READER,
+    ignored=_ACTIVATIONS,
 )  # fmt: skip
 MODELOPT_NVFP4: Final = PackingSchema(
     "modelopt-nvfp4", NAME, "nvfp4",
@@ -125,6 +126,6 @@ MODELOPT_NVFP4: Final = PackingSchema(
         "scales": Member(".weight_scale", _OF_FP4, "rows columns/group"),
         "global": Member(".weight_scale_2", (F32,)),
     },
-    key="global", solve=lambda group: _with_global(group, divided=False), by_module=False, reader=_READER, ignored=_ACTIVATIONS,
-    evidence=Evidence("nvfp4", "ModelOpt NVFP4 weight_scale_2"),
+    key="global", solve=lambda group: _with_global(group, divided=False), by_module=False, reader=_READER,
+    ignored=_ACTIVATIONS, evidence=Evidence("nvfp4", "ModelOpt NVFP4 weight_scale_2"),
 )  # fmt: skip

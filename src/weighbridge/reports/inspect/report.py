@@ -251,10 +251,9 @@ def _paths(model: Checkpoint) -> list[str]:
 
 
 def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> InspectedTensor:
-    parameters = counted.logical[entry.name]
     return InspectedTensor(
-        entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset,
-        counted.parts.get(entry.name),
+        entry.name, entry.dtype.name, entry.shape, counted.parameters(entry), entry.nbytes, paths[entry.file],
+        entry.offset, counted.scheme(entry.name),
     )  # fmt: skip
 
 
