@@ -83,8 +83,8 @@ def _home(prefix: str, homes: dict[str, _Below]) -> _Below:
     found = homes.get(prefix)
     if found is None:
         found = homes[prefix] = []
-        above, _, part = prefix[:-1].rpartition(".")
-        _home(f"{above}." if above else "", homes).append((part, found))
+        above, dot, part = prefix[:-1].rpartition(".")
+        _home(above + dot, homes).append((part, found))
     return found
 
 
