@@ -121,6 +121,7 @@ class Recognized(Generic[Layout]):
     roles     role -> ending of a stored tensor's name
     ignored   endings of companions that don't affect its values, such as scales of activations
     endings   all of these
+    codes     the ending of the tensor that has the codes
     axes      how the members run along the matrix; {}: they don't"""
 
     schema: PackingSchema
@@ -131,6 +132,7 @@ class Recognized(Generic[Layout]):
     roles: Mapping[str, str]
     ignored: tuple[str, ...]
     endings: tuple[str, ...]
+    codes: str
     axes: Mapping[str, StorageAxes]
     spec: Spec
 
@@ -201,7 +203,7 @@ class Match(NamedTuple, Generic[Layout]):
     @property
     def weight(self) -> str:
         """The name of the stored tensor that has the codes."""
-        return self.module + self.found.roles[self.found.schema.codes]
+        return self.module + self.found.codes
 
 
 class Evidence(NamedTuple):
@@ -272,7 +274,7 @@ class PackingSchema:
                 if known and role in specs}  # fmt: skip
         roles = {role: self.members[role].suffix for role in specs}
         return Recognized(self, found.shape, found.bits, found.group, found.layout, roles, ignored,
-                          (*roles.values(), *ignored), axes, Spec(found.shape, F32))  # fmt: skip
+                          (*roles.values(), *ignored), self.members[self.codes].suffix, axes, Spec(found.shape, F32))  # fmt: skip
 
     def _selected(self, specs: Mapping[str, Spec]) -> bool:
         return all(

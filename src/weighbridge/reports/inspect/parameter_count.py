@@ -29,16 +29,14 @@ class Count:
     schemes: Mapping[str, int]
     total: int
 
-    def parameters(self, entry: Entry) -> int:
-        """Logical parameters of a stored tensor: 0 of a companion, those of a packed weight for its codes."""
+    def of(self, entry: Entry) -> tuple[int, str | None]:
+        """Logical parameters of a stored tensor (0 of a companion, those of a packed weight for its codes), and the
+        scheme of the packed weight that it belongs to."""
         match = self.found.get(entry.name)
         if match is None:
-            return prod(entry.shape)
-        return match.found.spec.elements if entry.name == match.weight else 0
-
-    def scheme(self, name: str) -> str | None:
-        """The scheme of the packed weight that a stored tensor belongs to."""
-        return self.found[name].schema.label if name in self.found else None
+            return prod(entry.shape), None
+        found = match.found
+        return found.spec.elements if entry.name == match.weight else 0, found.schema.label
 
 
 def count(

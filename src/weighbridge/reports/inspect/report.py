@@ -251,10 +251,10 @@ def _paths(model: Checkpoint) -> list[str]:
 
 
 def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> InspectedTensor:
+    parameters, scheme = counted.of(entry)
     return InspectedTensor(
-        entry.name, entry.dtype.name, entry.shape, counted.parameters(entry), entry.nbytes, paths[entry.file],
-        entry.offset, counted.scheme(entry.name),
-    )  # fmt: skip
+        entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset, scheme
+    )
 
 
 def _files(index: Index, paths: Sequence[str]) -> tuple[InspectedFile, ...]:

@@ -4,7 +4,6 @@ names, types and shapes alone, without numpy.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,15 +111,14 @@ def _row(kind: _Kind, weights: Sequence[_Weight]) -> SchemeSummary:
     return SchemeSummary(*kind, len(weights), parameters, nbytes, round(nbytes * 8 / parameters, 4), where)
 
 
-_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a name that is a number
-
-
 def _where(names: Iterable[str]) -> Iterator[Layers]:
     """Roles in the order of their first weight."""
     roles: dict[str, list[int | None]] = {}
     for name in names:
-        layer = _NUMBER.search(name)
-        roles.setdefault(_NUMBER.sub("*", name), []).append(int(layer[0]) if layer else None)
+        parts = name.split(".")
+        numbers = [part for part in parts if part.isdecimal()]
+        role = ".".join(["*" if part.isdecimal() else part for part in parts]) if numbers else name
+        roles.setdefault(role, []).append(int(numbers[0]) if numbers else None)
     for role, layers in roles.items():
         yield Layers(role, _ranges({n for n in layers if n is not None}), len(layers))
 
