@@ -23,6 +23,7 @@ FLOORS = {
     "adapters": 4,
     "models": 5,
     "conversion": 6,
+    "providers": 6,
     "reports": 6,
     "api": 7,
     "cli": 8,

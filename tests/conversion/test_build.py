@@ -20,7 +20,7 @@ from weighbridge.containers.gguf.container import layout as gguf_layout
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 
 VOCAB = ["t", "0", "t0", *(f"x{i}" for i in range(77))]
 
@@ -158,8 +158,8 @@ def quantized(tmp_path: Path) -> Path:
     """A GGUF with a Q8_0 matrix and an F32 vector."""
     rng = np.random.default_rng(0)
     tensors = {
-        "a.weight": n.cast(n.const(rng.normal(size=(4, 64)).astype(np.float32), F32), Q8_0),
-        "a_norm.weight": n.const(rng.normal(size=64).astype(np.float32), F32),
+        "a.weight": nodes.cast(nodes.const(rng.normal(size=(4, 64)).astype(np.float32), F32), Q8_0),
+        "a_norm.weight": nodes.const(rng.normal(size=64).astype(np.float32), F32),
     }
     metadata = {"general.architecture": KV("str", "none"), "x.list": KV("arr[i32]", [1, 2]), "x.one": KV("u8", 7)}
     layout = gguf_layout([(k, v.spec) for k, v in tensors.items()], metadata)
@@ -185,11 +185,11 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
         node = model["a.weight"].node
         from weighbridge.conversion.plan.losses import losses_of
 
-        twice = n.cast(n.decode(node), BY_NAME["Q4_0"])
+        twice = nodes.cast(nodes.decode(node), BY_NAME["Q4_0"])
         with pytest.raises(RefusedError, match="--allow-requantize"):
             losses_of({"a": twice}, False)
         assert [x.tensor for x in losses_of({"a": twice}, True)] == ["a"]
-        assert losses_of({"a": n.as_node(node), "b": n.decode(node)}, False) == []
+        assert losses_of({"a": nodes.as_node(node), "b": nodes.decode(node)}, False) == []
 
 
 def test_a_container_without_blocks_gets_values_and_says_so(quantized: Path, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ class PackingSchema:
     key       the role whose name shows a group: the rarest
     solve     shape and parameters of a group; FormatError where it is misshapen, UnsupportedError where its layout is
               known and not read
-    reader    the module whose `build(match, nodes)` makes the tensor
+    reader    the module whose `build(match, stored)` makes the tensor
     applies   what else decides whether a group is of this form
     logical   the ending of the logical tensor's name
     ignored   endings of companions that don't affect the weight
@@ -273,8 +273,10 @@ class PackingSchema:
         axes = {role: found.axes.get(role) or _axes(m, specs[role], found) for role, m in self.members.items()
                 if known and role in specs}  # fmt: skip
         roles = {role: self.members[role].suffix for role in specs}
-        return Recognized(self, found.shape, found.bits, found.group, found.layout, roles, ignored,
-                          (*roles.values(), *ignored), self.members[self.codes].suffix, axes, Spec(found.shape, F32))  # fmt: skip
+        return Recognized(
+            self, found.shape, found.bits, found.group, found.layout, roles, ignored, (*roles.values(), *ignored),
+            self.members[self.codes].suffix, axes, Spec(found.shape, F32),
+        )  # fmt: skip
 
     def _selected(self, specs: Mapping[str, Spec]) -> bool:
         return all(

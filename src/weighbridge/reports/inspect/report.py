@@ -25,9 +25,7 @@ from weighbridge.models.open import Headers, open_headers
 from weighbridge.models.tensor_parallel.rank_set import RankStatus
 from weighbridge.packings.schema.base import METADATA
 from weighbridge.reports import tensor_path
-from weighbridge.reports.inspect import adapter_info
-from weighbridge.reports.inspect import model_info as facts
-from weighbridge.reports.inspect import parameter_count as counting
+from weighbridge.reports.inspect import adapter_info, model_info, parameter_count
 from weighbridge.reports.inspect.model_info import ModelInfo, Quantization
 from weighbridge.reports.inspect.schemes import SchemeSummary, schemes
 from weighbridge.reports.select import Selection, named, select
@@ -149,8 +147,8 @@ def _opened(path: Path) -> Headers:
 
 def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> InspectReport:
     index = model.index
-    facts_found = _facts(model)
-    counted = counting.count(index.entries, _packing_config(model, facts_found), counting.settings_of(index))
+    facts = _facts(model)
+    counted = parameter_count.count(index.entries, _packing_config(model, facts), parameter_count.settings_of(index))
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes
@@ -166,8 +164,8 @@ def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -
         parameters=counted.total,
         bits_per_weight=round(data * 8 / counted.total, 4) if counted.total else None,
         model=replace(
-            facts_found,
-            quantization=facts_found.quantization or _observed(index, counted),
+            facts,
+            quantization=facts.quantization or _observed(index, counted),
             adapter=adapter_info.of(model),
         ),
         files=_files(index, paths),
@@ -202,7 +200,7 @@ def _packing_config(model: Checkpoint, model_facts: ModelInfo) -> Mapping[str, A
 
 
 def _chosen(
-    entries: Sequence[Entry], counted: counting.Count, paths: Sequence[str], selection: Selection
+    entries: Sequence[Entry], counted: parameter_count.Count, paths: Sequence[str], selection: Selection
 ) -> tuple[Sequence[InspectedTensor], int]:
     """The rows to show, and how many there would be without the limit. A file may have a million tensors: no row is
     made of one that isn't looked at."""
@@ -217,9 +215,9 @@ def _facts(model: Checkpoint) -> ModelInfo:
     """What the model says of itself. A single file among others that isn't their model (an adapter, a projector) is
     not told by the config beside it: that belongs to `model*.safetensors`."""
     if model.format == "gguf":
-        return facts.of_gguf(model.metadata)
+        return model_info.of_gguf(model.metadata)
     if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
-        found = facts.of_folder(model.place.folder)
+        found = model_info.of_folder(model.place.folder)
         if found != ModelInfo():
             return found
     from weighbridge.containers.sniff import tensor_names as sniff_names
@@ -230,7 +228,7 @@ def _facts(model: Checkpoint) -> ModelInfo:
     return ModelInfo(kind=look.words if look else None)
 
 
-def _observed(index: Index, counted: counting.Count) -> Quantization | None:
+def _observed(index: Index, counted: parameter_count.Count) -> Quantization | None:
     """Quantization told by the tensors alone, where no config tells it."""
     if counted.schemes:
         name = max(counted.schemes, key=lambda scheme: counted.schemes[scheme])
@@ -250,7 +248,7 @@ def _paths(model: Checkpoint) -> list[str]:
     return [Path(source.name).name for source in model.index.files]
 
 
-def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> InspectedTensor:
+def _row(entry: Entry, counted: parameter_count.Count, paths: Sequence[str]) -> InspectedTensor:
     parameters, scheme = counted.of(entry)
     return InspectedTensor(
         entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset, scheme
