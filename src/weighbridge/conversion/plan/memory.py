@@ -83,9 +83,9 @@ class SlabCosts:
 
     def _number(self, value: Any) -> Hashable:
         """Something that equals that of another value where these cost the same; where the bytes lie doesn't matter."""
-        kind = type(value)
-        if kind is Stored:
-            return value.spec  # type: ignore[no-any-return]
+        kind: object = type(value)
+        if isinstance(value, Stored):
+            return value.spec
         if kind is tuple:
             return tuple([self._number(each) for each in value])
         if isinstance(value, Node | QuantizedTensor):
@@ -99,5 +99,6 @@ class SlabCosts:
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _names(kind: object) -> tuple[str, ...]:
+    """The fields of a class."""
+    return tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
