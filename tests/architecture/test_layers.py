@@ -26,6 +26,7 @@ FLOORS = {
     "providers": 6,
     "reports": 6,
     "api": 7,
+    "safetensors": 7,
     "cli": 8,
 }
 FRAMEWORKS = {"torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"}
