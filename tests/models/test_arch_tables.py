@@ -213,7 +213,7 @@ def test_what_rotates_as_neighbours_rotates_the_same_as_halves(heads: int, pairs
 
 def test_pairs_that_are_none_are_refused() -> None:
     for heads, rotated in ((0, 2), (3, 2), (2, 3), (2, 6), (2, 0)):
-        with pytest.raises(FormatError, match="no pairs of a head"):
+        with pytest.raises(FormatError, match="aren't pairs within a head"):
             halves_order(8, heads, rotated)
 
 
