@@ -310,7 +310,7 @@ def test_dialects_are_told_by_their_names() -> None:
     sizes = LLAMA.sizes_from_hf(config_of("llama"))
     with pytest.raises(UnsupportedError, match="none of the tensors"):
         LLAMA.dialect_of(["transformer.h.0.ln_1.weight"], sizes)
-    with pytest.raises(UsageError, match="known: hf, hf5, mlx, gguf, canonical"):
+    with pytest.raises(UsageError, match="known: hf, mlx, hf5, gguf, canonical"):
         LLAMA.names("onnx", sizes)
 
 
