@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import effective
+from weighbridge.models.arch.config import DERIVED, effective
 from weighbridge.models.arch.derived import absent_zeros, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
@@ -47,6 +47,7 @@ from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.tables import schema, spec
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import LayerSet, build_layer_set, layer_sets, optional_layers
+from weighbridge.models.arch.tables.meta import check_meta
 from weighbridge.models.arch.tables.schema import FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
 from weighbridge.models.arch.tables.values import integer
@@ -457,6 +458,7 @@ def build_family(document: Mapping[str, Any]) -> Family:
     sizes = {s: Size(tuple(entry.hf), tuple(entry.gguf), entry.optional) for s, entry in table.size.items()}
     sets = {name: build_layer_set(entry) for name, entry in table.layers.items()}
     spec.check(table, roles, dialects.values(), sets)
+    check_meta(table, sets, DERIVED)
     architectures = {n: spec.build_architecture(n, a, table.defaults) for n, a in table.architecture.items()}
     return Family(
         table.name, table.gguf, MappingProxyType(roles), MappingProxyType(dialects), MappingProxyType(architectures),
