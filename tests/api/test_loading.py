@@ -92,7 +92,7 @@ def test_load_names_what_differs(folder: Path, tmp_path: Path) -> None:
 
 
 def test_shared_parameters_and_the_meta_device(tmp_path: Path) -> None:
-    class Tied(torch.nn.Module):
+    class Tied(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.embed, self.head = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5, bias=False)

@@ -140,7 +140,10 @@ def transformers_model(
     """A model of a transformers class from lazy values under hub names. UsageError for a class that has no config of
     its own (an Auto class)."""
     if getattr(kind, "config_class", None) is None:
-        raise UsageError(f"{kind.__name__} is no class of one architecture", hint="pass it, e.g. LlamaForCausalLM")
+        raise UsageError(
+            f"{kind.__name__} is no class of one architecture",
+            hint="pass the class itself: the first of config.json's architectures",
+        )
     own = kind.config_class.from_dict({k: v for k, v in config.items() if k not in _QUANTIZED})
     found = None if dtype is None else torch_dtype(dtype)
     lazy = {name: LazyValue(node, dtype) for name, node in tensors.items()}
