@@ -244,7 +244,9 @@ def _config(
 ) -> dict[str, Any]:
     """config.json: the model's own, sorted, with the quantization under both of its keys."""
     config = {
-        k: v for k, v in model.config.items() if k not in ("_name_or_path", "vision_config", "quantization_config")
+        k: v
+        for k, v in model.family.alone(model.config).items()
+        if k not in ("_name_or_path", "vision_config", "quantization_config")
     }
     config.pop("quantization", None)
     rules = model.family.document.mlx
