@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -66,7 +66,8 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
             sources.append(_shard(place, weight))
         for number, source in enumerate(sources):  # the headers of all files come at the same time
             source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
-        return Checkpoint(place, _index(place, sources, options.allow_expand), options.arch_file)
+        index = _index(place, sources, options.allow_expand)
+        return Checkpoint(replace(place, shards=None), index, options.arch_file)  # its names would be there twice
     except BaseException:
         for source in sources:
             source.close()
@@ -250,7 +251,8 @@ class Checkpoint(Closing):
         """The packed weight that each of its stored tensors belongs to."""
         from weighbridge.packings.unpacking import groups
 
-        return groups(self.stored, self.packing_hints, self._unreadable)
+        described = self.index.by_name if self.nodes is None else None
+        return groups(self.stored, self.packing_hints, self._unreadable, described)
 
     @cached_property
     def logical(self) -> Mapping[str, LogicalTensor]:

@@ -89,6 +89,8 @@ def run(library: Library, host: str, port: int, token: str | None, started: Any 
         started(sock.getsockname()[1], server)
     try:
         server.run(sockets=[sock])
+    except KeyboardInterrupt:  # the ordinary end, when the connections are closed
+        pass
     finally:
         sock.close()
 

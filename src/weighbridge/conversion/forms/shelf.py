@@ -46,7 +46,7 @@ class Shelf(Closing):
         self.forms = forms
         below = sorted(p for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         for path in (root, *below):
-            for model in models_in(path) or ((path,) if _is_model(path) else ()):
+            for model in models_in(path) or _one_model(path):
                 self._models[(model if model.is_dir() else model.with_suffix("")).resolve().name] = model
         if not self._models:
             raise UsageError(f"{root} holds no model", hint="name a folder of models, a model's folder or a GGUF")
@@ -101,8 +101,10 @@ class Shelf(Closing):
         self._cache.close()
 
 
-def _is_model(path: Path) -> bool:
+def _one_model(path: Path) -> tuple[Path, ...]:
+    """The model of a folder or file: the folder, or the one GGUF in it; empty where there is none."""
     try:
-        return bool(locate(path).weights)
+        weights = locate(path).weights
     except (OSError, WeighbridgeError):
-        return False
+        return ()
+    return weights if len(weights) == 1 and weights[0].suffix == ".gguf" else (path,)
