@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from weighbridge import __version__
 from weighbridge.adapters.remote.extra import is_offline, package, same_job
 from weighbridge.adapters.remote.http import HttpClient, HttpFile, Passing
 from weighbridge.base.errors import FormatError, RemoteError, UsageError
@@ -74,7 +75,7 @@ class HubTree:
         self.endpoint: str = self.hub.constants.ENDPOINT
         advice = f"log in with `hf auth login` (or set HF_TOKEN); a gated repository's conditions are accepted on \
 {self.endpoint}/{uri.repository}"
-        headers = self.hub.utils.build_hf_headers(library_name="weighbridge")
+        headers = self.hub.utils.build_hf_headers(library_name="weighbridge", library_version=__version__)
         self.client = HttpClient(self.endpoint, headers, advice=advice)
         info = self.client.persistent(self.title, self._info, lambda: 0)
         self.commit: str = info.sha
@@ -120,7 +121,7 @@ class HubTree:
         return self._folders.get(folder)
 
     def version(self, name: str) -> str:
-        return self.entries[name].version
+        return self.entries[name].version or self.commit
 
     def digest(self, name: str) -> tuple[str, str] | None:
         entry = self.entries[name]
@@ -149,7 +150,7 @@ class HubTree:
         if (path := self.cached(name)) is not None:
             return FileSource(path)
         title = f"{self.title}/{name}"
-        return RangeSource(HttpFile(self.client, self.url(name), title, entry.size, entry.version, pinned=False))
+        return RangeSource(HttpFile(self.client, self.url(name), title, entry.size, self.version(name), pinned=False))
 
 
 def _entry(sibling: Any) -> HubEntry:

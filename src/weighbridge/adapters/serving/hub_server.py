@@ -115,7 +115,7 @@ class _Server:
         if not isinstance(files, Mapping):
             return files
         commit = _commit(files)
-        siblings = [{"rfilename": name, "size": f.size, "blobId": f.etag} for name, f in files.items()]
+        siblings = [{"rfilename": name, "size": f.size} for name, f in files.items()]  # no digest is known yet
         return self._json({"id": _name(request), "sha": commit, "siblings": siblings, "private": False, "gated": False,
                            "disabled": False, "tags": [], "downloads": 0, "likes": 0})  # fmt: skip
 

@@ -94,7 +94,7 @@ class PlannedBytes:
         for number in self._meeting(offset, end):
             slab = self._slabs[number]
             future = self._started(number)
-            if number in (self._next, self._next - 1):  # read in order: the next ones are computed meanwhile
+            if number == self._next:  # read in order: the next ones are computed meanwhile
                 for ahead in range(number + 1, min(number + 1 + self._cache.workers, len(self._slabs))):
                     self._started(ahead)
             self._next = number + 1
@@ -117,7 +117,7 @@ class PlannedBytes:
 
 def _slabs(file: PlannedFile, plan: Plan) -> Iterator[_Slab]:
     for unit in file.units:
-        rows = plan.slabs[id(unit[0][1])]
+        rows = plan.slabs[id(unit[0][1])].rows
         for member, (slot, node) in enumerate(unit):
             width = slot.spec.row_bytes
             for lo in range(0, node.spec.rows if width else 0, rows):
