@@ -55,7 +55,7 @@ def written(model: Path, form: str, folder: Path) -> dict[str, bytes]:
     """The files that the commands write."""
     if form in ("safetensors", "mlx-4bit", "mlx-8bit"):
         options = {"to": "hf"} if form == "safetensors" else {"to": "mlx", "q_bits": int(form[4])}
-        wb.convert(model, folder / "out", **options)  # type: ignore[arg-type]
+        wb.convert(model, folder / "out", **options)
         return {p.name: p.read_bytes() for p in (folder / "out").iterdir()}
     wb.quantize(model, folder / "out.gguf", form)
     return {f"{model.stem}-{form}.gguf": (folder / "out.gguf").read_bytes()}
@@ -86,9 +86,14 @@ def test_any_ranges_in_any_order_from_a_small_cache(model: Path, tmp_path: Path)
 
 
 def test_a_random_read_computes_one_slab(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = []
+    computed: list[views._Slab] = []
     compute = views._compute
-    monkeypatch.setattr(views, "_compute", lambda slab: computed.append(slab) or compute(slab))
+
+    def counted(slab: views._Slab) -> bytes:
+        computed.append(slab)
+        return compute(slab)
+
+    monkeypatch.setattr(views, "_compute", counted)
     with ModelForms(model, ("Q8_0",)) as forms:
         (file,) = forms.files("Q8_0").values()
         file.read(file.size // 2, 64)

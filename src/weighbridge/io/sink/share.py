@@ -22,7 +22,7 @@ _CHUNK: Final = MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedFile:
     """What became of `path`: "reflink" (its blocks are those of `same_as`), "hard link" (it is that file), or "not
     shared" with the reason in `why`."""
 
@@ -33,12 +33,12 @@ class Shared:
     why: str = ""
 
 
-def share(first: Path, other: Path, *, hard_link: bool, dry_run: bool) -> Shared:
+def share(first: Path, other: Path, *, hard_link: bool, dry_run: bool) -> SharedFile:
     """Let `other` share the space of `first`, whose bytes are said to be the same, and are compared here."""
     size = other.stat().st_size
 
-    def result(how: str, why: str = "") -> Shared:
-        return Shared(str(other), str(first), size, how, why)
+    def result(how: str, why: str = "") -> SharedFile:
+        return SharedFile(str(other), str(first), size, how, why)
 
     if first.stat().st_dev != other.stat().st_dev:
         return result("not shared", "it lies on another file system")

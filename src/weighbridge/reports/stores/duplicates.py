@@ -14,7 +14,7 @@ from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import MIB
 from weighbridge.io.digest import digest_of
 from weighbridge.io.location import open_source
-from weighbridge.io.sink.share import Shared, share
+from weighbridge.io.sink.share import SharedFile, share
 from weighbridge.reports.stores.listing import StoreEntry, list_models
 from weighbridge.reports.stores.places import HUB, StorePlace, roots_of
 
@@ -78,7 +78,7 @@ class UsageReport:
 class DedupeReport:
     """`shared`: what was (or with `dry_run` would be) done, file by file."""
 
-    shared: tuple[Shared, ...]
+    shared: tuple[SharedFile, ...]
     freed: int
     dry_run: bool
     schema: str = SCHEMA_DEDUPE
@@ -121,7 +121,7 @@ def dedupe(
     """Let files of the same bytes share their space: by the file system's own sharing (btrfs, XFS: the kernel compares
     the bytes itself), else with `hard_link` as one file under several names, after comparing every byte. Nothing is
     deleted, and a name stays what it was."""
-    done: list[Shared] = []
+    done: list[SharedFile] = []
     for duplicate in _duplicates(list(_files(roots_of(paths))), progress):
         first, *others = duplicate.paths
         done += (share(Path(first), Path(other), hard_link=hard_link, dry_run=dry_run) for other in others)

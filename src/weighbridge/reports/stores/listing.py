@@ -129,8 +129,8 @@ def _in_folder(store: str, folder: Path, title: str, address: str) -> Iterator[F
     for path in several:
         yield store, f"{title}/{path.name}", f"{address}/{path.name}", path, _weights(path)
     if not several and (weights := _weights(folder)):
-        beside = tuple(p for p in sorted(folder.iterdir()) if p.is_file() and p not in weights)
-        yield store, title, address, folder, (*weights, *beside)
+        sidecars = tuple(p for p in sorted(folder.iterdir()) if p.is_file() and p not in weights)
+        yield store, title, address, folder, (*weights, *sidecars)
 
 
 def _weights(path: Path) -> tuple[Path, ...]:
