@@ -249,7 +249,7 @@ class Hub:
         self.siblings: list[dict[str, Any]] = []
         for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
             name, size = path.relative_to(self.folder).as_posix(), path.stat().st_size
-            data = b"" if self.sparse and size >= LFS else path.read_bytes()
+            data = b"" if self.sparse else path.read_bytes()
             row: dict[str, Any] = {"rfilename": name, "size": size, "blobId": git_id(data)}
             if size >= LFS:
                 sha = hashlib.sha256(name.encode() if self.sparse else data).hexdigest()
