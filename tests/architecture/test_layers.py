@@ -24,6 +24,7 @@ FLOORS = {
     "models": 5,
     "conversion": 6,
     "reports": 6,
+    "fit": 7,
     "api": 7,
     "cli": 8,
 }
