@@ -23,9 +23,11 @@ FLOORS = {
     "adapters": 4,
     "models": 5,
     "conversion": 6,
+    "providers": 6,
     "reports": 6,
     "fit": 7,
     "api": 7,
+    "safetensors": 7,
     "cli": 8,
 }
 FRAMEWORKS = {"torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"}
