@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
     from weighbridge.conversion.quantize.inputs import QuantizeOptions
     from weighbridge.conversion.result import Result
-    from weighbridge.fit.report import FitReport, fit
+    from weighbridge.fitting.report import FitReport, fit
     from weighbridge.models.checkpoint import SourceOptions
     from weighbridge.reports.anatomy import anatomy
     from weighbridge.reports.diff.report import DiffReport, diff
@@ -96,13 +96,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport",
-    "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result", "SafetensorsOptions",
-    "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport",
-    "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff", "edit", "errors", "explain", "fit",
-    "hash", "identify", "inspect", "inspect_imatrix", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit",
-    "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider",
-    "quantize", "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify",
+    "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
+    "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result",
+    "SafetensorsOptions", "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions",
+    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert",
+    "diff", "edit", "errors", "explain", "fit", "hash", "identify", "inspect", "inspect_imatrix", "load_checkpoint",
+    "merge", "open", "plan_convert", "plan_edit", "plan_merge", "plan_quantize", "plan_rename", "plan_save",
+    "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save", "save_checkpoint", "scan",
+    "slice", "split", "strip", "verify",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -122,7 +123,7 @@ _MODULES: Final = {
     "conversion.quantize.inputs": "QuantizeOptions",
     "conversion.result": "Result",
     "models.checkpoint": "SourceOptions",
-    "fit.report": "FitReport fit",
+    "fitting.report": "FitReport fit",
     "reports.anatomy": "anatomy",
     "reports.diff.report": "DiffReport diff",
     "reports.explain": "explain",

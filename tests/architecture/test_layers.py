@@ -25,7 +25,7 @@ FLOORS = {
     "conversion": 6,
     "providers": 6,
     "reports": 6,
-    "fit": 7,
+    "fitting": 7,
     "api": 7,
     "safetensors": 7,
     "cli": 8,

@@ -6,7 +6,7 @@ import pytest
 from tests.fit.published import FIGURES, MODELS
 
 from weighbridge.base.dtypes import Q8_0
-from weighbridge.fit.cache import RunSettings, cache_memory, cache_of
+from weighbridge.fitting.cache import RunSettings, cache_memory, cache_of
 
 SETTINGS = {
     "c4096": RunSettings(context=4096),

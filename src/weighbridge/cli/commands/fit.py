@@ -32,7 +32,7 @@ class _Device(click.ParamType):  # type: ignore[type-arg]
     name = "device"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from weighbridge.fit.devices import device_names
+        from weighbridge.fitting.devices import device_names
 
         return [CompletionItem(n) for n in ("this", *device_names()) if n.startswith(incomplete.lower())]
 
@@ -68,7 +68,7 @@ def fit(model: str, arch_file: Path | None, explain: bool, as_json: bool, **sett
     """
     from weighbridge.cli.render import emit_json
     from weighbridge.cli.views import fit as view
-    from weighbridge.fit.report import fit
+    from weighbridge.fitting.report import fit
 
     report = fit(model, arch_file=arch_file, **settings)
     if as_json:

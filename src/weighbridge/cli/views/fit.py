@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weighbridge.cli.render import Column, clean, echo, human_bytes, human_count, note, pairs, table
-from weighbridge.fit.report import FitReport, TypeRow
+from weighbridge.fitting.report import FitReport, TypeRow
 
 _VERDICTS = {
     "fits": "fits",
@@ -62,8 +62,9 @@ def _rounded(value: float) -> str:
 
 
 def _types(report: FitReport) -> None:
-    heads = ["type", *(Column(n, right=True) for n in ("size", "bits", "needed", "free")), "verdict"]
-    heads += [Column(n, right=True) for n in ("ppl +", "tokens/s")]
+    sizes, rest = ("size", "bits", "needed", "free"), ("ppl +", "tokens/s")
+    heads = [Column("type"), *(Column(n, right=True) for n in sizes), Column("verdict")]
+    heads += [Column(n, right=True) for n in rest]
     table(heads, [_row(row, row.type == report.recommended) for row in sorted(report.types, key=lambda r: -r.nbytes)])
 
 
@@ -72,7 +73,8 @@ def _row(row: TypeRow, recommended: bool) -> tuple[str, ...]:
     verdict = f"{row.offloaded}/{row.layers} layers" if row.verdict == "partly" else row.verdict
     return (
         name, human_bytes(row.nbytes), f"{row.bits_per_weight:.2f}", human_bytes(row.needs), _signed(row.free), verdict,
-        "" if row.ppl is None else f"{row.ppl:.3f}", "" if row.tokens_per_second is None else _rounded(row.tokens_per_second),
+        "" if row.ppl is None else f"{row.ppl:.3f}",
+        "" if row.tokens_per_second is None else _rounded(row.tokens_per_second),
     )  # fmt: skip
 
 

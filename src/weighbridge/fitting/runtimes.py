@@ -13,7 +13,7 @@ from typing import Final
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import UsageError
-from weighbridge.fit.cache import CacheMemory, CacheModel, CacheRow, RunSettings, cache_memory, padded
+from weighbridge.fitting.cache import CacheMemory, CacheModel, CacheRow, RunSettings, cache_memory, padded
 
 _VLLM_BLOCK, _MLX_STEP = 16, 256
 #: vLLM's default of `gpu_memory_utilization`.
@@ -48,13 +48,14 @@ class Runtime:
         return replace(settings, ubatch=ubatch) if ubatch else settings
 
 
+_VLLM = "activations and CUDA graphs not counted"
 _LLAMA_SERVER = "llama-server's defaults: 4 sequences share one context"
 RUNTIMES: Final = {
     r.name: r
     for r in (
         Runtime("llama.cpp", True, 4, True, note=_LLAMA_SERVER),
         Runtime("ollama", True, note="OLLAMA_NUM_PARALLEL is 1; batches grow with the context"),
-        Runtime("vllm", False, kv_types={"f16": 2, "bf16": 2, "q8_0": 1}, note="activations and CUDA graphs not counted"),
+        Runtime("vllm", False, kv_types={"f16": 2, "bf16": 2, "q8_0": 1}, note=_VLLM),
         Runtime(
             "mlx", False, kv_types={"f16": 2, "bf16": 2, "q8_0": 1.0625, "q4_0": 0.5625},
             note="intermediate results not counted",

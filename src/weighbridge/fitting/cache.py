@@ -16,7 +16,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import BY_NAME, F16, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
-from weighbridge.fit.rules import Window, rules
+from weighbridge.fitting.rules import Window, rules
 
 #: Cells are allocated in multiples of this (`llama_kv_cache::get_padding`).
 PADDING: Final = 256
@@ -65,8 +65,8 @@ class LayerCache:
 
 @dataclass(frozen=True, slots=True)
 class CacheModel:
-    """All layers of a model. `window`: tokens; 0 without sliding layers. `latent`: MLA, with one latent vector for keys
-    and values. `separate`: sequences never share a pool of cells. `heads`: the widths of keys and values of one head."""
+    """All layers of a model. `window`: tokens; 0 without sliding layers. `latent`: MLA, one latent vector for keys and
+    values. `separate`: sequences never share a pool of cells. `heads`: the widths of keys and values of one head."""
 
     architecture: str
     layers: tuple[LayerCache, ...]

@@ -43,10 +43,17 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     sharing_key: dict[str, str]
 
 
+class WeightRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """What is loaded otherwise than placement.py has it."""
+
+    embedding_twice: frozenset[str]
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: CacheRules
     state: dict[str, frozenset[str]]
     window: dict[str, Window]
+    weights: WeightRules
     compute: ComputeRules
 
 
@@ -60,6 +67,7 @@ class LlamaCppRules:
     interval: Mapping[str, int]
     own_layers: Mapping[str, int]
     sharing_key: Mapping[str, str]
+    embedding_twice: frozenset[str]
     compute: ComputeRules
 
     def cache_kind(self, architecture: str) -> str:
@@ -87,5 +95,6 @@ def _build(table: _Table) -> LlamaCppRules:
         interval=table.cache.interval,
         own_layers=table.cache.own_layers,
         sharing_key=table.cache.sharing_key,
+        embedding_twice=table.weights.embedding_twice,
         compute=table.compute,
     )

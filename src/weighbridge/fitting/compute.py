@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from weighbridge.base.spec import Shape
-from weighbridge.fit.cache import ArchitectureKeys, CacheMemory, CacheModel, RunSettings
-from weighbridge.fit.rules import rules
+from weighbridge.fitting.cache import ArchitectureKeys, CacheMemory, CacheModel, RunSettings
+from weighbridge.fitting.rules import rules
 
 _FLOAT, _HALF = 4, 2  # bytes: activations are f32, attention masks f16
 _RESIDUALS: Final = 5  # vectors of the embedding's width that live through a stage: residual, norm, input, output, sum

@@ -8,6 +8,7 @@ The JSON form is documented in docs/schema.md.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,14 +17,14 @@ from weighbridge.base.errors import UsageError
 from weighbridge.base.ftypes import FileType
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize import ftypes
-from weighbridge.fit import devices
-from weighbridge.fit.cache import CACHE_TYPES, PADDING, CacheMemory, CacheModel, RunSettings, cache_of
-from weighbridge.fit.compute import Stages, compute_memory, stages_of
-from weighbridge.fit.devices import COMFORTABLE, RESERVED, Device
-from weighbridge.fit.placement import Placement, WeightBytes, most_layers, place, weight_bytes
-from weighbridge.fit.quality import quality
-from weighbridge.fit.runtimes import RUNTIMES, VLLM_SHARE, Runtime, cache_for
-from weighbridge.fit.weights import GgufModel, gguf_model
+from weighbridge.fitting import devices
+from weighbridge.fitting.cache import CACHE_TYPES, PADDING, CacheMemory, CacheModel, RunSettings, cache_of
+from weighbridge.fitting.compute import Stages, compute_memory, stages_of
+from weighbridge.fitting.devices import COMFORTABLE, RESERVED, Device
+from weighbridge.fitting.placement import Placement, WeightBytes, most_layers, place, weight_bytes
+from weighbridge.fitting.quality import PublishedLoss, quality
+from weighbridge.fitting.runtimes import RUNTIMES, VLLM_SHARE, Runtime, cache_for
+from weighbridge.fitting.weights import GgufModel, gguf_model
 from weighbridge.models.open import SourceOptions, open_headers
 
 SCHEMA: Final = "weighbridge/fit/1"
@@ -43,9 +44,10 @@ class MemoryRow:
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """One file type. `nbytes`: of the weights; `needs`: with caches and buffers, all on the device; `free`: what is left
-    there (negative: missing). `verdict`: fits, tight, partly (with `offloaded` layers) or no. `tokens_per_second`: an
-    upper bound. `ppl`, `kld`: published losses, None where none is; `own_kld`: our own measurement."""
+    """One file type. `nbytes`: of the weights; `needs`: with caches and buffers, all on the device; `free`: what is
+    left there (negative: missing). `verdict`: fits, tight, partly (with `offloaded` layers) or no.
+    `tokens_per_second`: an upper bound. `ppl`, `kld`: published losses, None where none is; `own_kld`: our own
+    measurement."""
 
     type: str
     nbytes: int
@@ -65,8 +67,8 @@ class TypeRow:
 @dataclass(frozen=True, slots=True)
 class FitReport:
     """`type`: the one that `memory`, `verdict` and the placement are for: of the file, chosen, or recommended.
-    `longest_context`: tokens with everything on the device, 0 where the weights don't fit. `explanation`: the arithmetic,
-    line by line."""
+    `longest_context`: tokens with everything on the device, 0 where the weights don't fit. `explanation`: the
+    arithmetic, line by line."""
 
     path: str
     architecture: str
@@ -223,7 +225,7 @@ class _Question:
             yield ftype.name, self.model.as_type(ftype)
 
     def _weights(self, tensors: Mapping[str, Spec]) -> WeightBytes:
-        found = weight_bytes(tensors)
+        found = weight_bytes(tensors, len(self._cache().layers), self.model.architecture)
         if self.runtime.llama_cpp or self.model.is_gguf:
             return found
         return WeightBytes(0, (), self.model.stored, 0)  # as the files have them
@@ -241,7 +243,7 @@ class _Question:
         if self.device.separate and self.runtime.llama_cpp:
             whole = place(weights, memory, compute, placement.layers).device
         free = self._usable() - whole
-        published = quality().type.get(name)
+        published = PublishedLoss(0, 0) if name == self.model.native else quality().type.get(name)
         size = weights.total
         return TypeRow(
             type=name,
@@ -273,7 +275,12 @@ class _Question:
         fitting = [r for r in good if r.verdict == "fits"] or [r for r in good if r.verdict == "tight"]
         if fitting:
             best = min(fitting, key=lambda r: (_loss(r), r.needs))
-            why = f"the least loss that fits on {self.device.name} with a context of {self.context:,}"
+            least = (
+                "no loss: the model was published in it, and it"
+                if best.type == self.model.native
+                else "the least loss that"
+            )
+            why = f"{least} fits on {self.device.name} with a context of {self.context:,}"
             return best, why + ("; quantize with an importance matrix" if best.imatrix else "")
         middle, small = _middle(candidates), [r for r in candidates if r.free >= 0]
         most = f"{middle.offloaded} of {middle.layers} layers" if middle.offloaded else "no layer"
@@ -295,7 +302,8 @@ class _Question:
                 whole = place(weights, memory, compute, whole.layers)
             return whole.device <= self._usable()
 
-        return _largest(fits, limit // PADDING) * PADDING or (limit if limit < PADDING and fits(limit) else 0)
+        steps = _largest(lambda count: fits(min(count * PADDING, limit)), -(-limit // PADDING))
+        return min(steps * PADDING, limit)
 
     def _speed(self, tensors: Mapping[str, Spec]) -> float | None:
         """Tokens a second at most: the bandwidth over the bytes that each token reads, at an empty context."""
@@ -371,11 +379,15 @@ class _Question:
         for part in parts:
             yield f"{part.part}: {part.nbytes:,} bytes ({part.basis}){': ' + part.why if part.why else ''}"
         cache, memory = self._cache(), self._memory(self.settings)
-        for i, (layer, nbytes) in enumerate(zip(cache.layers, memory.kv, strict=True)):
-            if layer.rows and (i == 0 or layer != cache.layers[i - 1]):
-                widths = " + ".join(f"{r.width} ({'value' if r.value else 'key'})" for r in layer.rows)
+        for layer, count in Counter(cache.layers).items():
+            if layer.rows:
+                nbytes = memory.kv[cache.layers.index(layer)]
+                widths = " + ".join(f"{r.width:,} ({'value' if r.value else 'key'})" for r in layer.rows)
                 cells = memory.window_cells if layer.rows[0].window else memory.cells
-                yield f"  layer {i}: {widths} elements x {cells:,} cells x {memory.streams} = {nbytes:,} bytes"
+                yield (
+                    f"  {count} layers: {widths} elements of {self.settings.type_k} x {cells:,} cells"
+                    f" x {memory.streams} = {nbytes:,} bytes each"
+                )
         yield f"needs {row.needs:,} of {self._usable():,} usable bytes on {self.device.name}: {row.free:,} left"
         if self.device.bandwidth and row.tokens_per_second:
             yield (

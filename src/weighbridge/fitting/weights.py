@@ -8,7 +8,7 @@ from typing import Any
 
 from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import UnsupportedError
-from weighbridge.base.ftypes import FileType
+from weighbridge.base.ftypes import FILE_TYPES, FileType
 from weighbridge.base.spec import Shape, Spec
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.quantize import ftypes
@@ -22,13 +22,15 @@ from weighbridge.models.config.mapping import config_to_gguf
 @dataclass(frozen=True, slots=True)
 class GgufModel:
     """A model as a GGUF. `tensors`: in the source's types where that is a GGUF, else as an unquantized GGUF has them.
-    `quantized`: whether the source's matrices are quantized. `stored`: bytes of the source's tensors."""
+    `quantized`: whether the source's matrices are quantized. `stored`: bytes of the source's tensors. `native`: the
+    file type that keeps the codes in which the model was published."""
 
     keys: Mapping[str, Any]
     tensors: Mapping[str, Spec]
     stored: int
     quantized: bool
     is_gguf: bool
+    native: str | None = None
 
     @property
     def architecture(self) -> str:
@@ -60,7 +62,12 @@ def gguf_model(model: Checkpoint) -> GgufModel:
     keys |= {key: kv.value for key, kv in config_to_gguf(model.config, model.family, file_type=0).items()}
     tensors = dict(_converted(model))
     packed = bool(model.config.get("quantization_config") or model.config.get("quantization"))
-    return GgufModel(keys, tensors, stored, packed, False)
+    return GgufModel(keys, tensors, stored, packed, False, _native(model))
+
+
+def _native(model: Checkpoint) -> str | None:
+    block = model.family.dialects[model.family.dialect_of(model.index.by_name, model.sizes)].block_dtype
+    return next((row.name for row in FILE_TYPES.values() if block and row.type and row.type.name == block), None)
 
 
 def _quantized(dtypes: Iterator[DType]) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weighbridge.base.spec import Spec
-from weighbridge.fit.cache import CacheMemory
+from weighbridge.fitting.cache import CacheMemory
+from weighbridge.fitting.rules import rules
 
 _BLOCK = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 _INPUT = ("token_embd.", "token_types.", "position_embd.", "token_embd_norm.", "per_layer_token_embd.")
@@ -35,19 +36,23 @@ class WeightBytes:
         return self.input + sum(self.layers) + self.output - self.shared
 
 
-def weight_bytes(tensors: Mapping[str, Spec]) -> WeightBytes:
-    """The weights of a GGUF by place."""
+def weight_bytes(tensors: Mapping[str, Spec], used_layers: int, architecture: str = "") -> WeightBytes:
+    """The weights of a GGUF by place. Those of layers behind `used_layers`, which predict further tokens, are skipped,
+    as llama.cpp skips them without a draft."""
     layers: dict[int, int] = defaultdict(int)
     start = output = 0
     for name, spec in tensors.items():
         if found := _BLOCK.match(name):
-            layers[int(found[1])] += spec.nbytes
+            if int(found[1]) < used_layers:
+                layers[int(found[1])] += spec.nbytes
         elif name.startswith(_INPUT):
             start += spec.nbytes
         else:
             output += spec.nbytes
     table = tensors.get(_TABLE)
     shared = table.nbytes if table is not None and "output.weight" not in tensors else 0
+    if shared and architecture in rules().embedding_twice:
+        start += shared
     count = max(layers, default=-1) + 1
     return WeightBytes(start, tuple(layers[i] for i in range(count)), output + shared, shared)
 
