@@ -16,7 +16,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import BY_NAME, F16, DType
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
-from weighbridge.fitting.rules import Window, rules
+from weighbridge.fitting.rules import SlidingWindow, rules
 
 #: Cells are allocated in multiples of this (`llama_kv_cache::get_padding`).
 PADDING: Final = 256
@@ -244,7 +244,7 @@ def _slides(at: ArchitectureKeys, window: int) -> list[bool]:
     return [_slides_at(i, period, rule) for i in range(at.layers)]
 
 
-def _slides_at(layer: int, period: int | None, rule: Window) -> bool:
+def _slides_at(layer: int, period: int | None, rule: SlidingWindow) -> bool:
     if not period:  # 0: all layers; the array that such a model needs is missing: none
         return period == 0
     return layer % period != 0 if rule.first else layer % period < period - 1
@@ -379,7 +379,7 @@ def _convolution(at: ArchitectureKeys) -> int:
     return max(at.number("ssm.conv_kernel") - 1, 0) * (inner + 2 * groups)
 
 
-def _mamba(at: ArchitectureKeys) -> int:
+def _ssm(at: ArchitectureKeys) -> int:
     return _convolution(at) + at.number("ssm.state_size") * at.number("ssm.inner_size")
 
 
@@ -403,5 +403,5 @@ def _linear(at: ArchitectureKeys) -> int:
 
 
 _STATES: Final[Mapping[str, Callable[[ArchitectureKeys], int]]] = {
-    "mamba": _mamba, "wkv": _wkv, "shortconv": _shortconv, "kda": _kda, "linear": _linear,
+    "ssm": _ssm, "wkv": _wkv, "shortconv": _shortconv, "kda": _kda, "linear": _linear,
 }  # fmt: skip

@@ -124,8 +124,8 @@ def metal(
 ) -> Device:
     """A Mac: its GPU may use a share of the memory, or `limit` where `iogpu.wired_limit_mb` is set."""
     if limit:
-        said = f"iogpu.wired_limit_mb is {limit // MIB}"
-        return Device(name, "metal", memory, min(limit, memory) - RESERVED, bandwidth, False, (*notes, said))
+        raised = f"iogpu.wired_limit_mb is {limit // MIB}"
+        return Device(name, "metal", memory, min(limit, memory) - RESERVED, bandwidth, False, (*notes, raised))
     row = max((r for r in _table().working_set if r.memory * GIB <= memory), key=lambda r: r.memory, default=None)
     row = row or _table().working_set[0]
     words = [f"its GPU may use {row.share:.0%} of the memory"]

@@ -16,7 +16,7 @@ class PublishedLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     imatrix: bool = False
 
 
-class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublishedQuality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By the name of the file type. `dominated`: another type is smaller and better. `own`: our own divergences."""
 
     source: str
@@ -26,7 +26,7 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def quality() -> Quality:
+def quality() -> PublishedQuality:
     """The parsed table."""
     text = (resources.files(__package__ or "") / "quality.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=Quality)
+    return msgspec.toml.decode(text, type=PublishedQuality)

@@ -10,7 +10,7 @@ from importlib import resources
 import msgspec
 
 
-class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SlidingWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the layers of an architecture slide (see llamacpp.toml)."""
 
     period: int | None = None
@@ -52,7 +52,7 @@ class WeightRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: CacheRules
     state: dict[str, frozenset[str]]
-    window: dict[str, Window]
+    window: dict[str, SlidingWindow]
     weights: WeightRules
     compute: ComputeRules
 
@@ -63,7 +63,7 @@ class LlamaCppRules:
 
     kinds: Mapping[str, str]
     states: Mapping[str, str]
-    windows: Mapping[str, Window]
+    windows: Mapping[str, SlidingWindow]
     interval: Mapping[str, int]
     own_layers: Mapping[str, int]
     sharing_key: Mapping[str, str]
@@ -74,7 +74,7 @@ class LlamaCppRules:
         return self.kinds.get(architecture, "attention")
 
     def state_kind(self, architecture: str) -> str:
-        return self.states.get(architecture, "mamba")
+        return self.states.get(architecture, "ssm")
 
 
 @cache
