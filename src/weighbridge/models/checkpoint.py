@@ -239,12 +239,19 @@ class Checkpoint(Closing):
     @cached_property
     def packed(self) -> Mapping[str, PackedGroup]:
         """The packed weight that each of its stored tensors belongs to."""
+        from weighbridge.packings.schema.base import active_schemas
+        from weighbridge.packings.schema.registry import schemas
+
+        if not active_schemas(schemas(), self.stored):
+            return {}  # without a look at config.json
         from weighbridge.packings.unpacking import groups
 
         return groups(self.stored, self.packing_hints, self._unreadable)
 
     @cached_property
     def logical(self) -> Mapping[str, LogicalTensor]:
+        if not self.packed:
+            return self.stored
         from weighbridge.packings.unpacking import replaced
 
         return replaced(self.stored, self.packed)

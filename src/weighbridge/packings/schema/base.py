@@ -305,8 +305,7 @@ def find(
 ) -> dict[str, Match[Any]]:  # fmt: skip
     """The group of each stored tensor that belongs to one. `on_error` is called for each group that can't be read,
     whose tensors then stay ungrouped; without it the first such error is raised."""
-    joined = "\0".join((*tensors, ""))  # one search over all names per schema: most models have no packed weights
-    active = [schema for schema in schemas if f"{schema.suffix}\0" in joined]
+    active = active_schemas(schemas, tensors)
     endings = tuple({schema.suffix for schema in active})
     out: dict[str, Match[Any]] = {}
     for name in tensors if active else ():
@@ -322,6 +321,12 @@ def find(
         if match:
             out.update(dict.fromkeys(match.tensors, match))
     return out
+
+
+def active_schemas(schemas: Iterable[PackingSchema], names: Iterable[str]) -> list[PackingSchema]:
+    """The schemas of which some name has the ending: none for most models."""
+    joined = "\0".join((*names, ""))  # one search over all names per schema
+    return [schema for schema in schemas if f"{schema.suffix}\0" in joined]
 
 
 def _first(
