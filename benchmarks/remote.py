@@ -1,4 +1,4 @@
-"""Models elsewhere, against a server on loopback with 20 ms of added latency a request and 1 Gbit/s for all connections:
+"""Models elsewhere, against a server on loopback with 20 ms of latency a request and 1 Gbit/s for all connections:
 requests, bytes, and time against the bound that latency and bandwidth set. Ratios hold within one run.
 
     python benchmarks/remote.py [FOLDER]        a folder for the (sparse) files, else a temporary one
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.remote import servers  # noqa: E402
+from tests.remote import servers
 
 LATENCY = 0.020
 RATE = 125_000_000  # bytes a second
@@ -159,9 +159,9 @@ def report(title: str, hub: servers.Hub, address: str, path: Path, rounds: int) 
     best = min((inspected(hub, address, path) for _ in range(REPEATS)), key=lambda m: m.seconds)
     parse = min(local(path, path) for _ in range(3))
     bound = rounds * LATENCY + best.bytes / RATE
-    print(f"{title}: {best.requests} requests, {best.bytes / 1e6:.2f} MB, {best.seconds * 1000:.0f} ms; bound of {rounds} "
-          f"round trips and the bytes {bound * 1000:.0f} ms, parsing the local file {parse * 1000:.0f} ms: "
-          f"{best.seconds / bound:.2f} of the bound, {best.seconds / (bound + parse):.2f} of bound and parsing")  # fmt: skip
+    print(f"{title}: {best.requests} requests, {best.bytes / 1e6:.2f} MB, {best.seconds * 1000:.0f} ms")
+    print(f"  bound of {rounds} round trips and the bytes: {bound * 1000:.0f} ms, {best.seconds / bound:.2f} of it")
+    print(f"  with parsing, {parse * 1000:.0f} ms for the local file: {best.seconds / (bound + parse):.2f} of it")
 
 
 def main() -> None:
