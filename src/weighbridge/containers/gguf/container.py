@@ -81,7 +81,7 @@ def parse(source: Source, *, level: Literal["spec", "lenient"] = "spec") -> Inde
 
 
 def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """The index of a GGUF as far as it can be read, and everything that is wrong with the file."""
+    """The readable part of a GGUF's index, and all problems of the file."""
     index = parse(source, level="lenient")
     return index, check(index, deep=True)
 

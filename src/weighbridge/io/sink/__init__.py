@@ -1,4 +1,4 @@
-"""The only code that writes. Nothing that existed is harmed, nothing half-written is left behind.
+"""The only code that writes. Existing files are never harmed, and nothing half-written stays behind.
 
 A file goes to a temporary sibling (space checked, preallocated), then fsync, then one rename. A folder is staged beside
 its place and exchanged by one rename; one with files that aren't written again is replaced only with `replace_folder`.

@@ -1,6 +1,5 @@
-"""Tensors as a tree of their names' parts, with layers that look the same folded into one line: what a model is made
-of, on one screen.
-"""
+"""Tensors as a tree of the parts of their names, with equal layers folded into one line: the structure of a model, on
+one screen."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Protocol
 
 
 class Leaf(Protocol):
-    """What a row must tell to be in the tree."""
+    """The fields of a row that the tree needs."""
 
     @property
     def name(self) -> str: ...
@@ -41,20 +40,20 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """A node as a line of text: how deep, what it is called, its sums over all repeats."""
+    """A node as a line of text: its depth, its name, its sums over all repeats."""
 
     depth: int
     name: str
     node: TreeNode
 
 
-_DEPTH = 32  # of dots in a name; what is deeper stays one part, however long
+_DEPTH = 32  # dots in a name; deeper levels stay one part
 
 
 def grow(rows: Iterable[Leaf]) -> list[TreeNode]:
     """The forest of the rows' names, in order of appearance, folded."""
     top = TreeNode("")
-    homes: dict[str, TreeNode] = {}  # by the name up to the last dot: its tensors lie next to each other
+    homes: dict[str, TreeNode] = {}  # by the name up to the last dot: its tensors are adjacent
     branches: dict[tuple[int, str], TreeNode] = {}
     for row in rows:
         *above, last = row.name.split(".", _DEPTH)
@@ -68,7 +67,7 @@ def grow(rows: Iterable[Leaf]) -> list[TreeNode]:
 
 
 def _branch(node: TreeNode, parts: Iterable[str], branches: dict[tuple[int, str], TreeNode]) -> TreeNode:
-    """The node below `node` at the end of the path, made where it isn't there yet."""
+    """The node at the end of the path below `node`, created if necessary."""
     for part in parts:
         child = branches.get((id(node), part))
         if child is None:
@@ -86,12 +85,12 @@ def _sum(node: TreeNode) -> None:
         node.nbytes += child.nbytes
 
 
-#: Look of a node -> its number: equal looks are found by one comparison of numbers, however much is below.
+#: Signature of a node -> its number: equality is one comparison of numbers, however much is below.
 _Looks = dict[tuple[object, ...], int]
 
 
 def _folded(node: TreeNode, looks: _Looks) -> TreeNode:
-    """The node with runs of numbered children that look alike made one."""
+    """The node with runs of equal numbered children merged."""
     if node.children:
         node.children = list(_runs([_folded(child, looks) for child in node.children], looks))
         node.look = _look(node, looks)
@@ -99,7 +98,7 @@ def _folded(node: TreeNode, looks: _Looks) -> TreeNode:
 
 
 def _runs(children: Sequence[TreeNode], looks: _Looks) -> Iterator[TreeNode]:
-    """Numbered siblings are gathered by look (they may be mixed), each look once, at its first place."""
+    """Numbered siblings, grouped by signature (they may be mixed), each at its first position."""
     groups: dict[object, list[TreeNode]] = {}
     for i, child in enumerate(children):
         key = ("number", child.look) if child.children and child.part.isdecimal() else i
@@ -115,7 +114,7 @@ def _runs(children: Sequence[TreeNode], looks: _Looks) -> Iterator[TreeNode]:
 
 
 def _look(node: TreeNode, looks: _Looks) -> int:
-    """What must be equal for two siblings to be folded: names, shapes and types below."""
+    """The signature: what must be equal for two siblings to be folded, that is names, shapes and types below."""
     below = sorted((child.part, child.repeat, child.look, child.dtype, child.shape or ()) for child in node.children)
     return looks.setdefault(tuple(below), len(looks) + 1)
 
