@@ -26,8 +26,8 @@ _LONG = bytes(random.Random(2).choices(range(8), k=12 * MIB))
 
 
 def deflated(data: bytes, level: int = 6, flush: int = zlib.Z_FINISH) -> bytes:
-    maker = zlib.compressobj(level, zlib.DEFLATED, -15)
-    return maker.compress(data) + maker.flush(flush)
+    packer = zlib.compressobj(level, zlib.DEFLATED, -15)
+    return packer.compress(data) + packer.flush(flush)
 
 
 _PACKED = deflated(_LONG, 1)

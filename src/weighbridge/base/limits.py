@@ -47,7 +47,7 @@ LAYERS: Final = 1 << 16
 # The front matter of a model card (README.md). Real ones stay below 100 kB; YAML is parsed at some 100 kB/s.
 MODEL_CARD: Final = 256 << 10
 # The first look at a file (`sniff`): what every recogniser may read of it, and how long a structure may be that is
-# decoded whole to be told apart. Headers, config files and zip directories of real models stay below 8 MiB.
+# decoded to be recognised. Headers, config files and zip directories of real models stay below 8 MiB.
 SNIFF_HEAD: Final = 64 << 10
 SNIFF_WHOLE: Final = 8 * MIB
 # Steps of recognisers: opcodes, protobuf fields, GGUF keys, zip and tar members. The first few identify a format.

@@ -98,8 +98,8 @@ def integers(node: LogicalTensor) -> IntQuantTensor | str:
     if isinstance(node, QuantizedTensor):
         return _packed_integers(node)
     if node.spec.dtype in packers.EXACT and packers.BlocksOf(node.spec.dtype).mode == "affine":
-        maker = packers.BlocksOf(node.spec.dtype)
-        return _of_affine(maker.bits, maker.group, node.spec, nodes.pack(node, maker))
+        packer = packers.BlocksOf(node.spec.dtype)
+        return _of_affine(packer.bits, packer.group, node.spec, nodes.pack(node, packer))
     return _NO_INTEGERS
 
 

@@ -1,5 +1,5 @@
 """Integer codes with zero points (GPTQ, AWQ, compressed-tensors) as MLX affine with the same values: the codes are
-copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale. And the way back, where all biases
+copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale. And the inverse, if all biases
 are such products.
 
 A product of an f16 or bf16 scale and at most 8 bits is exact in F32, so the values are; of an F32 scale that must be

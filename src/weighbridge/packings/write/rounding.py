@@ -1,5 +1,5 @@
-"""Rounding to nearest: codes, scales and zero points of F32 values that are numbers of the weights' own type. Makers
-(see `packings.makers`), rows for rows.
+"""Rounding to nearest: codes, scales and zero points of F32 values that are numbers of the weights' own type. Packers
+(see `tensors.nodes.packed`), row for row.
 
     IntegersOf    integer codes with a scale, and where asymmetric a zero point, for a group of columns
     SmallOf       8-bit floats with a scale for a rectangle

@@ -27,10 +27,10 @@ class Packer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PackedMember(UnaryNode):
-    """One of the stored tensors that `maker` produces from a logical one, row for row. `block`: rows of the logical
+    """One of the stored tensors that `packer` produces from a logical one, row for row. `block`: rows of the logical
     tensor that share a parameter; a part has one row per row, or one per block."""
 
-    maker: Packer
+    packer: Packer
     part: str
     block: int = 1
 
@@ -39,7 +39,7 @@ class PackedMember(UnaryNode):
 
     def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         """The parts, from the bytes of the same rows of the source."""
-        self.maker.make(source, outs)
+        self.packer.make(source, outs)
 
     @property
     def tall(self) -> bool:
@@ -85,11 +85,11 @@ class GlobalScalePacker(Packer, Protocol):
 class PackedMemberWithGlobal(PackedMember):
     """As `PackedMember`, for a packer that also needs a whole-tensor value, `given`."""
 
-    maker: GlobalScalePacker
+    packer: GlobalScalePacker
     given: Node = field(kw_only=True)
 
     def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        self.maker.make_with(source, self.given.read_all(), outs)
+        self.packer.make_with(source, self.given.read_all(), outs)
 
     def _scratch(self, lo: int, hi: int) -> int:
         return super()._scratch(lo, hi) + self.given.spec.nbytes + self.given.scratch(0, self.given.spec.rows)

@@ -24,7 +24,7 @@ def unpack_codes(bits: int, src: Bytes) -> Bytes:
 
 
 def pack_codes(bits: int, codes: Bytes) -> Bytes:
-    """The way back; the number of codes is a multiple of 8."""
+    """The inverse; the number of codes is a multiple of 8."""
     stream = (codes[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
     return np.packbits(stream, bitorder="little")
 

@@ -136,7 +136,7 @@ def weighted_q2_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 
 
 def _pack_q4_scales(scale: Ints, minimum: Ints) -> Bytes:
-    """The way back of `unpack_q4_scales`; ORs into whole bytes, as C does it, in range or not."""
+    """The inverse of `unpack_q4_scales`; ORs into whole bytes, as C does, in range or not."""
     first = scale[:, :4] | scale[:, 4:] >> 4 << 6
     second = minimum[:, :4] | minimum[:, 4:] >> 4 << 6
     third = scale[:, 4:] & 15 | (minimum[:, 4:] & 15) << 4

@@ -201,8 +201,8 @@ def _trits(rows: Floats) -> tuple[Floats, NDArray[np.int32]]:
 def encode_tq2_0(x: Floats) -> tuple[Bytes, Lost]:
     """Two bits of each code."""
     d, q = _trits(x.reshape(-1, TQ_N))
-    crumb = (q.reshape(-1, 2, 4, 32) & 3) << np.array([0, 2, 4, 6])[:, None]
-    return pack("TQ2_0", d=to_half(d), qs=crumb.sum(axis=2)), scale_loss(d)
+    shifted = (q.reshape(-1, 2, 4, 32) & 3) << np.array([0, 2, 4, 6])[:, None]
+    return pack("TQ2_0", d=to_half(d), qs=shifted.sum(axis=2)), scale_loss(d)
 
 
 def decode_tq2_0(src: Bytes) -> Floats:
