@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +76,7 @@ class SubtractModulo:
     bits: int
     dtype: DType
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"bytes": source.with_dtype(self.dtype)}
@@ -180,9 +178,7 @@ class _Zero(NoBlockForm):
 class _AsBytes:
     """Small integers in F32 as U8."""
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"bytes": source.with_dtype(U8)}

@@ -127,8 +127,6 @@ Writer = Callable[[str, Tensors, Mapping[str, Any], TargetOptions], Written]
 _SHARDED: Final[Mapping[str, Writer]] = MappingProxyType(
     {"safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch}
 )
-#: Targets that may be a folder of shards.
-SHARDABLE: Final = frozenset(_SHARDED)
 
 
 def writer(name: str) -> Writer:

@@ -117,10 +117,6 @@ def cells(q: Quality) -> tuple[str, ...]:
     return q.name, shape, q.source, q.type, f"{q.bytes:,}", *errors
 
 
-def _tr(q: Quality, marked: bool) -> str:
-    return f"<tr{' class=worst' * marked}>" + "".join(f"<td>{escape(c)}</td>" for c in cells(q)) + "</tr>"
-
-
 def _html(report: QualityReport, title: str) -> str:
     worst = {q.name for q in report.worst}
     head = "".join(f"<th>{name}</th>" for name in _HEADS)

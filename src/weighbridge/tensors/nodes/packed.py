@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
@@ -14,9 +14,7 @@ from weighbridge.tensors.scratch import scratch_buffers
 class Packer(Protocol):
     """A writer of logical tensors as several stored ones. See `packings/write`."""
 
-    @property
-    def quantizes(self) -> bool:
-        """Whether values are rounded to codes."""
+    quantizes: ClassVar[bool]  # whether values are rounded to codes
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         """Specs of the stored tensors for a logical tensor `source`, keyed by name suffix."""
