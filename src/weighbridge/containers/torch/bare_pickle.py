@@ -13,7 +13,7 @@ from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING, PICKLES
 from weighbridge.containers.base import Index, Region
-from weighbridge.containers.torch.entries import SourceList, entries_of, nowhere, pickle_regions
+from weighbridge.containers.torch.entries import SourceList, entries_of, no_storage, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
@@ -34,7 +34,7 @@ def parse(source: Source) -> Index:
             reading.tensors[name if name not in reading.tensors else f"{name}#{i}"] = tensor
         reading.plain |= one.plain
         reading.remarks += one.remarks
-    found = entries_of(reading, nowhere, files, source.name, 0)
+    found = entries_of(reading, no_storage, files, source.name, 0)
     sources = files.all()
     return Index(
         NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings, capped=found.capped

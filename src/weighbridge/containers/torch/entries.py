@@ -157,7 +157,7 @@ def _capped(e: Entry) -> str:
     )
 
 
-def nowhere(storage: Storage) -> StoragePlace:
+def no_storage(storage: Storage) -> StoragePlace:
     """For files with nothing but the pickle."""
     raise FormatError(f"storage {storage.key[:40]!r} lies outside the pickle")
 

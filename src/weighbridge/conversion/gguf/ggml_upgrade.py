@@ -86,7 +86,7 @@ def _node(name: str, node: Node, wanted: str | None, losses: list[Loss]) -> tupl
         return node, dtype_policy.gguf_dtype(name, node.spec, dtype_policy.gguf_wanted(wanted, ()))
     if dtype not in legacy_blocks.DECODED:
         return node, dtype
-    if legacy_blocks.today(dtype) is None:
+    if legacy_blocks.current_type(dtype) is None:
         losses.append(Loss(f"decoded from {dtype}, which no longer exists, to {F16}", name))
         return node, F16
     made = upgrade_blocks(node)

@@ -12,7 +12,7 @@ interrupted, and the next run resumes it.
 from __future__ import annotations
 
 from weighbridge.io.sink.files import InPlace, OutFile
-from weighbridge.io.sink.partials import alive
+from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.spool import spooled
 from weighbridge.io.sink.target import Sink, check_target, foreign_files, listed, partial_of, write_file
 
@@ -20,9 +20,9 @@ __all__ = [
     "InPlace",
     "OutFile",
     "Sink",
-    "alive",
     "check_target",
     "foreign_files",
+    "is_alive",
     "listed",
     "partial_of",
     "spooled",

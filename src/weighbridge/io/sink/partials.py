@@ -18,7 +18,7 @@ def remove_stale(target: Path) -> None:
     """The staged files that killed processes left for this target."""
     for stale in _partials(target):
         match = _PARTIAL.search(stale.name)
-        if match and not alive(int(match[1])):
+        if match and not is_alive(int(match[1])):
             if stale.is_dir() and not stale.is_symlink():
                 shutil.rmtree(stale, ignore_errors=True)
             else:
@@ -31,7 +31,7 @@ def _partials(target: Path) -> Iterator[Path]:
         yield from [p for p in target.parent.iterdir() if p.name.startswith(prefix) and p.name.endswith(".partial")]
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process of that number runs."""
     if not 0 < pid < 1 << 31:  # 0 and less mean groups of processes; more isn't a valid process number
         return False

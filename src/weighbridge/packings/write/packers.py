@@ -204,7 +204,7 @@ class BlocksOf:
             )
 
 
-def in_parts(node: Node) -> tuple[Node, Node]:
+def gpt_oss_members(node: Node) -> tuple[Node, Node]:
     """MXFP4 blocks as gpt-oss stores them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
     parts = nodes.pack(node, BlocksOf(node.spec.dtype))
     *lead, groups = parts["scales"].spec.shape

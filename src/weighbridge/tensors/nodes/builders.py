@@ -29,10 +29,10 @@ def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
 
 def upgrade_blocks(node: Node) -> Node:
     """A tensor of an old block type in today's blocks. UnsupportedError where there are none of the kind."""
-    today = legacy_blocks.today(node.spec.dtype)
-    if today is None:
+    current_type = legacy_blocks.current_type(node.spec.dtype)
+    if current_type is None:
         raise UnsupportedError(f"{node.spec.dtype} has no block type of today")
-    return UpgradeBlocks(node.spec.with_dtype(today), node)
+    return UpgradeBlocks(node.spec.with_dtype(current_type), node)
 
 
 def pack(node: Node, packer: Packer, block: int = 1) -> dict[str, PackedMember]:
