@@ -67,7 +67,7 @@ class Passing(Exception):
 
 
 class FirstAnswer(NamedTuple):
-    """What the first request of a file told: its size, its version, its first bytes."""
+    """What the first request for a file brings: its size, its version, its first bytes."""
 
     size: int
     version: str
