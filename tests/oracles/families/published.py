@@ -167,7 +167,7 @@ CASES: dict[str, Case] = {
             defaults={
                 "vocab_size": 100278, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
                 "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
-                "bos_token_id": 2, "eos_token_id": 3, "tie_word_embeddings": False, "rope_theta": 10000.0,
+                "bos_token_id": 2, "eos_token_id": 3, "tie_word_embeddings": False,
             },
             runs=False,
         ),
@@ -258,7 +258,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "glm4v": {"hidden_act": "relu", "rope.rope_type": "dynamic"},
     "glm4vmoe": {"hidden_act": "relu", "rope.rope_type": "dynamic", "scoring_func": "softmax", "n_group": 2},
     "olmo": {"hidden_act": "relu", "rope.rope_type": "dynamic", "attention_bias": True},
-    "xverse": {"hidden_act": "relu", "rope.rope_type": "dynamic"},
+    "xverse": {"hidden_act": "relu"},
     "pangu-embedded": {"hidden_act": "relu", "rope.rope_type": "dynamic"},
     "maincoder": {"hidden_act": "relu", "rope.rope_type": "dynamic"},
     "dream": {"hidden_act": "relu", "rope.rope_type": "dynamic", "use_sliding_window": True},
