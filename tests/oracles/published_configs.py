@@ -4,8 +4,8 @@
     python -m tests.oracles.published_configs --record   and write what the reference makes into published_configs.toml
 
 A folder has a config.json made of the facts in published_configs.toml, and a safetensors file that is all hole: its
-header, and as many bytes as the tensors would have. Names and shapes are those of the family's table, which small models
-prove.
+header, and as many bytes as the tensors would have. Names and shapes are those of the family's table, which the small
+models prove.
 """
 
 from __future__ import annotations
