@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,14 @@ def test_the_memory_of_a_unit_is_that_of_its_results_and_of_one_source(tmp_path:
 
 
 def test_experts_that_are_alike_are_costed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(planning, "slab_rows", lambda *args, of=planning.slab_rows: asked.append(1) or of(*args))
+    asked: list[str] = []
+    slab_rows = planning.slab_rows
+
+    def counted(units: Sequence[Node], budget: int, name: str) -> int:
+        asked.append(name)
+        return slab_rows(units, budget, name)
+
+    monkeypatch.setattr(planning, "slab_rows", counted)
     costs = planning.SlabCosts(64 << 10)
     spec = Spec((ROWS, COLUMNS), F32)
     experts = [nodes.cast(Const(spec, bytes(spec.nbytes)), BF16) for _ in range(2)]
