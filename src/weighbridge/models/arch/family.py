@@ -362,8 +362,12 @@ class Family:
         roles: dict[Instance, LogicalTensor] = {}
         known = self._lie(dialect, sizes)
         for name, place in self.expansion(dialect, sizes, prefix).places.items():
-            if name in tensors:
-                roles.update(cut(place, tensors[name], known))
+            if (node := tensors.get(name)) is None:
+                continue
+            if place.plan.single and known[place.plan.parts[0][0]] == (None, node.spec.shape):  # as most, of 100,000
+                roles[place.plan.first(place.named)] = node
+            else:
+                roles.update(cut(place, node, known))
         return roles
 
     def save(
