@@ -90,7 +90,7 @@ _PROBED_FILE: Final = 64 * MIB
 _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
-_WEIGHTS: Final = (*_NAMED, ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
+_WEIGHTS: Final = (*_NAMED, ".npy", ".npz", ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 _TEXT: Final = 1024
 _PRINTABLE: Final = bytes((9, 10, 13, *range(32, 127)))
@@ -151,7 +151,7 @@ def probe(
             words = f"by its name a pickle: {error.message}"
             yield finding(RULES, "pickle/not-one", source, place, words, at=machine.at)
         whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
-    if whole or _acts(machine.events, named):
+    if whole or _acts(machine.events, named) or (named and machine.reframed):
         yield Nested(source, place, "pickle")
 
 
@@ -199,12 +199,18 @@ def _acts(events: Iterable[Event], named: bool) -> bool:
     the file's name says that it is a pickle, so that importing alone counts."""
     for event in events:
         name = class_of(event.what.callee) if event.kind == "call" else event.what if event.kind == "import" else None
-        if name is None or not name.module.partition(".")[0].isidentifier():  # no package that Python would look for
+        if name is None:
             continue
+        package = name.module.partition(".")[0]
         harmful = event.kind == "call" or bool(denylist.consequence(*name.path))
-        if named or (harmful and _WORD.match(name.name)):
+        if (named and _is_file_name(package)) or (harmful and package.isidentifier() and _WORD.match(name.name)):
             return True
     return False
+
+
+def _is_file_name(package: str) -> bool:
+    """Whether Python would look for a file of this name: it takes any, not only identifiers."""
+    return bool(package) and not set(package) & {"/", "\0"}
 
 
 class _Reading:

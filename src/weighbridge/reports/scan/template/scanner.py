@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from string import Formatter
 from types import MappingProxyType
 from typing import Final
 
@@ -50,6 +51,7 @@ _FOREIGN: Final = frozenset(
 _BY_ATTRIBUTE: Final = frozenset(
     {"map", "selectattr", "rejectattr", "groupby", "sum", "sort", "unique", "min", "max", "dictsort"}
 )
+_STEP: Final = re.compile(r"[.\[]\s*(\w+)")
 _LARGE: Final = 1_000_000
 _WIDE: Final = re.compile(r"%[-+ #0]*\d{6,}|[:<>^=]\d{6,}")
 
@@ -130,8 +132,9 @@ def _filter(node: Expr, values: Values) -> Iterator[_Fault]:
     name, arguments = node.value, node.parts[1:]
     if name == "attr":
         yield "template/attr", "the filter `attr`", node.at
-    if name in _BY_ATTRIBUTE:
-        for argument in arguments:
+    for place, argument in enumerate(arguments):
+        named = argument.value if argument.kind == "keyword" else None
+        if name in _BY_ATTRIBUTE or named in ("attribute", "*", "**") or (name == "join" and place):
             yield from _attribute(name, values[id(argument)], node.at)
 
 
@@ -146,8 +149,27 @@ def _attribute(name: str, value: Value, at: int) -> Iterator[_Fault]:
         yield "template/built-name", f"an attribute's name for `{name}` is put together", at
 
 
+def _format(text: Value, at: int) -> Iterator[_Fault]:
+    """The text of a `format`, whose fields walk along attributes and items."""
+    for one in text.constants:
+        steps = [step for field in _fields(one) for step in _STEP.findall(field)] if isinstance(one, str) else []
+        yield from (("template/underscored", f"a field with {step!r}", at) for step in steps if _inner(step))
+    if text.flags & BUILT:
+        yield "template/built-name", "the text of a `format` is put together", at
+
+
+def _fields(text: str) -> list[str]:
+    """The names in the fields of a format, those in their specifications too; all of it where it isn't one."""
+    try:
+        return [part for _, name, spec, _ in Formatter().parse(text) for part in (name, spec) if part]
+    except ValueError:
+        return [text]
+
+
 def _called(node: Expr, values: Values) -> Iterator[_Fault]:
     callee, arguments = node.parts[0], node.parts[1:]
+    if callee is not None and callee.kind == "attr" and callee.value == "format":
+        yield from _format(values[id(callee.parts[0])], node.at)
     if callee is None or callee.kind != "name" or callee.value != "range":
         return
     counts = [v for a in arguments if a is not None for v in values[id(a)].constants if isinstance(v, int)]
