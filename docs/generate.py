@@ -23,6 +23,7 @@ from weighbridge.base.dtypes import BY_NAME, OLD, TABLE, DType, Field
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
 from weighbridge.containers import every
 from weighbridge.containers.base import Rule
+from weighbridge.models.arch.family import Architecture, Family
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -176,7 +177,7 @@ def rules() -> Iterator[str]:
     from weighbridge.containers.gguf.rules import RULES as GGUF
     from weighbridge.containers.numpy import npy, npz
     from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
-    from weighbridge.reports import lenient as reading
+    from weighbridge.reports import lenient
     from weighbridge.reports.scan.rules import RULES as SCAN
     from weighbridge.reports.verify import packing as verify_packing
     from weighbridge.reports.verify import report as verify
@@ -219,7 +220,7 @@ def rules() -> Iterator[str]:
     )
     yield "## Where reading ends\n"
     yield "Errors that nothing can be read beyond, as findings; FORMAT is `safetensors`, `gguf`, `npy` or `npz`.\n"
-    yield from table(("rule", "severity", "what is wrong"), plain_rows(reading.ENDS))
+    yield from table(("rule", "severity", "what is wrong"), plain_rows(lenient.ENDS))
 
 
 # --- family-schema.md -----------------------------------------------------------------------------------------------
@@ -369,6 +370,42 @@ def ticked(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+# --- reference-classes.md -------------------------------------------------------------------------------------------
+
+
+def reference_classes() -> Iterator[str]:
+    from weighbridge.models.arch.registry import families
+
+    listed = tomllib.loads((DOCS / "reference-classes.toml").read_text("utf-8"))
+    known = {
+        name: (f, a) for f in families().values() for a in f.architectures.values() for name in (a.name, *a.aliases)
+    }
+    states = {name: state_of_class(*known[name]) if name in known else ("absent", "") for name in listed["text"]}
+    kinds = [state for state, _ in states.values()]
+    yield "# Classes of Hugging Face models\n"
+    yield NOTE
+    yield (
+        "Every class of a model that writes that the reference converter of llama.cpp "
+        f"{listed['version']} registers, and what `wb convert` does with it: {kinds.count('converts')} of {len(kinds)} "
+        f"convert whole, {kinds.count('partly')} in part (the part that writes; the plan lists what is left out), "
+        f"{kinds.count('absent')} are absent. Equality with the reference is tested family by family; "
+        "[reference-differences.md](reference-differences.md) has the exceptions.\n"
+    )
+    rows = (
+        (f"`{name}`", state, family) for name, (state, family) in sorted(states.items(), key=lambda r: r[0].lower())
+    )
+    yield from table(("class", "state", "family"), rows)
+    own = sorted((n for n in known if n not in states), key=str.lower)
+    yield "## Further classes\n"
+    yield "The reference doesn't register these, or goes by the class of their part alone.\n"
+    yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(*known[n])) for n in own))
+
+
+def state_of_class(family: Family, architecture: Architecture) -> tuple[str, str]:
+    """The state of a class, and its family."""
+    return ("partly" if architecture.part else "converts"), f"`{family.name}`"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
@@ -380,6 +417,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 PAGES = {
     "commands.md": commands,
     "supported.md": supported,
+    "reference-classes.md": reference_classes,
     "rules.md": rules,
     "family-schema.md": family_schema,
     "block-types.md": block_types,

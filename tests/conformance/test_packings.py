@@ -20,7 +20,7 @@ from tests.architecture.house import ROOT
 from tests.conformance.packing_examples import EXAMPLES, IN, OUT, Example
 from tests.models.test_parallel_packed import by_hand, model
 from tests.packings.stored import of_numpy, values
-from tests.plugins import TOYS, installed, write_package
+from tests.plugins import installed, toy_packing
 
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
@@ -33,7 +33,7 @@ from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.packings.schema.registry import schemas as registered
 from weighbridge.packings.unpacking import groups, probe, unpack
 from weighbridge.reports.inspect.parameter_count import count
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node
 from weighbridge.tensors.slicing import take
 
@@ -47,13 +47,8 @@ def toy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if getattr(request.node, "callspec", None) is None or request.node.callspec.params.get("name") != "toy":
         yield
         return
-    with installed(toy_package(tmp_path_factory.mktemp("toy"))):
+    with installed(toy_packing(tmp_path_factory.mktemp("toy"))):
         yield
-
-
-def toy_package(folder: Path) -> Path:
-    text = (TOYS / "toy_packing.py").read_text("utf-8")
-    return write_package(folder, "toy", {"toy_packing.py": text}, {"weighbridge.packings": {"toy": "toy_packing:TOY"}})
 
 
 def matched(example: Example) -> Match[Any]:
@@ -131,7 +126,7 @@ def test_rows_read_alone_are_those_of_the_whole(name: str, make: Callable[[], Ex
     (node,) = unpack(make().tensors, make().config).values()
     whole = values(node).reshape(node.spec.rows, -1)
     for lo, hi in ((0, 1), (3, 40), (node.spec.rows - 1, node.spec.rows)):
-        part = n.decode(node).read(lo, hi).view(np.float32).reshape(hi - lo, -1)
+        part = nodes.decode(node).read(lo, hi).view(np.float32).reshape(hi - lo, -1)
         np.testing.assert_array_equal(part, whole[lo:hi])
 
 
@@ -140,11 +135,11 @@ def test_rows_that_move_keep_their_values(name: str, make: Callable[[], Example]
     (node,) = unpack(make().tensors, make().config).values()
     rows = node.spec.rows
     whole, half = values(node).reshape(rows, -1), rows // 2
-    matrix = n.reshape(node, (rows, node.spec.shape[-1]))
-    np.testing.assert_array_equal(values(n.slice_rows(matrix, half, (half, node.spec.shape[-1]))), whole[half:])
+    matrix = nodes.reshape(node, (rows, node.spec.shape[-1]))
+    np.testing.assert_array_equal(values(nodes.slice_rows(matrix, half, (half, node.spec.shape[-1]))), whole[half:])
     order = np.roll(np.arange(rows), half)
-    np.testing.assert_array_equal(values(n.gather(matrix, order)), whole[order])
-    np.testing.assert_array_equal(values(n.concat([matrix, matrix])), np.concatenate([whole, whole]))
+    np.testing.assert_array_equal(values(nodes.gather(matrix, order)), whole[order])
+    np.testing.assert_array_equal(values(nodes.concat([matrix, matrix])), np.concatenate([whole, whole]))
 
 
 # ------------------------------------------------------------------------------------------------ storage axes
@@ -215,12 +210,12 @@ def packed(name: str) -> tuple[NDArray[np.float32], schemes.Scheme, dict[str, No
     """Values, the scheme, and the values packed in it."""
     scheme = schemes.SCHEMES[name]
     x = np.random.default_rng(5).normal(size=(OUT, IN)).astype(np.float32)
-    node = n.const(x, F32)
-    return x, scheme, scheme.write(scheme.round("m.weight", node, scheme, F32, n.abs_max([node])), scheme.symmetric)
+    node = nodes.const(x, F32)
+    return x, scheme, scheme.write(scheme.round("m.weight", node, scheme, F32, nodes.abs_max([node])), scheme.symmetric)
 
 
 def as_stored(parts: Mapping[str, Node]) -> dict[str, Node]:
-    return {f"m.{part}": n.Const(node.spec, node.read_all().tobytes()) for part, node in parts.items()}
+    return {f"m{suffix}": nodes.Const(node.spec, node.read_all().tobytes()) for suffix, node in parts.items()}
 
 
 def hints(name: str, scheme: schemes.Scheme) -> Mapping[str, Any]:
@@ -257,7 +252,7 @@ def test_what_is_unpacked_is_packed_again_to_the_same_bytes(name: str) -> None:
 
 
 def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path) -> None:
-    """Inspect counts it, verify finds nothing, convert decodes it, and the page of what is supported names it."""
+    """Identify names it, inspect counts it, verify finds nothing, convert decodes it, the docs list it."""
     rng = np.random.default_rng(3)
 
     def made(outer: int, inner: int) -> dict[str, Node]:
@@ -266,7 +261,8 @@ def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path) -> None:
 
     source = model(tmp_path / "plain")
     folder = by_hand(tmp_path / "toy", source, made, {"quant_method": "toy"})
-    with installed(toy_package(tmp_path)):
+    with installed(toy_packing(tmp_path)):
+        assert wb.identify(folder / "model.safetensors").detail["packings"] == ["toy"]
         report = wb.inspect(folder)
         assert report.parameters == wb.inspect(source).parameters
         assert {row.scheme for row in report.schemes} == {"toy", "F32"}

@@ -1,6 +1,6 @@
 """Integer codes with an integer zero point: value = (code - zero) * scale, scale and zero shared by a group of columns.
 
-This is what GPTQ, AWQ, compressed-tensors and the int8 schemes store, once their words are unpacked and lie as rows of
+GPTQ, AWQ, compressed-tensors and the int8 schemes store this, once their words are unpacked and arranged in rows of
 outputs. (code - zero) is exact in f32, so a value has one rounding; the libraries compute in f16 or bf16.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.packings import ggml_blocks
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes.base import Bytes, Node
 
@@ -59,7 +59,7 @@ class IntQuant:
         kernels.ordered_decode(codes, scales, zeros, parts["g_idx"].view(np.int32), out)
 
     def codes(self, parts: Mapping[str, Bytes]) -> Bytes:
-        """As stored; signed ones with 128 added."""
+        """The codes as stored; signed ones with 128 added."""
         return parts["codes"] ^ np.uint8(128) if self.signed else parts["codes"]
 
     def zeros(self, parts: Mapping[str, Bytes]) -> Bytes:
@@ -76,21 +76,21 @@ class IntQuant:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        """By the range of code - zero: with a zero of its own a group may need almost twice the codes."""
+        """By the range of code - zero: with its own zero point, a group may need almost twice the codes."""
         if self.ordered:
             return ()
         top = (1 << self.width) - 1
         if self.zero is None:
-            return blocks.fitting(-top, top, False, self.group)
-        return blocks.fitting(-self.zero, top - self.zero, False, self.group)
+            return ggml_blocks.fitting(-top, top, False, self.group)
+        return ggml_blocks.fitting(-self.zero, top - self.zero, False, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        return "" if blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
+        return "" if ggml_blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        scales = blocks.halves(self.scale_dtype, parts["scales"])
-        if dtype is blocks.Q2_0:
-            blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
+        scales = ggml_blocks.halves(self.scale_dtype, parts["scales"])
+        if dtype is ggml_blocks.Q2_0:
+            ggml_blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
             return
         zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # and codes as they are: differences are modulo 256
         kernels.join_blocks(dtype, self.bits, self.group, parts["codes"], scales, zeros, out)

@@ -23,8 +23,7 @@ from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.schema import affine
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
@@ -33,7 +32,7 @@ _LOOK: Final = 1 << 18  # bytes of scales at a time: most tensors differ in the 
 
 @dataclass(frozen=True)
 class _Bias(NoBlockForm):
-    """-zero * scale of a grid, one for each of its groups: a packing of its own, as it has two members."""
+    """-zero * scale for each group: a packing of its own, because it has two members."""
 
     grid: IntQuant
     name: str = field(default="bias", init=False)
@@ -64,13 +63,13 @@ class _Codes:
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         codes = self.grid.codes({"codes": source})
-        if self.grid.bits != 8:  # 7 bits: MLX has none, so a byte each
+        if self.grid.bits != 8:  # 7 bits: MLX doesn't have them, so one byte each
             codes = kernels.unpack_codes(self.grid.bits, codes)
         outs["weight"][:] = codes if self.bits == 8 else kernels.pack_codes(self.bits, codes)
 
 
 def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | None:
-    """(bits, group, weight, scales and biases) of a grid as MLX affine; None where MLX has no such groups."""
+    """(bits, group, {weight, scales, biases}) as MLX affine; None if MLX doesn't support such groups."""
     grid = node.packing
     if not isinstance(grid, IntQuant) or grid.ordered:
         return None
@@ -79,20 +78,20 @@ def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | No
         return None
     bits = grid.width if grid.width in affine.BITS[1:] else 8
     lead = node.spec.shape[:-1]
-    scales = n.reshape(node.members["scales"], (*lead, node.spec.shape[-1] // grid.group))
+    scales = nodes.reshape(node.members["scales"], (*lead, node.spec.shape[-1] // grid.group))
     stored = {m: node.members[m] for m in ("scales", "zeros") if m in node.members}
-    biases: Node = n.decode(QuantizedTensor(scales.spec.with_dtype(F32), _Bias(grid), stored))
+    biases: Node = nodes.decode(QuantizedTensor(scales.spec.with_dtype(F32), _Bias(grid), stored))
     kept = grid.scale_dtype if _holds(biases, grid.scale_dtype) else F32
     parts = {"weight": _words(node.members["codes"], grid, bits)}
     for name, part in (("scales", scales), ("biases", biases)):
-        parts[name] = _repeated(n.cast(part, kept), grid.group // group)
+        parts[name] = _repeated(nodes.cast(part, kept), grid.group // group)
     return bits, group, parts
 
 
 def as_grid(node: QuantizedTensor) -> QuantizedTensor | None:
-    """MLX affine as codes around a zero point in their middle, as symmetric quantizers and ggml's blocks without a
-    minimum have them (of 2 bits also around 1, as Q2_0 and ternary codes); None where a bias is another one. Reads as
-    many of them as it takes to tell."""
+    """MLX affine as codes around a zero point in the middle of their range, as in symmetric quantizers and ggml's
+    blocks without a minimum (for 2 bits also around 1, as in Q2_0 and ternary codes); None if a bias differs. Stops
+    reading at the first bias that differs."""
     how = node.packing
     if not isinstance(how, Affine) or how.bits < 2:
         return None
@@ -117,8 +116,8 @@ def _all_biases(how: Affine, node: QuantizedTensor, zero: int) -> bool:
 
 
 def short(scales: Node, width: int) -> bool:
-    """True where every product of a scale and a code of `width` bits is an F32 number: of f16 or bf16 always, of F32
-    where as many low bits are zero."""
+    """Whether every product of a scale and a code of `width` bits is exact in F32: always for f16 or bf16 scales,
+    for F32 ones if as many low bits are zero."""
     if scales.spec.dtype is not F32:
         return True
     mask = np.uint32((1 << width) - 1)
@@ -127,21 +126,21 @@ def short(scales: Node, width: int) -> bool:
 
 def _words(codes: Node, grid: IntQuant, bits: int) -> Node:
     if grid.bits == bits and not grid.signed:
-        return n.bitcast(codes, U32, codes.spec.row_bytes // 4)
-    return n.pack(codes, _Codes(grid, bits))["weight"]
+        return nodes.bitcast(codes, U32, codes.spec.row_bytes // 4)
+    return nodes.pack(codes, _Codes(grid, bits))["weight"]
 
 
 def _holds(node: Node, dtype: DType) -> bool:
     values = node.read_all()
-    return values.tobytes() == n.cast(n.cast(node, dtype), F32).read_all().tobytes()
+    return values.tobytes() == nodes.cast(nodes.cast(node, dtype), F32).read_all().tobytes()
 
 
 def _repeated(node: Node, times: int) -> Node:
-    """Each element of a row `times` times in turn: one scale for several of MLX's smaller groups."""
+    """Repeats each element of a row `times` times: one scale for several of MLX's smaller groups."""
     if times == 1:
         return node
     *lead, groups = node.spec.shape
     rows = node.spec.rows
-    line = n.reshape(node, (node.spec.elements,))
-    spread = n.strided(line, 0, (rows, groups, times), (groups, 1, 0))
-    return n.reshape(spread, (*lead, groups * times))
+    line = nodes.reshape(node, (node.spec.elements,))
+    spread = nodes.strided(line, 0, (rows, groups, times), (groups, 1, 0))
+    return nodes.reshape(spread, (*lead, groups * times))

@@ -1,5 +1,5 @@
 """Stored tensors as logical ones: every group that a schema recognises becomes one tensor. Plain dtypes and ggml blocks
-need no schema: their atoms lie in one stored tensor.
+need no schema: one stored tensor has all their atoms.
 
 Recognising reads nothing. What a schema declares as a probe is read here, bounded, and handed in.
 """
@@ -19,7 +19,7 @@ Nodes = Mapping[str, Node]
 
 
 class PackedGroup(NamedTuple):
-    """What was recognised, and the tensor that it makes."""
+    """A recognised group, and the tensor it forms."""
 
     match: Match[Any]
     node: LogicalTensor
@@ -30,18 +30,18 @@ class PackedGroup(NamedTuple):
 
     @property
     def stored(self) -> frozenset[str]:
-        """The names of the stored tensors that it takes the place of."""
+        """The names of the stored tensors that it replaces."""
         return self.match.tensors
 
 
 def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, LogicalTensor]:
-    """The same tensors with every group replaced by one tensor, in the place of its first member. Where there are no
-    groups, the mapping itself. `on_error`: see `schema.base.find`."""
+    """The same tensors with every group replaced by one tensor, at the position of its first member. Without groups,
+    the mapping itself. `on_error`: see `schema.base.find`."""
     return replaced(tensors, groups(tensors, config, on_error))
 
 
 def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, LogicalTensor]:
-    """The tensors with every group replaced by its tensor."""
+    """The tensors, with every group replaced by its tensor."""
     if not found:
         return tensors
     out: dict[str, LogicalTensor] = {}
@@ -52,7 +52,7 @@ def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, L
 
 
 def groups(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, PackedGroup]:
-    """The group of each stored tensor that is a member of one."""
+    """The group of each stored tensor that belongs to one."""
 
     def read(name: str, limit: int) -> bytes:
         return probe(name, tensors[name], limit)
@@ -79,7 +79,7 @@ def build(match: Match[Any], tensors: Nodes) -> LogicalTensor:
 
 
 def probe(name: str, node: Node, limit: int) -> bytes:
-    """The bytes of a small stored tensor. FormatError where it is larger than its probe may be."""
+    """The bytes of a small stored tensor. FormatError if it is larger than its probe allows."""
     if node.spec.nbytes > limit:
-        raise FormatError("too large for what it is", field=name, expected=f"at most {limit:,} bytes", found=node.spec)
+        raise FormatError("too large for its role", field=name, expected=f"at most {limit:,} bytes", found=node.spec)
     return node.read_all().tobytes()

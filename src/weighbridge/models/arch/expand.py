@@ -20,7 +20,17 @@ from weighbridge.base.limits import MAPPED_TENSORS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.layers import slice_bounds
-from weighbridge.models.arch.tables.spec import PREFIX, Dialect, LayoutCall, NameTemplate, Role, placeholders
+from weighbridge.models.arch.tables.spec import (
+    OUTER,
+    PREFIX,
+    PREFIXES,
+    Dialect,
+    LayoutCall,
+    NameTemplate,
+    Role,
+    outer,
+    placeholders,
+)
 from weighbridge.models.arch.tables.values import multiplier
 
 _OPTIONAL = "the optional layers"  # what they need, beside a group of their own
@@ -286,8 +296,10 @@ def _bound(counts: Iterable[int]) -> None:
 @lru_cache(maxsize=4096)
 def _printf(template: str, prefix: str) -> tuple[str, tuple[str, ...]]:
     """`model.layers.{l}.norm` as `model.layers.%d.norm` and its indices: three times as fast as `format`."""
-    names = tuple(i for i in placeholders(template) if i != PREFIX)
-    text = template.replace("%", "%%").replace(f"{{{PREFIX}}}", prefix.replace("%", "%%"))
+    names = tuple(i for i in placeholders(template) if i not in PREFIXES)
+    text = template.replace("%", "%%")
+    for placeholder, text_of_it in ((PREFIX, prefix), (OUTER, outer(prefix))):
+        text = text.replace(f"{{{placeholder}}}", text_of_it.replace("%", "%%"))
     for name in names:
         text = text.replace(f"{{{name}}}", "%d", 1)
     return text, names

@@ -28,7 +28,7 @@ from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
 from weighbridge.models.arch.config import effective
 from weighbridge.models.arch.derived import absent_zeros, made
-from weighbridge.models.arch.dialects import count_matches, detect_dialect
+from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
     Expansion,
     Instance,
@@ -93,6 +93,8 @@ class Family:
 
     def _fits(self, architecture: Architecture, config: Mapping[str, Any]) -> bool:
         """Whether the layers are such as the class has them here. What a config doesn't say is no reason against it."""
+        if not self._holds(architecture, config):
+            return False
         if architecture.requires is None and architecture.forbids is None:
             return True
         try:
@@ -102,6 +104,17 @@ class Family:
         return bool(architecture.requires is None or sets[architecture.requires]) and not sets.get(
             architecture.forbids or ""
         )
+
+    def _holds(self, architecture: Architecture, config: Mapping[str, Any]) -> bool:
+        """Whether the part that a class of several parts (`part_type`) has for this one is a class of the family."""
+        if architecture.part_type is None:
+            return True
+        part = architecture.own_part(config) or {}
+        own = [a for a in self.architectures.values() if a.part is None]
+        listed = part.get("architectures")
+        if isinstance(listed, list) and listed:
+            return any(listed[0] in (a.name, *a.aliases) for a in own)
+        return any(part.get("model_type", architecture.part_type) == a.model_type for a in own)
 
     def _named(self, config: Mapping[str, Any]) -> Architecture | None:
         listed = config.get("architectures") or ()
@@ -120,10 +133,31 @@ class Family:
         """The config with its class's defaults filled in (see config.py)."""
         return self._facts(self._known(config), config)
 
+    def alone(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config of the family's model alone, where the config's class has it as one of several parts
+        (`part_type`); the config itself elsewhere."""
+        architecture = self._known(config)
+        if architecture.part_type is None:
+            return config
+        part = architecture.own_part(config) or {k: v for k, v in config.items() if not k.endswith("_config")}
+        own = self._class_of_part(architecture, config)
+        tokens = {key: value for key, value in config.items() if key.endswith("_token_id")}
+        dtype = {key: config[key] for key in ("dtype", "torch_dtype") if key in config}
+        return {**tokens, **dtype, **part, "architectures": [own.name], "model_type": own.model_type}
+
+    def _class_of_part(self, architecture: Architecture, config: Mapping[str, Any]) -> Architecture:
+        """The family's class that a part's config is of."""
+        part = architecture.own_part(config) or {}
+        stated = part.get("model_type", architecture.part_type)
+        same = (a for a in self.architectures.values() if a.part is None and a.model_type == stated)
+        return next(same, list(self.architectures.values())[-1])
+
     def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.merged(config)
         if architecture.part:  # the class of the part
             known, listed = self.architectures.values(), whole.get("architectures")
+            if architecture.part_type and "model_type" not in (architecture.own_part(config) or {}):
+                whole = {**whole, "model_type": architecture.part_type}
             same = [a for a in known if a.model_type == whole.get("model_type")]
             same = same or [a for a in known if isinstance(listed, list) and a.name in listed]  # Kimi says kimi_k2
             architecture = (*same, architecture)[0]
@@ -238,10 +272,7 @@ class Family:
         return dialect, prefix
 
     def prefix_of(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
-        prefixes = self._dialect(dialect).prefixes
-        return (
-            max(prefixes, key=lambda p: count_matches(self, dialect, p, names, sizes)) if prefixes[1:] else prefixes[0]
-        )
+        return best_prefix(self, self._dialect(dialect).name, names, sizes)
 
     def check(
         self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape], prefix: str | None = None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.packings import ggml_blocks
 from weighbridge.packings.schema.affine import NAME
 from weighbridge.packings.schema.base import Match
 from weighbridge.tensors import kernels
@@ -25,7 +25,7 @@ _ROWS: Final = MappingProxyType({"weight": 1, "scales": 1, "biases": 1})
 
 @dataclass(frozen=True)
 class Affine:
-    """The parameters of one tensor's affine quantization. Two tensors join only where these are equal."""
+    """The parameters of one tensor's affine quantization. Only tensors with equal parameters can be joined."""
 
     bits: int
     group: int
@@ -47,45 +47,45 @@ class Affine:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        signs = (blocks.Q1_0,) if self.bits == 1 and not self.group % blocks.Q1_0.block else ()
-        return signs + blocks.fitting(0, (1 << self.bits) - 1, True, self.group)
+        signs = (ggml_blocks.Q1_0,) if self.bits == 1 and not self.group % ggml_blocks.Q1_0.block else ()
+        return signs + ggml_blocks.fitting(0, (1 << self.bits) - 1, True, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        if dtype is blocks.Q1_0:
+        if dtype is ggml_blocks.Q1_0:
             return _no_signs(self.scale_dtype, members["scales"], members["biases"])
-        wrong = [m for m in ("scales", "biases") if not blocks.fits_f16(members[m])]
+        wrong = [m for m in ("scales", "biases") if not ggml_blocks.fits_f16(members[m])]
         return f"its {self.scale_dtype} {' and '.join(wrong)} are not f16 numbers" if wrong else ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in ggml's order, scale and bias once a block of 32."""
-        if dtype is blocks.Q1_0:
-            d = blocks.halves(F32, _half(self.scale_dtype, parts["scales"]).view(np.uint8))
-            blocks.of_stream(dtype, d, self.group, parts["weight"], out)
+        if dtype is ggml_blocks.Q1_0:
+            d = ggml_blocks.halves(F32, _half(self.scale_dtype, parts["scales"]).view(np.uint8))
+            ggml_blocks.of_stream(dtype, d, self.group, parts["weight"], out)
             return
-        d, m = (blocks.halves(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
+        d, m = (ggml_blocks.halves(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
         kernels.join_blocks(dtype, self.bits, self.group, parts["weight"], d, m, out)
 
 
 def _half(dtype: DType, scales: Bytes) -> NDArray[np.float32]:
-    """d of blocks whose codes are signs: value = 2 * d * code - d."""
+    """d for blocks whose codes are signs: value = 2 * d * code - d."""
     found: NDArray[np.float32] = kernels.widened(dtype, scales) / np.float32(2)
     return found
 
 
 def _no_signs(dtype: DType, scales: Node, biases: Node) -> str:
-    """Why codes of one bit aren't d and -d; empty where they are."""
+    """Why 1-bit codes don't mean d and -d; empty if they do."""
     step = max(1, (8 << 20) // max(scales.spec.row_bytes, 1))
     for lo in range(0, scales.spec.rows, step):
         hi = min(lo + step, scales.spec.rows)
         d = _half(dtype, scales.read(lo, hi))
         if not np.array_equal(-d, kernels.widened(dtype, biases.read(lo, hi))):
             return "its two values are not d and -d"
-        if not np.array_equal(d, kernels.widened(F16, blocks.halves(F32, d.view(np.uint8)))):
+        if not np.array_equal(d, kernels.widened(F16, ggml_blocks.halves(F32, d.view(np.uint8)))):
             return f"half its {dtype} scales are not f16 numbers"
     return ""
 
 
-def build(match: Match[None], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[None], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    packing = Affine(match.bits or 0, match.group or 0, nodes["scales"].spec.dtype)
-    return QuantizedTensor(match.spec, packing, nodes)
+    packing = Affine(match.bits or 0, match.group or 0, stored["scales"].spec.dtype)
+    return QuantizedTensor(match.spec, packing, stored)

@@ -1,4 +1,4 @@
-"""NVFP4 blocks with a scale for the whole tensor as a tensor (`schema/ggml.py` has its form in a file)."""
+"""NVFP4 blocks with a scale for the whole tensor (`schema/ggml.py` describes their form in a file)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from weighbridge.base.dtypes import F32, U8
 from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microfloat import E4M3, E8M0
-from weighbridge.packings.write import packers as makers
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Node
 
 _SCALES: Final = MappingProxyType({MXFP4: E8M0, NVFP4: E4M3})
-#: The architectures whose graphs multiply with it everywhere. llama.cpp loads it for all, but most graphs (gemma,
-#: qwen2, phi3, granite ...) leave it out of their feed-forward layers without a word: there it says something else.
+#: The architectures whose graphs apply this scale everywhere. llama.cpp loads it for all, but most graphs (gemma,
+#: qwen2, phi3, granite ...) silently ignore it in their feed-forward layers.
 GRAPHS: Final = ("cohere2", "llama", "mistral3", "qwen3", "qwen3moe")
-#: The tensors that llama.cpp multiplies with such a scale, by the end of their names before `.weight`.
+#: The tensors that llama.cpp multiplies by such a scale, by the end of their names before `.weight`.
 SCALED: Final = (
     "attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "attn_gate", "ffn_gate", "ffn_down", "ffn_up",
     "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "ffn_gate_exps", "ffn_down_exps", "ffn_up_exps", "output",
@@ -31,31 +31,30 @@ SCALED: Final = (
 
 def parts_of(node: Node) -> tuple[Node, Node]:
     """The codes U8 [.., in / 2], two a byte in the order of the columns, and the scales of MXFP4 or NVFP4 blocks."""
-    parts = n.pack(node, makers.BlocksOf(node.spec.dtype))
+    parts = nodes.pack(node, packers.BlocksOf(node.spec.dtype))
     codes, scales = parts["weight"], parts["scales"]
     kind = U8 if node.spec.dtype is MXFP4 else E4M3
-    return n.bitcast(codes, U8, codes.spec.row_bytes), n.bitcast(scales, kind, scales.spec.shape[-1])
+    return nodes.bitcast(codes, U8, codes.spec.row_bytes), nodes.bitcast(scales, kind, scales.spec.shape[-1])
 
 
-def build(match: Match[int], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[int], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     count = match.layout
-    codes, scales = parts_of(nodes["codes"])
-    members = {"codes": codes, "scales": scales, "global": n.reshape(nodes["global"], (count, 1))}
+    codes, scales = parts_of(stored["codes"])
+    members = {"codes": codes, "scales": scales, "global": nodes.reshape(stored["global"], (count, 1))}
     packing = Microscaled("nvfp4", E4M3, overall=True, each=match.spec.rows // count if count > 1 else 0)
     return QuantizedTensor(match.spec, packing, members)
 
 
 class SplitGlobalScale(NamedTuple):
-    """NVFP4 without scales of whole matrices, and these, F32 [matrices]."""
+    """NVFP4 without whole-matrix scales, and these scales as F32 [matrices]."""
 
     blocks: QuantizedTensor
     scale: Node
 
 
 def apart(architecture: str, name: str, node: QuantizedTensor) -> SplitGlobalScale | None:
-    """A tensor of a GGUF's name as what llama.cpp has of it; None where it has no such scales, or they no place
-    there."""
+    """A tensor under a GGUF name as llama.cpp stores it; None without such scales, or if they aren't applied there."""
     how, module = node.packing, name.removesuffix(".weight")
     if not isinstance(how, Microscaled) or not how.overall or how.scale_dtype is not E4M3:
         return None
@@ -70,5 +69,5 @@ def apart(architecture: str, name: str, node: QuantizedTensor) -> SplitGlobalSca
     bare = replace(how, overall=False, divided=False, each=0)
     members = {m: x for m, x in node.members.items() if m != "global"}
     return SplitGlobalScale(
-        QuantizedTensor(node.spec, bare, members), n.const(np.asarray(factors, np.float32).reshape(-1), F32)
+        QuantizedTensor(node.spec, bare, members), nodes.const(np.asarray(factors, np.float32).reshape(-1), F32)
     )

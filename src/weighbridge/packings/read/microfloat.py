@@ -20,8 +20,7 @@ from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.spec import Spec
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microfloat import E4M3, E8M0, GROUPS, MicroLayout
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 from weighbridge.tensors.reference.rounding import E2M1, E2M3
@@ -37,8 +36,8 @@ _SIX: Final = np.concatenate([E2M3, -E2M3])
 
 @dataclass(frozen=True)
 class Microscaled:
-    """The parameters of one tensor. `overall`: a global scale is there, to multiply or (`divided`) divide by; of a
-    stack of matrices one for `each` so many rows."""
+    """The parameters of one tensor. `overall`: a global scale exists, to multiply or (`divided`) divide by; in a
+    stack of matrices, one per `each` rows."""
 
     name: str
     scale_dtype: DType
@@ -68,7 +67,7 @@ class Microscaled:
             rows *= factors[np.arange(lo, hi) // self.each - lo // self.each, None] if self.each else factors
 
     def factor(self, part: Bytes) -> NDArray[np.float32]:
-        """What values are multiplied with, of the bytes of global scales."""
+        """The factors for values, from the bytes of global scales."""
         values = part.view(np.float32)
         with np.errstate(all="ignore"):
             return np.float32(1) / values if self.divided else values
@@ -87,11 +86,11 @@ class Microscaled:
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
         if self.overall and (self.factor(members["global"].read_all()) != 1).any():
-            return f"its global scale has no place in {dtype}"
+            return f"its global scale can't be stored in {dtype}"
         if self.scale_dtype is E4M3:
             seen = _seen(members["scales"])
             if (seen & 0x80).any() or (seen == 0x7F).any():
-                return f"{dtype} has no negative or NaN scales"
+                return f"{dtype} can't store negative or NaN scales"
         return ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
@@ -107,14 +106,16 @@ def _seen(node: Node) -> Bytes:
     return np.unique(np.concatenate([np.unique(run) for run in runs]))
 
 
-def build(match: Match[MicroLayout], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[MicroLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    scale, codes, scales = match.layout.scale, nodes["codes"], nodes["scales"]
+    scale, codes, scales = match.layout.scale, stored["codes"], stored["scales"]
     if len(codes.spec.shape) > len(match.shape):  # gpt-oss: an axis of blocks
-        codes = n.reshape(codes, (*match.shape[:-1], codes.spec.shape[-2] * codes.spec.shape[-1]))
-    members = {"codes": codes, "scales": n.bitcast(scales, scale, scales.spec.shape[-1])}
-    if "global" in nodes:
-        members["global"] = nodes["global"]
+        codes = nodes.reshape(codes, (*match.shape[:-1], codes.spec.shape[-2] * codes.spec.shape[-1]))
+    members = {"codes": codes, "scales": nodes.bitcast(scales, scale, scales.spec.shape[-1])}
+    if "global" in stored:
+        members["global"] = stored["global"]
     bits = match.bits or 4
     kind = "mxfp6" if bits == 6 else {E8M0: "mxfp4", E4M3: "nvfp4"}[scale]
-    return QuantizedTensor(match.spec, Microscaled(kind, scale, "global" in nodes, match.layout.divided, bits), members)
+    return QuantizedTensor(
+        match.spec, Microscaled(kind, scale, "global" in stored, match.layout.divided, bits), members
+    )

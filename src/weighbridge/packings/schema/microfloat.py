@@ -25,10 +25,10 @@ from weighbridge.base.spec import Shape
 from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Shared, Solution
 
 NAME: Final = "fp4"
-BLOCKS, SCALES = "_blocks", "_scales"  # what the names of gpt-oss's codes and scales end in
+BLOCKS, SCALES = "_blocks", "_scales"  # suffixes of gpt-oss's codes and scales
 E4M3: Final = BY_NAME["F8_E4M3"]
 E8M0: Final = BY_NAME["F8_E8M0"]
-#: Type of the scales -> columns that share one.
+#: Dtype of the scales -> columns that share one.
 GROUPS: Final = MappingProxyType({E8M0: 32, E4M3: 16})
 _READER: Final = "weighbridge.packings.read.microfloat"
 _ACTIVATIONS: Final = (".input_scale", ".input_global_scale", ".k_scale", ".v_scale")

@@ -1,6 +1,4 @@
-"""Moves: nodes that take the bytes of others in another order or shape. The functions check, and simplify as they
-build: a concat of neighbouring slices of one tensor is that tensor, a slice of a stored tensor is a stored tensor, two
-gathers are one; so a tensor that reaches the output unchanged is known to be a copy.
+"""Moves: nodes that rearrange or reshape the bytes of others.
 
 A move of a quantized tensor is done in its members. One that isn't aligned with the packing's rows, or a join of parts
 whose parameters differ, becomes a `DecodePacked` with its reason, which the plan lists as a loss.
@@ -26,25 +24,25 @@ from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, 
 
 
 def const(array: NDArray[Any], dtype: DType) -> Const:
-    """A numpy array as a node; its bytes are taken as `dtype`'s."""
+    """A numpy array as a node; its bytes are interpreted as `dtype`."""
     return Const(Spec(array.shape, dtype), np.ascontiguousarray(array).tobytes())
 
 
 def zeros(shape: Sequence[int], dtype: DType) -> Node:
-    """A tensor of a plain type that is zero throughout, of one stored atom."""
+    """A tensor of zeros of a plain type, stored as one atom."""
     return strided(Const(Spec((1,), dtype), bytes(dtype.size)), 0, shape, [0] * len(shape))
 
 
 def reshape(node: T, shape: Sequence[int]) -> T:
-    """The same atoms under another shape."""
+    """The same atoms in another shape."""
     shape = tuple(shape)
     if shape == node.spec.shape:
         return node
     if math.prod(shape) != node.spec.elements:
-        raise UsageError(f"{node.spec} has not the elements of shape {list(shape)}")
+        raise UsageError(f"{node.spec} doesn't have the elements of shape {list(shape)}")
     if isinstance(node, QuantizedTensor):
         if shape[-1:] != node.spec.shape[-1:]:
-            return reshape(node.decode("its rows are cut anew"), shape)
+            return reshape(node.decode("its rows are split differently"), shape)
         return replace(node, spec=node.spec.with_shape(*shape))
     if isinstance(node, Stored | Const):
         return replace(node, spec=node.spec.with_shape(*shape))
@@ -64,10 +62,10 @@ def _slice(source: Node, start: int, spec: Spec) -> Node:
 
 
 def slice_rows(node: T, start: int, shape: Sequence[int]) -> T:
-    """The tensor of `shape` that begins at row `start` of `node`. Shares the source: nothing is copied."""
+    """The tensor of `shape` that begins at row `start` of `node`. It shares the source; nothing is copied."""
     spec = node.spec.with_shape(*shape)
     if start < 0 or start + spec.rows > node.spec.rows or (len(shape) > 1 and spec.row_atoms != node.spec.row_atoms):
-        raise UsageError(f"{spec} does not lie in {node.spec} at row {start}")
+        raise UsageError(f"{spec} doesn't fit into {node.spec} at row {start}")
     if spec.rows == node.spec.rows:
         return reshape(node, shape)
     if isinstance(node, QuantizedTensor):
@@ -88,7 +86,7 @@ def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTenso
 
 
 def _columns(node: Node) -> int:
-    """Elements of one row."""
+    """The elements of one row."""
     return node.spec.row_atoms * node.spec.dtype.block
 
 
@@ -98,7 +96,7 @@ def _matrix(node: Node) -> Node:
 
 
 def flat_range(node: Node, start: int, shape: Sequence[int]) -> Node:
-    """The tensor of `shape` that begins at element `start` of a tensor seen as one line (a ZeRO group's partition)."""
+    """The tensor of `shape` that begins at element `start` of a flattened tensor (a ZeRO group's partition)."""
     block = node.spec.dtype.block
     spec = node.spec.with_shape(*shape)
     if start % block or start < 0 or start + spec.elements > node.spec.elements:
@@ -111,7 +109,7 @@ def concat(parts: Sequence[Node], axis: int = 0) -> Node: ...
 @overload
 def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor: ...
 def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor:
-    """Parts joined on `axis`. UsageError where dtypes or the other dimensions differ."""
+    """The parts concatenated along `axis`. UsageError if dtypes or the other dimensions differ."""
     first = parts[0].spec
     axis = axis % max(len(first.shape), 1)
     for p in (p for p in parts[1:] if p.spec.dtype is not first.dtype or p.spec.shape != first.shape):
@@ -131,7 +129,7 @@ def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor:
 
 
 def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
-    """Neighbouring cuts of one tensor, put side by side again, are one cut of it."""
+    """Adjacent cuts of one tensor, put together again, are one cut."""
     spec = Spec(shape, parts[0].spec.dtype)
     if all(isinstance(p, Slice) for p in parts):
         cuts = [(p.source, p.start) for p in parts if isinstance(p, Slice)]
@@ -170,8 +168,8 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
 
 
 def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
-    """Parts that share parameters among all their rows as ones that have them for each run of rows, where the packing
-    has that and the parts differ by it."""
+    """Parts with row-shared parameters, rewritten to have them per run of rows, if the packing supports that and the
+    parts differ in them."""
     shared = [m for m, k in packed[0].packing.row_map.items() if not k]
     if all(p.members.get(m) is packed[0].members[m] for p in packed for m in shared):
         return packed
@@ -186,7 +184,7 @@ def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
 
 
 def stack(parts: Sequence[T]) -> T:
-    """Tensors of one shape on a new leading axis (experts)."""
+    """Tensors of one shape stacked on a new leading axis (experts)."""
     shape: tuple[int, ...] = (1, *parts[0].spec.shape)
     return reshape(
         parts[0] if len(parts) == 1 else concat([reshape(p, shape) for p in parts]), (len(parts), *shape[1:])
@@ -194,7 +192,7 @@ def stack(parts: Sequence[T]) -> T:
 
 
 def gather(node: T, order: NDArray[np.int64]) -> T:
-    """Rows in the order given; two gathers in a row are one, and one that changes nothing is none."""
+    """Rows in the given order; two gathers in a row become one, and an identity order is dropped."""
     order = np.ascontiguousarray(order, np.int64)
     if len(order) != node.spec.rows or (len(order) and not (order.min() >= 0 and order.max() < node.spec.rows)):
         raise UsageError(f"an order of {len(order)} rows for {node.spec}")
@@ -222,7 +220,7 @@ def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> LogicalTe
 
 
 def transpose(node: LogicalTensor) -> Node:
-    """The last two axes swapped. A quantized tensor is decoded first: its blocks run along the other axis."""
+    """The last two axes swapped. A quantized tensor is decoded first, since its blocks run along the other axis."""
     if len(node.spec.shape) < 2:
         raise UsageError(f"{node.spec} has no two axes to swap")
     if isinstance(node, Transpose):
@@ -235,7 +233,7 @@ def transpose(node: LogicalTensor) -> Node:
 
 
 def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]) -> Node:
-    """A strided view of a one-dimensional plain tensor; a contiguous one becomes a slice."""
+    """A strided view of a one-dimensional plain tensor; a contiguous view becomes a slice."""
     shape, strides = tuple(shape), tuple(strides)
     if len(node.spec.shape) != 1 or not node.spec.dtype.plain or len(shape) != len(strides):
         raise UsageError(f"strides {list(strides)} of {node.spec}")
@@ -251,11 +249,11 @@ def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]
 
 
 def bitcast(node: Node, dtype: DType, columns: int) -> Node:
-    """The same bytes of a stored tensor taken as rows of `columns` elements of another type (words of packed floats).
-    UsageError where a row's bytes are others."""
+    """The bytes of a stored tensor as rows of `columns` elements of another type (words of packed floats).
+    UsageError if a row's size would change."""
     spec = Spec((*node.spec.shape[:-1], columns), dtype)
     if spec.nbytes != node.spec.nbytes or spec.row_bytes != node.spec.row_bytes:
-        raise UsageError(f"{node.spec} has not the bytes of {spec}")
+        raise UsageError(f"{node.spec} doesn't have the bytes of {spec}")
     return replace(node, spec=spec) if _plain_bytes(node) else Bitcast(spec, node)
 
 
