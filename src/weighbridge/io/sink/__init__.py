@@ -12,7 +12,8 @@ interrupted, and the next run resumes it.
 from __future__ import annotations
 
 from weighbridge.io.sink.files import InPlace, OutFile
+from weighbridge.io.sink.lock import exclusive
 from weighbridge.io.sink.partials import alive
 from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
 
-__all__ = ["InPlace", "OutFile", "Sink", "alive", "foreign_files", "listed", "partial_of", "write_file"]
+__all__ = ["InPlace", "OutFile", "Sink", "alive", "exclusive", "foreign_files", "listed", "partial_of", "write_file"]

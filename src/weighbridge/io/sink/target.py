@@ -52,6 +52,9 @@ class Sink:
         self._check(size)
 
     def _check(self, size: int) -> None:
+        if self.target.is_symlink() and not self.target.exists():
+            words = f"{self.target} is a link to {os.readlink(self.target)}, which doesn't exist"
+            raise RefusedError(words, hint="remove the link, or name the file itself")
         if self._real.exists() and not (self._real.is_dir() or self._real.is_file()):
             # A rename would put a file in the place of /dev/null.
             raise RefusedError(f"{self.target} is a device, a pipe or a socket", hint="choose another target")
