@@ -55,7 +55,7 @@ def commands() -> Iterator[str]:
             ("143", "terminated"),
         ),
     )
-    common = {option for param in common_options() for option in param.opts}
+    common = {param.opts[-1] for param in common_options()}
     for row in COMMANDS:
         yield from one_command(row.name, load(row), common)
 

@@ -31,7 +31,7 @@ def layout(tensors: Tensors, metadata: Mapping[str, Any], *, alignment: int | No
     `alignment` is what `general.alignment` in `metadata` says, else 32; another one is written as that key.
     """
     header, align = _header(tensors, metadata, alignment)
-    at, slots = padded(len(header), align), []
+    at, slots = padded(len(header), align) if tensors else len(header), []  # as the reference: nothing to align
     for name, spec in tensors:
         slots.append(Slot(name, spec, at))
         at += padded(spec.nbytes, align)

@@ -107,7 +107,7 @@ def _weight_dtype(model: Checkpoint, options: MlxOptions) -> DType | None:
 def _requested(options: MlxOptions) -> MlxQuantization | None:
     """The requested quantization of all modules, or None."""
     given = (options.q_bits, options.q_group_size, options.q_mode, options.recipe)
-    if all(x is None for x in given):
+    if all(x is None for x in given) and not options.quantize:
         return None
     mode = options.q_mode or "affine"
     if mode not in _DEFAULTS:

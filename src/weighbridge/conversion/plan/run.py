@@ -9,10 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from weighbridge.base.errors import FormatError, RefusedError
+from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of, samples_of
@@ -45,7 +44,6 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     began = time.monotonic()
     slabs = plan.slabs  # refuses, where it must, before a file is made
     write = plan.write
-    _check_parents(plan.target, write.parents)
     key = key_of(plan) if write.resume else None
     samples = samples_of(plan.sources)
     with Sink(
@@ -54,6 +52,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
         size=plan.size,
         overwrite=write.overwrite,
         replace_folder=write.replace_folder,
+        parents=write.parents,
         names=plan.names,
         key=key,
     ) as sink:
@@ -80,14 +79,6 @@ def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
             name = state.rpartition(": ")[0]
             raise FormatError("the file changed while it was read, so nothing is written", path=name,
                               hint="try again when nothing else writes to it")  # fmt: skip
-
-
-def _check_parents(target: Path, allowed: bool) -> None:
-    """RefusedError for a target in a folder whose parent doesn't exist either: often a typo, or a disk not mounted."""
-    missing = [parent for parent in target.absolute().parents if not parent.exists()]
-    if len(missing) > 1 and not allowed:
-        raise RefusedError(f"{missing[-1]} doesn't exist, so {target} would need {len(missing)} new folders above it",
-                           option="--parents")  # fmt: skip
 
 
 def _named(digests: Mapping[Piece, int], number: int, file: PlannedFile) -> dict[str, int]:
