@@ -29,6 +29,7 @@ from weighbridge.containers import PICKLED
 from weighbridge.io.source import BytesSource
 from weighbridge.reports.scan.engine import scan_source
 from weighbridge.reports.scan.model import ScanVerdict
+from weighbridge.reports.scan.pickle import scanner as pickles
 from weighbridge.reports.scan.pickle.allowlist import CALLS, VALUES
 
 WORKER: Final = Path(__file__).with_name("loaders.py")
@@ -109,9 +110,19 @@ class Tally:
         self.acting += 1
         self.kinds[first.partition(" ")[0]] += 1
         report = scan_source(BytesSource(data, name), name)
+        if _is_prose(data, first):
+            return
         bomb = first.partition(" ")[0] in BOMBS
         if (verdict := report.verdict) in QUIET and not (bomb and report.kind not in PICKLED):
             self.silent.append((data, name, first, verdict.value))
+
+
+def _is_prose(data: bytes, did: str) -> bool:
+    """Whether a text only imports a module whose name is no identifier: lines of prose are read as such, and it takes a
+    file of that name on the search path to run anything."""
+    kind, _, module = did.partition(" ")
+    package = module.partition(" ")[0].partition(".")[0]
+    return kind == "name" and not package.isidentifier() and pickles.is_text(BytesSource(data))
 
 
 def run(loader: str, pythons: Sequence[str], seconds: float, seed: int, count: int = 1 << 62,

@@ -55,7 +55,7 @@ LIBRARIES = {
 CODECS = ("latin-1", "latin1", "iso8859-1", "utf-8", "utf8", "ascii", "raw-unicode-escape", "unicode-escape")
 
 
-STORAGE = re.compile(r"(^|/)data/\d+\Z")  # no loader unpickles these
+STORAGE = re.compile(r"(^|/)data/\d+\Z|\.txt\Z")  # no loader unpickles these
 
 
 class Stopped(BaseException):
@@ -221,7 +221,9 @@ def of_tar(data):
 
     for mode in ("r:*", "r|*"):
         yield lambda m=mode: _members(
-            tarfile.open(fileobj=io.BytesIO(data), mode=m),  # noqa: SIM115 lambda t: t, lambda t, i: t.extractfile(i).read()
+            tarfile.open(fileobj=io.BytesIO(data), mode=m),  # noqa: SIM115
+            lambda t: t,
+            lambda t, i: t.extractfile(i).read(),
         )
 
 

@@ -19,7 +19,7 @@ from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanFinding, ScanRule, ScanVerdict, finding
 from weighbridge.reports.scan.template import jinja
 from weighbridge.reports.scan.template.jinja import Expr
-from weighbridge.reports.scan.template.values import BUILT, DATA, DERIVED, INSIDES, Value, evaluate
+from weighbridge.reports.scan.template.values import BEGUN, BUILT, DATA, DERIVED, INSIDES, Value, evaluate
 
 _D, _M, _U = ScanVerdict.DANGEROUS, ScanVerdict.MALFORMED, ScanVerdict.UNKNOWN_CODE
 
@@ -99,6 +99,8 @@ def _at(node: Expr, values: Values, own: set[str]) -> Iterator[_Fault]:
     match node.kind:
         case "attr" if _inner(node.value):
             yield "template/underscored", f"attribute {node.value!r}", node.at
+        case "attr" if node.value == "format":
+            yield from _format(values[id(node.parts[0])], node.at)
         case "item":
             yield from _item(node, values)
         case "filter" | "test":
@@ -122,6 +124,8 @@ def _item(node: Expr, values: Values) -> Iterator[_Fault]:
         return
     base, key = values[id(owner)], values[id(part)]
     yield from (("template/underscored", f"item {name!r}", node.at) for name in key.constants if _inner(name))
+    if "format" in key.constants:
+        yield from _format(base, node.at)
     if key.flags & BUILT:
         yield "template/built-name", "an item's name is put together", node.at
     elif key.flags & DATA and (base.flags & DERIVED or (base.is_constant and not base.mapping)):
@@ -133,9 +137,11 @@ def _filter(node: Expr, values: Values) -> Iterator[_Fault]:
     if name == "attr":
         yield "template/attr", "the filter `attr`", node.at
     for place, argument in enumerate(arguments):
-        named = argument.value if argument.kind == "keyword" else None
+        named = argument.value if argument is not None and argument.kind == "keyword" else None
         if name in _BY_ATTRIBUTE or named in ("attribute", "*", "**") or (name == "join" and place):
-            yield from _attribute(name, values[id(argument)], node.at)
+            value = values[id(argument)]
+            spread = value.join(value.items) if named in ("*", "**") and value.items is not None else value
+            yield from _attribute(name, spread, node.at)
 
 
 def _attribute(name: str, value: Value, at: int) -> Iterator[_Fault]:
@@ -154,7 +160,7 @@ def _format(text: Value, at: int) -> Iterator[_Fault]:
     for one in text.constants:
         steps = [step for field in _fields(one) for step in _STEP.findall(field)] if isinstance(one, str) else []
         yield from (("template/underscored", f"a field with {step!r}", at) for step in steps if _inner(step))
-    if text.flags & BUILT:
+    if text.flags & (BUILT | BEGUN):
         yield "template/built-name", "the text of a `format` is put together", at
 
 
@@ -168,8 +174,6 @@ def _fields(text: str) -> list[str]:
 
 def _called(node: Expr, values: Values) -> Iterator[_Fault]:
     callee, arguments = node.parts[0], node.parts[1:]
-    if callee is not None and callee.kind == "attr" and callee.value == "format":
-        yield from _format(values[id(callee.parts[0])], node.at)
     if callee is None or callee.kind != "name" or callee.value != "range":
         return
     counts = [v for a in arguments if a is not None for v in values[id(a)].constants if isinstance(v, int)]

@@ -336,7 +336,10 @@ _TEXTS: Final = frozenset(
 )  # fmt: skip
 
 
-# Filters and methods that give lists of the items they get.
+# Filters and methods that give items as they are, and those that give lists of them.
+_KEEPING: Final = frozenset(
+    {"list", "sort", "unique", "reverse", "select", "reject", "selectattr", "rejectattr", "copy", "keys", "values"}
+)
 _PAIRING: Final = frozenset({"dictsort", "items", "groupby", "batch", "slice"})
 
 
@@ -373,13 +376,13 @@ def _called(name: str, subject: Value, arguments: list[Value]) -> Value:
         return _NUMBER
     if name in ("default", "d", "get"):
         return (subject if name != "get" else subject.element()).join(arguments[-1] if arguments else _NOTHING)
-    if subject.items is not None and name in _TEXTS:  # text, or a list of text
-        inner = subject.items.join(Value(subject.constants, subject.flags))
-        return inner if not inner.constants and not inner.flags & BUILT else _BUILT
     if subject.items is not None and name in _PAIRING:
         return Value((), subject.flags, subject.items.join(Value(items=subject.items)))
-    if subject.items is not None:
+    if subject.items is not None and name in _KEEPING:
         return Value(subject.constants, subject.flags, subject.items)
+    if subject.items is not None:  # text of it, or a list of other text
+        inner = subject.items.join(Value(subject.constants, subject.flags))
+        return _BUILT if inner.constants or inner.flags & BUILT else inner
     if subject.constants or subject.flags & BUILT or any(_is_text(a) or a.flags & BUILT for a in arguments):
         return Value((), BUILT | subject.flags, None)
     return Value(flags=subject.flags | DATA)
