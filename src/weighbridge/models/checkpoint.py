@@ -80,6 +80,8 @@ def _shard(place: Place, weight: Path) -> FileSource:
 
 
 def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
+    if not sources:
+        raise FormatError("the index lists no file", path=str(place.index or place.path), field="weight_map")
     indexes = [i.whole() if allow_expand and i.capped else i for i in map(parse, sources)]
     formats = {i.format for i in indexes}
     if len(formats) > 1:

@@ -20,6 +20,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
+from weighbridge.io.links import check_link
 from weighbridge.io.source import FileSource
 
 if TYPE_CHECKING:
@@ -62,10 +63,12 @@ class Place:
         return tuple(p.relative_to(self.folder).as_posix() for p in (*near, *deep) if p.is_file())
 
     def read(self, name: str, limit: int = INDEX_JSON) -> bytes | None:
-        """A small file beside the weights; None where there is none. FormatError where it is absurdly large."""
+        """A small file beside the weights; None where there is none. FormatError where it is absurdly large,
+        RefusedError for a link that leads out of the folder."""
         path = self.folder / name
         if not path.is_file():
             return None
+        check_link(path, self.folder)
         with FileSource(path) as source:
             if source.size > limit:
                 raise FormatError("the file is too large", path=source.name, expected=f"at most {limit} bytes")

@@ -8,12 +8,12 @@ its size and time. What bears on speed and memory only (threads, slabs) is no pa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Plan
 
 
+_SAMPLES: Final = 16
+_SAMPLE: Final = 4096
+
+
 def key_of(plan: Plan) -> dict[str, str]:
     """What the bytes depend on, by names that a message can give: version, each file that is read, the plan's parts."""
     key = {"weighbridge": __version__, "files": _Teller().digest([(f.name, f.layout.size) for f in plan.files])}
@@ -40,6 +44,25 @@ def state_of(path: Path) -> str:
     """A file as it is now, for `Plan.sources`: path, size and time of its last change."""
     found = path.stat()
     return f"{path.resolve()}: {found.st_size} bytes of {found.st_mtime_ns}"
+
+
+def samples_of(states: Sequence[str]) -> list[str]:
+    """The sources of a plan as they are now: their states, inodes, and a digest of some of their bytes, for writers
+    that leave size and time alone. A file that is gone has an empty one."""
+    return [_sampled(Path(state.rpartition(": ")[0])) for state in states]
+
+
+def _sampled(path: Path) -> str:
+    try:
+        state, digest = state_of(path), blake2b(digest_size=16)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for at in range(0, size, max(_SAMPLE, size // _SAMPLES)):
+                file.seek(at)
+                digest.update(file.read(_SAMPLE))
+            return f"{state}, inode {os.fstat(file.fileno()).st_ino}, {digest.hexdigest()}"
+    except OSError:
+        return ""
 
 
 class _Teller:

@@ -11,9 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
-from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.conversion.plan.fingerprint import key_of, samples_of
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.sink import OutFile, Sink
 from weighbridge.io.sink.journal import Piece
@@ -45,6 +46,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     slabs = plan.slabs  # refuses, where it must, before a file is made
     write = plan.write
     key = key_of(plan) if write.resume else None
+    samples = samples_of(plan.sources)
     with Sink(
         plan.target,
         folder=plan.folder,
@@ -67,7 +69,17 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
                     out.write(offset, data)
         for name, data in plan.texts.items():
             sink.create(name, len(data)).write(0, data)
+        _check_sources(plan, samples)
     return _result(plan, time.monotonic() - began, before)
+
+
+def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
+    """FormatError where a source is no longer what was planned: its old and new bytes would be mixed."""
+    for state, before, now in zip(plan.sources, samples, samples_of(plan.sources), strict=True):
+        if before and (before != now or not now.startswith(state)):
+            name = state.rpartition(": ")[0]
+            raise FormatError("the file changed while it was read, so nothing is written", path=name,
+                              hint="try again when nothing else writes to it")  # fmt: skip
 
 
 def _named(digests: Mapping[Piece, int], number: int, file: PlannedFile) -> dict[str, int]:
