@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from weighbridge.base.closeable import Closing
 from weighbridge.base.dtypes import F32
@@ -22,7 +23,8 @@ from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeEr
 from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
-from weighbridge.io.source import FileSource, Source
+from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
 from weighbridge.models.jsonfile import decode
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
     from weighbridge.models.resolved import ResolvedModel
     from weighbridge.packings.unpacking import PackedGroup
     from weighbridge.tensors.nodes import LogicalTensor, Node
+
+
+# Of a file elsewhere: what its header probably needs. A vocabulary lies in the header of a GGUF's first file.
+_HEADER: Final = 32 << 10
+_HEADERS: Final = MappingProxyType({".gguf": 4 * MIB})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +64,8 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
     try:
         for weight in place.weights:
             sources.append(_shard(place, weight))
+        for number, source in enumerate(sources):  # the headers of all files come at the same time
+            source.stream(_HEADERS.get(Path(source.name).suffix, _HEADER) if number == 0 else _HEADER)
         index = _index(place, sources, options.allow_expand)
         return Checkpoint(replace(place, shards=None), index, options.arch_file)  # its names would be there twice
     except BaseException:
@@ -65,10 +74,10 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
         raise
 
 
-def _shard(place: Place, weight: Path) -> FileSource:
+def _shard(place: Place, weight: Path) -> Source:
     """One weight file. FormatError where one of several is missing."""
     try:
-        return FileSource(weight)
+        return open_source(weight)
     except FileNotFoundError:
         if place.single:
             raise

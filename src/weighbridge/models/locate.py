@@ -16,12 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
 from weighbridge.io.links import check_link
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -69,7 +70,7 @@ class Place:
         if not path.is_file():
             return None
         check_link(path, self.folder)
-        with FileSource(path) as source:
+        with open_source(path) as source:
             if source.size > limit:
                 raise FormatError("the file is too large", path=source.name, expected=f"at most {limit} bytes")
             return source.read(0, source.size)
@@ -77,7 +78,7 @@ class Place:
 
 def locate(path: str | Path) -> Place:
     """The files of the model at `path`. FileNotFoundError or UsageError where there is none."""
-    path = Path(path)
+    path = resolve_path(path)
     if str(path) == "-":
         raise UsageError("standard input can't be read", hint="a model is read in any order: write it to a file first")
     try:
@@ -97,7 +98,7 @@ def locate(path: str | Path) -> Place:
 def _indexed(index: Path) -> Place:
     from weighbridge.containers import sharded
 
-    with FileSource(index) as source:
+    with open_source(index) as source:
         shards = sharded.parse_index(source)
     return Place(index.parent, tuple(index.parent / name for name in shards.files), index.parent, index, shards)
 
