@@ -14,8 +14,8 @@ from weighbridge.base.dtypes import F32
 
 CONFIG = {
     "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 80, "num_local_experts": 4,
-    "num_experts_per_tok": 2, "max_position_embeddings": 128, "tie_word_embeddings": False,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 80,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 128, "tie_word_embeddings": False,
 }  # fmt: skip
 GATE, UP = (f"layers.0.moe.experts.{x}.weight" for x in ("gate", "up"))
 
