@@ -125,6 +125,7 @@ _PER_LAYER: Final = (
     "feed_forward_length", "attention.head_count", "attention.head_count_kv", "expert_feed_forward_length",
     "expert_used_count",
 )  # fmt: skip
+_MAPPED: Final = 32  # ggml-backend.cpp `TENSOR_ALIGNMENT`, of what a mapped file gives
 _LAYERS_MAX: Final = 512  # LLAMA_MAX_LAYERS
 _LIST: Final = "tokenizer.ggml.tokens"
 # Arrays that run parallel to the list of tokens, and the element types llama.cpp takes (llama-vocab.cpp `load`).
@@ -143,7 +144,9 @@ def check(index: Index, *, deep: bool = False) -> tuple[Finding, ...]:
         _vocabulary(metadata, notes)
         if deep:
             _contents(metadata, notes)
-    for number in range(len(index.files)):
+    for number, start in enumerate(index.data_start):
+        if start % _MAPPED and any(e.nbytes and e.file == number for e in index.entries):
+            notes.note("gguf/data-start", f"it begins at {start}", offset=start)
         _padding(index, number, notes)
     return (*index.findings, *notes.result())
 
