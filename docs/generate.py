@@ -177,7 +177,7 @@ def rules() -> Iterator[str]:
     from weighbridge.containers.numpy import npy, npz
     from weighbridge.containers.safetensors.rules import RULES as SAFETENSORS
     from weighbridge.models.llamacpp.rules import RULES as LLAMACPP
-    from weighbridge.reports import lenient as reading
+    from weighbridge.reports import lenient
     from weighbridge.reports.scan.rules import RULES as SCAN
     from weighbridge.reports.verify import packing as verify_packing
     from weighbridge.reports.verify import report as verify
@@ -227,7 +227,7 @@ def rules() -> Iterator[str]:
     )
     yield "## Where reading ends\n"
     yield "Errors that nothing can be read beyond, as findings; FORMAT is `safetensors`, `gguf`, `npy` or `npz`.\n"
-    yield from table(("rule", "severity", "what is wrong"), plain_rows(reading.ENDS))
+    yield from table(("rule", "severity", "what is wrong"), plain_rows(lenient.ENDS))
 
 
 # --- family-schema.md -----------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ Counts cast(const char* source, const char* target, Bytes src, MutableBytes out)
 Stats stats(const char* dtype, Bytes src) {
   const Table& table = kernels();
   const Format& type = format(table, dtype);
-  need(type.block == 1 || type.scale_count, "this number type has no scales to look at");
+  need(type.block == 1 || type.scales.count, "this number type has no scales to look at");
   const size_t n = whole("src", src, type.size);
   Stats s;
   (type.block == 1 ? table.stats : table.scale_stats)(type, src.data, n, s);

@@ -35,6 +35,12 @@ struct WeightedRows {
   size_t row_atoms;
 };
 
+// The scales of a block that may be NaN, Inf or huge: `read` gives `count` of each block as f32. None: 0, null.
+struct Scales {
+  u32 count = 0;
+  void (*read)(const u8* src, u8* f32, size_t n) = nullptr;
+};
+
 // One stored number type: `block` elements in `size` bytes (an atom). n counts atoms. Null: not offered.
 // `encode_weighted` is null where the quantizer ignores weights, `encode` where it requires them.
 struct Format {
@@ -46,8 +52,7 @@ struct Format {
   void (*encode_weighted)(const WeightedRows& rows, u8* dst, Counts&) = nullptr;
   // f64 only: to f32 with round-to-odd, so that a second rounding to a narrower type gives what one rounding would.
   void (*decode_odd)(const u8* src, u8* f32, size_t n) = nullptr;
-  u32 scale_count = 0;  // scales of a block that may be NaN, Inf or huge; `scales` gives them as f32, block by block
-  void (*scales)(const u8* src, u8* f32, size_t n) = nullptr;
+  Scales scales;
 };
 
 // The rows of one kernel file.

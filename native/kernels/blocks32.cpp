@@ -227,19 +227,19 @@ void encode_mxfp4(const u8* src, MXFP4* dst, Counts& counts) {
 
 constinit static const Format formats[] = {
     {WB_BLOCK(Q8_0), .decode = decode_q8_0, .encode = encode_blocks<Q8_0, encode_q8_0>,
-     .scale_count = 1, .scales = half_scales<Q8_0, &Q8_0::d>},
+     .scales = half_scales<Q8_0, &Q8_0::d>},
     {WB_BLOCK(Q4_0), .decode = decode_q4_0, .encode = encode_blocks<Q4_0, encode_q4_0>,
-     .encode_weighted = q4_0_encode_weighted, .scale_count = 1, .scales = half_scales<Q4_0, &Q4_0::d>},
+     .encode_weighted = q4_0_encode_weighted, .scales = half_scales<Q4_0, &Q4_0::d>},
     {WB_BLOCK(Q4_1), .decode = decode_q4_1, .encode = encode_blocks<Q4_1, encode_q4_1>,
-     .encode_weighted = q4_1_encode_weighted, .scale_count = 2, .scales = half_scales<Q4_1, &Q4_1::d, &Q4_1::m>},
+     .encode_weighted = q4_1_encode_weighted, .scales = half_scales<Q4_1, &Q4_1::d, &Q4_1::m>},
     {WB_BLOCK(Q5_0), .decode = decode_q5_0, .encode = encode_blocks<Q5_0, encode_q5_0>,
-     .encode_weighted = q5_0_encode_weighted, .scale_count = 1, .scales = half_scales<Q5_0, &Q5_0::d>},
+     .encode_weighted = q5_0_encode_weighted, .scales = half_scales<Q5_0, &Q5_0::d>},
     {WB_BLOCK(Q5_1), .decode = decode_q5_1, .encode = encode_blocks<Q5_1, encode_q5_1>,
-     .encode_weighted = q5_1_encode_weighted, .scale_count = 2, .scales = half_scales<Q5_1, &Q5_1::d, &Q5_1::m>},
+     .encode_weighted = q5_1_encode_weighted, .scales = half_scales<Q5_1, &Q5_1::d, &Q5_1::m>},
     {WB_BLOCK(IQ4_NL), .decode = decode_iq4_nl, .encode = iq4_nl_encode,
-     .encode_weighted = iq4_nl_encode_weighted, .scale_count = 1, .scales = half_scales<IQ4_NL, &IQ4_NL::d>},
+     .encode_weighted = iq4_nl_encode_weighted, .scales = half_scales<IQ4_NL, &IQ4_NL::d>},
     {WB_BLOCK(MXFP4), .decode = decode_mxfp4, .encode = encode_blocks<MXFP4, encode_mxfp4>,
-     .scale_count = 1, .scales = mxfp4_scales},
+     .scales = {1, mxfp4_scales}},
 };
 const Rows<Format> blocks32 = {formats, sizeof formats / sizeof *formats};
 

@@ -170,13 +170,13 @@ void decode_iq4_xs(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 }  // namespace
 
 #define WB_IQ_TYPE(Type, name, scales_of) \
-  WB_BLOCK(Type), .decode = decode_##name, .encode_weighted = name##_encode_weighted, .scale_count = 1, .scales = scales_of
+  WB_BLOCK(Type), .decode = decode_##name, .encode_weighted = name##_encode_weighted, .scales = scales_of
 #define WB_IQ_BOTH(Type, name, scales_of)                                          \
   WB_BLOCK(Type), .decode = decode_##name, .encode = name##_encode,                \
-      .encode_weighted = name##_encode_weighted, .scale_count = 1, .scales = scales_of
+      .encode_weighted = name##_encode_weighted, .scales = scales_of
 constinit static const Format formats[] = {
     {WB_IQ_TYPE(IQ1_S, iq1_s, (half_scales<IQ1_S, &IQ1_S::d>))},
-    {WB_IQ_BOTH(IQ1_M, iq1_m, iq1_m_scales)},
+    {WB_IQ_BOTH(IQ1_M, iq1_m, (Scales{1, iq1_m_scales}))},
     {WB_IQ_TYPE(IQ2_XXS, iq2_xxs, (half_scales<IQ2_XXS, &IQ2_XXS::d>))},
     {WB_IQ_TYPE(IQ2_XS, iq2_xs, (half_scales<IQ2_XS, &IQ2_XS::d>))},
     {WB_IQ_BOTH(IQ2_S, iq2_s, (half_scales<IQ2_S, &IQ2_S::d>))},

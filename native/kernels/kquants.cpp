@@ -161,12 +161,12 @@ void q8_k_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
 #define WB_K_TYPE(Type, name) \
   WB_BLOCK(Type), .decode = decode_##name, .encode = name##_encode, .encode_weighted = name##_encode_weighted
 constinit static const Format formats[] = {
-    {WB_K_TYPE(Q2_K, q2_k), .scale_count = 2, .scales = half_scales<Q2_K, &Q2_K::d, &Q2_K::dmin>},
-    {WB_K_TYPE(Q3_K, q3_k), .scale_count = 1, .scales = half_scales<Q3_K, &Q3_K::d>},
-    {WB_K_TYPE(Q4_K, q4_k), .scale_count = 2, .scales = half_scales<Q4_K, &Q4_K::d, &Q4_K::dmin>},
-    {WB_K_TYPE(Q5_K, q5_k), .scale_count = 2, .scales = half_scales<Q5_K, &Q5_K::d, &Q5_K::dmin>},
-    {WB_K_TYPE(Q6_K, q6_k), .scale_count = 1, .scales = half_scales<Q6_K, &Q6_K::d>},
-    {WB_BLOCK(Q8_K), .decode = decode_q8_k, .scale_count = 1, .scales = q8_k_scales},
+    {WB_K_TYPE(Q2_K, q2_k), .scales = half_scales<Q2_K, &Q2_K::d, &Q2_K::dmin>},
+    {WB_K_TYPE(Q3_K, q3_k), .scales = half_scales<Q3_K, &Q3_K::d>},
+    {WB_K_TYPE(Q4_K, q4_k), .scales = half_scales<Q4_K, &Q4_K::d, &Q4_K::dmin>},
+    {WB_K_TYPE(Q5_K, q5_k), .scales = half_scales<Q5_K, &Q5_K::d, &Q5_K::dmin>},
+    {WB_K_TYPE(Q6_K, q6_k), .scales = half_scales<Q6_K, &Q6_K::d>},
+    {WB_BLOCK(Q8_K), .decode = decode_q8_k, .scales = {1, q8_k_scales}},
 };
 #undef WB_K_TYPE
 const Rows<Format> kquants = {formats, sizeof formats / sizeof *formats};

@@ -212,15 +212,15 @@ void encode_tq1_0(const u8* src, TQ1_0* dst, Counts& counts) {
 
 constinit static const Format formats[] = {
     {WB_BLOCK(Q1_0), .decode = decode_q1_0, .encode = encode_blocks<Q1_0, encode_q1_0>,
-     .scale_count = 1, .scales = half_scales<Q1_0, &Q1_0::d>},
+     .scales = half_scales<Q1_0, &Q1_0::d>},
     {WB_BLOCK(Q2_0), .decode = decode_q2_0, .encode = encode_blocks<Q2_0, encode_q2_0>,
-     .scale_count = 1, .scales = half_scales<Q2_0, &Q2_0::d>},
+     .scales = half_scales<Q2_0, &Q2_0::d>},
     {WB_BLOCK(NVFP4), .decode = decode_nvfp4, .encode = encode_blocks<NVFP4, encode_nvfp4, W / 4>,
-     .scale_count = 4, .scales = nvfp4_scales},
+     .scales = {4, nvfp4_scales}},
     {WB_BLOCK(TQ1_0), .decode = decode_tq1_0, .encode = encode_blocks<TQ1_0, encode_tq1_0>,
-     .scale_count = 1, .scales = half_scales<TQ1_0, &TQ1_0::d>},
+     .scales = half_scales<TQ1_0, &TQ1_0::d>},
     {WB_BLOCK(TQ2_0), .decode = decode_tq2_0, .encode = encode_blocks<TQ2_0, encode_tq2_0>,
-     .scale_count = 1, .scales = half_scales<TQ2_0, &TQ2_0::d>},
+     .scales = half_scales<TQ2_0, &TQ2_0::d>},
 };
 const Rows<Format> lowbit = {formats, sizeof formats / sizeof *formats};
 

@@ -80,11 +80,11 @@ void stats(const Format& type, const u8* src, size_t n, Stats& out) {
 void scale_stats(const Format& type, const u8* src, size_t n, Stats& out) {
   Stats s = empty();
   u8 tile[TILE * 4];
-  const size_t step = TILE / type.scale_count;
+  const size_t step = TILE / type.scales.count;
   for (size_t i = 0; i < n; i += step) {
     const size_t m = n - i < step ? n - i : step;
-    type.scales(src + i * type.size, tile, m);
-    f32_stats(tile, m * type.scale_count, s);
+    type.scales.read(src + i * type.size, tile, m);
+    f32_stats(tile, m * type.scales.count, s);
   }
   out = s;
 }

@@ -26,15 +26,19 @@ struct Blocks {
 WB_INLINE u32 half_bits(const LeF16& d) { return widen_f16(load<u16>(d.bytes)); }
 WB_INLINE float half(const LeF16& d) { return bit_cast<float>(half_bits(d)); }
 
-// The f16 scales of each block (Format::scales).
+// The f16 scales of each block.
 template <class B, LeF16 B::*... scale>
-void half_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
+void read_half_scales(const u8* WB_RESTRICT src, u8* WB_RESTRICT dst, size_t n) {
   for (const B& block : Blocks<B>{src, n}) {
     size_t k = 0;
     (store(dst, k++, half_bits(block.*scale)), ...);
     dst += 4 * sizeof...(scale);
   }
 }
+
+// Format::scales of a block whose scales are these f16 fields.
+template <class B, LeF16 B::*... scale>
+constexpr Scales half_scales = {sizeof...(scale), read_half_scales<B, scale...>};
 
 // id = 1 / d, or 0 where d is 0 (a NaN counts as non-zero, as in C).
 WB_INLINE F32 inverse(F32 d) { return select(d != splat(0.0f), splat(1.0f) / d, splat(0.0f)); }

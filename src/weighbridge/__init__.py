@@ -16,6 +16,12 @@ Read. Any format, lazily: names to tensors.
     model["lm_head.weight"][0:10].torch()     some rows, without reading the rest
     wb.open("a.gguf", names="canonical")["layers.0.attention.q.weight"]
 
+Serve an engine. The same names, config and layouts whatever the format.
+
+    weights = wb.provider("model/")                                 weights.config.rope.theta
+    weights.fuse("layers.0.mlp.gate.weight", "layers.0.mlp.up.weight").tensor
+    weights.buffer("layers.0.attention.q.weight", layout="mlx")     one block: words, scales, biases
+
 Write. `wb.plan_convert(...)` says what would happen (`plan.losses`), `plan.run()` does it, `wb.convert(...)` is both;
 the same for every verb. Keywords are the options of the command.
 
@@ -23,6 +29,7 @@ the same for every verb. Keywords are the options of the command.
     wb.quantize("model/", "model.gguf", "Q4_K_M")             wb.merge(src, dst)
     wb.rename(src, dst, strip_prefix="module.")               wb.strip(checkpoint, dst)
     wb.slice(src, dst, layers="0-15")                         wb.edit(file, set={"general.name": "Mine"})
+    wb.save({"w": array}, "out.gguf", dtype="q8_0", metadata={"general.architecture": "mine"})
     wb.save_checkpoint(folder, model=model, optimizer=opt)    wb.load_checkpoint(folder, model=model)
 
 Importing the package loads nothing else: each name is fetched on first use.
@@ -37,6 +44,8 @@ if TYPE_CHECKING:
     from weighbridge.api.comparing import compare_quantized
     from weighbridge.api.editing import edit, plan_edit
     from weighbridge.api.objects import Model, Tensor, open
+    from weighbridge.api.provider import provider
+    from weighbridge.api.saving import plan_save, save
     from weighbridge.api.training import load_checkpoint, save_checkpoint
     from weighbridge.api.writing import (
         convert,
@@ -90,8 +99,8 @@ __all__ = [
     "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport",
     "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff", "edit", "errors", "explain",
     "hash", "identify", "inspect", "inspect_imatrix", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit",
-    "plan_merge", "plan_quantize", "plan_rename", "plan_slice", "plan_split", "plan_strip", "quantize", "rename",
-    "save_checkpoint", "scan", "slice", "split", "strip", "verify",
+    "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider",
+    "quantize", "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip", "verify",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -99,6 +108,8 @@ _MODULES: Final = {
     "api.comparing": "compare_quantized",
     "api.editing": "edit plan_edit",
     "api.objects": "Model Tensor open",
+    "api.provider": "provider",
+    "api.saving": "plan_save save",
     "api.training": "load_checkpoint save_checkpoint",
     "api.writing": "convert merge plan_convert plan_merge plan_quantize plan_rename plan_slice plan_split plan_strip "
     "quantize rename slice split strip",

@@ -16,7 +16,7 @@ import weighbridge as wb
 from weighbridge.base.dtypes import BF16, F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.io.source import BytesSource
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.slicing import narrow
 
 CONFIG = {
@@ -54,13 +54,13 @@ def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     from weighbridge.base.dtypes import BY_NUMPY
     from weighbridge.containers.safetensors import container as safetensors
 
-    nodes = {k: n.const(a, BY_NUMPY[a.dtype.name]) for k, a in arrays.items()}
-    layout = safetensors.layout([(k, v.spec) for k, v in nodes.items()], {"format": "pt"})
+    members = {k: nodes.const(a, BY_NUMPY[a.dtype.name]) for k, a in arrays.items()}
+    layout = safetensors.layout([(k, v.spec) for k, v in members.items()], {"format": "pt"})
     data = bytearray(layout.size)
     for offset, piece in layout.pieces:
         data[offset : offset + len(piece)] = piece
     for slot in layout.slots:
-        data[slot.offset : slot.offset + slot.spec.nbytes] = nodes[slot.name].read_all().tobytes()
+        data[slot.offset : slot.offset + slot.spec.nbytes] = members[slot.name].read_all().tobytes()
     path.write_bytes(data)
 
 
@@ -194,7 +194,7 @@ def test_indexing_is_numpys(shape: list[int], key: list[object]) -> None:
     array = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
     from weighbridge import Tensor
 
-    tensor = Tensor("t", {"t": n.const(array, F32)})
+    tensor = Tensor("t", {"t": nodes.const(array, F32)})
     index = tuple(key)
     try:
         want = array[index]  # type: ignore[index]
@@ -216,7 +216,7 @@ def test_indexing_reads_only_the_rows_it_names() -> None:
             return super()._readinto(offset, out)
 
     array = np.arange(6 * 50 * 8, dtype=np.float32).reshape(6, 50, 8)
-    node = n.Stored(n.const(array, F32).spec, Watched(array.tobytes()), 0)
+    node = nodes.Stored(nodes.const(array, F32).spec, Watched(array.tobytes()), 0)
     from weighbridge import Tensor
 
     assert np.array_equal(Tensor("t", {"t": node})[4, 10:13], array[4, 10:13])
@@ -244,7 +244,7 @@ def test_rows_are_a_tensor_of_their_own(folder: Path) -> None:
 def test_iterating_a_tensor_ends() -> None:
     from weighbridge import Tensor
 
-    assert len(list(Tensor("t", {"t": n.const(np.zeros((3, 2), np.float32), F32)}))) == 3  # type: ignore[call-overload]
+    assert len(list(Tensor("t", {"t": nodes.const(np.zeros((3, 2), np.float32), F32)}))) == 3  # type: ignore[call-overload]
 
 
 def test_notebook_output_escapes_names(tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ FLOORS = {
     "adapters": 4,
     "models": 5,
     "conversion": 6,
+    "providers": 6,
     "reports": 6,
     "api": 7,
+    "safetensors": 7,
     "cli": 8,
 }
 FRAMEWORKS = {"torch", "mlx", "jax", "tensorflow", "transformers", "safetensors", "gguf", "tokenizers", "sentencepiece"}

@@ -33,7 +33,7 @@ from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.packings.schema.registry import schemas as registered
 from weighbridge.packings.unpacking import groups, probe, unpack
 from weighbridge.reports.inspect.parameter_count import count
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node
 from weighbridge.tensors.slicing import take
 
@@ -131,7 +131,7 @@ def test_rows_read_alone_are_those_of_the_whole(name: str, make: Callable[[], Ex
     (node,) = unpack(make().tensors, make().config).values()
     whole = values(node).reshape(node.spec.rows, -1)
     for lo, hi in ((0, 1), (3, 40), (node.spec.rows - 1, node.spec.rows)):
-        part = n.decode(node).read(lo, hi).view(np.float32).reshape(hi - lo, -1)
+        part = nodes.decode(node).read(lo, hi).view(np.float32).reshape(hi - lo, -1)
         np.testing.assert_array_equal(part, whole[lo:hi])
 
 
@@ -140,11 +140,11 @@ def test_rows_that_move_keep_their_values(name: str, make: Callable[[], Example]
     (node,) = unpack(make().tensors, make().config).values()
     rows = node.spec.rows
     whole, half = values(node).reshape(rows, -1), rows // 2
-    matrix = n.reshape(node, (rows, node.spec.shape[-1]))
-    np.testing.assert_array_equal(values(n.slice_rows(matrix, half, (half, node.spec.shape[-1]))), whole[half:])
+    matrix = nodes.reshape(node, (rows, node.spec.shape[-1]))
+    np.testing.assert_array_equal(values(nodes.slice_rows(matrix, half, (half, node.spec.shape[-1]))), whole[half:])
     order = np.roll(np.arange(rows), half)
-    np.testing.assert_array_equal(values(n.gather(matrix, order)), whole[order])
-    np.testing.assert_array_equal(values(n.concat([matrix, matrix])), np.concatenate([whole, whole]))
+    np.testing.assert_array_equal(values(nodes.gather(matrix, order)), whole[order])
+    np.testing.assert_array_equal(values(nodes.concat([matrix, matrix])), np.concatenate([whole, whole]))
 
 
 # ------------------------------------------------------------------------------------------------ storage axes
@@ -215,12 +215,12 @@ def packed(name: str) -> tuple[NDArray[np.float32], schemes.Scheme, dict[str, No
     """Values, the scheme, and the values packed in it."""
     scheme = schemes.SCHEMES[name]
     x = np.random.default_rng(5).normal(size=(OUT, IN)).astype(np.float32)
-    node = n.const(x, F32)
-    return x, scheme, scheme.write(scheme.round("m.weight", node, scheme, F32, n.abs_max([node])), scheme.symmetric)
+    node = nodes.const(x, F32)
+    return x, scheme, scheme.write(scheme.round("m.weight", node, scheme, F32, nodes.abs_max([node])), scheme.symmetric)
 
 
 def as_stored(parts: Mapping[str, Node]) -> dict[str, Node]:
-    return {f"m.{part}": n.Const(node.spec, node.read_all().tobytes()) for part, node in parts.items()}
+    return {f"m{suffix}": nodes.Const(node.spec, node.read_all().tobytes()) for suffix, node in parts.items()}
 
 
 def hints(name: str, scheme: schemes.Scheme) -> Mapping[str, Any]:

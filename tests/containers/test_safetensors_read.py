@@ -17,7 +17,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.containers.base import Index, Severity, check_regions
 from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.containers.safetensors import exact as safetensors_exact
-from weighbridge.containers.safetensors import json_scan as jsonscan
+from weighbridge.containers.safetensors import json_scan
 from weighbridge.containers.safetensors import rules as safetensors_rules
 from weighbridge.containers.safetensors.rules import RULES, Problems
 from weighbridge.io.source import BytesSource
@@ -350,19 +350,19 @@ def test_a_remark_that_is_not_made_is_noticed(rule: str, monkeypatch: pytest.Mon
 
 
 _LAX: dict[str, tuple[object, str, object]] = {
-    "nesting": (jsonscan, "JSON_DEPTH", 140),
-    "nesting, too shallow": (jsonscan, "JSON_DEPTH", 127),
-    "control characters": (jsonscan, "_STRING", re.compile(rb'"((?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+)"')),
-    "escapes": (jsonscan, "_STRING", re.compile(rb'"((?:[^"\\\x00-\x1f]|\\.)*+)"')),
-    "leading zeros": (jsonscan, "_NUMBER", re.compile(rb"(-?)([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?[0-9]++))?")),
+    "nesting": (json_scan, "JSON_DEPTH", 140),
+    "nesting, too shallow": (json_scan, "JSON_DEPTH", 127),
+    "control characters": (json_scan, "_STRING", re.compile(rb'"((?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+)"')),
+    "escapes": (json_scan, "_STRING", re.compile(rb'"((?:[^"\\\x00-\x1f]|\\.)*+)"')),
+    "leading zeros": (json_scan, "_NUMBER", re.compile(rb"(-?)([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?[0-9]++))?")),
     "digits after the point": (
-        jsonscan,
+        json_scan,
         "_NUMBER",
         re.compile(rb"(-?)(0|[1-9][0-9]*+)(?:\.([0-9]*+))?(?:[eE]([+-]?[0-9]++))?"),
     ),
-    "float overflow": (jsonscan, "serde_float", lambda whole, fraction, exponent, minus: 0.5),
-    "white space": (jsonscan, "_SPACE", re.compile(rb"[ \t\n\r\x0b]*+")),
-    "less white space": (jsonscan, "_SPACE", re.compile(rb"[ \n]*+")),
+    "float overflow": (json_scan, "serde_float", lambda whole, fraction, exponent, minus: 0.5),
+    "white space": (json_scan, "_SPACE", re.compile(rb"[ \t\n\r\x0b]*+")),
+    "less white space": (json_scan, "_SPACE", re.compile(rb"[ \n]*+")),
     "repeats, when read fast": (safetensors, "_repeats", lambda raw, count: False),
     "repeats, by their colons": (safetensors, "_KEYS", ()),
     "repeats, hidden by escapes": (safetensors, "_HIDDEN_KEY", re.compile(rb"\\u00[89]")),
@@ -370,8 +370,8 @@ _LAX: dict[str, tuple[object, str, object]] = {
     "header cap": (safetensors, "SAFETENSORS_HEADER", 1 << 62),
     "header cap, by one": (safetensors, "SAFETENSORS_HEADER", 99_999_999),
     "overflow": (safetensors, "_overflows", lambda shape, bits: False),
-    "64 bits": (jsonscan, "_U64", 2**65),
-    "63 bits": (jsonscan, "_U64", 2**63 - 1),
+    "64 bits": (json_scan, "_U64", 2**65),
+    "63 bits": (json_scan, "_U64", 2**63 - 1),
     "64 bits, when read fast": (safetensors, "_U64", 2**65),
 }
 

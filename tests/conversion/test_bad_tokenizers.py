@@ -227,7 +227,7 @@ def test_what_is_left_out_is_told(name: str, tmp_path: Path) -> None:
     files, count, words = LOST[name]
     source = model(tmp_path / "model", files(), count)
     plan = api.plan_convert(source, tmp_path / "out.gguf", to="gguf", dtype="f32")
-    assert any(words in loss.what for loss in plan.losses), [loss.what for loss in plan.losses]
+    assert any(words in loss.message for loss in plan.losses), [loss.message for loss in plan.losses]
 
 
 def test_holes_and_missing_rows_are_padding(tmp_path: Path) -> None:

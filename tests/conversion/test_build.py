@@ -20,7 +20,7 @@ from weighbridge.containers.gguf.container import layout as gguf_layout
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.model import Plan
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 
 VOCAB = ["t", "0", "t0", *(f"x{i}" for i in range(77))]
 
@@ -158,8 +158,8 @@ def quantized(tmp_path: Path) -> Path:
     """A GGUF with a Q8_0 matrix and an F32 vector."""
     rng = np.random.default_rng(0)
     tensors = {
-        "a.weight": n.cast(n.const(rng.normal(size=(4, 64)).astype(np.float32), F32), Q8_0),
-        "a_norm.weight": n.const(rng.normal(size=64).astype(np.float32), F32),
+        "a.weight": nodes.cast(nodes.const(rng.normal(size=(4, 64)).astype(np.float32), F32), Q8_0),
+        "a_norm.weight": nodes.const(rng.normal(size=64).astype(np.float32), F32),
     }
     metadata = {"general.architecture": KV("str", "none"), "x.list": KV("arr[i32]", [1, 2]), "x.one": KV("u8", 7)}
     layout = gguf_layout([(k, v.spec) for k, v in tensors.items()], metadata)
@@ -185,18 +185,18 @@ def test_quantizing_again_is_refused_unless_allowed(quantized: Path, tmp_path: P
         node = model["a.weight"].node
         from weighbridge.conversion.plan.losses import losses_of
 
-        twice = n.cast(n.decode(node), BY_NAME["Q4_0"])
+        twice = nodes.cast(nodes.decode(node), BY_NAME["Q4_0"])
         with pytest.raises(RefusedError, match="--allow-requantize"):
             losses_of({"a": twice}, False)
         assert [x.tensor for x in losses_of({"a": twice}, True)] == ["a"]
-        assert losses_of({"a": n.as_node(node), "b": n.decode(node)}, False) == []
+        assert losses_of({"a": nodes.as_node(node), "b": nodes.decode(node)}, False) == []
 
 
 def test_a_container_without_blocks_gets_values_and_says_so(quantized: Path, tmp_path: Path) -> None:
     plan = wb.plan_convert(quantized, tmp_path / "v.safetensors")
     assert types(plan) == {"a.weight": "F32", "a_norm.weight": "F32"}
     assert "1 tensor is decoded" in plan.notes[0]
-    assert "keys, 3 in all" in plan.losses[0].what
+    assert "keys, 3 in all" in plan.losses[0].message
     wb.convert(quantized, tmp_path / "v.safetensors")
     with wb.open(quantized) as a, wb.open(tmp_path / "v.safetensors") as b:
         assert np.array_equal(a["a.weight"].numpy(), b["a.weight"].numpy())
@@ -374,7 +374,7 @@ def test_a_folder_without_a_tokenizer_is_refused_or_becomes_a_gguf_that_says_so(
     with pytest.raises(UnsupportedError, match="--no-tokenizer"):
         wb.plan_convert(folder, target)
     plan = wb.plan_convert(folder, target, tokenizer=False)
-    assert any("the tokenizer" in loss.what for loss in plan.losses)
+    assert any("the tokenizer" in loss.message for loss in plan.losses)
     wb.convert(folder, target, tokenizer=False)
     found = keys_of(target)
     assert [key for key in found if key.startswith("tokenizer.")] == ["tokenizer.ggml.model"]
@@ -390,7 +390,7 @@ def test_a_gguf_whose_tokenizer_we_cannot_write_is_refused_or_goes_without(folde
     plan = wb.plan_convert(odd, tmp_path / "back", tokenizer=False)
     assert "config.json" in plan.texts
     assert not [name for name in plan.texts if name.startswith(("tokenizer", "special"))]
-    assert any("the tokenizer" in loss.what for loss in plan.losses)
+    assert any("the tokenizer" in loss.message for loss in plan.losses)
 
 
 def test_weights_alone_name_what_is_missing(folder: Path, tmp_path: Path) -> None:

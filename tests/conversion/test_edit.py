@@ -297,7 +297,7 @@ def test_a_file_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", BASE)
     plan = plan_edit(path, [Edit("general.name", "m")])
     path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(FormatError, match="was changed"):
+    with pytest.raises(FormatError, match="file changed"):
         apply_edit(plan)
 
 

@@ -16,7 +16,7 @@ from weighbridge.base.dtypes import F32
 from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf.metadata import check_vocabulary
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 
 DEFAULT_VOCABULARY = 32000  # LlamaConfig
 
@@ -41,10 +41,13 @@ def test_a_vocabulary_size_left_to_the_class_pads_the_tokens(tmp_path: Path) -> 
 
 
 def test_a_tokenizer_that_does_not_fit_is_never_written() -> None:
-    keys, embedding = {"tokenizer.ggml.tokens": KV("arr[str]", ["a", "b"])}, n.const(np.zeros((3, 4), np.float32), F32)
+    keys, embedding = (
+        {"tokenizer.ggml.tokens": KV("arr[str]", ["a", "b"])},
+        nodes.const(np.zeros((3, 4), np.float32), F32),
+    )
     with pytest.raises(FormatError, match="doesn't fit the embedding"):
         check_vocabulary(keys, {"token_embd.weight": embedding})
-    check_vocabulary(keys, {"token_embd.weight": n.slice_rows(embedding, 0, (2, 4))})
+    check_vocabulary(keys, {"token_embd.weight": nodes.slice_rows(embedding, 0, (2, 4))})
     check_vocabulary({}, {"token_embd.weight": embedding})
 
 
@@ -65,14 +68,16 @@ def fp8(tmp_path: Path) -> Path:
 def test_released_fp8_weights_are_decoded_and_listed(fp8: Path, tmp_path: Path, dtype: str) -> None:
     result = wb.convert(fp8, tmp_path / "m.gguf", dtype=dtype)
     assert {move.kind for move in result.moves} == {"decoded"}
-    listed = {move.tensor for move in result.moves} | {loss.tensor for loss in result.losses if "decoded" in loss.what}
+    listed = {move.tensor for move in result.moves} | {
+        loss.tensor for loss in result.losses if "decoded" in loss.message
+    }
     assert len(listed) == 14
 
 
 def test_released_fp8_weights_can_be_quantized(fp8: Path, tmp_path: Path) -> None:
     plan = wb.plan_quantize(fp8, tmp_path / "q.gguf", "Q8_0")
     plan.check()
-    assert len({loss.tensor for loss in plan.losses if "fp8" in loss.what}) == 14
+    assert len({loss.tensor for loss in plan.losses if "fp8" in loss.message}) == 14
     wb.convert(fp8, tmp_path / "mlx", to="mlx", q_bits=4, q_group_size=32)
 
 

@@ -45,7 +45,7 @@ CHECKPOINTS: dict[str, Any] = {
                   "lr_schedulers": [SCHEDULER.state_dict()], "callbacks": {"x": {"best": torch.tensor(1.0)}}},
     "timm": {"state_dict": WEIGHTS, "state_dict_ema": EMA, "optimizer": OPTIMIZER.state_dict(), "arch": "x"},
     "flat": {**WEIGHTS, **{f"{n}.exp_avg": t for n, t in WEIGHTS.items()}, "optimizer.state.0.step": torch.tensor(1.0)},
-    "nothing to leave out": WEIGHTS,
+    "nothing to remove": WEIGHTS,
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_the_weights_are_left(tmp_path: Path, name: str, legacy: bool) -> None:
     assert report.saved == source.stat().st_size - target.stat().st_size
     everything = wb.open(source).checkpoint.index
     assert report.tensors + sum(d.tensors for d in report.dropped) == len(everything)
-    assert bool(report.notes) == (name == "nothing to leave out")
+    assert bool(report.notes) == (name == "nothing to remove")
 
 
 def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
@@ -78,6 +78,7 @@ def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
     assert [(d.name, d.part, d.why) for d in report.dropped] == [
         ("D_optim", "optimizer", "it has param_groups and state"),
         ("history", "history", "the key 'history'"),
+        ("plan", "scheduler", "it has _step_count and last_epoch"),
     ]
     assert report.wrapper == "net"
     assert report.dropped[0].tensors == 4 * len(list(MODEL.parameters()))
@@ -99,7 +100,7 @@ def test_averages(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no averaged"):
         wb.strip(source, tmp_path / "x.pt", ema_as_weights=True)
     torch.save({"model": WEIGHTS, "ema": {"shadow_params": [*EMA.values()]}}, source)
-    with pytest.raises(UnsupportedError, match="names are not those"):
+    with pytest.raises(UnsupportedError, match="names don't match"):
         wb.strip(source, tmp_path / "x.pt", ema_as_weights=True)
 
 
@@ -112,7 +113,10 @@ def test_averages_as_compvis_names_them(tmp_path: Path) -> None:
     report = report_of(wb.plan_strip(tmp_path / "in.ckpt", tmp_path / "out.pt", ema_as_weights=True))
     kept = {"first_stage_model.loss.net.weight": torch.ones(2)}
     equal(tmp_path / "out.pt", {f"model.diffusion_model.{n}": t for n, t in EMA.items()} | kept)
-    assert [(d.name, d.part, d.tensors) for d in report.dropped] == [("state_dict.model_ema", "ema", len(EMA) + 1)]
+    assert [(d.name, d.part, d.tensors) for d in report.dropped] == [
+        ("state_dict.model_ema", "ema", len(EMA) + 1),
+        ("global_step", "value", 0),
+    ]
 
 
 def test_a_state_dict_whose_names_begin_alike_keeps_them(tmp_path: Path) -> None:
@@ -223,3 +227,16 @@ def test_every_shape(tmp_path: Path, keys: frozenset[str], part: Extra) -> None:
         assert set(found[1:]) == {part}
         lacking = {k: torch.ones(1) for k in sorted(keys)[1:]}
         assert set(parts(tmp_path, {"m": {"w": torch.ones(1)}, "x": lacking})) == {Extra.WEIGHTS}
+
+
+def test_values_that_are_not_written_are_listed(tmp_path: Path) -> None:
+    """Also where they lie among the weights, and nothing else is left out."""
+    torch.save({**WEIGHTS, "epoch": 3, "loss": 0.5, "lr": 1e-3, "plan": SCHEDULER.state_dict()}, tmp_path / "in.pt")
+    with wb.plan_strip(tmp_path / "in.pt", tmp_path / "out.safetensors") as plan:
+        assert [(d.name, d.part, d.tensors) for d in plan.report.dropped] == [
+            ("epoch", "value", 0),
+            ("loss", "history", 0),
+            ("lr", "value", 0),
+            ("plan", "scheduler", 0),
+        ]
+        assert not plan.report.notes

@@ -273,7 +273,7 @@ def test_other_targets_get_the_model(tmp_path: Path) -> None:
     assert [loss.tensor for loss in result.losses] == ["state/y"]
     loaded = torch.load(tmp_path / "all.pt", weights_only=True)
     assert (loaded["x"], loaded["y"].tolist()) == (2.0, [1, 1, 1])
-    with pytest.raises(UnsupportedError, match="holds no training state"):
+    with pytest.raises(UnsupportedError, match="contains no training state"):
         wb.convert(tmp_path / "c", tmp_path / "d", to="checkpoint")
 
 

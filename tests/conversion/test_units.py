@@ -17,7 +17,7 @@ from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.sink.journal import Journal
 from weighbridge.packings.write.packers import AffineOf
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Const, Node
 
 ROWS, COLUMNS = 96, 256
@@ -37,19 +37,21 @@ seen: list[int] = []
 
 def parts_of(seed: int = 1) -> dict[str, Node]:
     values = numbers("normal", ROWS * COLUMNS, seed=seed)
-    made = n.pack(_Counted(n.const(values.reshape(ROWS, COLUMNS), F32).spec, values.tobytes()), AffineOf(4, 64, BF16))
+    made = nodes.pack(
+        _Counted(nodes.const(values.reshape(ROWS, COLUMNS), F32).spec, values.tobytes()), AffineOf(4, 64, BF16)
+    )
     return {part: made[part] for part in PARTS}
 
 
 def plan_of(target: Path, files: list[dict[str, Node]], *, budget: int = 1 << 20, **more: Any) -> Plan:
     planned = []
-    for number, nodes in enumerate(files):
+    for number, members in enumerate(files):
         slots, at = [], 0
-        for name, node in nodes.items():
+        for name, node in members.items():
             slots.append(Slot(name, node.spec, at))
             at += node.spec.nbytes
         layout = replace(Layout("raw", (), tuple(slots), at), **more)
-        planned.append(PlannedFile(f"{number}", layout, tuple(nodes.values())))
+        planned.append(PlannedFile(f"{number}", layout, tuple(members.values())))
     return Plan("test", target, "raw", True, tuple(planned), write=WriteOptions(jobs=1, max_memory=budget))
 
 

@@ -26,7 +26,7 @@ from weighbridge.tensors.reference import registry as codecs
 from weighbridge.tensors.reference.codebooks import iq1_encode as reference_iq1encode
 from weighbridge.tensors.reference.codebooks import iq23_encode as reference_iqencode
 from weighbridge.tensors.reference.codebooks import iquants as reference_iq
-from weighbridge.tensors.reference.codebooks import lattice_neighbours as neighbours
+from weighbridge.tensors.reference.codebooks import lattice_neighbours
 
 NAMES = ggml.STOPPING
 WAYS = [(name, how) for name in NAMES for how in (None, *WEIGHTS) if how or BY_NAME[name].importance != "required"]
@@ -256,12 +256,12 @@ def test_a_changed_search_is_seen(name: str, field: str, monkeypatch: pytest.Mon
 
 @mutation
 @needs_native
-@pytest.mark.parametrize("name", neighbours.DISTANCES)
+@pytest.mark.parametrize("name", lattice_neighbours.DISTANCES)
 def test_a_changed_number_of_distances_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = neighbours.neighbours.__wrapped__
-    monkeypatch.setattr(neighbours, "DISTANCES", {name: neighbours.DISTANCES[name] + 1})
+    made = lattice_neighbours.neighbours.__wrapped__
+    monkeypatch.setattr(lattice_neighbours, "DISTANCES", {name: lattice_neighbours.DISTANCES[name] + 1})
     changed = made(name)
-    for module in (neighbours, reference_iqencode, reference_iq1encode):
+    for module in (lattice_neighbours, reference_iqencode, reference_iq1encode):
         monkeypatch.setattr(module, "neighbours", lambda asked: changed if asked == name else made(asked))
     assert seen("IQ1_M" if name == "IQ1_S" else name)
 
@@ -295,7 +295,7 @@ def test_a_changed_rule_is_seen(rule: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_codebooks_have_zero_magnitudes_first() -> None:
     """A part of nothing is written as zeros, which must be a point of every codebook."""
-    for name in neighbours.DISTANCES:
-        assert not neighbours.neighbours(name).ranks[0].any()
+    for name in lattice_neighbours.DISTANCES:
+        assert not lattice_neighbours.neighbours(name).ranks[0].any()
     assert set(codecs.WEIGHTED) >= set(NAMES)
     assert reference_iq.IQ1_DELTA == 0.125

@@ -21,7 +21,7 @@ from tests.oracles.families import CASES, UNSAID
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch import kv_tensors as keyed
+from weighbridge.models.arch import kv_tensors
 from weighbridge.models.arch.config import LOCAL_THETA
 from weighbridge.models.arch.expand import Sizes, applies
 from weighbridge.models.arch.family import Family
@@ -167,7 +167,7 @@ def judge_alone(family: Family, model: str) -> None:
 def judge_keys(family: Family, model: str) -> None:
     """The architecture's key-values are the reference's: names, types, values, order."""
     ours, named, added = CASES[model].ours, CASES[model].named, CASES[model].added
-    recorded = [key for key in golden()[model]["keys"] if key[0] not in keyed.names(family)]  # see judge_numbers
+    recorded = [key for key in golden()[model]["keys"] if key[0] not in kv_tensors.names(family)]  # see judge_numbers
     want = [
         [named.get(key, key), kind, _coded(kind, ours[key]) if key in ours else value] for key, kind, value in recorded
     ]
@@ -199,7 +199,7 @@ def judge_numbers(family: Family, model: str) -> None:
     source = as_read(dict.fromkeys(recorded["hf"], "model.safetensors"))
     written = family.save("gguf", sizes, roles, source_order=source)
     want = [[name, shape, of] for name, _, shape, of in recorded["gguf"]]
-    inside, own = keyed.names(family), CASES[model].kept
+    inside, own = kv_tensors.names(family), CASES[model].kept
     found = [[name, *_brief(node)] for name, node in written.items() if name not in inside]
     assert [row for row in found if row[0] not in own] == [row for row in want if row[0] not in own], model
     of = {name: _brief(_nodes(model)[theirs]) for name, theirs in own.items()}
@@ -207,7 +207,7 @@ def judge_numbers(family: Family, model: str) -> None:
     lists = {name: _values(node) for name, node in written.items() if name in inside}
     assert [*lists.items()] == [(key, value) for key, _, value in recorded["keys"] if key in inside], model
     assert {*inside} == lists.keys(), model
-    numbers = keyed.tensors(family, sizes, lists)
+    numbers = kv_tensors.tensors(family, sizes, lists)
     assert {name: _values(node) for name, node in numbers.items()} == lists, model
     for name, kind, _, _ in recorded["gguf"]:
         assert (kind == "F32") == (

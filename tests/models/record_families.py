@@ -127,7 +127,7 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     from conversion import ModelBase, get_model_class  # type: ignore[import-not-found]
     from tests.models.record_reference import _keys
     from tests.oracles import twins
-    from tests.oracles.reference_converter import told
+    from tests.oracles.reference_converter import with_hparams
 
     twin = twins.STAND_INS[case.config.replace("Config", "ForCausalLM")] if case.twin else None
     if twin is not None:
@@ -137,7 +137,7 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     files = {}
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"
-        known = told(ModelBase.load_hparams(folder, False), case.hparams)
+        known = with_hparams(ModelBase.load_hparams(folder, False), case.hparams)
         model = get_model_class(known["architectures"][0])
         model.no_mtp = "--no-mtp" in case.flags
         for cls in (model, getattr(model, "Ministral3Model", model)):  # Mistral3Model leaves the work to another

@@ -58,5 +58,5 @@ def test_baichuan_2_has_an_output_of_length_1(said: dict[str, Any], unit: bool, 
 
 
 def test_layers_that_llama_cpp_gives_no_positions_are_told(tmp_path: Path) -> None:
-    losses = [x.what for x in wb.plan_convert(folder(tmp_path), tmp_path / "a.gguf", tokenizer=False).losses]
+    losses = [x.message for x in wb.plan_convert(folder(tmp_path), tmp_path / "a.gguf", tokenizer=False).losses]
     assert any("num_hidden_layers = 2" in what and "32 layers" in what for what in losses)

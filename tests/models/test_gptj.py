@@ -49,7 +49,9 @@ def test_biases_of_zeros_go_and_others_are_told(tmp_path: Path) -> None:
         at = model.index.by_name["blk.1.attn_output.bias"].offset
     data[at : at + 4] = np.float32(0.5).tobytes()
     (tmp_path / "other.gguf").write_bytes(data)
-    told = [loss for loss in wb.plan_convert(tmp_path / "other.gguf", tmp_path / "c").losses if "no place" in loss.what]
+    told = [
+        loss for loss in wb.plan_convert(tmp_path / "other.gguf", tmp_path / "c").losses if "no place" in loss.message
+    ]
     assert [loss.tensor for loss in told] == ["blk.1.attn_output.bias"]
     wb.convert(gguf, tmp_path / "hf", tokenizer=False)
     assert load_file(tmp_path / "hf" / "model.safetensors").keys() == golden()["gptj"]["hf"].keys()

@@ -75,7 +75,7 @@ WRONG: dict[str, tuple[Tensors | None, dict[str, Any], type[WeighbridgeError], s
         r"don't belong to the pair .expected \[32\], found \[31\]",
     ),
     "biases of B": (None, {"lora_bias": True}, UnsupportedError, "lora_bias"),
-    "a pattern without an end": (None, {"alpha_pattern": {"(a+)+b": 8}}, UnsupportedError, "might never end"),
+    "a pattern without an end": (None, {"alpha_pattern": {"(a+)+b": 8}}, UnsupportedError, "unbounded backtracking"),
     "a pattern that can't be": (None, {"alpha_pattern": {"[q": 8}}, FormatError, r"alpha_pattern.\[q: is no pattern"),
     "an alpha that is none": (None, {"alpha_pattern": {"q_proj": "x"}}, FormatError, "alpha_pattern.q_proj"),
     "no patterns": (None, {"alpha_pattern": [1]}, FormatError, "alpha_pattern: is no mapping"),
@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[Tensors | None, dict[str, Any], type[WeighbridgeError], s
         {k: v for k, v in pair(Q, 32, 32).items() if "_A" in k}, {}, FormatError, f"{Q}.weight: .*without its B"
     ),
     "two ranks": (
-        pair(Q, 32, 32) | {f"{FRONT}{Q}.lora_B.weight": np.ones((32, 3), "f4")}, {}, FormatError, "no one rank"
+        pair(Q, 32, 32) | {f"{FRONT}{Q}.lora_B.weight": np.ones((32, 3), "f4")}, {}, FormatError, "different ranks"
     ),
     "another model's": (pair(Q, 48, 32), {}, FormatError, r"q_proj.weight is \[48, 32\], expected \[32, 32\]"),
     "an unknown module": (pair("model.layers.0.x_proj", 4, 4), {}, FormatError, "without a rule: model.layers"),
@@ -100,8 +100,8 @@ WRONG: dict[str, tuple[Tensors | None, dict[str, Any], type[WeighbridgeError], s
         {k: v for e in range(3) for k, v in pair(EXPERT.format(e), 64, 32, 2 + e).items()}, {}, UnsupportedError,
         "different ranks",
     ),
-    "no base": (None, {"base_model_name_or_path": None}, UsageError, "which model it is for"),
-    "a base elsewhere": (None, {"base_model_name_or_path": "somebody/model"}, UsageError, "isn't here"),
+    "no base": (None, {"base_model_name_or_path": None}, UsageError, "doesn't name its base model"),
+    "a base elsewhere": (None, {"base_model_name_or_path": "somebody/model"}, UsageError, "wasn't found"),
 }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_lora_for_a_gguf_is_refused(name: str, adapter: Callable[...,
 @pytest.mark.parametrize("module", ["lm_head", "model.embed_tokens"])
 def test_a_tied_head_takes_no_change(module: str, adapter: Callable[..., Path], base: Path, tmp_path: Path) -> None:
     (base / "config.json").write_text(json.dumps(CONFIG | {"tie_word_embeddings": True}))
-    with pytest.raises(UnsupportedError, match="one tensor"):
+    with pytest.raises(UnsupportedError, match="are tied"):
         wb.convert(adapter(pair(module, 40, 32)), tmp_path / "out.gguf")
 
 
@@ -145,7 +145,7 @@ def test_invocation_tokens_are_kept(adapter: Callable[..., Path], base: Path, tm
     [
         (lambda f: f.fields.pop("adapter.type"), UnsupportedError, "type None"),
         (lambda f: f.tensors.pop("blk.0.attn_q.weight.lora_a"), FormatError, "other half"),
-        (lambda f: f.tensors.update(x=f.tensors["blk.0.attn_q.weight.lora_a"]), UnsupportedError, "x whole"),
+        (lambda f: f.tensors.update(x=f.tensors["blk.0.attn_q.weight.lora_a"]), UnsupportedError, "full tensor x"),
     ],
 )
 def test_a_gguf_that_is_no_adapter(
@@ -172,13 +172,13 @@ def test_what_can_not_be_merged(adapter: Callable[..., Path], base: Path, tmp_pa
     wb.convert(base, tmp_path / "q.gguf", dtype="q8_0", tokenizer=False)
     with pytest.raises(RefusedError, match="q is quantized"):
         wb.convert(tmp_path / "q.gguf", tmp_path / "out.gguf", lora=folder)
-    with pytest.raises(UsageError, match="no LoRA adapter"):
+    with pytest.raises(UsageError, match="isn't a LoRA adapter"):
         wb.convert(base, tmp_path / "out.gguf", lora=base, tokenizer=False)
     weights = load_file(base / "model.safetensors")
     save_file({n: t for n, t in weights.items() if n != "lm_head.weight"}, base / "model.safetensors")
-    with pytest.raises(UsageError, match="doesn't hold by itself"):
+    with pytest.raises(UsageError, match="doesn't store separately"):
         wb.convert(base, tmp_path / "out", lora=adapter(pair("lm_head", 40, 32)))
-    with pytest.raises(UnsupportedError, match="no tensor of its shape"):
+    with pytest.raises(UnsupportedError, match="no such tensor of its shape"):
         wb.convert(
             base, tmp_path / "out", lora=adapter({f"{FRONT}model.norm.weight": np.ones(31, "f4")} | pair(Q, 32, 32))
         )
@@ -198,9 +198,9 @@ def test_a_gguf_with_multipliers_in_its_weights_takes_no_change(adapter: Callabl
     (folder / "config.json").write_text(json.dumps(config))
     wb.convert(folder, tmp_path / "falcon.gguf", dtype="f32", tokenizer=False)
     changed = adapter(pair("model.layers.0.mamba.out_proj", 32, 32))
-    with pytest.raises(UnsupportedError, match="times a number that it doesn't say"):
+    with pytest.raises(UnsupportedError, match="by an unknown factor"):
         wb.convert(tmp_path / "falcon.gguf", tmp_path / "out.gguf", lora=changed)
-    with pytest.raises(UnsupportedError, match="doesn't follow"):
+    with pytest.raises(UnsupportedError, match="can't be converted"):
         wb.convert(changed, tmp_path / "adapter.gguf", base=folder)
     wb.convert(folder, tmp_path / "out.gguf", dtype="f32", tokenizer=False, lora=changed)
     wb.convert(
@@ -243,9 +243,9 @@ def test_the_command(
     ("tensors", "said", "kind", "words"),
     [
         ({}, {"fine_tune_type": "dora"}, UnsupportedError, "trained as 'dora'"),
-        ({f"{Q}.m": np.ones(32, "f4")}, {}, UnsupportedError, "no part of a LoRA"),
+        ({f"{Q}.m": np.ones(32, "f4")}, {}, UnsupportedError, "isn't part of a LoRA"),
         ({f"{Q}.lora_a": np.ones((32, 2), "f4")}, {}, FormatError, "other half"),
-        ({f"{Q}.lora_b": np.ones((3, 32), "f4")}, {}, FormatError, "no one rank"),
+        ({f"{Q}.lora_b": np.ones((3, 32), "f4")}, {}, FormatError, "different ranks"),
         ({}, {"lora_parameters": {"scale": None}}, FormatError, "lora_parameters.scale"),
         ({}, {"lora_parameters": []}, FormatError, "lora_parameters.scale"),
         (

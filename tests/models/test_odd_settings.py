@@ -71,11 +71,11 @@ LORA = {"adapter.type": "lora"}
     [
         (peft, {"lora_alpha": 1, "alora_invocation_tokens": [1.5]}, {}, PEFT, "token ids"),
         (mlx, {"lora_parameters": {"scale": 1e308}}, {}, MLX, "scale"),
-        (mlx, {"lora_parameters": {"scale": 1.0}}, {}, {"q.lora_a": (64, 0), "q.lora_b": (0, 64)}, "no one rank"),
+        (mlx, {"lora_parameters": {"scale": 1.0}}, {}, {"q.lora_a": (64, 0), "q.lora_b": (0, 64)}, "different ranks"),
         (gguf, None, {**LORA, gguf.TOKENS: 5}, GGUF, "token ids"),
         (gguf, None, {**LORA, gguf.TOKENS: [1.5]}, GGUF, "token ids"),
         (gguf, None, {**LORA, gguf.TOKENS: "12"}, GGUF, "token ids"),
-        (gguf, None, LORA, {"q.weight.lora_a": (0, 64), "q.weight.lora_b": (64, 0)}, "no one rank"),
+        (gguf, None, LORA, {"q.weight.lora_a": (0, 64), "q.weight.lora_b": (64, 0)}, "different ranks"),
     ],
 )
 def test_an_adapter_that_is_none(reader: Any, config: Any, keys: Any, shapes: Any, words: str) -> None:

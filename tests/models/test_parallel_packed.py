@@ -23,7 +23,7 @@ from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
 from weighbridge.models.tensor_parallel.partition import partition_tensors
 from weighbridge.packings.schema import gptq
 from weighbridge.packings.schema.base import Match, Shared
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 
 F32 = NDArray[np.float32]
 LLAMA: dict[str, Any] = {
@@ -62,7 +62,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def values(opened: Checkpoint) -> Iterator[tuple[str, F32]]:
     for name, node in opened.logical.items():
-        wide = n.cast(n.decode(node), BY_NAME["F32"])
+        wide = nodes.cast(nodes.decode(node), BY_NAME["F32"])
         yield name, wide.read_all().view(np.float32).reshape(node.spec.shape)
 
 

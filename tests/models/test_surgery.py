@@ -90,7 +90,7 @@ def test_a_key_of_single_layers_follows_them(key: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("key", STEPS)
 def test_layers_that_follow_no_step_any_more_are_refused(key: str) -> None:
-    with pytest.raises(UsageError, match=f"every 2th layer is of another kind .{key}."):
+    with pytest.raises(UsageError, match=f"every 2th layer differs .{key}."):
         hf_config({"num_hidden_layers": COUNT, key: 2}, left((0, 2, 3)))
     assert hf_config({"num_hidden_layers": COUNT, key: 1}, left((0, 2, 3)))[0][key] == 1
 
@@ -102,7 +102,7 @@ def test_a_period_begins_elsewhere(kept: tuple[int, ...], first: int | None) -> 
     """Layers 1, 4 and 7 are of another kind; `first`: the first of what is left, None: they follow no period."""
     said = {"num_hidden_layers": COUNT, "attn_layer_period": 3, "attn_layer_offset": 1}
     if first is None:
-        with pytest.raises(UsageError, match=r"every 2th layer is of another kind .attn_layer_period."):
+        with pytest.raises(UsageError, match=r"every 2th layer differs .attn_layer_period."):
             hf_config(said | {"attn_layer_period": 2, "attn_layer_offset": 0}, left(kept))
         return
     found = hf_config(said, left(kept))[0]
@@ -125,14 +125,14 @@ def test_layers_that_take_keys_from_others() -> None:
         assert rule(key, 3, (3, 4), COUNT) == 0
         assert rule(key, 3, (0, 3, 4, 6), COUNT) == 1
         for kept in ((0, 3, 5), (4, 3, 5), (3, 5, 4), (0, 5)):
-            with pytest.raises(UsageError, match=f"from layers 3 and 4 .{key}."):
+            with pytest.raises(UsageError, match=f"of layers 3 and 4 .{key}."):
                 rule(key, 3, kept, COUNT)
 
 
 def test_a_list_without_a_rule_is_told() -> None:
     config = {"strange_list": list(range(9)), "layer_types": ["x"] * 9, "short": [1, 2]}
     notes = layers._unknown(config, left((0, 1), 9, 9))
-    assert notes == ("strange_list has as many entries as there were layers, and stays as it is",)
+    assert notes == ("strange_list has one entry per original layer and stays unchanged",)
     assert not layers._unknown(config, left((0, 1), 2, 2))
 
 
@@ -146,7 +146,7 @@ def test_what_says_nothing_is_left_alone() -> None:
 
 
 def test_leading_layers_stay_the_leading_ones() -> None:
-    with pytest.raises(UsageError, match="first 3 layers are of another kind"):
+    with pytest.raises(UsageError, match="first 3 layers differ"):
         hf_config({"num_hidden_layers": COUNT, "first_k_dense_replace": 3}, left((0, 4, 2)))
 
 
@@ -319,9 +319,9 @@ def test_the_layers_are_found(tensors: list[str], stated: int | None, expected: 
 @pytest.mark.parametrize(
     ("tensors", "stated", "words"),
     [
-        (["a.weight"], None, "no names are numbered"),
+        (["a.weight"], None, "no tensor names are numbered"),
         (names("h.", 3), 4, "The config says 4"),
-        ([n for n in names("h.", 4) if ".2." not in n[:5]], 4, "no names are numbered"),
+        ([n for n in names("h.", 4) if ".2." not in n[:5]], 4, "no tensor names are numbered"),
         (names("encoder.layers.", 4) + names("decoder.layers.", 4), 4, "several stacks"),
         (names("encoder.layers.", 4) + names("decoder.layers.", 3), None, "several stacks"),
     ],
@@ -392,7 +392,7 @@ def test_renaming_writes_any_container(model: Path, tmp_path: Path, suffix: str)
         ({"strip_prefix": "head"}, "left without a name"),
         ({"replace": [("(", "x")]}, "in a --replace"),
         ({"replace": [("(w)$", r"\2")]}, "invalid group reference"),
-        ({}, "what shall be renamed"),
+        ({}, "no rename option given"),
     ],
 )
 def test_names_that_are_refused(model: Path, tmp_path: Path, what: Any, words: str) -> None:
@@ -454,7 +454,7 @@ def test_a_part_keeps_its_numbers(model: Path, tmp_path: Path) -> None:
     wb.slice(model, tmp_path / "anew.safetensors", layers="2,1", renumber=True)
     anew = written(tmp_path / "anew.safetensors")
     assert [float(anew[f"module.layers.{n}.w"][0, 0]) for n in (0, 1)] == [2.0, 1.0]
-    with pytest.raises(UsageError, match="needs a number of its own"):
+    with pytest.raises(UsageError, match="needs its own number"):
         wb.slice(model, tmp_path / "twice.safetensors", layers="1,1")
 
 
@@ -530,7 +530,7 @@ def test_blocks_of_a_gguf_stay_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("experts", "words"),
-    [("0,0", "taken twice"), ("8", "0 to 7"), ("0-2,7", "as many of each"), ("4-7,0-3", "as many")],
+    [("0,0", "selected twice"), ("8", "0 to 7"), ("0-2,7", "keep equally many"), ("4-7,0-3", "as many")],
 )
 def test_experts_that_are_refused(tmp_path: Path, experts: str, words: str) -> None:
     source = mixture(tmp_path / "model", n_group=2)
@@ -576,7 +576,7 @@ def test_quantized_stacks_are_parted_and_stacked_again(how: Any, tmp_path: Path)
         for expert in range(8):
             one = parted[f"model.layers.1.mlp.experts.{expert}.up_proj.{part}"]
             assert np.array_equal(one, held[f"{stack}.{part}"][expert])
-    assert not any("other numbers" in note for note in report.notes)
+    assert not any("other values" in note for note in report.notes)
     own = config_of(back)["quantization"]
     each = [f"model.layers.1.mlp.experts.{e}.up_proj" for e in range(8)]
     assert [own[name] for name in each] == [config["quantization"][stack]] * 8
@@ -611,7 +611,7 @@ def test_parts_keep_their_endings(scheme: str, tmp_path: Path) -> None:
         assert config_of(out)["quantization_config"][key] == [
             "lm_head", "model.layers.0.attention", "model.layers.0.ffn.gate", "re:x.*",
         ]  # fmt: skip
-        assert any("'re:x.*' may fit other names now" in note for note in report.notes)
+        assert any("'re:x.*' may match other names now" in note for note in report.notes)
 
 
 def test_fp8_experts_change_their_spelling(tmp_path: Path) -> None:
@@ -632,7 +632,7 @@ def test_fp8_experts_change_their_spelling(tmp_path: Path) -> None:
 def test_parts_that_no_stack_has_are_refused(tmp_path: Path) -> None:
     wide = {"hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 128}
     wb.convert(mixture(tmp_path / "m", shapes=wide), source := tmp_path / "gptq", to="hf", scheme="gptq")
-    with pytest.raises(UnsupportedError, match="joins or parts tensors in gptq, which aren't stored so"):
+    with pytest.raises(UnsupportedError, match="fuses or splits tensors packed as gptq"):
         wb.rename(source, tmp_path / "out", to_names="mlx")
     assert not (tmp_path / "out").exists()
 
@@ -715,17 +715,18 @@ def test_keys_of_two_sides() -> None:
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ("0-1", "an encoder of 3 layers and a decoder of 2 layers: whose are meant"),
-        ("encoder:3", "there are no layers 3"), ("1,encoder:0", "says no layers of an encoder and a decoder"),
-        ("tower:0", "says no layers of an encoder and a decoder"), ("encoder:0,encoder:1", "says no layers"),
-        ("encoder:", "says no layers"),
+        ("0-1", "an encoder of 3 layers and a decoder of 2 layers: ambiguous"),
+        ("encoder:3", "there are no layers 3"), ("1,encoder:0", "isn't a selection of encoder and decoder layers"),
+        ("tower:0", "isn't a selection of encoder and decoder layers"), 
+        ("encoder:0,encoder:1", "selection of encoder and decoder layers"),
+        ("encoder:", "selection of encoder and decoder layers"),
     ],
 )  # fmt: skip
 def test_sides_that_are_refused(layers: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=words):
         wb.slice(two(tmp_path / "m"), tmp_path / "out", layers=layers, renumber=True)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(UsageError, match="no encoder beside another stack"):
+    with pytest.raises(UsageError, match="no encoder side: it has a single stack of layers"):
         wb.slice(mixture(tmp_path / "one"), tmp_path / "out", layers="encoder:0")
 
 

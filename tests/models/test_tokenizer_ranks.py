@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models._reference_vocab import convert
 from tests.models._tokenizers import (
     HEADS,
     NASTY,
@@ -32,11 +31,12 @@ from tests.models._tokenizers import (
 )
 from tests.models.test_tokenizer_pre import characters, published
 from tests.oracles import gguf_file, vocabularies
+from tests.oracles.reference_converter import Job, convert_all
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.models.tokenizer import TokenType, Vocab, VocabKind, from_hf, losses, to_gguf, to_hf
-from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.formats import bpe_ranks
 from weighbridge.models.tokenizer.hf import tables as tables_module
 from weighbridge.models.tokenizer.hf import tekken, tiktoken
 from weighbridge.models.tokenizer.hf.tables import TokenizerTables, tables
@@ -121,7 +121,11 @@ def test_both_ways_to_split_are_one(words: list[str], text: str, data: st.DataOb
     limit = data.draw(st.integers(0, len(known)))
     short = {t: r for t, r in known.items() if r < limit}
     token = text.encode()
-    assert ranks.split_long(known, token, limit) == tiktoken_split(token, short) == ranks.split(known, token, limit)
+    assert (
+        bpe_ranks.split_long(known, token, limit)
+        == tiktoken_split(token, short)
+        == bpe_ranks.split(known, token, limit)
+    )
 
 
 @pytest.mark.oracle
@@ -132,22 +136,22 @@ def test_every_pair_is_transformers_and_natural_the_references() -> None:
     converter = TikTokenConverter("x")
     converter.load_tiktoken_bpe = lambda _: known  # it would need a package for the file, which has two columns
     tokens, merges = converter.extract_vocab_merges_from_model("x")
-    assert ranks.every(known) == merges
-    assert dict(ranks.by_rank(known)) == {r: t for t, r in tokens.items()}
-    assert set(ranks.natural(known)) < set(merges)
+    assert bpe_ranks.every(known) == merges
+    assert dict(bpe_ranks.by_rank(known)) == {r: t for t, r in tokens.items()}
+    assert set(bpe_ranks.natural(known)) < set(merges)
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("merges", [ranks.every, ranks.natural])
+@pytest.mark.parametrize("merges", [bpe_ranks.every, bpe_ranks.natural])
 def test_both_lists_of_merges_split_as_ranks_do(merges: Callable[[Any], list[tuple[str, str]]]) -> None:
     from tokenizers import Tokenizer, models
 
     known = table("llama")
-    model = models.BPE({t: r for r, t in ranks.by_rank(known)}, merges(known))
+    model = models.BPE({t: r for r, t in bpe_ranks.by_rank(known)}, merges(known))
     judge = Tokenizer(model)
     for word in (w for t in TEXTS for w in t.split(" ") if w):
         expected = [known[p] for p in tiktoken_split(word.encode(), known)]
-        assert judge.encode(ranks.spelled(word.encode())).ids == expected, word
+        assert judge.encode(bpe_ranks.spelled(word.encode())).ids == expected, word
 
 
 # ------------------------------------------------------------------------ whole folders
@@ -256,8 +260,8 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[File
             }
             said = {"ranks": {t.decode("latin-1"): r for t, r in known.items()}, "special": special, "eos": 701}
             (folder / "ranks.json").write_text(json.dumps(said))
-        jobs.append((folder, sources[name][1], pre, method))
-    results = convert(jobs)
+        jobs.append(Job(str(folder), str(sources[name][1]), pre=pre, method=method))
+    results = convert_all(jobs)
     assert results == [None] * len(jobs), "\n".join(r[-1500:] for r in results if r)
     return sources
 
@@ -532,7 +536,7 @@ def test_an_empty_list_of_merges_is_told() -> None:
 def test_a_hostile_token_takes_no_time() -> None:
     """Quadratic work in a row of one letter would take minutes for such a file."""
     known = {bytes([b]): b for b in range(256)} | {b"a" * n: 254 + n for n in range(2, 1025)}
-    assert len(ranks.natural(known)) == 1023
+    assert len(bpe_ranks.natural(known)) == 1023
 
 
 # ------------------------------------------------------------------------ mutation
@@ -568,7 +572,7 @@ FAULTS: dict[str, tuple[TokenizerTables, Callable[[], Files]]] = {
 
 def test_a_fault_in_the_byte_alphabet_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     right = to_gguf(vocab(llama_files()))
-    monkeypatch.setattr(ranks, "SPELLED", {**ranks.SPELLED, 65: "B", 66: "A"})
+    monkeypatch.setattr(bpe_ranks, "SPELLED", {**bpe_ranks.SPELLED, 65: "B", 66: "A"})
     assert to_gguf(vocab(llama_files())) != right
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models._reference_vocab import convert
 from tests.models._tokenizers import HEADS, folder_files, reader, write_folder
 from tests.oracles import gguf_file, minilm
+from tests.oracles.reference_converter import Job, convert_all
 from tests.oracles.vocabularies import BERT_PRE, LLAMA3_PRE, SIZES
 
 from weighbridge.containers.gguf import container as gguf
@@ -232,13 +232,13 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
     root = tmp_path_factory.mktemp("reference")
     jobs = []
     for i, (build, pre) in enumerate(CASES.values()):
-        jobs.append((write_folder(encoded(build()), root / str(i)), root / f"{i}.gguf", pre))
+        jobs.append(Job(str(write_folder(encoded(build()), root / str(i))), str(root / f"{i}.gguf"), pre=pre))
     real = minilm.folder()
     if real is not None:
-        jobs.append((real, root / "minilm.gguf", None))
-    results = convert(jobs)
+        jobs.append(Job(str(real), str(root / "minilm.gguf")))
+    results = convert_all(jobs)
     assert results == [None] * len(jobs), "\n".join(r[-1500:] for r in results if r)
-    return dict(zip([*CASES, "MiniLM"], [(j[0], j[1]) for j in jobs], strict=False))
+    return dict(zip([*CASES, "MiniLM"], [(Path(j.folder), Path(j.out)) for j in jobs], strict=False))
 
 
 def fields(path: Path) -> dict[str, gguf_file.Field]:

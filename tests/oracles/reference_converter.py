@@ -1,64 +1,118 @@
 """The reference converters (`convert_hf_to_gguf.py`, `convert_lora_to_gguf.py` of b11549) in a process of their own.
 
-It recognises a pre-tokenizer by hashing the tokens of one probe text, so it knows only published vocabularies; one that
-a test trained is unknown by construction. `pre` puts the name in place of that hash. Everything else is untouched.
+They recognise a pre-tokenizer by hashing the tokens of one probe text, so they know only published vocabularies; one
+that a test trained is unknown by construction. `pre` puts the name in place of that hash. Everything else is untouched.
 
-Starting it (torch, transformers) costs seconds, a small model costs none, so jobs are done in batches: run as a script,
-this file is the process, `reference_converter.py TREE < jobs.json > results.json`.
+Starting the process (torch, transformers) costs seconds, a small model costs none, so one process serves all jobs of a
+test session: a line of JSON in, a list of jobs, and a line out. Run as a script, this file is that process.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
+import importlib
 import json
 import os
 import runpy
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Job:
-    """`folder` to `out`. `pre`: its pre-tokenizer's name, for a vocabulary that the reference can't know. `hparams`:
-    what it looks for in a config, and transformers 5, through which it reads configs, keeps no more. `flags`: further
-    options."""
+    """`folder` to `out`.
+
+    `outtype`: None for the vocabulary alone (`--vocab-only`). `pre`: its pre-tokenizer's name, for a vocabulary that
+    the reference can't know. `hparams`: what it reads from a config beside what transformers 5 keeps of it. `flags`:
+    further options. `method`: "module:Class" of the reference, whose `set_vocab` alone is run, for a vocabulary whose
+    model doesn't matter; ranks.json in the folder replaces a tokenizer whose program lies in the model's repository.
+    """
 
     folder: str
     out: str
-    outtype: str
+    outtype: str | None = None
     pre: str | None = None
     hparams: dict[str, Any] = field(default_factory=dict)
     flags: Sequence[str] = ()
     script: str = "convert_hf_to_gguf.py"
+    method: str | None = None
 
     @property
     def arguments(self) -> list[str]:
-        return [*self.flags, "--outtype", self.outtype, "--outfile", self.out, self.folder]
+        what = ["--outtype", self.outtype] if self.outtype else ["--vocab-only"]
+        return [*self.flags, *what, "--outfile", self.out, self.folder]
 
 
 def convert_all(jobs: Sequence[Job]) -> list[str | None]:
-    """For each job None, or the traceback that the reference ended with."""
+    """For each job None, or the reference's traceback. Skips the calling test where the reference is missing."""
     from tests.oracles import tree
 
-    command = [sys.executable, __file__, str(tree.require())]
-    todo = json.dumps([asdict(job) for job in jobs])
-    done = subprocess.run(command, input=todo, capture_output=True, text=True, env=_environment(), timeout=600)
-    if done.returncode:
-        raise AssertionError(f"the reference converter didn't run:\n{done.stderr[-3000:]}")
-    return list(json.loads(done.stdout))
+    return _server(str(tree.require())).ask(jobs)
 
 
-def convert(folder: Path, out: Path, outtype: str, *, pre: str | None = None) -> Path:
+def convert(folder: Path, out: Path, outtype: str | None, *, pre: str | None = None) -> Path:
     """One job; the reference's failure is an AssertionError."""
-    failure = convert_all([Job(str(folder), str(out), outtype, pre)])[0]
+    return run(Job(str(folder), str(out), outtype, pre))
+
+
+def run(job: Job) -> Path:
+    """One job; the reference's failure is an AssertionError."""
+    failure = convert_all([job])[0]
     if failure:
-        raise AssertionError(f"the reference converter failed on {folder}:\n{failure[-3000:]}")
-    return out
+        raise AssertionError(f"the reference converter failed on {job.folder}:\n{failure[-3000:]}")
+    return Path(job.out)
+
+
+@cache
+def _server(tree: str) -> _Server:
+    return _Server(tree)
+
+
+class _Server:
+    """The process: the first job starts it, it ends with the tests. If it dies, the next job starts another."""
+
+    def __init__(self, tree: str) -> None:
+        self._tree, self._log = tree, tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process lives
+        self._process: subprocess.Popen[str] | None = None
+        atexit.register(self._end)
+
+    def ask(self, jobs: Sequence[Job]) -> list[str | None]:
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps([asdict(job) for job in jobs]) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            answer = ""
+        if not answer:
+            self._end()
+            self._log.seek(0)
+            raise AssertionError(f"the reference converter's process ended:\n{self._log.read()[-3000:]}")
+        return list(json.loads(answer))
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            command, pipe = [sys.executable, __file__, self._tree], subprocess.PIPE
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=_environment()
+            )
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
 def _environment() -> dict[str, str]:
@@ -66,44 +120,88 @@ def _environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "NO_LOCAL_GGUF"} | quiet
 
 
-def told(known: dict[str, Any], hparams: dict[str, Any]) -> dict[str, Any]:
-    """What the reference knows of a config and what it is told beside; None takes away what transformers adds."""
+def with_hparams(known: dict[str, Any], hparams: dict[str, Any]) -> dict[str, Any]:
+    """The reference's view of a config with the job's values; None removes a key that transformers adds."""
     return {key: value for key, value in (known | hparams).items() if hparams.get(key, "") is not None}
+
+
+# --- the process itself ---------------------------------------------------------------------------------------------
 
 
 def _run(tree: str, job: Job) -> str | None:
     from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
 
     original, load = TextModel.get_vocab_base_pre, ModelBase.load_hparams
-    known = _saying(ModelBase)
+    known = _with_own_mtp(ModelBase)
     try:
-        if job.pre:
+        if job.pre is not None:
             TextModel.get_vocab_base_pre = lambda self, tokenizer: job.pre
-        ModelBase.load_hparams = staticmethod(lambda *args, **kw: told(load(*args, **kw), job.hparams))
+        if job.method is not None:
+            _set_vocab(job.folder, job.out, job.method)
+            return None
+        ModelBase.load_hparams = staticmethod(lambda *args, **kw: with_hparams(load(*args, **kw), job.hparams))
         sys.argv = [job.script, *job.arguments]
         runpy.run_path(os.path.join(tree, job.script), run_name="__main__")
     except (Exception, SystemExit):
         return traceback.format_exc()
     finally:
         TextModel.get_vocab_base_pre, ModelBase.load_hparams = original, staticmethod(load)
-        for model in _saying(ModelBase) - known:  # an option of one job would be one of all that follow
+        for model in _with_own_mtp(ModelBase) - known:  # an option of one job would be one of all that follow
             del model.no_mtp
     return None
 
 
-def _saying(model: Any) -> set[Any]:
-    """The classes that say themselves whether they leave out what predicts further tokens."""
+def _with_own_mtp(model: Any) -> set[Any]:
+    """The classes that define `no_mtp` (leave out the layers that predict further tokens) themselves."""
     own = {model} if "no_mtp" in vars(model) else set()
-    return own.union(*map(_saying, model.__subclasses__()))
+    return own.union(*map(_with_own_mtp, model.__subclasses__()))
+
+
+class _Ranks:
+    """The attributes that the reference takes from such a tokenizer; tokens are spelled in Latin-1 in ranks.json."""
+
+    def __init__(self, folder: str) -> None:
+        content = json.loads((Path(folder) / "ranks.json").read_text())
+        self.mergeable_ranks = {token.encode("latin-1"): rank for token, rank in content["ranks"].items()}
+        self.special_tokens = content["special"]
+        self.eos_id = content.get("eos")
+        self.model = SimpleNamespace(_mergeable_ranks=self.mergeable_ranks)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self.special_tokens)
+
+
+def _set_vocab(folder: str, out: str, method: str) -> None:
+    """`set_vocab` of one class, and a file of what it wrote."""
+    import gguf
+    from transformers import AutoTokenizer
+
+    module, _, name = method.partition(":")
+    made = getattr(importlib.import_module(f"conversion.{module}"), name)
+    model, original = made.__new__(made), AutoTokenizer.from_pretrained
+    model.dir_model = Path(folder)
+    model.hparams = json.loads((Path(folder) / "config.json").read_text())
+    model.gguf_writer = gguf.GGUFWriter(out, "llama")
+    try:
+        if (Path(folder) / "ranks.json").is_file():
+            AutoTokenizer.from_pretrained = lambda *_, **__: _Ranks(folder)
+        model.set_vocab()
+    finally:
+        AutoTokenizer.from_pretrained = original
+    model.gguf_writer.write_header_to_file()
+    model.gguf_writer.write_kv_data_to_file()
+    model.gguf_writer.close()
 
 
 def _main(tree: str) -> None:
     sys.path[0] = tree  # in place of this file's folder, as if the script itself had been started
     sys.path.insert(1, os.path.join(tree, "gguf-py"))
-    jobs = [Job(**job) for job in json.load(sys.stdin)]
-    with contextlib.redirect_stdout(sys.stderr):
-        results = [_run(tree, job) for job in jobs]
-    json.dump(results, sys.stdout)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the reference prints goes to the log
+    for line in sys.stdin:
+        results = [_run(tree, Job(**job)) for job in json.loads(line)]
+        answers.write(json.dumps(results) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
+
+from tests.oracles.sharing import locked
 
 VERSION = "2026.10.11549"
 SHA256 = "c17ee1163006f70726abb9f72137830818f3d8cb60bfc34cb232d08428eaa22b"
@@ -63,16 +64,10 @@ def require() -> Path:
     return tree
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """One test worker downloads (or compiles), the others wait for it (where the system has such locks)."""
+def alone() -> AbstractContextManager[None]:
+    """One test worker downloads (or compiles), the others wait for it."""
     ROOT.mkdir(exist_ok=True)
-    with open(ROOT / "lock", "w") as lock:
-        with suppress(ImportError):
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return locked(ROOT / "lock")
 
 
 def _download(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.ggml_blocks import Q5_0
 from weighbridge.packings.unpacking import unpack
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 V2 = {"quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}}
@@ -63,7 +63,7 @@ def test_words_and_zeros_of_the_published_examples() -> None:
     packed = makers.awq().tensors["m.qweight"]
     assert packed.spec.shape == (256, 12)
     word = of_numpy(np.array([[0x75316420]], np.uint32).view(np.int32), "I32")
-    np.testing.assert_array_equal(n.codes(word, "awq", 4, 8).read_all(), np.arange(8))
+    np.testing.assert_array_equal(nodes.codes(word, "awq", 4, 8).read_all(), np.arange(8))
 
 
 @pytest.mark.parametrize("zeros", [True, False])
@@ -106,7 +106,7 @@ def test_every_value_is_the_same_in_ggmls_blocks(case: str) -> None:
     assert node.packing.blocks[0] is dtype
     assert node.packing.inexact(node.members, dtype) == ""
     for target in node.packing.blocks:
-        np.testing.assert_array_equal(values(n.transcode(node, target)), made.values)
+        np.testing.assert_array_equal(values(nodes.transcode(node, target)), made.values)
 
 
 def test_eight_bits_with_zeros_and_act_order_have_no_block() -> None:
@@ -127,9 +127,9 @@ def test_scales_that_f16_cannot_hold_are_told() -> None:
 def test_row_moves_keep_it_packed() -> None:
     made = makers.gptq(4)
     order = np.arange(96).reshape(2, 48)[:, ::-1].reshape(-1).copy()
-    moved = n.gather(only(made.tensors), order)
+    moved = nodes.gather(only(made.tensors), order)
     assert isinstance(moved, QuantizedTensor)
-    np.testing.assert_array_equal(values(n.transcode(moved, Q5_0)), made.values[order])
+    np.testing.assert_array_equal(values(nodes.transcode(moved, Q5_0)), made.values[order])
 
 
 # ------------------------------------------------------------------------------------------------ bad input

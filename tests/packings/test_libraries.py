@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.packings.stored import nodes, of_numpy, of_torch, values
+from tests.packings.stored import members, of_numpy, of_torch, values
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.unpacking import unpack
-from weighbridge.packings.write import packers as makers
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, pack, transcode
 
 for _library in ("torch", "compressed_tensors", "bitsandbytes", "hqq"):
@@ -48,7 +48,7 @@ def equal(node: LogicalTensor, want: Tensor) -> None:
     np.testing.assert_array_equal(values(node), want.float().numpy())
     rows = node.spec.rows
     for lo, hi in ((0, 1), (rows // 3, rows // 2 + 1), (rows - 1, rows)):  # streamed, it is the same
-        part = n.decode(node).read(lo, hi).view(np.float32)
+        part = nodes.decode(node).read(lo, hi).view(np.float32)
         np.testing.assert_array_equal(part, want.float().numpy().reshape(rows, -1)[lo:hi].reshape(-1))
 
 
@@ -63,7 +63,7 @@ def test_bitsandbytes_four_bits(kind: str, nested: bool, columns: int, block: in
 
     codes, state = bnb.quantize_4bit(weight(128, columns), quant_type=kind, compress_statistics=nested, blocksize=block)
     tensors = {"weight": codes} | {f"weight.{k}": v for k, v in state.as_dict(packed=True).items()}
-    equal(only(nodes("m", tensors)), bnb.dequantize_4bit(codes, state))
+    equal(only(members("m", tensors)), bnb.dequantize_4bit(codes, state))
 
 
 def test_bitsandbytes_blocks_that_cross_rows() -> None:
@@ -74,7 +74,7 @@ def test_bitsandbytes_blocks_that_cross_rows() -> None:
 
     codes, state = bnb.quantize_4bit(weight(128, 96), quant_type="nf4", blocksize=64)
     tensors = {"weight": codes} | {f"weight.{k}": v for k, v in state.as_dict(packed=True).items()}
-    node = only(nodes("m", tensors))
+    node = only(members("m", tensors))
     high, low = state.code[(codes.reshape(-1) >> 4).long()], state.code[(codes.reshape(-1) & 15).long()]
     equal(node, (torch.stack([high, low], 1).reshape(-1, 64) * state.absmax[:, None]).reshape(128, 96))
     ours, theirs = torch.from_numpy(values(node)), bnb.dequantize_4bit(codes, state)
@@ -86,7 +86,7 @@ def test_bitsandbytes_four_bits_in_another_storage_type() -> None:
 
     codes, state = bnb.quantize_4bit(weight(), quant_type="nf4", quant_storage=torch.bfloat16)
     tensors = {"weight": codes} | {f"weight.{k}": v for k, v in state.as_dict(packed=True).items()}
-    equal(only(nodes("m", tensors)), bnb.dequantize_4bit(codes, state))
+    equal(only(members("m", tensors)), bnb.dequantize_4bit(codes, state))
 
 
 def test_bitsandbytes_int8() -> None:
@@ -94,7 +94,7 @@ def test_bitsandbytes_int8() -> None:
 
     codes, scales, _ = bnb.int8_vectorwise_quant(weight().half())
     tensors = {"weight": codes, "SCB": scales, "weight_format": torch.tensor(0, dtype=torch.uint8)}
-    equal(only(nodes("m", tensors)), bnb.int8_vectorwise_dequant(codes, scales))
+    equal(only(members("m", tensors)), bnb.int8_vectorwise_dequant(codes, scales))
 
 
 # ------------------------------------------------------------------------------------------------ HQQ
@@ -111,7 +111,7 @@ def test_hqq(bits: int, axis: int) -> None:
     tensors = {"W_q": packed, "scale": meta["scale"], "zero": meta["zero"], "axis": torch.tensor(axis)}
     tensors |= {"nbits": torch.tensor(meta["nbits"]), "shape": torch.tensor(list(meta["shape"]))}
     tensors["compute_dtype"] = torch.frombuffer(bytearray(b"__import__('os')"), dtype=torch.uint8)  # never looked at
-    equal(only(nodes("m", tensors)), Quantizer.dequantize(packed, meta))
+    equal(only(members("m", tensors)), Quantizer.dequantize(packed, meta))
 
 
 # ------------------------------------------------------------------------------------------------ compressed-tensors
@@ -152,11 +152,11 @@ def test_compressed_tensors_pack_quantized(bits: int, group: int, symmetric: boo
     scale = _scales(128 // group)
     stored, want = compressed("pack-quantized", weights, scale, None if symmetric else zero)
     config = {"quantization_config": {"config_groups": {"group_0": {"weights": weights}}}}
-    node = only(nodes("m", stored), config)
+    node = only(members("m", stored), config)
     equal(node, want)
     assert mlx_affine_bridge.as_affine(node) is None  # type: ignore[arg-type]  # products of such scales are no F32 numbers
     stored, want = compressed("pack-quantized", weights, scale.bfloat16().float(), None if symmetric else zero)
-    bits_, group_, parts = mlx_affine_bridge.as_affine(only(nodes("m", stored), config))  # type: ignore[arg-type, misc]
+    bits_, group_, parts = mlx_affine_bridge.as_affine(only(members("m", stored), config))  # type: ignore[arg-type, misc]
     told = {"quantization": {"bits": bits_, "group_size": group_}}
     equal(only({f"m.{name}": part for name, part in parts.items()}, told), want)  # as MLX, every value
 
@@ -168,17 +168,17 @@ def test_compressed_tensors_in_blocks(bits: int, symmetric: bool, block: str) ->
     zero = torch.randint(-half, half, (96, 4), dtype=torch.int8, generator=torch.Generator().manual_seed(2))
     stored, want = compressed("pack-quantized", weights, _scales(4).half().float(), None if symmetric else zero)
     config = {"quantization_config": {"config_groups": {"group_0": {"weights": weights}}}}
-    node: Any = only(nodes("m", stored), config)
+    node: Any = only(members("m", stored), config)
     assert str(node.packing.blocks[0]) == block
     assert not node.packing.inexact(node.members, node.packing.blocks[0])
-    equal(n.transcode(node, node.packing.blocks[0]), want)
+    equal(nodes.transcode(node, node.packing.blocks[0]), want)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_compressed_tensors_scales_of_16_bits(dtype: torch.dtype) -> None:
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "channel"}
     stored, want = compressed("pack-quantized", weights, _scales(1).to(dtype))
-    node = only(nodes("m", stored))
+    node = only(members("m", stored))
     # The library computes in the type of the scales; in f32 the same numbers, rounded once.
     np.testing.assert_array_equal(torch.from_numpy(values(node)).to(dtype).float().numpy(), want.float().numpy())
 
@@ -192,7 +192,7 @@ def test_compressed_tensors_int8(strategy: str, symmetric: bool) -> None:
     scale = _scales(groups) if groups else torch.tensor([0.031])
     zero = torch.randint(-128, 128, scale.shape, dtype=torch.int8, generator=torch.Generator().manual_seed(2))
     stored, want = compressed("naive-quantized", weights, scale, None if symmetric else zero)
-    equal(only(nodes("m", stored)), want)
+    equal(only(members("m", stored)), want)
 
 
 @pytest.mark.parametrize("strategy", ["tensor", "channel", "block"])
@@ -201,31 +201,31 @@ def test_compressed_tensors_float8(strategy: str) -> None:
     weights |= {"block_structure": [32, 32]} if strategy == "block" else {}
     scale = {"tensor": torch.tensor([0.01]), "channel": _scales(1), "block": _scales(4, rows=3)}[strategy]
     stored, want = compressed("naive-quantized", weights, scale)
-    equal(only(nodes("m", stored)), want)
+    equal(only(members("m", stored)), want)
 
 
 def test_compressed_tensors_mxfp8() -> None:
     weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32}
     stored, want = compressed("mxfp8-quantized", weights, 2.0 ** torch.randint(-6, 3, (96, 4)))
     assert stored["weight_scale"].dtype is torch.uint8
-    equal(only(nodes("m", stored)), want)
+    equal(only(members("m", stored)), want)
 
 
 def test_compressed_tensors_mxfp4() -> None:
     weights = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32}
     stored, want = compressed("mxfp4-pack-quantized", weights, 2.0 ** torch.randint(-6, 3, (96, 4)))
-    equal(only(nodes("m", stored)), want)
+    equal(only(members("m", stored)), want)
 
 
 def test_compressed_tensors_nvfp4() -> None:
     weights = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
     scale = (_scales(8) * 400).to(torch.float8_e4m3fn).float()
     stored, want = compressed("nvfp4-pack-quantized", weights, scale, weight_global_scale=torch.tensor([731.5]))
-    node = only(nodes("m", stored))
+    node = only(members("m", stored))
     # It computes in bf16; with a global scale of one, every value is one of bf16.
     np.testing.assert_allclose(values(node), want.float().numpy(), rtol=2**-7)
     stored, want = compressed("nvfp4-pack-quantized", weights, scale, weight_global_scale=torch.tensor([1.0]))
-    equal(only(nodes("m", stored)), want)
+    equal(only(members("m", stored)), want)
 
 
 # ------------------------------------------------------------------------------------------------ MLX's float modes
@@ -252,7 +252,7 @@ def test_ggml_blocks_are_mlx_words_again(mode: str, dtype: str) -> None:
     node = only(stored)
     assert isinstance(node, QuantizedTensor)
     blocks = transcode(node, BY_NAME[dtype])
-    parts = pack(blocks, makers.BlocksOf(BY_NAME[dtype]))
+    parts = pack(blocks, packers.BlocksOf(BY_NAME[dtype]))
     for part, want in (("weight", np.array(words)), ("scales", np.array(scales))):
         assert parts[part].spec == stored[f"m.{part}"].spec
         rows = [parts[part].read(lo, lo + 1).tobytes() for lo in range(len(want))]

@@ -14,8 +14,8 @@ from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
 from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.unpacking import unpack
-from weighbridge.packings.write import packers as makers
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 from weighbridge.tensors.reference import floats
 
@@ -38,11 +38,11 @@ def of_mlx(x: NDArray[np.float32], dtype: DType, **how: object) -> list[NDArray[
 
 @pytest.mark.parametrize("kind", ["normal", "halves", "one sign", "zero", "constant"])
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
-@pytest.mark.parametrize("mode", makers.MODES)
+@pytest.mark.parametrize("mode", packers.MODES)
 def test_float_modes_equal_mlx(mode: str, dtype: DType, kind: str) -> None:
-    how, x = makers.MODES[mode], weights(kind, dtype)
+    how, x = packers.MODES[mode], weights(kind, dtype)
     want = of_mlx(x, dtype, group_size=how.group, bits=how.bits, mode=mode)
-    got = n.pack(n.const(x, F32), makers.FloatOf(mode, dtype))
+    got = nodes.pack(nodes.const(x, F32), packers.FloatOf(mode, dtype))
     np.testing.assert_array_equal(got["scales"].read_all(), want[1])
     np.testing.assert_array_equal(got["weight"].read_all(), want[0])
 
@@ -52,7 +52,7 @@ def test_float_modes_equal_mlx(mode: str, dtype: DType, kind: str) -> None:
 def test_affine_equals_mlx(bits: int, dtype: DType) -> None:
     x = weights("normal", dtype)
     want = of_mlx(x, dtype, group_size=64, bits=bits)
-    got = n.pack(n.const(x, F32), makers.AffineOf(bits, 64, dtype))
+    got = nodes.pack(nodes.const(x, F32), packers.AffineOf(bits, 64, dtype))
     for part, expected in zip(("weight", "scales", "biases"), want, strict=True):
         np.testing.assert_array_equal(got[part].read_all(), expected)
         rows = got[part].spec.row_bytes
@@ -60,30 +60,30 @@ def test_affine_equals_mlx(bits: int, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("mode", ["affine", *makers.MODES])
+@pytest.mark.parametrize("mode", ["affine", *packers.MODES])
 def test_values_that_are_none_are_refused(mode: str, value: float) -> None:
     """MLX quantizes them without a word: what shares their scale is lost, or a NaN is a number like any other."""
     x = weights("normal", F32)
     x[3, 5] = value
-    group, bits = (64, 4) if mode == "affine" else makers.MODES[mode][:2]
+    group, bits = (64, 4) if mode == "affine" else packers.MODES[mode][:2]
     how = {"group_size": group, "bits": bits, "mode": mode}
     with mx.stream(mx.cpu):
         theirs = np.array(mx.dequantize(*mx.quantize(mx.array(x), **how), **how).astype(mx.float32))[3, :group]
     others = np.arange(group) != 5
     assert np.isfinite(theirs[5]) or not np.isfinite(theirs[others]).any()
     assert np.isnan(value) or not np.allclose(theirs[others], x[3, :group][others], atol=0.5)
-    maker = makers.AffineOf(4, 64, F32, "w") if mode == "affine" else makers.FloatOf(mode, F32, "w")
-    for part in n.pack(n.const(x, F32), maker).values():
+    maker = packers.AffineOf(4, 64, F32, "w") if mode == "affine" else packers.FloatOf(mode, F32, "w")
+    for part in nodes.pack(nodes.const(x, F32), maker).values():
         with pytest.raises(RefusedError, match="w has values that aren't finite"):
             part.read_all()
 
 
-@pytest.mark.parametrize("dtype", makers.EXACT, ids=str)
+@pytest.mark.parametrize("dtype", packers.EXACT, ids=str)
 def test_blocks_keep_every_value(dtype: DType) -> None:
     """The values that ggml's blocks decode to, from what MLX would load."""
-    blocks = n.cast(n.const(numbers("normal", 8 * 512).reshape(8, 512), F32), dtype)
-    maker = makers.BlocksOf(dtype)
-    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.pack(blocks, maker).items()}
+    blocks = nodes.cast(nodes.const(numbers("normal", 8 * 512).reshape(8, 512), F32), dtype)
+    maker = packers.BlocksOf(dtype)
+    parts: dict[str, Node] = {f"m.{k}": v for k, v in nodes.pack(blocks, maker).items()}
     config = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     np.testing.assert_array_equal(values(unpack(parts, config)["m.weight"]), values(blocks) + 0.0)  # -0 is 0 in FP4
     loaded = [mx.array(part.read_all().view(_KINDS[part.spec.dtype.name]).reshape(8, -1)) for part in parts.values()]
@@ -104,7 +104,9 @@ def test_a_scale_that_mlx_reads_otherwise_is_told(name: str, byte: int) -> None:
     """NaN is a number to ggml, and a negative scale isn't negative."""
     raw = np.zeros((1, BY_NAME[name].size), np.uint8)
     raw[0, 0] = byte
-    node = n.pack(n.Const(Spec((1, BY_NAME[name].block), BY_NAME[name]), raw.tobytes()), makers.BlocksOf(BY_NAME[name]))
+    node = nodes.pack(
+        nodes.Const(Spec((1, BY_NAME[name].block), BY_NAME[name]), raw.tobytes()), packers.BlocksOf(BY_NAME[name])
+    )
     with pytest.raises(UnsupportedError, match="something else outside of ggml"):
         node["scales"].read_all()
     node["weight"].read_all()
@@ -113,7 +115,7 @@ def test_a_scale_that_mlx_reads_otherwise_is_told(name: str, byte: int) -> None:
 def test_a_bias_that_overflows_is_told() -> None:
     raw = np.zeros((1, 34), np.uint8)
     raw[0, :2] = np.array([60000], np.float16).view(np.uint8)
-    node = n.pack(n.Const(Spec((1, 32), BY_NAME["Q8_0"]), raw.tobytes()), makers.BlocksOf(BY_NAME["Q8_0"]))
+    node = nodes.pack(nodes.Const(Spec((1, 32), BY_NAME["Q8_0"]), raw.tobytes()), packers.BlocksOf(BY_NAME["Q8_0"]))
     with pytest.raises(UnsupportedError, match="no F16"):
         node["biases"].read_all()
 
@@ -122,9 +124,9 @@ def test_a_bias_that_overflows_is_told() -> None:
 def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     """What came of Q8_0 goes back to the same blocks; one bias that is another one, and it has no such form."""
     dtype = BY_NAME[name]
-    blocks = n.cast(n.const(numbers("normal", 64 * 512).reshape(64, 512), F32), dtype)
-    maker = makers.BlocksOf(dtype)
-    parts: dict[str, Node] = {f"m.{k}": v for k, v in n.pack(blocks, maker).items()}
+    blocks = nodes.cast(nodes.const(numbers("normal", 64 * 512).reshape(64, 512), F32), dtype)
+    maker = packers.BlocksOf(dtype)
+    parts: dict[str, Node] = {f"m.{k}": v for k, v in nodes.pack(blocks, maker).items()}
     told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     node = unpack(parts, told)["m.weight"]
     assert isinstance(node, QuantizedTensor)
@@ -132,10 +134,10 @@ def test_symmetric_codes_are_blocks_without_a_minimum_again(name: str) -> None:
     assert grid is not None
     assert dtype in grid.packing.blocks
     assert grid.packing.inexact(grid.members, dtype) == ""
-    np.testing.assert_array_equal(n.transcode(grid, dtype).read_all(), blocks.read_all())
+    np.testing.assert_array_equal(nodes.transcode(grid, dtype).read_all(), blocks.read_all())
     np.testing.assert_array_equal(values(grid), values(node))
     other = parts["m.biases"].read_all()
     other[-2] ^= 1
-    node = unpack({**parts, "m.biases": n.Const(parts["m.biases"].spec, other.tobytes())}, told)["m.weight"]
+    node = unpack({**parts, "m.biases": nodes.Const(parts["m.biases"].spec, other.tobytes())}, told)["m.weight"]
     assert isinstance(node, QuantizedTensor)
     assert mlx_affine_bridge.as_grid(node) is None

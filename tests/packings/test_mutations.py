@@ -18,7 +18,7 @@ from tests.packings import test_ternary as ternary
 from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.dtypes import BY_NAME, F32, Q4_0, Q4_1
-from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.packings import ggml_blocks
 from weighbridge.packings.read import awq as awq_reader
 from weighbridge.packings.read import bitplanes as planes
 from weighbridge.packings.read import microfloat
@@ -27,10 +27,8 @@ from weighbridge.packings.schema import gptq
 from weighbridge.packings.schema import microfloat as fp4_schema
 from weighbridge.packings.schema import scaled as fp8
 from weighbridge.packings.unpacking import unpack
-from weighbridge.packings.write import packers as makers
-from weighbridge.packings.write import rounding
-from weighbridge.tensors import bits
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers, rounding
+from weighbridge.tensors import bits, nodes
 from weighbridge.tensors.reference import registry as codecs
 from weighbridge.tensors.reference import regroup as reference_regroup
 from weighbridge.tensors.reference import rounding as reference_rounding
@@ -56,24 +54,26 @@ def fp4(scale: str) -> None:
 def fp4_made(mode: str) -> None:
     """Values that E2M1 holds come back as they were."""
     x = np.tile(np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6, 0], np.float32), (2, 4))
-    parts = n.pack(n.const(x, F32), makers.FloatOf(mode, F32))
+    parts = nodes.pack(nodes.const(x, F32), packers.FloatOf(mode, F32))
     np.testing.assert_array_equal(values(unpack({f"m.{k}": v for k, v in parts.items()}, {})["m.weight"]), x)
 
 
 def room(dtype: Any) -> None:
     """What is said of a block type is what its decoder reads, where d is one and m zero, out of all codes."""
     raw = np.random.default_rng(6).integers(0, 256, (256, dtype.size), np.uint8)
-    raw[:, : 4 if blocks.ROOM[dtype].minimum else 2] = [0, 0x3C, 0, 0][: 4 if blocks.ROOM[dtype].minimum else 2]
+    raw[:, : 4 if ggml_blocks.CODE_RANGES[dtype].minimum else 2] = [0, 0x3C, 0, 0][
+        : 4 if ggml_blocks.CODE_RANGES[dtype].minimum else 2
+    ]
     found = codecs.DECODE[dtype.name](raw.reshape(-1))
-    assert (found.min(), found.max()) == blocks.ROOM[dtype][:2]
+    assert (found.min(), found.max()) == ggml_blocks.CODE_RANGES[dtype][:2]
 
 
 def repacked(name: str) -> None:
     """A block type as MLX affine decodes to what the block decodes to."""
     dtype = BY_NAME[name]
     x = np.random.default_rng(3).normal(size=(2, 512)).astype(np.float32)
-    node, maker = n.cast(n.const(x, F32), dtype), makers.BlocksOf(dtype)
-    parts = {f"m.{k}": v for k, v in n.pack(node, maker).items()}
+    node, maker = nodes.cast(nodes.const(x, F32), dtype), packers.BlocksOf(dtype)
+    parts = {f"m.{k}": v for k, v in nodes.pack(node, maker).items()}
     told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
     np.testing.assert_array_equal(values(unpack(parts, told)["m.weight"]), values(node) + 0.0)  # -0 is 0 in ggml's FP4
 
@@ -117,7 +117,7 @@ def _with(table: Any, **changes: Any) -> Any:
     return MappingProxyType({**table, **changes})
 
 
-_Q4_0, _Q4_1, _Q5_0 = (blocks.ROOM[BY_NAME[name]] for name in ("Q4_0", "Q4_1", "Q5_0"))
+_Q4_0, _Q4_1, _Q5_0 = (ggml_blocks.CODE_RANGES[BY_NAME[name]] for name in ("Q4_0", "Q4_1", "Q5_0"))
 _SWAPPED = microfloat.VALUES[[0, 1, 3, 2, *range(4, 16)]]
 
 # what is changed: (where, its name, the wrong value, the check that sees it)
@@ -138,18 +138,22 @@ FAULTS: dict[str, tuple[Any, str, Any, Check]] = {
                        lambda: fp4("F8_E4M3")),
     "E2M1 of MLX": (reference_rounding, "E2M1", reference_rounding.E2M1 + np.float32(0.26),
                     in_numpy(lambda: fp4_made("mxfp4"))),
-    "ties of MLX": (makers, "MODES", _with(makers.MODES, mxfp4=makers.MODES["mxfp4"]._replace(rule="e2m1")),
+    "ties of MLX": (packers, "MODES", _with(packers.MODES, mxfp4=packers.MODES["mxfp4"]._replace(rule="e2m1")),
                     lambda: made.test_float_modes_equal_mlx("mxfp4", F32, "halves")),
-    "largest of a mode": (makers, "MODES", _with(makers.MODES, nvfp4=makers.MODES["nvfp4"]._replace(largest=4.0)),
+    "largest of a mode": (packers, "MODES", _with(packers.MODES, nvfp4=packers.MODES["nvfp4"]._replace(largest=4.0)),
                           lambda: fp4_made("nvfp4")),
-    "room of Q4_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, Q4_0: _Q4_0._replace(low=-7)}),
+    "codes of Q4_0": (ggml_blocks, "CODE_RANGES",
+                    MappingProxyType({**ggml_blocks.CODE_RANGES, Q4_0: _Q4_0._replace(low=-7)}),
                      lambda: room(Q4_0)),
-    "room of Q4_1": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, Q4_1: _Q4_1._replace(low=1)}),
+    "codes of Q4_1": (ggml_blocks, "CODE_RANGES",
+                    MappingProxyType({**ggml_blocks.CODE_RANGES, Q4_1: _Q4_1._replace(low=1)}),
                      lambda: room(Q4_1)),
-    "room of Q5_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, blocks.Q5_0: _Q5_0._replace(low=-15)}),
-                     lambda: room(blocks.Q5_0)),
-    "room of Q2_0": (blocks, "ROOM", MappingProxyType({**blocks.ROOM, blocks.Q2_0: _Q4_0._replace(low=-2)}),
-                     lambda: room(blocks.Q2_0)),
+    "codes of Q5_0": (ggml_blocks, "CODE_RANGES",
+                    MappingProxyType({**ggml_blocks.CODE_RANGES, ggml_blocks.Q5_0: _Q5_0._replace(low=-15)}),
+                     lambda: room(ggml_blocks.Q5_0)),
+    "codes of Q2_0": (ggml_blocks, "CODE_RANGES",
+                    MappingProxyType({**ggml_blocks.CODE_RANGES, ggml_blocks.Q2_0: _Q4_0._replace(low=-2)}),
+                     lambda: room(ggml_blocks.Q2_0)),
     "fields of BitNet": (planes, "FIELDS", (6, 4, 2, 0), ternary.check_bitnet),
     "shifts of 4 bits": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 4: (0, 4)}), lambda: hqq(4)),
     "shifts of 2 bits": (planes, "SHIFTS", MappingProxyType({**planes_schema.SHIFTS, 2: (6, 4, 0, 2)}), lambda: hqq(2)),
@@ -211,7 +215,7 @@ def test_a_wrong_constant_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -
         check()
 
 
-@pytest.mark.parametrize("name", [d.name for d in makers.EXACT])
+@pytest.mark.parametrize("name", [d.name for d in packers.EXACT])
 @pytest.mark.parametrize("part", ["codes", "parameters"])
 def test_a_form_with_wrong_parts_is_seen(name: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with running("reference"):
@@ -227,5 +231,5 @@ def test_a_form_with_wrong_parts_is_seen(name: str, part: str, monkeypatch: pyte
 
 
 def test_every_room_is_filled() -> None:
-    for dtype in blocks.ROOM:
+    for dtype in ggml_blocks.CODE_RANGES:
         room(dtype)

@@ -16,7 +16,7 @@ from weighbridge.conversion.options import SchemeOptions
 from weighbridge.conversion.schemes import plan as schemes
 from weighbridge.packings.canonical import MXTensor
 from weighbridge.packings.unpacking import unpack
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, walk
 from weighbridge.tensors.nodes.compute import AbsMax
 
@@ -76,11 +76,11 @@ def weights(dtype: Any, seed: int = 1, rows: int = 130, columns: int = 192) -> T
 
 
 def made(scheme: str, options: dict[str, Any], weight: Tensor) -> dict[str, Node]:
-    """The stored tensors of one module, as the conversion makes them."""
+    """The stored tensors of one module, as the conversion makes them, by their names behind the module's."""
     how = schemes.chosen(SchemeOptions(scheme=scheme, **options))
     node = of_torch(weight)
-    form = how.round("m", n.cast(node, F32), how, node.spec.dtype, n.abs_max([node]))
-    return how.write(form, how.symmetric)
+    form = how.round("m", nodes.cast(node, F32), how, node.spec.dtype, nodes.abs_max([node]))
+    return {suffix.removeprefix("."): node for suffix, node in how.write(form, how.symmetric).items()}
 
 
 def raw(tensor: Tensor) -> np.ndarray:
@@ -196,7 +196,7 @@ def test_values_that_are_none_are_refused(scheme: str, value: float) -> None:
     weight = weights(torch.float32, rows=128, columns=128)
     weight[70, 3] = value
     for node in made(scheme, {}, weight).values():
-        below = [x for x in n.walk(node) if isinstance(x, n.PackedMember) and x.maker.quantizes]
+        below = [x for x in nodes.walk(node) if isinstance(x, nodes.PackedMember) and x.maker.quantizes]
         if below and node.spec.shape != (1,):
             with pytest.raises(RefusedError, match="m has values that aren't finite"):
                 node.read_all()
@@ -220,7 +220,7 @@ def test_transposed_parts_of_wide_rows_take_little_memory() -> None:
 def test_a_plan_asks_a_peak_for_little() -> None:
     """Its memory is that of a first band, however many there are; layers that engines run as one share one peak, so
     their weights are read once for it."""
-    whole = n.abs_max([n.const(np.ones((1 << 12, 1 << 10), np.float16), F16)])
+    whole = nodes.abs_max([nodes.const(np.ones((1 << 12, 1 << 10), np.float16), F16)])
     asked = []
 
     class Asked(type(whole.over[0])):  # type: ignore[misc]
@@ -229,14 +229,14 @@ def test_a_plan_asks_a_peak_for_little() -> None:
             return 0
 
     wide = Asked(whole.over[0].spec, *whole.over[0].sources)
-    found = n.abs_max([wide])
+    found = nodes.abs_max([wide])
     assert found.over == (wide,)
     assert found.scratch(0, 1) == found.scratch(0, 1) == 2 << 20
     assert len(asked) == 1
     how = schemes.chosen(SchemeOptions(scheme="nvfp4a16"))
-    nodes = {f"l.{name}_proj.weight": n.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
-    work = SimpleNamespace(floats=nodes, scheme=how, draft=SimpleNamespace(notes=[]))
-    forms = schemes._rounded(work, list(nodes))  # type: ignore[arg-type]
+    members = {f"l.{name}_proj.weight": nodes.const(np.ones((4, 64), np.float32), F32) for name in "qkvo"}
+    work = SimpleNamespace(floats=members, scheme=how, draft=SimpleNamespace(notes=[]))
+    forms = schemes._rounded(work, list(members))  # type: ignore[arg-type]
     overall = [form.overall for form in forms.values() if isinstance(form, MXTensor) and form.overall is not None]
     q, k, v, o = (next(x for x in walk(node) if isinstance(x, AbsMax)) for node in overall)
     assert q is k is v is not o

@@ -13,7 +13,7 @@ from tests.packings.stored import of_numpy, values
 
 from weighbridge.base.errors import FormatError
 from weighbridge.packings.unpacking import unpack
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 
 TYPES = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz}
@@ -40,7 +40,7 @@ def test_a_scale_for_each_block(block: int, shape: tuple[int, int], dtype: str, 
     want = weight.astype(np.float32) * grid
     np.testing.assert_array_equal(values(node), want)
     for lo, hi in ((0, 1), (31, 67), (shape[0] - 1, shape[0])):
-        np.testing.assert_array_equal(n.decode(node).read(lo, hi).view(np.float32), want[lo:hi].reshape(-1))
+        np.testing.assert_array_equal(nodes.decode(node).read(lo, hi).view(np.float32), want[lo:hi].reshape(-1))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (48,), (48, 1)])
@@ -78,7 +78,7 @@ def test_experts_in_one_tensor() -> None:
 def test_rows_move_with_their_blocks() -> None:
     weight, scale = floats(256, 128).astype(ml_dtypes.float8_e4m3fn), np.abs(floats(2, 1, seed=2))
     node = only({"m.weight": of_numpy(weight, "F8_E4M3"), "m.weight_scale_inv": of_numpy(scale, "F32")})
-    lower = n.slice_rows(node, 128, (128, 128))
+    lower = nodes.slice_rows(node, 128, (128, 128))
     assert isinstance(lower, QuantizedTensor)
     np.testing.assert_array_equal(values(lower), values(node)[128:])
 

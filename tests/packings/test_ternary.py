@@ -14,13 +14,12 @@ from tests.packings.stored import of_numpy, values
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.plan import probe
-from weighbridge.packings import ggml_blocks as blocks
-from weighbridge.packings import mlx_affine_bridge
+from weighbridge.packings import ggml_blocks, mlx_affine_bridge
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.unpacking import unpack
-from weighbridge.packings.write import packers as makers
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 TOLD = {"quantization_config": {"quant_method": "bitnet"}}
@@ -28,7 +27,7 @@ AUTO = {"quantization_config": {"quant_method": "bitnet", "linear_class": "autob
 
 
 def ggml_values(node: QuantizedTensor, dtype: Any) -> np.ndarray:
-    return ggml.dequantize(dtype, n.transcode(node, dtype).read_all()).reshape(node.spec.shape)
+    return ggml.dequantize(dtype, nodes.transcode(node, dtype).read_all()).reshape(node.spec.shape)
 
 
 def check_bitnet() -> None:
@@ -61,7 +60,7 @@ def test_bitnet_in_blocks(scale: float, code: int) -> None:
     node = unpack(tensors, TOLD)["m.weight"]
     assert isinstance(node, QuantizedTensor)
     block, why = probe.block_for(node, dtype_policy.EXACT_BLOCKS)
-    assert block is blocks.Q2_0
+    assert block is ggml_blocks.Q2_0
     assert bool(why) == (scale == 1.7)
     found, want = ggml_values(node, block), values(node)
     np.testing.assert_allclose(found, want, rtol=0 if scale == 16 else 2**-11)
@@ -81,7 +80,7 @@ def affine(bits: int, group: int, scales: np.ndarray, biases: np.ndarray, kind: 
     words = np.random.default_rng(bits).integers(0, 1 << 32, (4, scales.shape[1] * group * bits // 32), np.uint32)
     parts: dict[str, Node] = {"m.weight": of_numpy(words, "U32")}
     for name, part in (("scales", scales), ("biases", biases)):
-        parts[f"m.{name}"] = n.cast(n.const(part.astype(np.float32), F32), BY_NAME[kind])
+        parts[f"m.{name}"] = nodes.cast(nodes.const(part.astype(np.float32), F32), BY_NAME[kind])
     node = unpack(parts, {"quantization": {"bits": bits, "group_size": group}})["m.weight"]
     assert isinstance(node, QuantizedTensor)
     return node
@@ -98,15 +97,15 @@ def test_mlx_of_two_bits_around_one_is_q2_0(group: int, kind: str) -> None:
     node = affine(2, group, numbers(), -numbers(), kind)
     grid = mlx_affine_bridge.as_grid(node)
     assert grid is not None
-    assert probe.block_for(grid, dtype_policy.EXACT_BLOCKS) == (blocks.Q2_0, "")
-    np.testing.assert_array_equal(ggml_values(grid, blocks.Q2_0), values(node))
+    assert probe.block_for(grid, dtype_policy.EXACT_BLOCKS) == (ggml_blocks.Q2_0, "")
+    np.testing.assert_array_equal(ggml_values(grid, ggml_blocks.Q2_0), values(node))
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "F32"])
 def test_mlx_of_signs_is_q1_0(kind: str) -> None:
     node = affine(1, 128, 2 * numbers(), -numbers(), kind)
-    assert probe.block_for(node, dtype_policy.EXACT_BLOCKS) == (blocks.Q1_0, "")
-    np.testing.assert_array_equal(ggml_values(node, blocks.Q1_0), values(node))
+    assert probe.block_for(node, dtype_policy.EXACT_BLOCKS) == (ggml_blocks.Q1_0, "")
+    np.testing.assert_array_equal(ggml_values(node, ggml_blocks.Q1_0), values(node))
 
 
 _FINE = numbers() + np.float32(2**-20)
@@ -129,7 +128,7 @@ def test_others_take_a_type_that_holds_them(case: str) -> None:
     assert (found.name if found and not why else "") == block
     if found and not why:
         np.testing.assert_array_equal(ggml_values(grid or node, found), values(node))
-    assert blocks.Q1_0 not in node.packing.blocks or node.packing.inexact(node.members, blocks.Q1_0)
+    assert ggml_blocks.Q1_0 not in node.packing.blocks or node.packing.inexact(node.members, ggml_blocks.Q1_0)
 
 
 @pytest.mark.parametrize("name", ["TQ1_0", "TQ2_0"])
@@ -137,9 +136,9 @@ def test_ternary_blocks_are_q2_0_by_way_of_mlx(name: str) -> None:
     """Two groups of 128 with the scale of their block of 256; codes as they are."""
     dtype = BY_NAME[name]
     x = np.random.default_rng(4).integers(-1, 2, (6, 512)).astype(np.float32) * np.float32(0.125)
-    source = n.cast(n.const(x, F32), dtype)
-    maker = makers.BlocksOf(dtype)
-    parts = {f"m.{k}": v for k, v in n.pack(source, maker).items()}
+    source = nodes.cast(nodes.const(x, F32), dtype)
+    maker = packers.BlocksOf(dtype)
+    parts = {f"m.{k}": v for k, v in nodes.pack(source, maker).items()}
     node = unpack(parts, {"quantization": {"bits": 2, "group_size": 128}})["m.weight"]
     assert isinstance(node, QuantizedTensor)
     assert node.packing == Affine(2, 128, BY_NAME["F16"])
@@ -147,4 +146,4 @@ def test_ternary_blocks_are_q2_0_by_way_of_mlx(name: str) -> None:
     grid = mlx_affine_bridge.as_grid(node)
     assert grid is not None
     assert isinstance(grid.packing, IntQuant)
-    np.testing.assert_array_equal(ggml_values(grid, blocks.Q2_0), values(node))
+    np.testing.assert_array_equal(ggml_values(grid, ggml_blocks.Q2_0), values(node))

@@ -18,7 +18,7 @@ import weighbridge
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.packings.schema import registry, torchao
 from weighbridge.packings.unpacking import unpack
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node
 
 if os.environ.get("CI") != "true" and importlib.util.find_spec("torchao") is None:
@@ -114,7 +114,7 @@ def test_blocks(case: str, block: str | None) -> None:
     assert block is None or names[0] == block
     for dtype in node.packing.blocks:
         if not node.packing.inexact(node.members, dtype):
-            np.testing.assert_array_equal(values(n.transcode(node, dtype)), values(node))
+            np.testing.assert_array_equal(values(nodes.transcode(node, dtype)), values(node))
 
 
 def test_a_file_of_it(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Runs the tests of the `safetensors` package, unmodified, with Weighbridge in the place of its compiled core.
+"""Runs the tests of the `safetensors` package, unmodified, against `weighbridge.safetensors` under its name.
 
     python tests/peers/run_safetensors_tests.py                 downloads the source distribution through pip
     python tests/peers/run_safetensors_tests.py --source DIR    an unpacked one, or its .tar.gz
 
-The package's own Python files are laid beside a `_safetensors_rust.py` that is our adapter; pytest then runs the
-package's test files in a folder of their own. The result is written to `docs/peers-safetensors.md`. 1 if a test fails
-for a reason that `EXPLAINED` does not give, or one listed there passes.
+A package called `safetensors` that is our drop-in is laid before the installed one; pytest then runs the reference's
+test files in a folder of their own. The result is written to `docs/peers-safetensors.md`. 1 if a test fails for a
+reason that `EXPLAINED` does not give, or one listed there passes.
 """
 
 from __future__ import annotations
@@ -82,23 +82,33 @@ def unpacked(source: Path, folder: Path) -> Path:
 
 
 # So that no result is one of the real core, which may be installed, too.
+# The package under the reference's name: the import name is all that the tests get of it.
+_PACKAGE = """\
+import sys
+
+import weighbridge.safetensors as ours
+import weighbridge.safetensors.mlx
+import weighbridge.safetensors.numpy
+import weighbridge.safetensors.torch
+
+sys.modules["safetensors"] = ours
+for name in ("mlx", "numpy", "torch"):
+    sys.modules[f"safetensors.{name}"] = sys.modules[f"weighbridge.safetensors.{name}"]
+"""
 _CONFTEST = """\
 import safetensors
 from safetensors import numpy, torch
 
-assert all(m.safe_open.__module__ == "tests.peers.safetensors_adapter" for m in (safetensors, numpy, torch))
+assert all(m.safe_open.__module__ == "weighbridge.safetensors.reading" for m in (safetensors, numpy, torch))
 """
 
 
 def build(source: Path, folder: Path, fault: str = "") -> Path:
-    """The package with our core under `folder/site`, its tests under `folder/work`; the latter. `fault`: a line that
-    spoils the core."""
+    """Our drop-in as a package called `safetensors` under `folder/site`, the reference's tests under `folder/work`; the
+    latter. `fault`: a line that spoils the drop-in."""
     package = folder / "site" / "safetensors"
-    shutil.copytree(source / "py_src" / "safetensors", package)
-    adapter = "tests.peers.safetensors_adapter"
-    (package / "_safetensors_rust.py").write_text(
-        f"from {adapter} import *\nfrom {adapter} import __version__, _safe_open_handle\n{fault}\n", "utf-8"
-    )
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"{_PACKAGE}{fault}\n", "utf-8")
     work = folder / "work"
     shutil.copytree(source / "bindings" / "python" / "tests", work / "tests")
     (work / "pytest.ini").write_text("[pytest]\n", "utf-8")
@@ -143,12 +153,9 @@ INTRODUCTION = f"""\
 
 <!-- written by tests/peers/run_safetensors_tests.py -->
 
-The `safetensors` {VERSION} package is a layer of Python over a compiled core of eight names (`safe_open`, `serialize`,
-`serialize_file`, `deserialize`, `TensorSpec` ...). Here Weighbridge plays the core: the adapter
-(`tests/peers/safetensors_adapter.py`) gives the same names over our parser, writer, sink and lazy tensors. The
-package's Python layer (`safetensors.numpy`, `safetensors.torch`) and its tests come from its source distribution,
-unmodified. What the tests say of that layer alone (finding shared tensors, `save_model`) is its own merit, not ours;
-ours are bytes, verdicts, reading, slicing, files and threads below it.
+`weighbridge.safetensors` is a drop-in for the `safetensors` {VERSION} package: `safe_open`, `load_file`, `save_file`,
+`save_model` and the rest, for numpy, torch, MLX and JAX. Here the package's own tests, unmodified from its source
+distribution, run against it: `import safetensors` gives our module, and nothing of the reference is loaded.
 
     python tests/peers/run_safetensors_tests.py
 """

@@ -1,4 +1,4 @@
-"""The reference's own tests pass with Weighbridge in the place of its core, and see it when that core is wrong."""
+"""The reference's own tests pass against our drop-in, and see it when that is wrong."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_its_tests_pass(source: Path) -> None:
 
 
 FAULTS = {
-    "writes nothing": "serialize = lambda *args, **options: b''",
-    "no metadata": "safe_open.metadata = lambda self: None",
-    "no bounds": "import tests.peers.safetensors_adapter as a; a._check_bounds = lambda key, shape: None",
+    "writes nothing": "ours.numpy.serialize = lambda *args, **options: b''",
+    "no metadata": "ours.safe_open.metadata = lambda self: None",
+    "no bounds": "ours.reading._check_bounds = lambda key, shape: None",
     "another order": "from weighbridge.containers.safetensors import layout as w; w._ORDERS = {'reference': list}",
 }
 
 
 @pytest.mark.mutation
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_spoilt_core_is_noticed(source: Path, fault: str) -> None:
+def test_a_spoilt_drop_in_is_noticed(source: Path, fault: str) -> None:
     assert any(o.verdict == "failed" for o in peers.run(source, FAULTS[fault], "test_simple.py"))

@@ -89,7 +89,7 @@ def test_a_mistral_comes_back_as_a_llama(
     """llama.cpp's "llama" has no sliding window and its GGUF no place for one: the plan says so, the numbers are those
     of full attention."""
     assert np.array_equal(models.logits(back_of("mistral", "f32"), probe_of("mistral")), expected_logits("mistral"))
-    losses = " ".join(loss.what for loss in api.plan_convert(gguf_of("mistral", "f32"), "elsewhere", to="hf").losses)
+    losses = " ".join(loss.message for loss in api.plan_convert(gguf_of("mistral", "f32"), "elsewhere", to="hf").losses)
     assert "MistralForCausalLM" in losses
 
 

@@ -62,14 +62,16 @@ def test_a_distilbert_classifier_is_all_there_but_for_its_activation(folder_of: 
         found = judge.embed(ids)
     assert models.relative_error(found, numbers) < TOLERANCE
     assert models.relative_error(found, models.embedding(folder, ids)) > 0.05
-    assert any("ReLU" in loss.what for loss in api.plan_convert(folder, "elsewhere.gguf").losses)
+    assert any("ReLU" in loss.message for loss in api.plan_convert(folder, "elsewhere.gguf").losses)
 
 
 @pytest.mark.parametrize("name", ["t5-first", "mt5"])
 def test_how_a_tied_t5_s_logits_differ_is_told(name: str, gguf_of: Converter, folder_of: Maker) -> None:
     """They are sqrt(d_model) times those of the class, and an untied one's are equal, of which nothing is told."""
     told = [
-        loss.what for loss in api.plan_convert(folder_of(name), "elsewhere.gguf").losses if "sqrt(d_model)" in loss.what
+        loss.message
+        for loss in api.plan_convert(folder_of(name), "elsewhere.gguf").losses
+        if "sqrt(d_model)" in loss.message
     ]
     ids = models.probe_of(name)
     with llamacpp.Model(gguf_of(name, "f32")) as judge:
@@ -87,12 +89,14 @@ def test_dense_layers_behind_the_pooling_are_told_as_lost(tmp_path: Path) -> Non
         {"idx": 3, "name": "3", "path": "3_Normalize", "type": "sentence_transformers.models.Normalize"},
     ]
     (folder / "modules.json").write_text(json.dumps(modules + more))
-    told = [loss.what for loss in api.plan_convert(folder, tmp_path / "x.gguf").losses if "modules.json" in loss.what]
+    told = [
+        loss.message for loss in api.plan_convert(folder, tmp_path / "x.gguf").losses if "modules.json" in loss.message
+    ]
     assert len(told) == 1
     assert "2_Dense" in told[0]
 
 
 def test_positions_that_no_token_takes_are_told_as_lost(folder_of: Callable[[str], Path]) -> None:
-    losses = {loss.tensor: loss.what for loss in api.plan_convert(folder_of("roberta"), "elsewhere.gguf").losses}
+    losses = {loss.tensor: loss.message for loss in api.plan_convert(folder_of("roberta"), "elsewhere.gguf").losses}
     assert "rows that no token uses" in losses.pop("embeddings.position_embeddings.weight")
     assert losses.keys() == {"pooler.dense.weight", "pooler.dense.bias"}

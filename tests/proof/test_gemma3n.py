@@ -19,7 +19,6 @@ from tests.oracles import faults, gguf_file, llamacpp, models, ours, reference_c
 from tests.oracles.families.gemma3n import CASES, DEEP, TEXT
 from tests.oracles.folders import assert_same, tensors
 from tests.oracles.models import F32
-from tests.oracles.reference_converter import Job
 
 import weighbridge
 
@@ -162,21 +161,18 @@ def test_one_width_for_each_layer_is_asked_for(parsed: gguf_file.File, tmp_path:
 
 
 @pytest.fixture(scope="module")
-def references(folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def reference(folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     parent = tmp_path_factory.mktemp("gemma3n-reference")
-    files = {name: parent / f"{name}.gguf" for name in ("padded", "seeing")}
-    jobs = [Job(str(folder(name)), str(path), "f32", None) for name, path in files.items()]
-    assert reference_converter.convert_all(jobs) == [None] * len(jobs)
-    return files
+    return cache(lambda name: reference_converter.convert(folder(name), parent / f"{name}.gguf", "f32"))
 
 
 @pytest.mark.parametrize("name", ["padded", "seeing"])
 def test_equals_the_reference(
-    name: str, folder: Callable[[str], Path], references: dict[str, Path], tmp_path: Path
+    name: str, folder: Callable[[str], Path], reference: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """The last tokens of a model that sees have no embeddings for the layers: zeros. What sees isn't in the file."""
     held = ours.to_gguf(folder(name), tmp_path / "ours.gguf", "f32")
-    assert gguf_file.differences(gguf_file.read(held), gguf_file.read(references[name])) == []
+    assert gguf_file.differences(gguf_file.read(held), gguf_file.read(reference(name))) == []
 
 
 def test_rows_of_zeros_come_back_and_are_told(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def made(name: str, folder: Path, **options: Any) -> tuple[Path, models.F32, lis
     source = models.build(replace(case, options=case.options | options), folder / "hf")
     gguf = ours.to_gguf(source, folder / "model.gguf", "f32", pre=case.pre)
     losses = [
-        loss.what
+        loss.message
         for loss in api.plan_convert(source, folder / "other.gguf", to="gguf", dtype="f32", pre=case.pre).losses
     ]
     with llamacpp.Model(gguf) as model:

@@ -163,4 +163,4 @@ def test_llama_cpp_has_the_logits_of_the_librarys_values(library: str, source: P
     assert np.mean((kept - want) ** 2) / np.var(want) < 0.01
     assert {move.target for move in result.moves} == LIBRARIES[library][2]
     if "hqq" in library:
-        assert all("in planes" in loss.what for loss in result.losses)
+        assert all("in planes" in loss.message for loss in result.losses)

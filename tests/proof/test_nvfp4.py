@@ -131,9 +131,9 @@ def test_a_scale_that_does_not_belong_is_named() -> None:
     from weighbridge.base.errors import FormatError
     from weighbridge.base.spec import Spec
     from weighbridge.packings.unpacking import unpack
-    from weighbridge.tensors import nodes as n
+    from weighbridge.tensors import nodes
 
-    weight = n.Const(Spec((4, 64), BY_NAME["NVFP4"]), bytes(4 * 36))
+    weight = nodes.Const(Spec((4, 64), BY_NAME["NVFP4"]), bytes(4 * 36))
     with pytest.raises(FormatError, match="doesn't belong"):
         unpack({"blk.0.attn_q.weight": weight, "blk.0.attn_q.scale": stored_scale((3,))}, {})
     found = unpack({"blk.0.attn_q.weight": weight, "blk.0.attn_q.scale": stored_scale((1,))}, {})

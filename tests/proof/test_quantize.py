@@ -23,8 +23,7 @@ from weighbridge.cli.main import main
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.container import KV
 from weighbridge.conversion.gguf import metadata as meta
-from weighbridge.conversion.quantize import ftypes, type_hints
-from weighbridge.conversion.quantize import inputs as prepare
+from weighbridge.conversion.quantize import ftypes, inputs, type_hints
 from weighbridge.conversion.quantize import keys as keys_
 from weighbridge.conversion.quantize import prune_layers as layers
 from weighbridge.io.source import BytesSource
@@ -222,7 +221,7 @@ FAULTS: Mapping[str, tuple[Patch, str]] = {
     "texts not cut": (_put(K, "_TEXT", 1 << 20), "keyed"),
     "texts cut one short": (_put(K, "_TEXT", 126), "keyed"),
     "keys of a wish that chose nothing": (
-        lambda m: m.setattr(prepare, "_load_imatrix", lambda options: None), "Q4_0-dense-imatrix",
+        lambda m: m.setattr(inputs, "_load_imatrix", lambda options: None), "Q4_0-dense-imatrix",
     ),
     "overrides before the version": (_wrap(K, "parse_overrides", _reversed), "override"),
     "an int is i32": (_put(K, "_KINDS", {**K._KINDS, "int": "i32"}), "override"),
@@ -237,13 +236,13 @@ FAULTS: Mapping[str, tuple[Patch, str]] = {
         _wrap(layers, "prune", lambda found: found._replace(names={n: n for n in found.names})), "prune",
     ),
     "order of the file": (lambda m: m.setattr(ftypes, "ordered", list), "Q4_0-dense"),
-    "leading dimensions kept": (lambda m: m.setattr(prepare, "_without_leading_ones", lambda node: node), "Q4_0-odd"),
+    "leading dimensions kept": (lambda m: m.setattr(inputs, "_without_leading_ones", lambda node: node), "Q4_0-odd"),
     "weights forgotten": (
-        lambda m: m.setattr(prepare.QuantizeInputs, "weights", lambda self, name: None), "Q4_0-dense-imatrix",
+        lambda m: m.setattr(inputs.QuantizeInputs, "weights", lambda self, name: None), "Q4_0-dense-imatrix",
     ),
-    "a guess without its mark": (_put(prepare, "GUESSED", 0), "copy-guess"),
+    "a guess without its mark": (_put(inputs, "GUESSED", 0), "copy-guess"),
     "a pattern's order": (
-        _wrap(prepare.QuantizeOptions, "types", lambda o: ftypes.TypeOptions(tensor_types=o.tensor_types[1:])),
+        _wrap(inputs.QuantizeOptions, "types", lambda o: ftypes.TypeOptions(tensor_types=o.tensor_types[1:])),
         "tensor-type",
     ),
 }  # fmt: skip

@@ -29,6 +29,7 @@ def test_equals_the_reference(
     assert gguf_file.differences(ours, reference, allowed=excused(name).__contains__) == []
 
 
+@pytest.mark.mutation
 def test_every_row_of_the_page_is_needed(gguf_of: Converter, reference_of: Converter, parsed: Parsed) -> None:
     """A row without a difference that it describes is a leftover. (`minilm` has a test of its own.)"""
     differ: dict[str, set[str]] = {}

@@ -14,7 +14,6 @@ import pytest
 from tests.oracles import families, gguf_file, llamacpp, models, ours, reference_converter, twins, vocabularies
 from tests.oracles.folders import tensors
 from tests.oracles.models import F32
-from tests.oracles.reference_converter import Job
 
 import weighbridge
 
@@ -76,17 +75,19 @@ def gguf(folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def references(folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def reference(folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     parent = tmp_path_factory.mktemp("seeing-reference")
-    files = {name: parent / f"{name}.gguf" for name in SEEING}
-    jobs = [Job(str(folder(name)), str(path), "f32", families.CASES[name].pre) for name, path in files.items()]
-    assert reference_converter.convert_all(jobs) == [None] * len(jobs)
-    return files
+
+    def make(name: str) -> Path:
+        pre = families.CASES[name].pre
+        return reference_converter.convert(folder(name), parent / f"{name}.gguf", "f32", pre=pre)
+
+    return cache(make)
 
 
 @pytest.mark.parametrize("name", SEEING)
-def test_equals_the_reference(name: str, gguf: Callable[[str], Path], references: dict[str, Path]) -> None:
-    assert gguf_file.differences(gguf_file.read(gguf(name)), gguf_file.read(references[name])) == []
+def test_equals_the_reference(name: str, gguf: Callable[[str], Path], reference: Callable[[str], Path]) -> None:
+    assert gguf_file.differences(gguf_file.read(gguf(name)), gguf_file.read(reference(name))) == []
 
 
 @pytest.mark.parametrize("name", SEEING)

@@ -31,7 +31,7 @@ from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.source import BytesSource
 from weighbridge.packings.base import NoBlockForm
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node, Stored
 
@@ -84,14 +84,14 @@ def gptq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     qweight = (codes.reshape(inner // 8, 8, outer) << shifts[None, :, None]).sum(1, dtype=np.uint32)
     qzeros = (zeros.reshape(groups, outer // 8, 8) << shifts).sum(2, dtype=np.uint32)
     members = {
-        "qweight": n.transpose(as_stored(qweight, I32)),
-        "qzeros": n.transpose(as_stored(qzeros, I32)),
-        "scales": n.transpose(as_stored(scales, F16)),
+        "qweight": nodes.transpose(as_stored(qweight, I32)),
+        "qzeros": nodes.transpose(as_stored(qzeros, I32)),
+        "scales": nodes.transpose(as_stored(scales, F16)),
         "g_idx": as_stored(g_idx, I32),
     }
     packing = Gptq(MappingProxyType({"qweight": 1, "qzeros": 8, "scales": 1, "g_idx": 0}), groups)
     want = scales.astype(np.float32)[g_idx] * (codes.astype(np.float32) - zeros[g_idx].astype(np.float32) - 1)
-    return n.decode(QuantizedTensor(Spec((outer, inner), F32), packing, members)), want.T
+    return nodes.decode(QuantizedTensor(Spec((outer, inner), F32), packing, members)), want.T
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ def hqq(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     for i, shift in enumerate((4, 0)):
         members: dict[str, Node] = {"weight": packed}
         for m, values in (("scale", scale), ("zero", zero)):
-            members[m] = n.slice_rows(as_stored(values, F32, (rows, 1)), i * rows // 2, (rows // 2, 1))
-        halves.append(n.decode(QuantizedTensor(Spec((rows // 2, group), F32), Plane(each, shift), members)))
+            members[m] = nodes.slice_rows(as_stored(values, F32, (rows, 1)), i * rows // 2, (rows // 2, 1))
+        halves.append(nodes.decode(QuantizedTensor(Spec((rows // 2, group), F32), Plane(each, shift), members)))
     want = (codes.astype(np.float32) - zero[:, None]) * scale[:, None]
-    return n.reshape(n.concat(halves), (outer, inner)), want.reshape(outer, inner)
+    return nodes.reshape(nodes.concat(halves), (outer, inner)), want.reshape(outer, inner)
 
 
 def bitnet(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
@@ -160,26 +160,26 @@ def bitnet(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     scale, zero = as_stored(np.array([0.37], np.float32), F32), as_stored(np.ones(1, np.float32), F32)
     members: dict[str, Node] = {"weight": packed, "scale": scale, "zero": zero}
     spec = Spec((outer // 4, inner), F32)
-    parts = [n.decode(QuantizedTensor(spec, Plane(shared, 2 * i, 3), members)) for i in range(4)]
-    return n.concat(parts), ((codes.astype(np.float32) - 1) * np.float32(0.37)).reshape(outer, inner)
+    parts = [nodes.decode(QuantizedTensor(spec, Plane(shared, 2 * i, 3), members)) for i in range(4)]
+    return nodes.concat(parts), ((codes.astype(np.float32) - 1) * np.float32(0.37)).reshape(outer, inner)
 
 
 def conv1d(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     matrix = rng.normal(size=(600, 700)).astype(np.float32)
-    return n.transpose(as_stored(matrix, F32)), matrix.T
+    return nodes.transpose(as_stored(matrix, F32)), matrix.T
 
 
 def zero(rng: np.random.Generator) -> tuple[Node, np.ndarray[Any, Any]]:
     """Three ranks hold a third each of [a (301 x 7) | b (512 x 500) | padding]; b lies on all of them."""
     line = rng.normal(size=301 * 7 + 512 * 500 + 5).astype(np.float32)
     line = line[: len(line) // 3 * 3]
-    flat = n.concat([as_stored(part, F32) for part in np.split(line, 3)])
-    return n.flat_range(flat, 301 * 7, (512, 500)), line[301 * 7 : 301 * 7 + 512 * 500].reshape(512, 500)
+    flat = nodes.concat([as_stored(part, F32) for part in np.split(line, 3)])
+    return nodes.flat_range(flat, 301 * 7, (512, 500)), line[301 * 7 : 301 * 7 + 512 * 500].reshape(512, 500)
 
 
 FIVE = {
     "gptq": gptq,
-    "fp8": lambda rng: (lambda p: (n.decode(p[0]), p[1]))(fp8(rng)),
+    "fp8": lambda rng: (lambda p: (nodes.decode(p[0]), p[1]))(fp8(rng)),
     "hqq": hqq,
     "bitnet": bitnet,
     "conv1d": conv1d,
@@ -247,36 +247,36 @@ def test_a_budget_below_one_row_is_refused_before_anything_is_written(tmp_path: 
 
 def test_a_move_aligned_with_the_blocks_keeps_them_packed() -> None:
     packed, want = fp8(np.random.default_rng(6))
-    part = n.slice_rows(packed, 128, (256, 520))
+    part = nodes.slice_rows(packed, 128, (256, 520))
     assert isinstance(part, QuantizedTensor)
-    assert np.array_equal(n.decode(part).read_all().view(np.float32).reshape(256, 520), want[128:384])
+    assert np.array_equal(nodes.decode(part).read_all().view(np.float32).reshape(256, 520), want[128:384])
 
 
 def test_a_move_across_the_blocks_becomes_a_decode_that_says_why() -> None:
     packed, want = fp8(np.random.default_rng(6))
-    part = n.slice_rows(packed, 100, (256, 520))
+    part = nodes.slice_rows(packed, 100, (256, 520))
     assert isinstance(part, Node)
     assert np.array_equal(part.read_all().view(np.float32).reshape(256, 520), want[100:356])
-    assert [x.what for x in losses_of({"t": part})] == ["decoded to F32: rows are cut inside a block of 128"]
+    assert [x.message for x in losses_of({"t": part})] == ["decoded to F32: rows are cut inside a block of 128"]
 
 
 def test_a_join_of_different_parameters_becomes_a_decode_that_says_why() -> None:
     a, b = (fp8(np.random.default_rng(seed))[0] for seed in (7, 8))
-    top = n.slice_rows(a, 0, (640, 520))
-    joined = n.concat([top, n.slice_rows(b, 0, (128, 520))])
+    top = nodes.slice_rows(a, 0, (640, 520))
+    joined = nodes.concat([top, nodes.slice_rows(b, 0, (128, 520))])
     assert isinstance(joined, QuantizedTensor)  # same packing, whole blocks: still packed
     assert joined.spec.shape == (768, 520)
     other = QuantizedTensor(b.spec, Plane(b.packing.row_map), b.members)
-    joined = n.concat([top, n.slice_rows(other, 0, (128, 520))])
+    joined = nodes.concat([top, nodes.slice_rows(other, 0, (128, 520))])
     assert isinstance(joined, Node)
-    assert "different parameters" in losses_of({"t": joined})[0].what
+    assert "different parameters" in losses_of({"t": joined})[0].message
 
 
 def test_gathering_whole_blocks_keeps_them_packed_and_single_rows_do_not() -> None:
     packed, want = fp8(np.random.default_rng(9))
-    whole = n.slice_rows(packed, 0, (640, 520))
+    whole = nodes.slice_rows(packed, 0, (640, 520))
     order = np.arange(640).reshape(5, 128)[[3, 0, 4, 1, 2]].reshape(-1)
-    moved = n.gather(whole, order)
+    moved = nodes.gather(whole, order)
     assert isinstance(moved, QuantizedTensor)
-    assert np.array_equal(n.decode(moved).read_all().view(np.float32).reshape(640, 520), want[:640][order])
-    assert losses_of({"t": n.as_node(n.gather(whole, order[::-1].copy()))})
+    assert np.array_equal(nodes.decode(moved).read_all().view(np.float32).reshape(640, 520), want[:640][order])
+    assert losses_of({"t": nodes.as_node(nodes.gather(whole, order[::-1].copy()))})

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from weighbridge.base.dtypes import BF16, F16, F32, Q8_0
 from weighbridge.base.errors import FormatError
-from weighbridge.tensors import functions
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import functions, nodes
 from weighbridge.tensors.functions import log_neg, neg_exp
 
 FLOATS = st.floats(-80, 80, width=32)
@@ -70,7 +69,7 @@ def test_an_applied_node_streams(seed: int, dtype, data: st.DataObject) -> None:
     rng = np.random.default_rng(seed)
     values = _rounded(rng.standard_normal((7, 5), np.float32), 8)
     raw = {F32: values, F16: values.astype(np.float16), BF16: (values.view(np.uint32) >> 16).astype(np.uint16)}[dtype]
-    node = n.apply_function(n.const(raw, dtype), "neg_exp")
+    node = nodes.apply_function(nodes.const(raw, dtype), "neg_exp")
     want = neg_exp((raw if dtype is not BF16 else values).astype(np.float32))
     assert node.spec.dtype is F32
     lo = data.draw(st.integers(0, 7))
@@ -92,7 +91,7 @@ def test_a_scaled_node_has_torch_s_bits_and_streams(seed: int, dtype, by: float,
         (True, torch.from_numpy(values).float() / np.float32(by)),
     ):
         expected = want.to(torch.from_numpy(values).dtype).numpy()
-        node = n.scaled(n.const(values, dtype), by, over=over)
+        node = nodes.scaled(nodes.const(values, dtype), by, over=over)
         assert node.spec.dtype is dtype
         if np.isfinite(expected).all():
             assert node.read(lo, hi).tobytes() == expected[lo:hi].tobytes()
@@ -100,18 +99,18 @@ def test_a_scaled_node_has_torch_s_bits_and_streams(seed: int, dtype, by: float,
 
 def test_a_scaled_node_of_other_types_is_f32_and_undoes_itself() -> None:
     values = f32(1.5, -2.0, 3.0).reshape(1, 3)
-    halves = n.const((values.view(np.uint32) >> 16).astype(np.uint16), BF16)
-    there = n.scaled(halves, 0.3)
+    halves = nodes.const((values.view(np.uint32) >> 16).astype(np.uint16), BF16)
+    there = nodes.scaled(halves, 0.3)
     assert there.spec.dtype is F32
     assert there.read_all().tobytes() == (values * np.float32(0.3)).tobytes()
-    node = n.const(values, F32)
-    assert n.scaled(n.scaled(node, 0.3), 0.3, over=True) is node
-    assert n.scaled(n.scaled(node, 0.3, over=True), 0.3) is node
-    assert n.scaled(node, 1.0) is node
-    assert n.scaled(n.scaled(node, 0.3), 0.3) is not node
-    quantized = n.cast(n.const(np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 32), F32), Q8_0)
-    want = n.decode(quantized).read_all().view(np.float32) * np.float32(0.3)
-    assert n.scaled(quantized, 0.3).read_all().tobytes() == want.tobytes()
+    node = nodes.const(values, F32)
+    assert nodes.scaled(nodes.scaled(node, 0.3), 0.3, over=True) is node
+    assert nodes.scaled(nodes.scaled(node, 0.3, over=True), 0.3) is node
+    assert nodes.scaled(node, 1.0) is node
+    assert nodes.scaled(nodes.scaled(node, 0.3), 0.3) is not node
+    quantized = nodes.cast(nodes.const(np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 32), F32), Q8_0)
+    want = nodes.decode(quantized).read_all().view(np.float32) * np.float32(0.3)
+    assert nodes.scaled(quantized, 0.3).read_all().tobytes() == want.tobytes()
 
 
 @given(st.integers(0, 2**32), st.sampled_from([F32, F16, BF16, Q8_0]), st.sampled_from([1, 5, 5000]), st.data())
@@ -123,8 +122,11 @@ def test_rows_of_length_1_are_torch_s_and_stream(seed: int, dtype, width: int, d
     scale = np.float32(10.0 ** rng.integers(-3, 4))
     values = rng.standard_normal((7, 32 if dtype is Q8_0 else width), np.float32) * scale
     values[rng.integers(7)] = 0
-    source = n.cast(n.const(values, F32), dtype)
-    node, exact = n.normalize_rows(source), n.cast(source, F32).read_all().view(np.float32).reshape(values.shape)
+    source = nodes.cast(nodes.const(values, F32), dtype)
+    node, exact = (
+        nodes.normalize_rows(source),
+        nodes.cast(source, F32).read_all().view(np.float32).reshape(values.shape),
+    )
     lo = data.draw(st.integers(0, 7))
     hi = data.draw(st.integers(lo, 7))
     found = node.read(lo, hi).view(np.float32).reshape(hi - lo, values.shape[1])
@@ -138,27 +140,29 @@ def test_rows_of_length_1_are_torch_s_and_stream(seed: int, dtype, width: int, d
 def test_a_product_that_is_too_large_is_told_with_its_row(dtype, kind, by: float, over: bool) -> None:
     values = np.ones((6, 2), kind)
     values[4, 1] = np.finfo(kind).max
-    node = n.scaled(n.const(values, dtype), by, over=over)
+    node = nodes.scaled(nodes.const(values, dtype), by, over=over)
     with pytest.raises(FormatError, match=r"in rows 0 to 5 an element .* is too large"):
         node.read_all()
     assert node.read(0, 4).size == 8 * values.itemsize
     values[4, 1] = np.inf  # which it was before
-    assert np.isinf(n.scaled(n.const(values, dtype), by, over=over).read_all().view(kind)[9])
+    assert np.isinf(nodes.scaled(nodes.const(values, dtype), by, over=over).read_all().view(kind)[9])
 
 
 def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.linspace(-3, 3, 60, dtype=np.float32).reshape(12, 5)
     for piece in (1, 7, 4096):
         monkeypatch.setattr(functions, "PIECE", piece)
-        assert n.apply_function(n.const(values, F32), "neg_exp").read_all().tobytes() == neg_exp(values).tobytes()
+        assert (
+            nodes.apply_function(nodes.const(values, F32), "neg_exp").read_all().tobytes() == neg_exp(values).tobytes()
+        )
         want = (values * np.float32(0.3)).tobytes()
-        assert n.scaled(n.const(values, F32), 0.3).read_all().tobytes() == want
+        assert nodes.scaled(nodes.const(values, F32), 0.3).read_all().tobytes() == want
 
 
 def test_a_function_and_its_inverse_are_none() -> None:
-    node = n.const(f32(1, 2), F32)
+    node = nodes.const(f32(1, 2), F32)
     for name, (_, inverse) in functions.FUNCTIONS.items():
-        assert n.apply_function(n.apply_function(node, name), inverse) is node
+        assert nodes.apply_function(nodes.apply_function(node, name), inverse) is node
 
 
 def test_scratch_bounds_what_is_allocated() -> None:
@@ -166,8 +170,8 @@ def test_scratch_bounds_what_is_allocated() -> None:
 
     kinds = {3: np.float32, 5000: np.float32, 5001: np.float16}
     for rows, scaled in ((3, False), (3, True), (5000, False), (5000, True), (5001, True)):
-        source = n.const(-np.ones((rows, 8), kinds[rows]), F16 if rows == 5001 else F32)
-        node = n.scaled(source, 0.3) if scaled else n.apply_function(source, "log_neg")
+        source = nodes.const(-np.ones((rows, 8), kinds[rows]), F16 if rows == 5001 else F32)
+        node = nodes.scaled(source, 0.3) if scaled else nodes.apply_function(source, "log_neg")
         out = np.empty(node.spec.nbytes, np.uint8)
         tracemalloc.start()
         node.read(0, rows, out)
@@ -182,4 +186,4 @@ def test_an_element_without_a_value_is_told_with_its_row(function: str, bad: flo
     values = -np.ones((6, 2), np.float32)
     values[4, 1] = bad
     with pytest.raises(FormatError, match=rf"rows 0 to 5 an element has no {function}"):
-        n.apply_function(n.const(values, F32), function).read_all()
+        nodes.apply_function(nodes.const(values, F32), function).read_all()

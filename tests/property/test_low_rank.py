@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import BF16, F16, F32
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.slicing import take
 
 
@@ -20,7 +20,7 @@ def test_a_change_is_the_product_and_streams(seed: int, rank: int, experts: int,
     lead = (experts,) if experts else ()
     rows, columns = int(rng.integers(1, 12)), int(rng.integers(1, 20))
     w, a, b = (rng.normal(size=(*lead, *s)).astype("f4") for s in ((rows, columns), (rank, columns), (rows, rank)))
-    node = n.low_rank(n.const(w, F32), n.const(a, F32), n.const(b, F32), 0.75)
+    node = nodes.low_rank(nodes.const(w, F32), nodes.const(a, F32), nodes.const(b, F32), 0.75)
     want = w.astype("f8") + 0.75 * (b.astype("f8") @ a.astype("f8"))
     whole = node.read_all()
     assert np.allclose(whole.view("f4").reshape(w.shape), want, rtol=1e-5, atol=1e-5)
@@ -32,18 +32,20 @@ def test_a_change_is_the_product_and_streams(seed: int, rank: int, experts: int,
 
 def test_a_change_of_narrow_types_is_computed_in_f32() -> None:
     w, a, b = (np.full(s, 1.0, "f2") for s in ((2, 8), (1, 8), (2, 1)))
-    node = n.low_rank(n.const(w, F16), n.const(a, F16), n.const(b, F16), 2.0**-13)
+    node = nodes.low_rank(nodes.const(w, F16), nodes.const(a, F16), nodes.const(b, F16), 2.0**-13)
     assert (node.read_all().view("f4") == 1 + 2.0**-13).all()
-    assert n.low_rank(n.const(w.view("u2"), BF16), n.const(a, F16), n.const(b, F16), 1).spec.dtype is F32
+    assert (
+        nodes.low_rank(nodes.const(w.view("u2"), BF16), nodes.const(a, F16), nodes.const(b, F16), 1).spec.dtype is F32
+    )
 
 
 @pytest.mark.parametrize(
     ("a", "b"), [((2, 4), (3, 1)), ((1, 4), (2, 1)), ((1, 3), (3, 1)), ((1, 1, 4), (3, 1)), ((0, 4), (3, 0))]
 )
 def test_a_change_of_another_shape_is_refused(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    weight, left, right = (n.const(np.ones(s, "f4"), F32) for s in ((3, 4), a, b))
+    weight, left, right = (nodes.const(np.ones(s, "f4"), F32) for s in ((3, 4), a, b))
     with pytest.raises(UsageError, match="no change of"):
-        n.low_rank(weight, left, right, 1.0)
+        nodes.low_rank(weight, left, right, 1.0)
 
 
 @given(data=st.data(), seed=st.integers(0, 2**32))
@@ -53,7 +55,7 @@ def test_entries_of_any_axis_are_numpys(data: st.DataObject, seed: int) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
     picked = data.draw(st.lists(st.integers(0, shape[axis] - 1), min_size=1, max_size=6))
     values = rng.integers(0, 256, shape, np.uint8).astype("f4")
-    node = take(n.const(values, F32), axis, [(i, i + 1) for i in picked])
+    node = take(nodes.const(values, F32), axis, [(i, i + 1) for i in picked])
     want = np.take(values, picked, axis)
     assert node.spec.shape == want.shape
     assert node.read_all().tobytes() == want.tobytes()
@@ -65,7 +67,7 @@ def test_blocks_are_cut_between_and_never_inside() -> None:
 
     spec = Spec((4, 3, 64), dtype("Q8_0"))
     raw = np.random.default_rng(1).integers(0, 256, spec.nbytes, np.uint8).tobytes()
-    node = n.Stored(spec, BytesSource(raw), 0)
+    node = nodes.Stored(spec, BytesSource(raw), 0)
     assert take(node, 0, [(1, 2), (2, 4)]).read_all().tobytes() == raw[len(raw) // 4 :]
     blocks = np.frombuffer(raw, np.uint8).reshape(4, 3, 2, -1)
     assert take(node, 1, [(2, 3), (0, 1)]).read_all().tobytes() == blocks[:, [2, 0]].tobytes()
@@ -84,7 +86,7 @@ def test_rows_get_their_lengths_however_they_are_read(seed: int, data: st.DataOb
     rng = np.random.default_rng(seed)
     rows, columns = int(rng.integers(1, 12)), int(rng.integers(1, 20))
     w, lengths = rng.normal(size=(rows, columns)).astype("f4"), rng.normal(size=(rows, 1)).astype("f4")
-    node = n.rescale_rows(n.const(w, F32), n.const(lengths, F32))
+    node = nodes.rescale_rows(nodes.const(w, F32), nodes.const(lengths, F32))
     whole = node.read_all()
     want = w.astype("f8") * (lengths / np.linalg.norm(w.astype("f8"), axis=1, keepdims=True))
     assert np.allclose(whole.view("f4").reshape(w.shape), want, rtol=1e-6, atol=1e-7)
@@ -97,8 +99,8 @@ def test_rows_get_their_lengths_however_they_are_read(seed: int, data: st.DataOb
 
 
 def test_lengths_that_no_row_has_are_refused() -> None:
-    rows = n.const(np.array([[1, 2], [0, 0]], "f4"), F32)
+    rows = nodes.const(np.array([[1, 2], [0, 0]], "f4"), F32)
     with pytest.raises(UsageError, match="for the rows of"):
-        n.rescale_rows(rows, n.const(np.ones((3, 1), "f4"), F32))
+        nodes.rescale_rows(rows, nodes.const(np.ones((3, 1), "f4"), F32))
     with pytest.raises(FormatError, match="row 1 is all zeros"):
-        n.rescale_rows(rows, n.const(np.ones((2, 1), "f4"), F32)).read(1, 2)
+        nodes.rescale_rows(rows, nodes.const(np.ones((2, 1), "f4"), F32)).read(1, 2)

@@ -10,7 +10,7 @@ from tests.property.trees import MOVED, Tree, stored, trees
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UsageError
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Node, Stored
 
 
@@ -81,7 +81,7 @@ def _watch(node: Node) -> Node:
     """The node with its direct sources watched."""
     from dataclasses import replace
 
-    if isinstance(node, n.Concat):
+    if isinstance(node, nodes.Concat):
         return replace(node, parts=tuple(_Watched(p) for p in node.parts))
     return replace(node, source=_Watched(node.source)) if node.sources else _Watched(node)  # type: ignore[call-arg,attr-defined]
 
@@ -110,44 +110,44 @@ def test_scratch_bounds_what_is_allocated(tree: Tree, data: st.DataObject) -> No
 def test_a_round_trip_of_gathers_is_the_tensor_itself(name: str) -> None:
     tree = stored((6, 2 * BY_NAME[name].block), BY_NAME[name], 1)
     order = np.array([3, 1, 4, 0, 5, 2], np.int64)
-    back = n.gather(n.gather(tree.node, order), np.argsort(order))
+    back = nodes.gather(nodes.gather(tree.node, order), np.argsort(order))
     assert back is tree.node
 
 
 def test_a_join_of_neighbouring_cuts_is_a_copy_again() -> None:
     """Split and joined, an unchanged tensor is still one stored run, so it is copied and not computed."""
     tree = stored((6, 4), BY_NAME["F32"], 1)
-    parts = [n.slice_rows(tree.node, at, (2, 4)) for at in (0, 2, 4)]
+    parts = [nodes.slice_rows(tree.node, at, (2, 4)) for at in (0, 2, 4)]
     assert all(isinstance(p, Stored) for p in parts)
-    joined = n.concat(parts)
+    joined = nodes.concat(parts)
     assert isinstance(joined, Stored)
     assert joined.spec == tree.node.spec
 
 
 def test_a_join_in_another_order_is_not_mistaken_for_the_tensor() -> None:
     tree = stored((4, 4), BY_NAME["F32"], 1)
-    a, b = (n.slice_rows(tree.node, at, (2, 4)) for at in (0, 2))
-    assert n.concat([b, a]).read_all().tobytes() == tree.data[32:] + tree.data[:32]
+    a, b = (nodes.slice_rows(tree.node, at, (2, 4)) for at in (0, 2))
+    assert nodes.concat([b, a]).read_all().tobytes() == tree.data[32:] + tree.data[:32]
 
 
 def test_two_transposes_are_none() -> None:
     tree = stored((3, 5), BY_NAME["F16"], 1)
-    assert n.transpose(n.transpose(tree.node)) is tree.node
+    assert nodes.transpose(nodes.transpose(tree.node)) is tree.node
 
 
 @pytest.mark.parametrize(
     "build",
     [
-        lambda t: n.slice_rows(t, 3, (4, 4)),
-        lambda t: n.slice_rows(t, 0, (2, 8)),
-        lambda t: n.reshape(t, (5, 5)),
-        lambda t: n.gather(t, np.array([0, 1])),
-        lambda t: n.gather(t, np.array([0, 1, 2, 9])),
-        lambda t: n.concat([t, n.reshape(t, (2, 8))], 0),
-        lambda t: n.strided(n.reshape(t, (16,)), 0, (4, 5), (4, 1)),
-        lambda t: n.strided(n.reshape(t, (16,)), 0, (2, 2), (-1, 1)),
-        lambda t: n.flat_range(t, 8, (3, 3)),
-        lambda t: n.transpose(n.reshape(t, (16,))),
+        lambda t: nodes.slice_rows(t, 3, (4, 4)),
+        lambda t: nodes.slice_rows(t, 0, (2, 8)),
+        lambda t: nodes.reshape(t, (5, 5)),
+        lambda t: nodes.gather(t, np.array([0, 1])),
+        lambda t: nodes.gather(t, np.array([0, 1, 2, 9])),
+        lambda t: nodes.concat([t, nodes.reshape(t, (2, 8))], 0),
+        lambda t: nodes.strided(nodes.reshape(t, (16,)), 0, (4, 5), (4, 1)),
+        lambda t: nodes.strided(nodes.reshape(t, (16,)), 0, (2, 2), (-1, 1)),
+        lambda t: nodes.flat_range(t, 8, (3, 3)),
+        lambda t: nodes.transpose(nodes.reshape(t, (16,))),
         lambda t: t.read(2, 5),
         lambda t: t.read(0, 1, np.empty(3, np.uint8)),
     ],

@@ -22,8 +22,7 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.plan.losses import losses_of
 from weighbridge.conversion.plan.probe import block_for
 from weighbridge.packings.unpacking import unpack
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 from weighbridge.tensors.reference import affine
 
@@ -48,7 +47,7 @@ def packed(x: NDArray[np.float32], bits: int, group: int, scales: DType = F32) -
     groups = (rows, columns // group)
     shapes = {"weight": (rows, columns * bits // 32), "scales": groups, "biases": groups}
     parts = {"weight": (weight, U32), "scales": (scale, scales), "biases": (bias, scales)}
-    return {f"m.{k}": n.Const(Spec(shapes[k], d), v.tobytes()) for k, (v, d) in parts.items()}
+    return {f"m.{k}": nodes.Const(Spec(shapes[k], d), v.tobytes()) for k, (v, d) in parts.items()}
 
 
 def config(bits: int, group: int) -> Mapping[str, object]:
@@ -56,7 +55,7 @@ def config(bits: int, group: int) -> Mapping[str, object]:
 
 
 def decoded(node: LogicalTensor) -> NDArray[np.float32]:
-    return n.decode(node).read_all().view(np.float32).reshape(node.spec.shape)
+    return nodes.decode(node).read_all().view(np.float32).reshape(node.spec.shape)
 
 
 @given(st.sampled_from(BITS), st.sampled_from(GROUPS), st.integers(0, 1000))
@@ -76,7 +75,7 @@ def test_affine_comes_back_within_a_step(bits: int, group: int, seed: int) -> No
 @settings(max_examples=30)
 def test_a_ggml_block_comes_back_within_its_step(dtype: DType, seed: int) -> None:
     x = values(seed, 4, 64)
-    node = n.cast(n.const(x, F32), dtype)
+    node = nodes.cast(nodes.const(x, F32), dtype)
     assert node.read_all().nbytes == node.spec.nbytes
     blocks = x.reshape(-1, 32)
     reach = np.ptp(blocks, axis=1) / 15 if dtype is Q4_1 else np.abs(blocks).max(1) / (127 if dtype is Q8_0 else 8)
@@ -88,10 +87,15 @@ def test_a_ggml_block_comes_back_within_its_step(dtype: DType, seed: int) -> Non
 @pytest.mark.parametrize("dtype", [Q8_0, Q4_0], ids=str)
 def test_a_block_type_passes_through_moves_untouched(dtype: DType) -> None:
     """pack(unpack(p)) = p, without unpacking: gathered, cut and joined, the blocks are the same bytes."""
-    node = n.cast(n.const(values(1, 8, 64), F32), dtype)
+    node = nodes.cast(nodes.const(values(1, 8, 64), F32), dtype)
     raw = node.read_all().reshape(8, -1)
     order = np.array([5, 2, 7, 0, 1, 6, 3, 4])
-    moved = n.concat([n.slice_rows(n.gather(node, order), 4, (4, 64)), n.slice_rows(n.gather(node, order), 0, (4, 64))])
+    moved = nodes.concat(
+        [
+            nodes.slice_rows(nodes.gather(node, order), 4, (4, 64)),
+            nodes.slice_rows(nodes.gather(node, order), 0, (4, 64)),
+        ]
+    )
     assert moved.read_all().tobytes() == raw[order][[4, 5, 6, 7, 0, 1, 2, 3]].tobytes()
     assert losses_of({"t": moved}) == []
 
@@ -103,11 +107,11 @@ def test_to_q4_1_every_value_is_the_same(group: int, scales: DType) -> None:
     members = packed(x, 4, group, scales)
     if scales is F32:  # made to fit: f32 scales that an f16 holds
         for part in ("m.scales", "m.biases"):
-            rounded = n.cast(n.cast(members[part], F16), F32)
-            members[part] = n.Const(members[part].spec, rounded.read_all().tobytes())
+            rounded = nodes.cast(nodes.cast(members[part], F16), F32)
+            members[part] = nodes.Const(members[part].spec, rounded.read_all().tobytes())
     node = unpack(members, config(4, group))["m.weight"]
     assert fits(node) == Q4_1
-    blocks = n.transcode(node, Q4_1)  # type: ignore[arg-type]
+    blocks = nodes.transcode(node, Q4_1)  # type: ignore[arg-type]
     assert np.array_equal(decoded(blocks), decoded(node))
     for lo, hi in ((0, 1), (2, 5), (0, 5)):  # row by row as all at once
         assert blocks.read(lo, hi).tobytes() == blocks.read_all()[lo * 160 : hi * 160].tobytes()
@@ -126,7 +130,7 @@ def test_ggml_reads_our_q4_1_as_we_do() -> None:
         pytest.skip("NOTHING HERE WAS PROVED: install requirements/oracles.txt")
     lib = ctypes.CDLL(str(next(Path(spec.origin).parent.glob("xllamacpp*.so"))))
     node = unpack(packed(values(4, 3, 128), 4, 64, F16), config(4, 64))["m.weight"]
-    raw = n.transcode(node, Q4_1).read_all()  # type: ignore[arg-type]
+    raw = nodes.transcode(node, Q4_1).read_all()  # type: ignore[arg-type]
     out = np.empty(3 * 128, np.float32)
     source, target = (a.ctypes.data_as(ctypes.c_void_p) for a in (raw, out))
     lib.dequantize_row_q4_1(source, target, ctypes.c_int64(out.size))
@@ -135,23 +139,23 @@ def test_ggml_reads_our_q4_1_as_we_do() -> None:
 
 def test_moves_and_joins_keep_affine_packed_and_exact() -> None:
     a, b = (unpack(packed(values(s, 6, 128), 4, 64, F16), config(4, 64))["m.weight"] for s in (5, 6))
-    joined = n.gather(n.concat([a, b]), np.arange(12)[::-1].copy())
+    joined = nodes.gather(nodes.concat([a, b]), np.arange(12)[::-1].copy())
     assert isinstance(joined, QuantizedTensor)
     assert np.array_equal(decoded(joined), np.concatenate([decoded(a), decoded(b)])[::-1])
-    part = n.slice_rows(joined, 3, (5, 128))
+    part = nodes.slice_rows(joined, 3, (5, 128))
     assert isinstance(part, QuantizedTensor)
     assert np.array_equal(decoded(part), decoded(joined)[3:8])
-    assert isinstance(n.stack([a, b]), QuantizedTensor)
+    assert isinstance(nodes.stack([a, b]), QuantizedTensor)
 
 
 @pytest.mark.parametrize(("bits", "group"), [(8, 64), (4, 32)])
 def test_joining_other_parameters_decodes_and_says_why(bits: int, group: int) -> None:
     a = unpack(packed(values(5, 6, 128), 4, 64, F16), config(4, 64))["m.weight"]
     b = unpack(packed(values(6, 6, 128), bits, group, F16), config(bits, group))["m.weight"]
-    joined = n.concat([a, b])
+    joined = nodes.concat([a, b])
     assert not isinstance(joined, QuantizedTensor)
     assert np.array_equal(joined.read_all().view(np.float32).reshape(12, 128), np.concatenate([decoded(a), decoded(b)]))
-    assert "different parameters" in losses_of({"t": joined})[0].what
+    assert "different parameters" in losses_of({"t": joined})[0].message
 
 
 # ------------------------------------------------------------------------------------------------ recognising
@@ -188,10 +192,10 @@ def _with(name: str, node: Node) -> dict[str, Node]:
     ("members", "error"),
     [
         (_without("m.biases"), FormatError),
-        (_with("m.biases", n.const(values(1, 2, 3), F32)), FormatError),
-        (_with("m.scales", n.const(values(1, 3, 2), F32)), FormatError),
-        (_with("m.scales", n.Const(Spec((2, 2), BY_NAME["U8"]), bytes(4))), FormatError),
-        (_with("m.scales", n.const(values(1, 2, 0), F32)), FormatError),
+        (_with("m.biases", nodes.const(values(1, 2, 3), F32)), FormatError),
+        (_with("m.scales", nodes.const(values(1, 3, 2), F32)), FormatError),
+        (_with("m.scales", nodes.Const(Spec((2, 2), BY_NAME["U8"]), bytes(4))), FormatError),
+        (_with("m.scales", nodes.const(values(1, 2, 0), F32)), FormatError),
     ],
 )
 def test_a_group_that_does_not_fit_is_told(members: dict[str, Node], error: type[Exception]) -> None:
@@ -201,14 +205,14 @@ def test_a_group_that_does_not_fit_is_told(members: dict[str, Node], error: type
 
 def test_other_tensors_pass_in_their_order() -> None:
     members = packed(values(1, 2, 128), 4, 64)
-    bias = n.const(values(1, 2), F32)
+    bias = nodes.const(values(1, 2), F32)
     out = unpack({"a.weight": bias, **members, "m.bias": bias}, config(4, 64))
     assert list(out) == ["a.weight", "m.weight", "m.bias"]
     assert out["m.bias"] is bias
 
 
 def test_a_linear_bias_is_not_taken_for_biases() -> None:
-    members = {"m.weight": n.const(values(1, 2, 4), F32), "m.scales": n.const(values(1, 2, 1), F32)}
+    members = {"m.weight": nodes.const(values(1, 2, 4), F32), "m.scales": nodes.const(values(1, 2, 1), F32)}
     assert list(unpack(members, {})) == ["m.weight", "m.scales"]
 
 

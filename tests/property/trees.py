@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Node, Stored
 
 #: dtypes of moves: one-byte to eight-byte atoms, two block types
@@ -65,7 +65,7 @@ def _slice(draw: Callable[..., Any], tree: Tree) -> Tree:
     flat = tree.want.reshape(math.prod(shape[:-1]), tree.want.shape[-1])
     lo = draw(st.integers(0, len(flat)))
     hi = draw(st.integers(lo, len(flat)))
-    return Tree(n.slice_rows(tree.node, lo, (hi - lo, shape[-1])), flat[lo:hi])
+    return Tree(nodes.slice_rows(tree.node, lo, (hi - lo, shape[-1])), flat[lo:hi])
 
 
 def _concat(draw: Callable[..., Any], tree: Tree) -> Tree:
@@ -75,7 +75,7 @@ def _concat(draw: Callable[..., Any], tree: Tree) -> Tree:
     other = (*shape[:axis], draw(st.integers(0, 3)) * block, *shape[axis + 1 :])
     more = stored(other, dtype, draw(st.integers(0, 2**32)))
     pair = [tree, more] if draw(st.booleans()) else [more, tree]
-    return Tree(n.concat([p.node for p in pair], axis), np.concatenate([p.want for p in pair], axis))
+    return Tree(nodes.concat([p.node for p in pair], axis), np.concatenate([p.want for p in pair], axis))
 
 
 def _split_join(draw: Callable[..., Any], tree: Tree) -> Tree:
@@ -85,10 +85,10 @@ def _split_join(draw: Callable[..., Any], tree: Tree) -> Tree:
         return tree
     cut = draw(st.integers(0, shape[0]))
     parts = [
-        n.slice_rows(tree.node, 0, (cut, shape[1])),
-        n.slice_rows(tree.node, cut, (shape[0] - cut, shape[1])),
+        nodes.slice_rows(tree.node, 0, (cut, shape[1])),
+        nodes.slice_rows(tree.node, cut, (shape[0] - cut, shape[1])),
     ]
-    return Tree(n.concat(parts), tree.want)
+    return Tree(nodes.concat(parts), tree.want)
 
 
 def _gather(draw: Callable[..., Any], tree: Tree) -> Tree:
@@ -96,25 +96,25 @@ def _gather(draw: Callable[..., Any], tree: Tree) -> Tree:
     order = np.array(draw(st.permutations(range(rows))), np.int64)
     width = tree.node.spec.row_atoms
     want = tree.want.reshape(rows, width)[order].reshape(tree.want.shape)
-    return Tree(n.gather(tree.node, order), want)
+    return Tree(nodes.gather(tree.node, order), want)
 
 
 def _reshape(draw: Callable[..., Any], tree: Tree) -> Tree:
     spec = tree.node.spec
     shape = draw(st.sampled_from([(1, *spec.shape), (*spec.shape[:-1], 1, spec.shape[-1]), (spec.elements,)]))
     atoms = (*shape[:-1], shape[-1] // spec.dtype.block)
-    return Tree(n.reshape(tree.node, shape), tree.want.reshape(atoms))
+    return Tree(nodes.reshape(tree.node, shape), tree.want.reshape(atoms))
 
 
 def _stack(draw: Callable[..., Any], tree: Tree) -> Tree:
     twin = stored(tree.node.spec.shape, tree.node.spec.dtype, draw(st.integers(0, 2**32)))
-    return Tree(n.stack([tree.node, twin.node]), np.stack([tree.want, twin.want]))
+    return Tree(nodes.stack([tree.node, twin.node]), np.stack([tree.want, twin.want]))
 
 
 def _transpose(draw: Callable[..., Any], tree: Tree) -> Tree:
     if len(tree.node.spec.shape) < 2 or not tree.node.spec.dtype.plain:
         return tree
-    return Tree(n.transpose(tree.node), np.swapaxes(tree.want, -1, -2))
+    return Tree(nodes.transpose(tree.node), np.swapaxes(tree.want, -1, -2))
 
 
 def _strided(draw: Callable[..., Any], tree: Tree) -> Tree:
@@ -127,8 +127,8 @@ def _strided(draw: Callable[..., Any], tree: Tree) -> Tree:
     width = 1 + (spec.elements - 1 - start) // max(step, 1) // 2 if step else 2
     down = draw(st.sampled_from([0, -1])) if start >= rows else 0
     index = start + down * np.arange(rows)[:, None] + step * np.arange(width)[None, :]
-    flat = n.reshape(tree.node, (spec.elements,))
-    return Tree(n.strided(flat, start, (rows, width), (down, step)), line[index])
+    flat = nodes.reshape(tree.node, (spec.elements,))
+    return Tree(nodes.strided(flat, start, (rows, width), (down, step)), line[index])
 
 
 MOVES = (_slice, _concat, _split_join, _gather, _reshape, _stack, _transpose, _strided)

@@ -17,8 +17,7 @@ from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.containers.base import Entry
-from weighbridge.reports.inspect import model_info as facts
-from weighbridge.reports.inspect import parameter_count as counting
+from weighbridge.reports.inspect import model_info, parameter_count
 from weighbridge.reports.inspect.report import inspect, short
 from weighbridge.reports.inspect.tree import grow, lines
 from weighbridge.reports.select import FIELDS, Selection, select
@@ -97,7 +96,7 @@ def test_packed_weights_count_as_what_they_stand_for(scheme: str, group: Group, 
     others = {"model.norm.weight": ("F32", (7,)), "model.layers.0.mlp.up_proj.bias": ("F16", (5,))}
     rows = entries({**layer, **others})
     for order in (rows, rows[::-1], random.Random(1).sample(rows, len(rows))):
-        found = counting.count(order, config)
+        found = parameter_count.count(order, config)
         assert found.schemes == {scheme: 1}
         assert found.total == OUT * IN + 7 + 5
         assert set(found.parts) == set(layer)
@@ -106,7 +105,7 @@ def test_packed_weights_count_as_what_they_stand_for(scheme: str, group: Group, 
 def test_mxfp4_of_gpt_oss() -> None:
     names = {"m.experts.gate_up_proj_blocks": ("U8", (2, 8, 3, 16)), "m.experts.gate_up_proj_scales": ("U8", (2, 8, 3)),
              "m.experts.gate_up_proj_bias": ("BF16", (2, 8))}  # fmt: skip
-    found = counting.count(entries(names))
+    found = parameter_count.count(entries(names))
     assert (found.schemes, found.total) == ({"mxfp4": 1}, 2 * 8 * 96 + 16)
 
 
@@ -122,11 +121,11 @@ COUNTED: dict[str, tuple[Group, dict[str, Any], int]] = {
 @pytest.mark.parametrize("case", COUNTED)
 def test_scales_are_no_parameters(case: str) -> None:
     tensors, config, want = COUNTED[case]
-    assert counting.count(entries(tensors), config).total == want
+    assert parameter_count.count(entries(tensors), config).total == want
 
 
 def test_plain_and_block_types_count_their_shape() -> None:
-    found = counting.count(entries({"a": ("Q4_K", (2, 512)), "b": ("F32", (3,)), "c.weight": ("U32", (2, 2))}))
+    found = parameter_count.count(entries({"a": ("Q4_K", (2, 512)), "b": ("F32", (3,)), "c.weight": ("U32", (2, 2))}))
     assert (found.total, found.schemes) == (1024 + 3 + 4, {})
 
 
@@ -186,7 +185,7 @@ def test_a_gguf(tmp_path: Path) -> None:
     model = report.model
     assert (report.format, report.version, report.byte_order, report.alignment) == ("gguf", 3, "little", 32)
     assert (model.architecture, model.name, model.kind, model.layers, model.heads) == ("llama", "Tiny", "model", 2, 8)
-    assert model.tokenizer == facts.Tokenizer("BPE", 20, "llama-bpe", "tokenizer.ggml.*")
+    assert model.tokenizer == model_info.Tokenizer("BPE", 20, "llama-bpe", "tokenizer.ggml.*")
     assert (model.context_length, model.vocab_size, model.chat_template) == (4096, 20, 5)
     assert model.quantization is not None
     assert model.quantization.words == "Q4_K_M"
@@ -246,15 +245,15 @@ QUANTIZED: list[tuple[dict[str, Any], str, float | None, int | None]] = [
 
 @pytest.mark.parametrize(("config", "method", "bits", "group"), QUANTIZED, ids=[q[1] for q in QUANTIZED])
 def test_quantization_of_a_config(config: dict[str, Any], method: str, bits: float | None, group: int | None) -> None:
-    found = facts.quantization(config)
+    found = model_info.quantization(config)
     assert found is not None
     assert (found.method, found.bits, found.group_size) == (method, bits, group)
     assert method in found.words
 
 
 def test_no_quantization() -> None:
-    assert facts.quantization(m.CONFIG) is None
-    assert facts.quantization({"quantization_config": None}) is None
+    assert model_info.quantization(m.CONFIG) is None
+    assert model_info.quantization({"quantization_config": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_no_quantization() -> None:
 def test_tokenizers(tmp_path: Path, files: dict[str, str], kind: str, size: int | None) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    found = facts.of_folder(tmp_path).tokenizer
+    found = model_info.of_folder(tmp_path).tokenizer
     assert found is not None
     assert (found.kind, found.vocab_size) == (kind, size)
 
@@ -287,7 +286,7 @@ def test_tokenizers(tmp_path: Path, files: dict[str, str], kind: str, size: int 
 )
 def test_chat_templates(tmp_path: Path, name: str, text: str, size: int | None) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
-    assert facts.of_folder(tmp_path).chat_template == size
+    assert model_info.of_folder(tmp_path).chat_template == size
 
 
 @pytest.mark.oracle

@@ -22,9 +22,8 @@ from weighbridge.models.transform import base as operations
 from weighbridge.models.transform import rename
 from weighbridge.reports import anatomy, get, identify
 from weighbridge.reports.hash import checksum_files, digests
-from weighbridge.reports.inspect import model_info as facts
+from weighbridge.reports.inspect import adapter_info, model_info, schemes
 from weighbridge.reports.inspect import report as inspect
-from weighbridge.reports.inspect import schemes
 from weighbridge.reports.scan import engine
 from weighbridge.reports.scan import model as scan
 from weighbridge.reports.verify import report as verify
@@ -34,9 +33,10 @@ CLASSES: dict[tuple[str, str], type] = {
     ("identify", ""): identify.IdentifyReport,
     ("identify", "file line"): identify.FileLine,
     ("inspect", ""): inspect.InspectReport,
-    ("inspect", "model"): facts.ModelInfo,
-    ("inspect", "tokenizer"): facts.Tokenizer,
-    ("inspect", "quantization"): facts.Quantization,
+    ("inspect", "model"): model_info.ModelInfo,
+    ("inspect", "tokenizer"): model_info.Tokenizer,
+    ("inspect", "adapter"): adapter_info.AdapterInfo,
+    ("inspect", "quantization"): model_info.Quantization,
     ("inspect", "file"): inspect.InspectedFile,
     ("inspect", "dtype"): inspect.DTypeRow,
     ("inspect", "tensor"): inspect.InspectedTensor,

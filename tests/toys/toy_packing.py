@@ -30,9 +30,9 @@ TOY = PackingSchema(
 )  # fmt: skip
 
 
-def build(match, nodes):
+def build(match, stored):
     from weighbridge.packings.int_quant import IntQuant
     from weighbridge.tensors.nodes import QuantizedTensor
 
     packing = IntQuant("toy", 8, 8, match.group, F32, 128)
-    return QuantizedTensor(match.spec, packing, dict(nodes))
+    return QuantizedTensor(match.spec, packing, dict(stored))

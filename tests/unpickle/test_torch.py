@@ -240,7 +240,7 @@ def test_expansion_is_asked_for(way: str, tmp_path: Path, monkeypatch: pytest.Mo
     source, target = tmp_path / "x.pt", tmp_path / "x.safetensors"
     source.write_bytes(saved({"wide": wide, "good": BASE}))
     plan = wb.plan_convert(source, target)
-    assert any("--allow-expand" in loss.what for loss in plan.losses)
+    assert any("--allow-expand" in loss.message for loss in plan.losses)
     assert not wb.plan_convert(source, target, allow_expand=True).losses
     wb.convert(source, tmp_path / "less.safetensors")
     assert set(safe_load(tmp_path / "less.safetensors")) == {"good"}
@@ -402,7 +402,7 @@ def test_hostile_checkpoints_are_disarmed(tmp_path: Path, data: bytes, rule: str
     model.close()
     target = tmp_path / "out.safetensors"
     plan = wb.plan_convert(tmp_path / "x.pt", target)
-    assert any(words in loss.what for loss in plan.losses)
+    assert any(words in loss.message for loss in plan.losses)
     wb.convert(tmp_path / "x.pt", target)
     with wb.open(target) as safe:
         assert safe["a"].numpy().tolist() == BASE.tolist()

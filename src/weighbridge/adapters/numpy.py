@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
+from weighbridge.tensors.filling import filled
 from weighbridge.tensors.nodes import LogicalTensor, Node, Stored
 
 
@@ -37,7 +38,7 @@ def to_numpy(node: LogicalTensor, dtype: DType | None = None) -> NDArray[Any]:
     node = nodes.as_node(node, dtype)
     kind = numpy_dtype(node.spec.dtype)
     view = mapped(node)
-    data = node.read_all() if view is None else np.frombuffer(view, np.uint8)
+    data = filled(node) if view is None else np.frombuffer(view, np.uint8)
     return data.view(kind).reshape(node.spec.shape) if data.size else np.empty(node.spec.shape, kind)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from weighbridge.adapters.numpy import mapped
 from weighbridge.base.dtypes import F32, DType
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.tensors import nodes
+from weighbridge.tensors.filling import filled
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
 if TYPE_CHECKING:
@@ -42,12 +41,6 @@ def to_torch(node: LogicalTensor, dtype: DType | None = None, device: str | None
         out = torch.empty(shape, dtype=kind)
     else:
         view = mapped(node, private=True)
-        data = _owned(node).data if view is None else view
+        data = filled(node).data if view is None else view
         out = torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)
     return out if device is None else out.to(device)
-
-
-def _owned(node: Node) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    out = np.empty(node.spec.nbytes, np.uint8)
-    node.read(0, node.spec.rows, out)
-    return out

@@ -37,6 +37,16 @@ class WriteKeywords(SourceKeywords, total=False):
     max_memory: int | None
 
 
+class SaveKeywords(TypedDict, total=False):
+    """How arrays in memory are written."""
+
+    overwrite: bool
+    replace_folder: bool
+    parents: bool
+    jobs: int | None
+    max_memory: int | None
+
+
 class ShardKeywords(WriteKeywords, total=False):
     max_shard_size: int | None
     max_shard_tensors: int | None

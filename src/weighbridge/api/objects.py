@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weighbridge.models.checkpoint import Checkpoint, SourceOptions
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
-Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx"]
+Names = Literal["stored", "logical", "canonical", "hf", "gguf", "mlx", "akunu"]
 
 
 def open(path: Path, *, names: Names = "logical", **options: Unpack[SourceKeywords]) -> Model:
@@ -28,7 +28,8 @@ def open(path: Path, *, names: Names = "logical", **options: Unpack[SourceKeywor
 
     `names`: "logical" keeps the file's names, several stored tensors that are one being one (MLX's weight, scales,
     biases); "stored" keeps those apart; "canonical" gives the same names whatever the file; "hf", "gguf", "mlx" another
-    dialect's. `options`: fields of `SourceOptions`. Errors: FormatError, UnsupportedError, OSError.
+    dialect's, "akunu" that engine's. `options`: fields of `SourceOptions`.
+    Errors: FormatError, UnsupportedError, OSError.
     """
     from weighbridge.models.open import SourceOptions, open_model
 
@@ -160,7 +161,7 @@ class Model(Closing, Mapping[str, Tensor]):
 
     def __init__(self, checkpoint: Checkpoint, names: Names = "logical", options: SourceOptions | None = None) -> None:
         self.checkpoint, self.names, self._options = checkpoint, names, options
-        self._nodes = _view(checkpoint, names)
+        self._nodes = _named_tensors(checkpoint, names)
         self._entries = checkpoint.index.by_name if self._nodes is checkpoint.stored else {}
         self._cache: dict[Any, Any] | None = None
 
@@ -249,15 +250,10 @@ def _tensor_of(model: Model, name: str) -> Tensor:
     return model[name]
 
 
-def _view(checkpoint: Checkpoint, names: Names) -> Mapping[str, LogicalTensor]:
-    if names == "stored":
-        return checkpoint.stored
-    if names == "logical":
-        return checkpoint.logical
-    family = checkpoint.family
-    if names not in family.dialects:
-        raise UsageError(f"no names are called {names!r}", hint=f"stored, logical, {', '.join(family.dialects)}")
-    return family.save(names, checkpoint.sizes, checkpoint.roles)
+def _named_tensors(checkpoint: Checkpoint, names: str) -> Mapping[str, LogicalTensor]:
+    from weighbridge.models.names import tensors_named
+
+    return tensors_named(checkpoint, names)
 
 
 def _named(dtype: str | None) -> Any:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FORMATS: Final = "weighbridge.formats"
 PACKINGS: Final = "weighbridge.packings"
 FAMILIES: Final = "weighbridge.families"
+PROVIDERS: Final = "weighbridge.providers"
 
 
 @cache

@@ -15,8 +15,8 @@ from weighbridge.containers.format import Format
 from weighbridge.containers.formats import READ, RECOGNISED
 
 __all__ = [
-    "BUILT_IN", "MISNAMED_UNLESS", "PICKLED", "Format", "by_suffix", "by_target", "every", "find", "model_suffixes",
-    "plugged", "reader", "target_of", "titled", "writable",
+    "BUILT_IN", "MISNAMED_UNLESS", "PICKLED", "Format", "by_magic", "by_suffix", "by_target", "every", "find",
+    "model_suffixes", "plugged", "reader", "target_of", "titled", "writable",
 ]  # fmt: skip
 
 #: Name -> format, in the order of the tables.
@@ -75,6 +75,11 @@ def reader(name: str) -> Format:
         known = ", ".join(f.name for f in every() if f.readable)
         raise UnsupportedError(f"no reader for {name}", hint=f"formats that can be read: {known}")
     return found
+
+
+def by_magic(head: bytes) -> Format | None:
+    """The built-in format whose magic these first bytes have."""
+    return next((f for f in BUILT_IN.values() for m in f.magics if head[m.offset :].startswith(m.sign)), None)
 
 
 def by_suffix(suffix: str) -> Format | None:

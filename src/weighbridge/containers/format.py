@@ -77,6 +77,8 @@ class Format:
     hub_name   what the one file of weights in a model folder is called
     pickles    files contain pickles
     promises   what holds for written files
+    dense_end  files don't end in long runs of zeros: one that does is an unfinished download
+    parsed_to_identify  only the parser knows whether a file is complete, so `wb identify` runs it
     advice     the next step for someone who has such a file and expected weights
     """
 
@@ -92,6 +94,8 @@ class Format:
     hub_name: str = ""
     pickles: bool = False
     promises: Promises = _NOTHING_SPECIAL
+    dense_end: bool = False
+    parsed_to_identify: bool = False
     advice: str | None = None
 
     @property
@@ -133,6 +137,11 @@ class Format:
             return cast(tuple[Index, tuple[Finding, ...]], examine(source))
         index = self.parse(source)
         return index, index.findings
+
+    def headers(self, source: Source) -> tuple[Index, tuple[Finding, ...]]:
+        """As `examine`, but with the tensors whose bytes aren't all there, as far as headers declare them."""
+        headers = getattr(self._functions, "headers", None)
+        return cast(tuple[Index, tuple[Finding, ...]], headers(source)) if headers else self.examine(source)
 
     def regions(self, source: Source) -> list[Region]:
         """Every byte of a file, named."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from weighbridge.containers.archive.zip_records import STARTS
 from weighbridge.containers.format import Format, Magic, Promises
 
+#: The first bytes of a GGUF.
+GGUF_MAGIC: Final = b"GGUF"
 _TORCH: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TORCH_FILE: Final = "pytorch_model.bin"
 _FETCH: Final = "the real file was not fetched: run `git lfs pull`, or download it again with `hf download`"
@@ -16,25 +19,30 @@ _EXTRACT: Final = "unpack it first"
 
 READ: Final = (
     Format("safetensors", "Safetensors", (".safetensors",), module="weighbridge.containers.safetensors.container",
-           target="safetensors", aliases=("st",), hub_name="model.safetensors", promises=Promises(ordered=False)),
-    Format("gguf", "GGUF", (".gguf",), module="weighbridge.containers.gguf.container", target="gguf",
-           promises=Promises(alignment=32)),
+           target="safetensors", aliases=("st",), hub_name="model.safetensors", promises=Promises(ordered=False),
+           dense_end=True),
+    Format("gguf", "GGUF", (".gguf",), magics=(Magic(0, GGUF_MAGIC, "GGUF magic"),),
+           module="weighbridge.containers.gguf.container", target="gguf", promises=Promises(alignment=32),
+           dense_end=True, parsed_to_identify=True),
     Format("npz", "NumPy archive", (".npz",), (".zip",), module="weighbridge.containers.numpy.npz", target="npz",
            aliases=("numpy",), promises=Promises(alignment=64, sequential=False)),
     Format("npy", "NumPy array", (".npy",), magics=(Magic(0, b"\x93NUMPY", "NUMPY magic"),),
-           module="weighbridge.containers.numpy.npy", target="npy", promises=Promises(alignment=64)),
+           module="weighbridge.containers.numpy.npy", target="npy", promises=Promises(alignment=64), dense_end=True,
+           parsed_to_identify=True),
     Format("torch-zip", "PyTorch checkpoint", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
            target="torch", aliases=("pytorch", "pt", "pth", "bin"), hub_name=_TORCH_FILE, pickles=True,
-           promises=Promises(alignment=64, sequential=False)),
+           promises=Promises(alignment=64, sequential=False), dense_end=True),
     Format("torch-legacy", "PyTorch checkpoint (before 1.6)", _TORCH, (".pkl",),
-           module="weighbridge.containers.torch.legacy", rewritten_as="torch", hub_name=_TORCH_FILE, pickles=True),
+           module="weighbridge.containers.torch.legacy", rewritten_as="torch", hub_name=_TORCH_FILE, pickles=True,
+           parsed_to_identify=True),
     Format("torch-tar", "PyTorch checkpoint (0.1, tar)", _TORCH, (".tar",),
-           module="weighbridge.containers.torch.tar", pickles=True),
+           module="weighbridge.containers.torch.tar", pickles=True, parsed_to_identify=True),
     Format("torchscript", "TorchScript program", _TORCH, (".zip",), module="weighbridge.containers.torch.zip",
            pickles=True),
     Format("pickle", "Python pickle", (".pkl", ".pickle"), _TORCH, module="weighbridge.containers.torch.bare_pickle",
            pickles=True),
     Format("ggml", "GGML-family file (before GGUF)", (), (".bin",), module="weighbridge.containers.ggml.container",
+           parsed_to_identify=True,
            advice="a llama: wb convert FILE new.gguf; others: wb convert FILE new.safetensors"),
 )  # fmt: skip
 
@@ -64,7 +72,7 @@ RECOGNISED: Final = (
     Format("modelfile", "Ollama Modelfile"),
     Format("text", "text file", (), (".bin",)),
     Format("executable", "executable program"),
-    Format("zip", "zip archive", (".zip",)),
+    Format("zip", "zip archive", (".zip",), magics=tuple(Magic(0, sign, "zip signature") for sign in STARTS)),
     Format("tar", "tar archive", (".tar",), (".nemo",), advice=_EXTRACT),
     Format("7z", "7-Zip archive", (".7z",), (), (Magic(0, b"7z\xbc\xaf\x27\x1c", "7z signature"),), advice=_EXTRACT),
     Format("rar", "RAR archive", (), (), (Magic(0, b"Rar!\x1a\x07", "RAR signature"),), advice=_EXTRACT),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weighbridge.base.errors import UnsupportedError
 from weighbridge.containers import BUILT_IN, Format, by_suffix, reader
 from weighbridge.containers.base import Index
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.io.source import Source
 
 
@@ -12,7 +13,7 @@ def format_of(source: Source) -> Format:
     """The format that reads `source`, by its bytes. UnsupportedError says what it is instead, and what to do about it.
     The two most common formats are recognised by their first bytes; all others by `sniff`."""
     head = source.head(9)
-    if head[:4] == b"GGUF":
+    if head[:4] == GGUF_MAGIC:
         return BUILT_IN["gguf"]
     if len(head) == 9 and head[8:] in b"{ " and int.from_bytes(head[:8], "little") <= source.size - 8:
         return BUILT_IN["safetensors"]

@@ -1,4 +1,4 @@
-"""LoRA adapters from one form to another, and into the model they are for.
+"""Converts LoRA adapters to other formats, and merges them into their base model.
 
 PEFT, MLX -> GGUF     names, order and layout by the base model's table, as the reference's convert_lora_to_gguf.py
 GGUF, MLX -> PEFT     the same backwards; the base model says what the adapter's GGUF doesn't
@@ -38,14 +38,14 @@ from weighbridge.models.transform.base import with_nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, cast, is_plain, low_rank, rescale_rows
 
 STEM: Final = peft.STEM
-# Under whose names experts lie in stacks, which PEFT's `target_parameters` are for.
+# Dialects that stack experts, which PEFT's `target_parameters` address.
 _STACKED: Final = "hf5"
 _MERGE: Final = "merge the adapter into the model: wb convert BASE DST --lora ADAPTER"
 _BASE: Final = "name the model it is for: --base FOLDER (its config.json is enough) or --base MODEL.gguf"
 
 
 class _Form(NamedTuple):
-    """A form of adapters: whose names its tensors have, how it is known and read, what it can become."""
+    """An adapter format: the dialect of its names, how it is detected and read, and its possible targets."""
 
     dialect: str
     known: Callable[[Checkpoint], bool]
@@ -53,7 +53,7 @@ class _Form(NamedTuple):
     targets: tuple[str, ...]
 
 
-# In the order in which they are asked for: PEFT's is any other folder with a config of an adapter.
+# In order of detection: PEFT is any other folder with an adapter's config.
 _FORMS: Final = (
     _Form("gguf", gguf.is_adapter, gguf.read, ("hf", "safetensors")),
     _Form("mlx", mlx.is_adapter, mlx.read, ("gguf", "hf", "safetensors")),
@@ -66,16 +66,16 @@ def _form(model: Checkpoint) -> _Form | None:
 
 
 def converts_adapter(model: Checkpoint, kind: str) -> bool:
-    """Whether a conversion is one of adapters, from one form to another."""
+    """Whether a conversion is from one adapter format to another."""
     form = _form(model)
     return form is not None and kind in form.targets
 
 
 def plan_adapter(model: Checkpoint, kind: str, options: AdapterOptions) -> PlanBuilder:
-    """An adapter in another form."""
+    """An adapter in another format."""
     form = _form(model)
     if form is None:
-        raise UsageError(f"{model.place.path} is no LoRA adapter")
+        raise UsageError(f"{model.place.path} isn't a LoRA adapter")
     adapter = form.read(model)
     base = _base(model, adapter, options)
     adapter, roles = _roles(adapter, form.dialect, base.family, base.sizes)
@@ -86,7 +86,7 @@ def plan_adapter(model: Checkpoint, kind: str, options: AdapterOptions) -> PlanB
 
 
 class _Base(NamedTuple):
-    """The model that an adapter is for. `tied`: its head is the embedding."""
+    """The base model of an adapter. `tied`: its head is the embedding."""
 
     family: Family
     sizes: Sizes
@@ -94,13 +94,13 @@ class _Base(NamedTuple):
 
 
 def _base(model: Checkpoint, adapter: LoraAdapter, options: AdapterOptions) -> _Base:
-    """What is known of the model that an adapter is for."""
+    """The facts known about an adapter's base model."""
     declared = options.base or adapter.base
     if declared is None:
-        raise UsageError(f"{model.place.path} doesn't say which model it is for", hint=_BASE)
+        raise UsageError(f"{model.place.path} doesn't name its base model", hint=_BASE)
     path = Path(declared)
     if options.base is None and not path.exists():
-        raise UsageError(f"the adapter is for {str(declared)!r}, which isn't here", hint=_BASE)
+        raise UsageError(f"the adapter is for {str(declared)!r}, which wasn't found", hint=_BASE)
     if path.is_dir() and (path / "config.json").is_file():
         with FileSource(path / "config.json") as source:
             config = decode(source.read(0, source.size), source.name, dict[str, Any])
@@ -122,8 +122,8 @@ def _to_gguf(
     named = pairs.save(family, "gguf", sizes, roles)
     if tied and (found := next((n for n in ("output.weight", gguf.EMBEDDING) if n in named), None)):
         raise UnsupportedError(
-            f"the adapter changes {found}; in this model embedding and head are one tensor, and llama.cpp takes a "
-            "change of neither", hint=_MERGE,
+            f"the adapter changes {found}; this model's embedding and head are tied, and llama.cpp supports "
+            "adapters for neither", hint=_MERGE,
         )  # fmt: skip
     whole = _norms(adapter, family, sizes, out)
     places = family.expansion("gguf", sizes).places
@@ -137,16 +137,16 @@ def _to_gguf(
 
 
 def _check_lengths(adapter: LoraAdapter) -> None:
-    """UnsupportedError for a DoRA where it can't be one."""
+    """UnsupportedError for a DoRA if the target can't express it."""
     if found := next((name for name, pair in adapter.pairs.items() if pair.lengths is not None), None):
         raise UnsupportedError(
-            f"{found}: DoRA gives each row of the changed weight a length of its own. That is no B @ A, and an adapter "
-            "of this form has no place for it", hint=_MERGE,
+            f"{found}: DoRA sets the length of each row of the changed weight. That isn't B @ A, and an adapter "
+            "of this format can't store it", hint=_MERGE,
         )  # fmt: skip
 
 
 def _roles(adapter: LoraAdapter, dialect: str, family: Family, sizes: Sizes) -> tuple[LoraAdapter, pairs.Roles]:
-    """An adapter settled with its base, and the changes of logical tensors that it is."""
+    """An adapter resolved against its base, and its changes to logical tensors."""
     if dialect not in family.dialects:
         raise UnsupportedError(f"the {family.name} family has no {dialect} names that an adapter could have")
     prefix = family.prefix_of(dialect, dict.fromkeys((*adapter.pairs, *adapter.whole)), sizes)
@@ -163,7 +163,7 @@ def _roles(adapter: LoraAdapter, dialect: str, family: Family, sizes: Sizes) -> 
 
 
 def _strangers(adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes, prefix: str) -> bool:
-    """Whether some pairs are for tensors that a dialect hasn't."""
+    """Whether some pairs are for tensors that the dialect lacks."""
     places = family.expansion(dialect, sizes, prefix).places
     return any(name not in places for name in adapter.pairs)
 
@@ -174,17 +174,17 @@ def _is_table(family: Family, place: TensorSlot) -> bool:
 
 
 def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, out: PlanBuilder) -> dict[str, Node]:
-    """Norms that were trained whole, which the reference writes and llama.cpp passes over; nothing else has a place."""
+    """Fully trained norms, which the reference writes and llama.cpp ignores; other full tensors can't be stored."""
     if not adapter.whole:
         return {}
     places = family.expansion("hf", sizes, family.prefix_of("hf", adapter.whole, sizes)).places
     for name in adapter.whole:
         if name not in places or family.rows[places[name].roles[0]].kind != "norm":
             raise UnsupportedError(
-                f"the adapter holds {name} whole (modules_to_save, a bias), which a GGUF adapter has no place for",
+                f"the adapter has the full tensor {name} (modules_to_save, a bias), which a GGUF adapter can't store",
                 hint=_MERGE,
             )
-        out.losses.append(Loss("trained whole: llama.cpp passes over it in an adapter", name))
+        out.losses.append(Loss("fully trained: llama.cpp ignores it in an adapter", name))
     holder = {places[name].cells[0].instance: node for name, node in adapter.whole.items()}
     names = {place.cells[0].instance: n for n, place in family.expansion("gguf", sizes).places.items()}
     layouts = {i: family.layout_of("gguf", i[0], sizes) for i in holder}
@@ -216,7 +216,7 @@ def _keys(
 def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: AdapterOptions) -> PlanBuilder:
     family, sizes, _ = base
     if adapter.whole:
-        raise UnsupportedError(f"the adapter holds {next(iter(adapter.whole))} whole, which is no part of a LoRA")
+        raise UnsupportedError(f"the adapter contains the full tensor {next(iter(adapter.whole))}, which isn't a LoRA")
     named = pairs.save(family, "hf", sizes, roles)
     places = family.expansion("hf", sizes).places
     tables = frozenset(name for name in named if _is_table(family, places[name]))
@@ -234,14 +234,15 @@ def _to_peft(adapter: LoraAdapter, roles: pairs.Roles, base: _Base, options: Ada
 
 
 def merge_adapter(model: Checkpoint, path: Path) -> Checkpoint:
-    """The model with the adapter at `path` in its weights: W + alpha/rank * B @ A, computed in F32 and rounded once.
-    Tensors that the adapter holds whole take the place of the model's. The adapter's files stay open with the model."""
+    """The model with the adapter at `path` merged into its weights: W + alpha/rank * B @ A, computed in F32 and
+    rounded once. Tensors that the adapter stores in full replace the model's. The adapter's files stay open with the
+    model."""
     found = open_model(path)
     try:
         form = _form(found)
         if form is None:
             raise UsageError(
-                f"{path} is no LoRA adapter", hint="a folder of PEFT or MLX, or a GGUF for llama.cpp's --lora"
+                f"{path} isn't a LoRA adapter", hint="a folder of PEFT or MLX, or a GGUF for llama.cpp's --lora"
             )
         return _with(model, form.read(found), form.dialect)
     except BaseException:
@@ -256,13 +257,13 @@ def _with(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Checkpoint:
     for instance, pair in changes.items():
         if instance not in roles:
             raise UsageError(
-                f"the adapter changes {instance[0]}, which the model doesn't hold by itself",
+                f"the adapter changes {instance[0]}, which the model doesn't store separately",
                 hint="a tied head is the embedding: untie it, or merge with PEFT",
             )
         via = family.rows[instance[0]].layouts.get("gguf")
         if via is not None and via.from_config and not sizes.facts:
             raise UnsupportedError(
-                f"the GGUF holds {instance[0]} times a number that it doesn't say ({via}), the adapter's change isn't",
+                f"the GGUF stores {instance[0]} multiplied by an unknown factor ({via}), unlike the adapter's change",
                 hint="merge the adapter into the folder that the GGUF was made of",
             )
         roles[instance] = _changed(instance[0], roles[instance], pair, adapter.scale(pair))
@@ -289,7 +290,7 @@ def _whole(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Mapping[Any
     out = {}
     for name, node in adapter.whole.items():
         if name not in places or places[name].shape != node.spec.shape:
-            raise UnsupportedError(f"the adapter holds {name}, for which the model has no tensor of its shape")
+            raise UnsupportedError(f"the adapter contains {name}, but the model has no such tensor of its shape")
         instance = places[name].cells[0].instance
         layout = family.layout_of(dialect, instance[0], sizes)
         out[instance] = cast(layout.undo(node) if layout else node, model.roles[instance].spec.dtype)

@@ -15,6 +15,7 @@ from weighbridge.conversion.plan.builder import sidecar_files
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.model import Plan
 from weighbridge.conversion.plan.target import check_target
+from weighbridge.conversion.plan.ties import copied
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
@@ -34,14 +35,13 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
     check_target(target, model, folder=True)
     splits = _splits(model, ranks)
     container = _GGUF if model.format == _GGUF else "safetensors"
-    written = [
-        writers.writer(container)(
-            stem_of(rank, ranks),
-            {name: rank_part(model.stored[name], splits[name], rank, ranks) for name in splits},
-            _metadata(model, metadata(rank, ranks, splits)),
-            options,
-        )
+    parts = [
+        {name: rank_part(model.stored[name], split, rank, ranks) for name, split in splits.items()}
         for rank in range(ranks)
+    ]
+    written = [
+        writers.writer(container)(stem_of(rank, ranks), part, _metadata(model, metadata(rank, ranks, splits)), options)
+        for rank, part in enumerate(parts)
     ]
     folder = model.place.folder
     sidecars = [] if container == _GGUF else sidecar_files(folder)
@@ -55,6 +55,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
         files=(*(f for w in written for f in w.files),
                *(writers.raw(p.relative_to(folder).as_posix(), FileSource(p)) for p in sidecars)),
         texts={name: text for w in written for name, text in w.texts.items()},
+        losses=tuple(copied(model, parts[0])),
         notes=(summary, *([_WHOLE_GGUF] if container == _GGUF else [])),
         write=write,
         sources=tuple(map(state_of, model.place.weights)),

@@ -143,7 +143,7 @@ def _planned(
         changed=done.changed,
         source_bytes=sum(w.stat().st_size for w in model.place.weights),
         bytes=plan.size,
-        losses=tuple(f"{x.tensor}: {x.what}" if x.tensor else x.what for x in plan.losses),
+        losses=tuple(f"{x.tensor}: {x.message}" if x.tensor else x.message for x in plan.losses),
         notes=(*done.notes, *aside, *plan.notes),
     )
     return TransformPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)

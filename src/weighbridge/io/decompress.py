@@ -73,6 +73,8 @@ CODECS: Final[Mapping[str, StreamCodec]] = MappingProxyType(
         "zlib": StreamCodec(_zlib_head, lambda: _Inflate(15)),
     }
 )
+#: Codecs whose streams begin with a magic. The others begin with bytes that many other files begin with too.
+WITH_MAGIC: Final = frozenset({"gzip", "bz2", "xz"})
 
 
 def codec_of(head: bytes) -> str | None:

@@ -113,8 +113,7 @@ def _folder(folder: Path) -> Place:
         for index in (main, *(n for n in names if n.endswith(f"{suffix}.index.json"))):
             if index in names:
                 return _indexed(folder / index)
-        found = [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
-        if found:
+        if found := _weights(names, suffix):
             return Place(folder, tuple(folder / n for n in _one_model(folder, found, suffix)), folder)
     raise UsageError(f"{folder} holds no weights", hint=_elsewhere(folder) or f"looked for {', '.join(_SUFFIXES)}")
 
@@ -128,11 +127,39 @@ def _elsewhere(folder: Path) -> str | None:
     return f"a model's folder in the cache: name one of its snapshots, {kept[-1]}" if kept else None
 
 
+def models_in(folder: Path) -> tuple[Path, ...]:
+    """A file of each model in a folder that holds several of one format; empty for any other path."""
+    if not folder.is_dir():
+        return ()
+    names = sorted(p.name for p in folder.iterdir() if p.is_file() or p.is_symlink())
+    for suffix in _SUFFIXES:
+        if any(name.endswith(f"{suffix}.index.json") for name in names):
+            return ()
+        if found := _weights(names, suffix):
+            models = _models(found)
+            main = _MAIN.get(suffix, f"model{suffix}") in found
+            return () if main or len(models) == 1 else tuple(folder / name for name in models.values())
+    return ()
+
+
+def _weights(names: Iterable[str], suffix: str) -> list[str]:
+    """The files of one format that may hold a model's weights."""
+    return [n for n in names if n.endswith(suffix) and not n.startswith(_COMPANIONS) and not is_training(n)]
+
+
+def _models(names: Iterable[str]) -> dict[str, str]:
+    """The first file of each model: of a numbered set, or one alone."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(one.set if (one := numbered(name)) else name, name)
+    return first
+
+
 def _one_model(folder: Path, names: list[str], suffix: str) -> Iterable[str]:
     main = _MAIN.get(suffix, f"model{suffix}")
     if main in names or len(names) == 1:
         return [main] if main in names else names
-    models = {one.set if (one := numbered(name)) else name for name in names}
+    models = _models(names)
     if len(models) > 1:
         raise UsageError(f"{folder} holds {len(models)} models", hint=f"name one of {', '.join(names[:4])}")
     one = numbered(names[0])

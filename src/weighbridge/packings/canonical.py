@@ -30,8 +30,8 @@ from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
 from weighbridge.packings.read.scaled import ScaledFloats
 from weighbridge.packings.schema.microfloat import E4M3, E8M0
-from weighbridge.packings.write import packers as makers
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
@@ -96,9 +96,9 @@ def integers(node: LogicalTensor) -> IntQuantTensor | str:
     """The form of a quantized matrix with the very same values, or why there is none. Reads its scales and biases."""
     if isinstance(node, QuantizedTensor):
         return _packed_integers(node)
-    if node.spec.dtype in makers.EXACT and makers.BlocksOf(node.spec.dtype).mode == "affine":
-        maker = makers.BlocksOf(node.spec.dtype)
-        return _of_affine(maker.bits, maker.group, node.spec, n.pack(node, maker))
+    if node.spec.dtype in packers.EXACT and packers.BlocksOf(node.spec.dtype).mode == "affine":
+        maker = packers.BlocksOf(node.spec.dtype)
+        return _of_affine(maker.bits, maker.group, node.spec, nodes.pack(node, maker))
     return _NO_INTEGERS
 
 
@@ -116,23 +116,23 @@ def _of_grid(node: QuantizedTensor, grid: IntQuant) -> IntQuantTensor | str:
         return "its columns are in the order of activations"
     outer, inner = node.spec.rows, node.spec.shape[-1]
     shape = (outer, inner // grid.group)
-    zeros = None if grid.zero is not None else n.reshape(_zeros(node, grid), shape)
+    zeros = None if grid.zero is not None else nodes.reshape(_zeros(node, grid), shape)
     if zeros is not None and all((run == 1 << (grid.width - 1)).all() for run in _runs(zeros)):
         zeros = None
     codes = node.members["codes"]
-    codes = n.reshape(codes, (outer, codes.spec.elements // outer))
+    codes = nodes.reshape(codes, (outer, codes.spec.elements // outer))
     if grid.bits != 8:
-        codes = n.codes(codes, "stream", grid.bits, inner)
+        codes = nodes.codes(codes, "stream", grid.bits, inner)
     elif grid.signed:
-        codes = n.pack(codes, SubtractModulo(128, 8, U8))["bytes"]
+        codes = nodes.pack(codes, SubtractModulo(128, 8, U8))["bytes"]
     else:
-        codes = n.bitcast(codes, U8, inner)
-    return IntQuantTensor(grid.width, grid.group, codes, n.reshape(node.members["scales"], shape), zeros)
+        codes = nodes.bitcast(codes, U8, inner)
+    return IntQuantTensor(grid.width, grid.group, codes, nodes.reshape(node.members["scales"], shape), zeros)
 
 
 def _zeros(node: QuantizedTensor, grid: IntQuant) -> Node:
     stored = node.members["zeros"]
-    return n.pack(stored, SubtractModulo(-grid.shift % 256, grid.width, U8))["bytes"]
+    return nodes.pack(stored, SubtractModulo(-grid.shift % 256, grid.width, U8))["bytes"]
 
 
 def _of_affine(bits: int, group: int, spec: Spec, parts: Mapping[str, Node]) -> IntQuantTensor | str:
@@ -147,10 +147,10 @@ def _of_affine(bits: int, group: int, spec: Spec, parts: Mapping[str, Node]) -> 
         seen |= {int(z) for z in np.unique(zeros)}
     outer, inner = spec.rows, spec.shape[-1]
     shape = (outer, inner // group)
-    words = n.reshape(parts["weight"], (outer, parts["weight"].spec.elements // outer))
-    zeros_node = None if seen <= {1 << (bits - 1)} else n.reshape(_zero_points(parts), shape)
+    words = nodes.reshape(parts["weight"], (outer, parts["weight"].spec.elements // outer))
+    zeros_node = None if seen <= {1 << (bits - 1)} else nodes.reshape(_zero_points(parts), shape)
     return IntQuantTensor(
-        bits, group, n.codes(words, "stream", bits, inner), n.reshape(parts["scales"], shape), zeros_node
+        bits, group, nodes.codes(words, "stream", bits, inner), nodes.reshape(parts["scales"], shape), zeros_node
     )
 
 
@@ -191,13 +191,13 @@ class _AsBytes:
 
 
 def _zero_points(parts: Mapping[str, Node]) -> Node:
-    kept = {m: n.cast(parts[m], F32) for m in ("scales", "biases")}
-    return n.pack(n.decode(QuantizedTensor(kept["scales"].spec, _Zero(), kept)), _AsBytes())["bytes"]
+    kept = {m: nodes.cast(parts[m], F32) for m in ("scales", "biases")}
+    return nodes.pack(nodes.decode(QuantizedTensor(kept["scales"].spec, _Zero(), kept)), _AsBytes())["bytes"]
 
 
 def _pairs(a: Node, b: Node) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """The values of two tensors of parameters of one shape, in runs of rows."""
-    for scales, biases in zip(_runs(n.cast(a, F32)), _runs(n.cast(b, F32)), strict=True):
+    for scales, biases in zip(_runs(nodes.cast(a, F32)), _runs(nodes.cast(b, F32)), strict=True):
         yield scales.view(np.float32), biases.view(np.float32)
 
 
@@ -210,7 +210,7 @@ def _runs(node: Node) -> Iterator[Bytes]:
 def _matrices(node: QuantizedTensor) -> dict[str, Node]:
     """Members as matrices: moves may have flattened them."""
     rows = node.spec.rows
-    return {m: n.reshape(x, (rows, x.spec.elements // rows)) for m, x in node.members.items()}
+    return {m: nodes.reshape(x, (rows, x.spec.elements // rows)) for m, x in node.members.items()}
 
 
 # ------------------------------------------------------------------------------------------------ floats
@@ -225,7 +225,9 @@ def micro(node: LogicalTensor) -> MXTensor | str:
         return _packed_micro(node)
     if node.spec.dtype in (MXFP4, NVFP4):
         codes, scales = ggml.parts_of(node)
-        return MXTensor(4, codes, scales, n.const(np.ones(1, np.float32), F32) if node.spec.dtype is NVFP4 else None)
+        return MXTensor(
+            4, codes, scales, nodes.const(np.ones(1, np.float32), F32) if node.spec.dtype is NVFP4 else None
+        )
     return _NO_MICRO
 
 
@@ -245,16 +247,16 @@ def _mx(how: ScaledFloats) -> bool:
 def _of_micro(node: QuantizedTensor, how: Microscaled) -> MXTensor | str:
     parts = _matrices(node) if not how.overall else _matrices_but(node, "global")
     codes, scales = parts["codes"], parts["scales"]
-    codes = n.bitcast(codes, U8, codes.spec.row_bytes)
+    codes = nodes.bitcast(codes, U8, codes.spec.row_bytes)
     if how.scale_dtype is E8M0:
         return "powers of two and a global scale" if how.overall else MXTensor(how.bits, codes, _bytes(scales), None)
     if not how.overall:
-        return MXTensor(4, codes, scales, n.const(np.ones(1, np.float32), F32))
+        return MXTensor(4, codes, scales, nodes.const(np.ones(1, np.float32), F32))
     wanted = node.members["global"].read_all()
     divisor = wanted.view(np.float32) if how.divided else _inverse(how.factor(wanted))
     if divisor is None or divisor.size != 1:
         return f"its global scale {how.factor(wanted)[0]:g} is the inverse of no F32"
-    return MXTensor(4, codes, scales, n.const(divisor, F32))
+    return MXTensor(4, codes, scales, nodes.const(divisor, F32))
 
 
 def _inverse(factor: NDArray[np.float32]) -> NDArray[np.float32] | None:
@@ -268,7 +270,7 @@ def _inverse(factor: NDArray[np.float32]) -> NDArray[np.float32] | None:
 
 
 def _bytes(scales: Node) -> Node:
-    return n.bitcast(scales, U8, scales.spec.shape[-1])
+    return nodes.bitcast(scales, U8, scales.spec.shape[-1])
 
 
 def _matrices_but(node: QuantizedTensor, whole: str) -> dict[str, Node]:

@@ -30,7 +30,7 @@ class CodeRange(NamedTuple):
 
 
 #: Block types by what they hold, smallest first.
-ROOM: Final[Mapping[DType, CodeRange]] = MappingProxyType(
+CODE_RANGES: Final[Mapping[DType, CodeRange]] = MappingProxyType(
     {
         Q2_0: CodeRange(-1, 2, False),
         Q4_0: CodeRange(-8, 7, False),
@@ -45,7 +45,9 @@ ROOM: Final[Mapping[DType, CodeRange]] = MappingProxyType(
 def fitting(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]:
     """The types with room for codes from `low` to `high` in groups of `group`, which are whole blocks."""
     return tuple(
-        d for d, r in ROOM.items() if r.minimum is minimum and r.low <= low and high <= r.high and not group % d.block
+        d
+        for d, r in CODE_RANGES.items()
+        if r.minimum is minimum and r.low <= low and high <= r.high and not group % d.block
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.packings import ggml_blocks
 from weighbridge.tensors import kernels
 from weighbridge.tensors.nodes.base import Bytes, Node
 
@@ -81,16 +81,16 @@ class IntQuant:
             return ()
         top = (1 << self.width) - 1
         if self.zero is None:
-            return blocks.fitting(-top, top, False, self.group)
-        return blocks.fitting(-self.zero, top - self.zero, False, self.group)
+            return ggml_blocks.fitting(-top, top, False, self.group)
+        return ggml_blocks.fitting(-self.zero, top - self.zero, False, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        return "" if blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
+        return "" if ggml_blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        scales = blocks.halves(self.scale_dtype, parts["scales"])
-        if dtype is blocks.Q2_0:
-            blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
+        scales = ggml_blocks.halves(self.scale_dtype, parts["scales"])
+        if dtype is ggml_blocks.Q2_0:
+            ggml_blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
             return
         zeros = self.zeros(parts) ^ np.uint8(128 * self.signed)  # and codes as they are: differences are modulo 256
         kernels.join_blocks(dtype, self.bits, self.group, parts["codes"], scales, zeros, out)

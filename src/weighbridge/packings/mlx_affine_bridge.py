@@ -23,8 +23,7 @@ from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.schema import affine
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
@@ -79,13 +78,13 @@ def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | No
         return None
     bits = grid.width if grid.width in affine.BITS[1:] else 8
     lead = node.spec.shape[:-1]
-    scales = n.reshape(node.members["scales"], (*lead, node.spec.shape[-1] // grid.group))
+    scales = nodes.reshape(node.members["scales"], (*lead, node.spec.shape[-1] // grid.group))
     stored = {m: node.members[m] for m in ("scales", "zeros") if m in node.members}
-    biases: Node = n.decode(QuantizedTensor(scales.spec.with_dtype(F32), _Bias(grid), stored))
+    biases: Node = nodes.decode(QuantizedTensor(scales.spec.with_dtype(F32), _Bias(grid), stored))
     kept = grid.scale_dtype if _holds(biases, grid.scale_dtype) else F32
     parts = {"weight": _words(node.members["codes"], grid, bits)}
     for name, part in (("scales", scales), ("biases", biases)):
-        parts[name] = _repeated(n.cast(part, kept), grid.group // group)
+        parts[name] = _repeated(nodes.cast(part, kept), grid.group // group)
     return bits, group, parts
 
 
@@ -127,13 +126,13 @@ def short(scales: Node, width: int) -> bool:
 
 def _words(codes: Node, grid: IntQuant, bits: int) -> Node:
     if grid.bits == bits and not grid.signed:
-        return n.bitcast(codes, U32, codes.spec.row_bytes // 4)
-    return n.pack(codes, _Codes(grid, bits))["weight"]
+        return nodes.bitcast(codes, U32, codes.spec.row_bytes // 4)
+    return nodes.pack(codes, _Codes(grid, bits))["weight"]
 
 
 def _holds(node: Node, dtype: DType) -> bool:
     values = node.read_all()
-    return values.tobytes() == n.cast(n.cast(node, dtype), F32).read_all().tobytes()
+    return values.tobytes() == nodes.cast(nodes.cast(node, dtype), F32).read_all().tobytes()
 
 
 def _repeated(node: Node, times: int) -> Node:
@@ -142,6 +141,6 @@ def _repeated(node: Node, times: int) -> Node:
         return node
     *lead, groups = node.spec.shape
     rows = node.spec.rows
-    line = n.reshape(node, (node.spec.elements,))
-    spread = n.strided(line, 0, (rows, groups, times), (groups, 1, 0))
-    return n.reshape(spread, (*lead, groups * times))
+    line = nodes.reshape(node, (node.spec.elements,))
+    spread = nodes.strided(line, 0, (rows, groups, times), (groups, 1, 0))
+    return nodes.reshape(spread, (*lead, groups * times))

@@ -16,8 +16,7 @@ from weighbridge.base.errors import UsageError
 from weighbridge.containers.base import Entry, Region
 from weighbridge.containers.opening import format_of
 from weighbridge.io.source import FileSource, Source
-from weighbridge.reports import lenient as reading
-from weighbridge.reports import tensor_path
+from weighbridge.reports import lenient, tensor_path
 
 SCHEMA: Final = "weighbridge/anatomy/1"
 
@@ -163,7 +162,7 @@ def _place(source: Source, form: str, region: Region, at: int) -> TensorPosition
     """Where `at` lies in the tensor that `region` holds."""
     if region.kind != "tensor":
         return None
-    index, _ = reading.lenient(source, form)
+    index, _ = lenient.lenient(source, form)
     entry = index.by_name.get(region.label) if index else None
     # A compressed tensor's entry counts in the unpacked bytes, a file of their own: this byte is no element's.
     if entry is None or entry.file or not entry.offset <= at < entry.offset + entry.nbytes:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import FOLDER_FILES, FOLDER_SNIFFED
-from weighbridge.containers import MISNAMED_UNLESS, PICKLED, reader, titled
+from weighbridge.containers import MISNAMED_UNLESS, PICKLED, find, titled
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource, Source
@@ -77,17 +77,14 @@ def _file(path: Path) -> IdentifyReport:
     )  # fmt: skip
 
 
-# Formats whose end isn't where a recogniser looks: only the parser knows whether all of a file is there.
-_PARSED: Final = frozenset({"gguf", "torch-legacy", "torch-tar", "ggml", "npy"})
-
-
 def _identified(source: Source) -> Identity:
     """What the bytes are, with the damage that only a parser sees."""
     found = sniff(source)
-    if found.damage or found.format not in _PARSED or (found.format == "gguf" and found.variant == "imatrix"):
+    format = find(found.format)
+    if found.damage or format is None or not format.parsed_to_identify or found.variant == "imatrix":
         return found
     try:
-        reader(found.format).parse(source)
+        format.parse(source)
     except FormatError as error:
         return replace(found, damage=(f"it can't be read: {error.reason}",))
     except (UnsupportedError, RefusedError):

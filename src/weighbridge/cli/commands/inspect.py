@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, json_option, option
+
+if TYPE_CHECKING:
+    from weighbridge.conversion.quantize.imatrix_report import ImatrixReport
+    from weighbridge.reports.inspect.report import InspectReport
 
 
 @command(
@@ -43,63 +49,83 @@ def inspect(
 
     Reads headers and config files only, whatever the size of the model. For an importance matrix (GGUF or .dat) shows
     its entries and their statistics; --tensors lists a GGUF's tensors instead. Exit code 1 where no tensor passes the
-    filters, or an importance matrix doesn't fit --model. docs/schema.md describes the JSON.
+    filters, or an importance matrix doesn't fit --model, or a damaged model can be shown only in part. docs/schema.md
+    describes the JSON, an array for several models.
     """
     rows = tensors or any(selection.values()) or selection["limit"] is not None
-    codes = []
-    for path in paths:
+    report: InspectReport | ImatrixReport
+    shown, codes = [], []
+    for path in _models(paths):
         if not (rows or tree or metadata) and _is_importance(path):
-            codes.append(_importance(path, model, as_json))
+            report, code = _importance(path, model)
         elif model is not None:
             raise UsageError("--model applies to an importance matrix", hint="wb diff compares two models")
         else:
-            codes.append(_inspect(path, rows, tree, metadata, as_json, dict(selection)))
+            report, code = _inspected(path, rows, tree, metadata, as_json, dict(selection))
+        codes.append(code)
+        shown.append(report)
+        if not as_json:
+            _show(path, report, rows, tree, metadata)
+    if as_json:
+        from weighbridge.cli.render import emit_json
+
+        emit_json(shown[0] if len(shown) == 1 else shown)
     return max(codes)
 
 
-def _is_importance(path: str) -> bool:
-    import os
+def _models(paths: tuple[str, ...]) -> Iterator[str]:
+    """The paths; in place of a folder with several models a file of each."""
+    from weighbridge.cli.render import clean, note
+    from weighbridge.models.locate import models_in
 
+    for path in paths:
+        several = models_in(Path(path))
+        if several:
+            note(clean(f"note: {path} holds {len(several):,} models; each is shown"))
+        yield from map(str, several or (path,))
+
+
+def _is_importance(path: str) -> bool:
     from weighbridge.containers.ggml import imatrix
     from weighbridge.io.source import FileSource
 
-    if not os.path.isfile(path):
+    if not Path(path).is_file():
         return False
     with FileSource(path) as source:
         return imatrix.recognised(source)
 
 
-def _importance(path: str, model: str | None, as_json: bool) -> int:
+def _importance(path: str, model: str | None) -> tuple[ImatrixReport, int]:
     import weighbridge
-    from weighbridge.cli.render import emit_json
-    from weighbridge.cli.views import imatrix as view
 
     report = weighbridge.inspect_imatrix(path, model=model)
-    if as_json:
-        emit_json(report)
-    else:
-        view.show(report)
-    return int(report.fit is not None and not report.fit.fits)
+    return report, int(report.fit is not None and not report.fit.fits)
 
 
-def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, selection: dict[str, Any]) -> int:
-    from weighbridge.base.limits import TREE_LINES, TREE_TENSORS
-    from weighbridge.cli.render import clean, emit_json, note
+def _inspected(
+    path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, selection: dict[str, Any]
+) -> tuple[InspectReport, int]:
+    from weighbridge.base.limits import TREE_TENSORS
     from weighbridge.reports.inspect.report import inspect
 
     if not (as_json or rows or tree):
         selection["limit"] = 0 if metadata else TREE_TENSORS
     report = inspect(path, **selection)
     none_match = rows and not report.selected and selection["limit"] != 0
-    if as_json:
-        emit_json(report)
-        return int(none_match)
+    return report, int(none_match or bool(report.damage))
+
+
+def _show(path: str, report: InspectReport | ImatrixReport, rows: bool, tree: bool, metadata: bool) -> None:
+    from weighbridge.base.limits import TREE_LINES
+    from weighbridge.cli.render import clean, note
+    from weighbridge.cli.views import imatrix
     from weighbridge.cli.views import inspect as view
+    from weighbridge.reports.inspect.report import InspectReport
 
-    if none_match:
-        note(f"no tensor of {clean(path)} matches")
-        return 1
-
+    if not isinstance(report, InspectReport):
+        return imatrix.show(report)
+    if rows and not report.selected and report.tensor_count:
+        return note(f"no tensor of {clean(path)} matches")
     one = len(report.tensors) == 1 and "::" in path
     if one:
         view.one(report)
@@ -111,5 +137,4 @@ def _inspect(path: str, rows: bool, tree: bool, metadata: bool, as_json: bool, s
     for wanted, show in ((tree, view.tree), (rows and not one, view.rows), (metadata, view.metadata)):
         if wanted:
             show(report)
-    view.notes(report)
-    return 0
+    return view.notes(report)

@@ -13,12 +13,15 @@ from weighbridge.cli.render import (
     human_count,
     pairs,
     plural,
+    print_error,
     short_float,
+    shorten,
     table,
     warn,
     width,
 )
 from weighbridge.models.tensor_parallel.rank_set import RankStatus
+from weighbridge.reports.inspect.adapter_info import AdapterInfo
 from weighbridge.reports.inspect.model_info import ModelInfo
 from weighbridge.reports.inspect.report import InspectedTensor, InspectReport
 from weighbridge.reports.inspect.schemes import SchemeSummary
@@ -38,6 +41,8 @@ def summary(report: InspectReport) -> None:
 
 # Roles that are named of a scheme; the rest are counted.
 _ROLES = 4
+# Modules of an adapter that are named.
+_TARGETS = 8
 # Missing ranks that are named.
 _NAMED = 4
 
@@ -81,12 +86,22 @@ def _summary(report: InspectReport) -> Iterator[tuple[str, object]]:
     yield "parameters", f"{human_count(report.parameters)} ({report.parameters:,})"
     yield "bits per weight", f"{report.bits_per_weight:.2f}" if report.bits_per_weight else None
     yield "quantization", model.quantization.words if model.quantization else None
+    yield from _adapter(model.adapter)
     yield "layers", _layers(model)
     yield "context", f"{model.context_length:,}" if model.context_length else None
     yield "tokenizer", _tokenizer(model)
     yield "chat template", f"{model.chat_template:,} characters" if model.chat_template else None
     alignment = f", each at a multiple of {plural(report.alignment, 'byte')}" if report.alignment > 1 else ""
     yield "tensors", f"{report.tensor_count:,}{alignment}"
+
+
+def _adapter(adapter: AdapterInfo | None) -> Iterator[tuple[str, object]]:
+    """What a LoRA adapter is for, and how large its change is."""
+    if adapter is not None:
+        numbers = (("rank", adapter.rank), ("alpha", adapter.alpha))
+        yield "LoRA", ", ".join(f"{name} {value:g}" for name, value in numbers if value is not None) or "adapter"
+        yield "base model", adapter.base
+        yield "targets", shorten(adapter.targets, _TARGETS) or None
 
 
 def _ranks(ranks: RankStatus | None) -> str | None:
@@ -205,7 +220,10 @@ def _value(value: Any, width: int) -> str:
 
 
 def notes(report: InspectReport) -> None:
-    """What the parser met, beside the answer."""
+    """What is wrong with the model, and what the parser met, beside the answer."""
     for finding in report.notes:
-        if finding.severity != "info":
+        place = f"{finding.path}: " if finding.path else ""
+        if finding.severity == "error":
+            print_error(f"{place}{finding.message} ({finding.rule})", finding.hint)
+        elif finding.severity != "info":
             warn(clean(f"{finding.message} ({finding.rule})"))

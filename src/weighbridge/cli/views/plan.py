@@ -89,7 +89,7 @@ def print_losses(losses: Sequence[Loss]) -> None:
     """One line for each kind of loss, however many tensors have it; all of them with --verbose."""
     kinds: dict[str, list[str]] = {}
     for loss in losses:
-        kinds.setdefault(loss.what, []).extend([loss.tensor] if loss.tensor else [])
+        kinds.setdefault(loss.message, []).extend([loss.tensor] if loss.tensor else [])
     for what, tensors in kinds.items():
         shown = tensors if SCREEN.verbose else tensors[:_NAMED]
         more = f" and {len(tensors) - len(shown):,} more" if len(shown) < len(tensors) else ""

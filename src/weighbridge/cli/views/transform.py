@@ -68,7 +68,8 @@ def print_strip(report: StripReport, dry_run: bool) -> None:
     """What was left out of a training checkpoint, and what is left of it."""
     if report.dropped:
         rows: list[tuple[Cell, ...]] = [
-            (clean(d.name), d.part, d.tensors or None, human_bytes(d.bytes), clean(d.why)) for d in report.dropped
+            (d.name, d.part, d.tensors or None, human_bytes(d.bytes) if d.bytes else None, d.why)
+            for d in report.dropped
         ]
         table(["left out", "what", Column("tensors", right=True), Column("size", right=True), "recognized by"], rows)
         echo()
@@ -76,6 +77,8 @@ def print_strip(report: StripReport, dry_run: bool) -> None:
         note(clean(f"note: the weights were under {report.wrapper!r}, which their names no longer contain"))
     if report.ema_used:
         note(f"note: {report.ema_used:,} of {report.tensors:,} tensors are averaged ones")
+    for line in dict.fromkeys(report.losses):
+        warn(clean(line))
     print_notes(report.notes)
     will = "would have" if dry_run else "has"
     size = f"{human_bytes(abs(report.saved))} {'smaller' if report.saved >= 0 else 'larger'} than {report.source}"

@@ -20,6 +20,8 @@ END: Final = b"PK\x05\x06"
 END64: Final = b"PK\x06\x06"
 LOCATOR: Final = b"PK\x06\x07"
 DESCRIPTOR: Final = b"PK\x07\x08"
+#: The first bytes of an archive: a member, or the end of an empty one.
+STARTS: Final = (LOCAL, END)
 
 LOCAL_FORM: Final = struct.Struct("<4s5H3I2H")
 CENTRAL_FORM: Final = struct.Struct("<4s6H3I5H2I")

@@ -25,6 +25,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import IMATRIX_NAME
 from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Entry, Layout, Slot
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.recognise import recognise as recognise_gguf
 from weighbridge.containers.sniff.probe import Probe
@@ -70,7 +71,7 @@ class Imatrix:
 
 def recognised(source: Source) -> bool:
     """Whether a file is one, of either form. Costs other files a look at their first bytes."""
-    if source.head(4) == b"GGUF":
+    if source.head(4) == GGUF_MAGIC:
         found = recognise_gguf(Probe(source))
         return found is not None and found.variant == "imatrix"
     try:
@@ -89,7 +90,7 @@ def legacy_names(source: Source, most: int) -> tuple[int, list[str]]:
 def parse(source: Source) -> Imatrix:
     """The entries of a file of either form, in its order. FormatError for what llama.cpp wouldn't load either, for two
     entries of one name, and for what follows the end of a legacy file."""
-    if source.head(4) == b"GGUF":
+    if source.head(4) == GGUF_MAGIC:
         return _parse_gguf(source)
     return _parse_legacy(source)
 

@@ -25,12 +25,13 @@ from weighbridge.base import limits
 from weighbridge.base.dtypes import BY_GGML, DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.native import skip_strings
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf.rules import RULES, Collector, GGUFError
 from weighbridge.containers.gguf.values import KV, NAMES, SCALARS, SIZES, LazyArray, Metadata, array_of, text
 from weighbridge.io.cursor import Cursor
 from weighbridge.io.source import Source
 
-MAGIC: Final = b"GGUF"
+MAGIC: Final = GGUF_MAGIC
 VERSION: Final = 3
 DEFAULT_ALIGNMENT: Final = 32
 ALIGNMENT_KEY: Final = "general.alignment"

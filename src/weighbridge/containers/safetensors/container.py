@@ -26,6 +26,7 @@ from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.gc_pause import paused
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
+from weighbridge.containers import by_magic
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, HeaderEntry, exact, members, short
 from weighbridge.containers.safetensors.json_scan import JsonObject, Pair, Scanner
@@ -69,6 +70,13 @@ def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
     return index, index.findings
 
 
+def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
+    """As `examine`, with the tensors whose bytes aren't all there."""
+    head = _read_head(source)
+    index = _index(source, head, _place(head, source.size))
+    return index, index.findings
+
+
 def _index(source: Source, head: _ParsedHeader, entries: tuple[Entry, ...]) -> Index:
     start = min(LENGTH + head.length, source.size)
     metadata, findings = MappingProxyType(head.metadata), head.problems.findings(source.name)
@@ -89,36 +97,40 @@ def _read_head(source: Source) -> _ParsedHeader:
 
 
 _FIRST: Final = 16 << 10  # one read is enough for the header of a usual file of 100 tensors
-# What people have instead of a safetensors file, by its first bytes (`wb identify` knows many more).
+# Files without a magic that people have instead of a safetensors file (`wb identify` recognises many more).
 _OTHERS: Final = (
-    (b"version https://git-lfs", "this is a Git-LFS pointer, not the weights: run `git lfs pull`"),
-    (b"GGUF", "this is a GGUF file"),
-    (b"PK\x03\x04", "this is a zip archive: a PyTorch checkpoint or an .npz"),
+    (b"version https://git-lfs", "this is a Git LFS pointer, not the weights: run `git lfs pull`"),
     (b"\x80\x02", "this is a pickle: a PyTorch checkpoint of the old format"),
-    (b"\x93NUMPY", "this is a NumPy array"),
     (b"<!DOCTYPE", "this is a web page: the download failed"),
     (b"<html", "this is a web page: the download failed"),
-    (b"{", "this is bare JSON: the 8 bytes that tell the header's length are missing"),
+    (b"{", "this is bare JSON: the 8 bytes of the header's length are missing"),
 )
+
+
+def _hint(first: bytes) -> str | None:
+    """What the file is instead, by its first bytes."""
+    format = by_magic(first)
+    if format:
+        return f"by its magic this is another format: {format.title}"
+    return next((words for start, words in _OTHERS if first.startswith(start)), None)
 
 
 def _header(source: Source, problems: Problems) -> tuple[int, bytes | None]:
     """N, and the header's bytes as far as the file goes; None where N can't be one."""
     first = source.head(_FIRST)
-    hint = next((words for magic, words in _OTHERS if first.startswith(magic)), None)
     if len(first) < LENGTH:
         words = "too short for a header"
-        problems.add("no-header", words, 0, expected=f"{LENGTH} bytes at least", found=source.size, hint=hint)
+        problems.add("no-header", words, 0, expected=f"{LENGTH} bytes at least", found=source.size, hint=_hint(first))
         return 0, None
     length = int.from_bytes(first[:LENGTH], "little")
     if length > SAFETENSORS_HEADER:
         words, cap = "the header's length is impossible", f"at most {SAFETENSORS_HEADER}"
-        problems.add("header-too-large", words, 0, expected=cap, found=length, hint=hint)
+        problems.add("header-too-large", words, 0, expected=cap, found=length, hint=_hint(first))
         return 0, None
     there = min(length, source.size - LENGTH)
     if there < length:
         words = "the file ends inside its header; none of the data is there"
-        problems.add("header-cut", words, 0, expected=f"{length} bytes", found=there, hint=hint or _AGAIN)
+        problems.add("header-cut", words, 0, expected=f"{length} bytes", found=there, hint=_hint(first) or _AGAIN)
     end = LENGTH + there
     return length, first[LENGTH:end] if end <= len(first) else source.read(LENGTH, there)
 

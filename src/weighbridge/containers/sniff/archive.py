@@ -13,10 +13,19 @@ from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import SNIFF_HEAD, SNIFF_TAR_MEMBERS
 from weighbridge.containers.archive import tar as tars
 from weighbridge.containers.archive.zip_peek import Directory, directory, payload
+from weighbridge.containers.archive.zip_records import STARTS as ZIP_STARTS
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.sniff.probe import Hit, Probe
-from weighbridge.io.decompress import BROKEN, CODECS, codec_of
+from weighbridge.io.decompress import BROKEN, CODECS, WITH_MAGIC, codec_of
 
-# ---- what a zip holds ----
+# Names of members that only one kind of archive has.
+TORCHSCRIPT: Final = ("constants.pkl", "model.json", "bytecode.pkl")
+TORCHSERVE: Final = "MAR-INF/MANIFEST.json"
+PACKAGE: Final = ".data/extern_modules"
+EXPORTED: Final = "archive_format"
+_NEMO: Final = "model_config.yaml"
+
+# ---- zip ----
 
 _Test = Callable[[list[str], list[str]], bool]  # (member names, names without their first folder)
 
@@ -30,35 +39,39 @@ def _any_ends(suffix: str) -> _Test:
 
 
 class _Zip(NamedTuple):
+    """A zip whose member names pass `test` has the format; `evidence` is reported."""
+
     format: str
     variant: str
     test: _Test
-    words: str
+    evidence: str
 
 
-# First row that fits wins, so the more special ones come first.
+# The first row that matches wins, so specific rows come first.
 _ZIPS: Final = (
     _Zip("keras", "v3", _has("config.json", "model.weights.h5"), "zip with config.json and model.weights.h5 (Keras 3)"),
-    _Zip("torch-zip", "pt2", _has("archive_format"), "zip with archive_format (torch.export .pt2)"),
-    _Zip("torch-zip", "package", _has(".data/extern_modules"), "zip with .data/extern_modules (torch.package)"),
-    _Zip("torchscript", "", _has("constants.pkl", "data.pkl"), "zip with constants.pkl and data.pkl (TorchScript)"),
-    _Zip("torchscript", "1.0", lambda n, i: "model.json" in i and any(x.startswith("code/") for x in i),
+    _Zip("torch-zip", "pt2", _has(EXPORTED), "zip with archive_format (torch.export .pt2)"),
+    _Zip("torch-zip", "package", _has(PACKAGE), "zip with .data/extern_modules (torch.package)"),
+    _Zip("torchscript", "", _has(TORCHSCRIPT[0], "data.pkl"), "zip with constants.pkl and data.pkl (TorchScript)"),
+    _Zip("torchscript", "1.0", lambda n, i: TORCHSCRIPT[1] in i and any(x.startswith("code/") for x in i),
          "zip with model.json and code/ (TorchScript of torch 1.0)"),
-    _Zip("torchscript", "mobile", _has("bytecode.pkl"), "zip with bytecode.pkl (TorchScript lite interpreter)"),
+    _Zip("torchscript", "mobile", _has(TORCHSCRIPT[2]), "zip with bytecode.pkl (TorchScript lite interpreter)"),
     _Zip("torch-zip", "", lambda n, i: "data.pkl" in i, "zip with <root>/data.pkl (torch.save)"),
-    _Zip("torchserve", "", _has("MAR-INF/MANIFEST.json"), "zip with MAR-INF/MANIFEST.json (TorchServe)"),
+    _Zip("torchserve", "", _has(TORCHSERVE), "zip with MAR-INF/MANIFEST.json (TorchServe)"),
     _Zip("coreml", "mlpackage", lambda n, i: any(x.endswith(".mlmodel") for x in n), "zip with a .mlmodel (Core ML)"),
     _Zip("npz", "", lambda n, i: bool(n) and all(x.endswith(".npy") for x in n), "zip whose members are all .npy"),
-    _Zip("nemo", "", _any_ends("model_config.yaml"), "zip with model_config.yaml (NeMo)"),
+    _Zip("nemo", "", _any_ends(_NEMO), "zip with model_config.yaml (NeMo)"),
     _Zip("zip", "safetensors-inside", _any_ends(".safetensors"), "zip with .safetensors members"),
     _Zip("npz", "mixed", lambda n, i: any(x.endswith(".npy") for x in n), "zip with .npy members among others"),
     _Zip("zip", "gguf-inside", _any_ends(".gguf"), "zip with .gguf members"),
 )  # fmt: skip
+#: The formats that a zip may have.
+ZIPS: Final = frozenset({"zip", *(row.format for row in _ZIPS)})
 
 
 def archive(probe: Probe) -> Hit | None:
     """A file that starts as a zip."""
-    if probe.head[:4] not in (b"PK\x03\x04", b"PK\x05\x06"):
+    if probe.head[:4] not in ZIP_STARTS:
         return None
     found = directory(probe)
     if found is None:
@@ -72,14 +85,14 @@ def archive(probe: Probe) -> Hit | None:
 
 
 def contents(found: Directory) -> Hit:
-    """What a zip directory's names say."""
+    """The format by the member names of a zip."""
     names = [m.name for m in found.members]
     inner = [n.partition("/")[2] for n in names]
     detail = {"members": len(names)}
     damage = ("the zip directory is cut or larger than what is read of it",) if found.cut else ()
     for row in _ZIPS:
         if row.test(names, inner):
-            return Hit(row.format, row.variant, ("zip signature PK\\3\\4", row.words), detail=detail, damage=damage)
+            return Hit(row.format, row.variant, ("zip signature PK\\3\\4", row.evidence), detail=detail, damage=damage)
     few = ", ".join(names[:4]) or "none"
     return Hit("zip", evidence=("zip signature PK\\3\\4", f"members: {few}"), detail=detail, damage=damage)
 
@@ -103,7 +116,7 @@ def executable(probe: Probe) -> Hit | None:
     models = [m for m in found.members if m.name.lower().endswith(".gguf")] if found else []
     for member in models:
         at = payload(probe, member)
-        if member.method == 0 and at is not None and probe.at(at, 4) == b"GGUF":
+        if member.method == 0 and at is not None and probe.at(at, 4) == GGUF_MAGIC:
             detail = {"gguf": {"name": member.name, "offset": at, "size": member.size}, "members": len(models)}
             holds = f"a zip at its end holds {member.name} at byte {at:,}"
             return Hit("llamafile", "", (words, holds), detail=detail)
@@ -124,16 +137,24 @@ def prefixed_zip(probe: Probe) -> Hit | None:
 
 # ---- tar ----
 
+
+class _Tar(NamedTuple):
+    """A tar with at least `least` of these members has the format."""
+
+    format: str
+    members: frozenset[str]
+    least: int
+    evidence: str
+
+
 _TARS: Final = (
-    (
-        "torch-tar",
-        {"pickle", "storages", "tensors", "sys_info"},
-        3,
-        "tar with sys_info, pickle, storages, tensors (torch 0.1)",
-    ),
-    ("nemo", {"model_config.yaml"}, 1, "tar with model_config.yaml (NeMo)"),
-    ("tf-hub", {"saved_model.pb"}, 1, "tar with saved_model.pb (TensorFlow)"),
-)
+    _Tar("torch-tar", frozenset({"pickle", "storages", "tensors", "sys_info"}), 3,
+         "tar with sys_info, pickle, storages, tensors (torch 0.1)"),
+    _Tar("nemo", frozenset({_NEMO}), 1, "tar with model_config.yaml (NeMo)"),
+    _Tar("tf-hub", frozenset({"saved_model.pb"}), 1, "tar with saved_model.pb (TensorFlow)"),
+)  # fmt: skip
+#: The formats that a tar may have.
+TARS: Final = frozenset({"tar", *(row.format for row in _TARS)})
 
 
 def tar(probe: Probe) -> Hit | None:
@@ -142,9 +163,9 @@ def tar(probe: Probe) -> Hit | None:
         return None
     names = _tar_names(probe)
     bases = {n.rstrip("/").split("/")[-1] for n in names}
-    for kind, wanted, least, words in _TARS:
-        if len(wanted & bases) >= least:
-            return Hit(kind, evidence=("tar header", words))
+    for row in _TARS:
+        if len(row.members & bases) >= row.least:
+            return Hit(row.format, evidence=("tar header", row.evidence))
     return Hit("tar", evidence=("tar header", f"members: {', '.join(names[:4])}"), detail={"members_seen": len(names)})
 
 
@@ -163,13 +184,9 @@ def _tar_names(probe: Probe) -> list[str]:
 def compressed(probe: Probe) -> tuple[str, bytes] | None:
     """The codec of a stream with a sure sign, and the first bytes inside (empty where they can't be had)."""
     name = codec_of(probe.head)
-    if name not in _SURE or (name == "bz2" and probe.head[4:10] != b"1AY&SY"):
+    if name not in WITH_MAGIC or (name == "bz2" and probe.head[4:10] != b"1AY&SY"):
         return None
     try:
         return name, CODECS[name].decoder().decompress(probe.head, SNIFF_HEAD)
     except BROKEN:
         return name, b""
-
-
-# The others begin with two bytes that anything may begin with.
-_SURE: Final = ("gzip", "bz2", "xz")

@@ -14,6 +14,7 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import ZERO_RUN
 from weighbridge.containers import BUILT_IN, plugged
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.sniff import archive as sniff_archive
 from weighbridge.containers.sniff import text as sniff_text
 from weighbridge.containers.sniff.probe import Hit, Identity, Probe
@@ -87,7 +88,7 @@ def _compressed(probe: Probe) -> Hit | None:
 
 
 def _gguf(probe: Probe) -> Hit | None:
-    if probe.head[:4] != b"GGUF":
+    if probe.head[:4] != GGUF_MAGIC:
         return None
     from weighbridge.containers.gguf.recognise import recognise
 
@@ -163,13 +164,11 @@ def _recognise(probe: Probe) -> Hit:
     return Hit("unknown", evidence=(f"first bytes {probe.head[:16].hex(' ')}",), confidence="guess")
 
 
-def _zero_tail(probe: Probe, hit: Hit) -> tuple[str, ...]:
+def _zero_tail(probe: Probe) -> tuple[str, ...]:
     """Model data rarely ends in 64 KiB of zeros; a download that reserved its space and stopped does."""
-    if hit.format not in ("safetensors", "gguf", "torch-zip", "npy") or probe.size < 2 * ZERO_RUN or hit.damage:
+    if probe.size < 2 * ZERO_RUN or probe.at(probe.size - ZERO_RUN, ZERO_RUN).strip(b"\0"):
         return ()
-    return (
-        () if probe.at(probe.size - ZERO_RUN, ZERO_RUN).strip(b"\0") else (f"its last {ZERO_RUN:,} bytes are all zero",)
-    )
+    return (f"its last {ZERO_RUN:,} bytes are all zero",)
 
 
 def sniff(source: Source) -> Identity:
@@ -180,9 +179,10 @@ def sniff(source: Source) -> Identity:
         hit = _plugged(probe) or hit
     detail: dict[str, Any] = dict(hit.detail)
     format = BUILT_IN.get(hit.format) or plugged()[hit.format]
+    damage = hit.damage or (_zero_tail(probe) if format.dense_end else ())
     return Identity(
         hit.format, hit.variant, hit.confidence, hit.evidence, detail, readable=format.readable, title=format.title,
-        damage=hit.damage + _zero_tail(probe, hit), advice=format.advice,
+        damage=damage, advice=format.advice,
     )  # fmt: skip
 
 

@@ -1,13 +1,13 @@
-"""A training checkpoint without what only training needs: optimizer, averages, random states, schedulers, histories.
+"""Removes training-only parts from a checkpoint: optimizer, averages, random states, schedulers, histories. An index
+goes in, an index with fewer entries comes out, and any conversion writes it.
 
-An index goes in, an index with fewer entries comes out, and any conversion writes it. What a part is, is told by rows
-of tables: by the key it lies under, by its structure (`state` and `param_groups` are an optimizer, whatever it is
-called), by the last word of a tensor's name (`exp_avg`). The rest are weights.
+Tables identify each part: by its key, by its structure (`state` and `param_groups` are an optimizer under any name),
+or by the last component of a tensor's name (`exp_avg`). The rest are weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -44,8 +44,8 @@ def _keys(part: Extra, *names: str) -> dict[str, Extra]:
     return dict.fromkeys(names, part)
 
 
-# A part's key at the top of a checkpoint, in lower case: what Lightning, fairseq, timm, Detectron, DeepSpeed, CompVis,
-# EDM, accelerate and the tutorials of torch call it.
+# Keys at the top of a checkpoint, in lower case, as Lightning, fairseq, timm, Detectron, DeepSpeed, CompVis, EDM,
+# accelerate and torch's tutorials name them.
 KEYS: Final = MappingProxyType(
     _keys(Extra.OPTIMIZER, "optimizer", "optimizers", "optim", "opt", "opt_state", "optimizer_state",
           "optimizer_states",
@@ -61,25 +61,25 @@ KEYS: Final = MappingProxyType(
     | _keys(Extra.HISTORY, "loss", "losses", "loss_history", "train_loss", "train_losses", "val_loss", "val_losses",
             "history", "metrics", "callbacks", "loops", "best_loss", "best_acc", "best_metric", "extra_state")
 )  # fmt: skip
-# The last word of a tensor's name, where an optimizer's state lies beside the weights by their names.
+# The last component of a tensor's name, where an optimizer's state is stored next to the weights under their names.
 MOMENTS: Final = frozenset(
     {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "exp_inf",
      "master_param", "fp32_param", "exp_avg_sq_row", "exp_avg_sq_col"}
 )  # fmt: skip
-# Keys that together say what a dict is.
+# Keys that together identify a dict.
 SHAPES: Final = (
     (frozenset({"state", "param_groups"}), Extra.OPTIMIZER),
     (frozenset({"last_epoch", "_step_count"}), Extra.SCHEDULER),
     (frozenset({"scale", "growth_factor", "backoff_factor"}), Extra.SCALER),
 )
-# Where names are flat, these words at the front of a name stand for a part; others (`loss.`) may be a module's.
+# With flat names, these prefixes identify a part; others (`loss.`) may belong to a module.
 _FLAT: Final = frozenset({Extra.OPTIMIZER, Extra.EMA})
-_SQUASHED: Final = ("", "model.")  # CompVis's LitEma takes the dots out of names, and this from their front
+_SQUASHED: Final = ("", "model.")  # CompVis's LitEma removes the dots from names, and this prefix
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A part that is left out: where it was (`name`), what it is, how much of it there was."""
+    """A removed part: its name, what it is, and its size. A part without tensors is plain values, such as an epoch."""
 
     name: str
     part: str
@@ -102,11 +102,12 @@ class StripReport:
     bytes: int
     saved: int
     notes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     schema: str = "weighbridge/strip/1"
 
 
 class Judgement(NamedTuple):
-    """What a tensor belongs to: the part, the name the part goes by, and why it is that."""
+    """The part that a tensor belongs to, the name of that part, and the evidence."""
 
     part: Extra
     group: str
@@ -117,13 +118,13 @@ _KEPT: Final = Judgement(Extra.WEIGHTS, "", "")
 
 
 class Classification(NamedTuple):
-    """Every tensor's verdict, and the one dict that holds all weights (its key), where there is one."""
+    """Every tensor's verdict, and the key of the one dict that contains all weights, if there is one."""
 
     verdicts: Mapping[str, Judgement]
     wrapper: str
 
 
-# ------------------------------------------------------------------------------------------------ what is what
+# ------------------------------------------------------------------------------------------------ classification
 
 
 def judge(index: Index) -> Classification:
@@ -146,16 +147,16 @@ def judge(index: Index) -> Classification:
 
 
 def _names(key: str, inside: Any, index: Index) -> list[str]:
-    """The names of the tensors in one entry of the dict at the top; of an object that was saved whole (a module) those
-    that its parts have in the index."""
+    """The tensor names in one entry of the top dict; for an object saved whole (a module), the names its parts have
+    in the index."""
     if isinstance(inside, Gap):
         return [e.name for e in index if e.name.startswith(f"{key}.")]
     return list(leaves(inside))
 
 
 def _of_part(key: str, inside: Any, names: Iterable[str], nested: bool) -> dict[str, Judgement]:
-    """The verdicts on the tensors `names` of one entry of the dict at the top. Where that is flat, a key is a tensor's
-    name and no more."""
+    """The verdicts for the tensors `names` of one entry of the top dict. If that is flat, each key is just a
+    tensor's name."""
     by_key = KEYS.get(key.lower()) if nested else None
     found = _by_shape(key, inside) if by_key is None else Judgement(by_key, key, f"the key {key!r}")
     alone = isinstance(inside, TensorLeaf)
@@ -172,7 +173,7 @@ def leaves(value: Any) -> Iterator[str]:
 
 
 def _by_shape(key: str, value: Any) -> Judgement | None:
-    """What a dict is by its keys; a list of such dicts (Lightning's) is the same."""
+    """What a dict is, by its keys; a list of such dicts (Lightning) counts as one."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     keys = first.keys() if isinstance(first, dict) else frozenset()
     for shape, part in SHAPES:
@@ -193,16 +194,16 @@ def _by_name(name: str, *, flat: bool = False, inside: str = "") -> Judgement:
     return _KEPT
 
 
-# ------------------------------------------------------------------------------------------------ what is kept
+# ------------------------------------------------------------------------------------------------ selection
 
 
 def stripped(index: Index, judged: Classification, *, keep_ema: bool = False, ema_as_weights: bool = False) -> Index:
-    """The index of what is kept. UsageError where that is nothing, or where averages are asked for and lacking."""
+    """The index of what is kept. UsageError if nothing is, or if averages are requested but missing."""
     keep = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     entries = [e for e in index if judged.verdicts[e.name].part in keep]
     if not any(judged.verdicts[e.name].part is Extra.WEIGHTS for e in entries):
         parts = ", ".join(sorted({v.part.value for v in judged.verdicts.values()})) or "nothing"
-        raise UsageError(f"the file holds no model weights, only {parts}")
+        raise UsageError(f"the file contains no model weights, only {parts}")
     swaps = _averages(index, judged) if ema_as_weights else {}
     named = [msgspec.structs.replace(swaps.get(e.name, e), name=_name(e.name, judged)) for e in entries]
     findings = tuple(f for f in index.findings if f.tensor is not None and _concerns(f, judged))
@@ -226,7 +227,7 @@ def _averages(index: Index, judged: Classification) -> dict[str, Entry]:
         e.name.removeprefix(f"{v.group}."): e for e in index if (v := judged.verdicts[e.name]).part is Extra.EMA
     }
     if not averages:
-        raise UsageError("the checkpoint holds no averaged (EMA) weights")
+        raise UsageError("the checkpoint contains no averaged (EMA) weights")
     found: dict[str, Entry] = {}
     for entry in index:
         if judged.verdicts[entry.name].part is not Extra.WEIGHTS:
@@ -236,22 +237,24 @@ def _averages(index: Index, judged: Classification) -> dict[str, Entry]:
         if other is not None and other.shape == entry.shape:
             found[entry.name] = other
     if not found:
-        raise UnsupportedError("the averaged weights' names are not those of the weights", hint="keep them: --keep-ema")
+        raise UnsupportedError(
+            "the averaged weights' names don't match the weights' names", hint="keep them: --keep-ema"
+        )
     return found
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """What an average of the weight `name` may be called."""
+    """Possible names of the average of the weight `name`."""
     yield from (name, f"module.{name}", f"model.{name}", f"module.model.{name}", name.removeprefix("module."))
     yield from (name.removeprefix(front).replace(".", "") for front in _SQUASHED)
 
 
-# ------------------------------------------------------------------------------------------------ the whole
+# ------------------------------------------------------------------------------------------------ plan
 
 
 @dataclass(frozen=True)
 class StripPlan(Plan):
-    """The plan of writing the weights, and what it leaves out."""
+    """The plan to write the weights, and what it removes."""
 
     report: StripReport = field(kw_only=True)
 
@@ -266,29 +269,30 @@ def plan_strip(
     keep_ema: bool = False,
     ema_as_weights: bool = False,
 ) -> StripPlan:
-    """Plans to write the weights alone. `given`: options of the target by name."""
+    """Plans to write only the weights. `given`: options of the target by name."""
     judged = judge(model.index)
     kept = stripped(model.index, judged, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
     bare = replace(model, index=kept)
     plan = build(bare, choose_target(bare, target, to, given), write)
     plan = replace(plan, files=tuple(f for f in plan.files if not is_training(f.name)))
     used = len(_averages(model.index, judged)) if ema_as_weights else 0
-    gone = [v.part for v in judged.verdicts.values()]
     stored = {Extra.WEIGHTS, *([Extra.EMA] if keep_ema else [])}
     files = _files(model) if model.place.path.is_dir() else ()
-    notes = [] if any(p not in stored for p in gone) or files else ["there was nothing to leave out"]
+    dropped = (*_dropped(model.index, judged, stored), *files)
+    dropped += tuple(_values(model.index, {d.name for d in dropped}))
     before = sum(w.stat().st_size for w in model.place.weights) + sum(f.bytes for f in files)
     report = StripReport(
         source=str(model.place.path),
         target=str(plan.target),
         tensors=len(kept),
         wrapper=judged.wrapper,
-        dropped=(*_dropped(model.index, judged, stored), *files),
+        dropped=dropped,
         ema_used=used,
         source_bytes=before,
         bytes=plan.size,
         saved=before - plan.size,
-        notes=tuple(notes),
+        notes=() if dropped else ("nothing to remove",),
+        losses=tuple(f"{x.tensor}: {x.message}" if x.tensor else x.message for x in plan.losses),
     )
     return StripPlan(**{f.name: getattr(plan, f.name) for f in fields(plan)}, report=report)
 
@@ -303,7 +307,21 @@ def _dropped(index: Index, judged: Classification, stored: set[Extra]) -> Iterat
             yield Dropped(verdict.group, verdict.part.value, verdict.why, len(entries), total)
 
 
+def _values(index: Index, listed: Collection[str]) -> Iterator[Dropped]:
+    """The values beside the tensors of a PyTorch file, which are not written: an epoch, a loss, hyperparameters."""
+    if index.format not in FORMATS or not index.files:
+        return
+    parts = read_tree(index.files[0], index.format)
+    for key in dict.fromkeys(key.partition(".")[0] for key in index.metadata):
+        if key in listed:
+            continue
+        found = _by_shape(key, parts.get(key)) if isinstance(parts, dict) else None
+        if key.lower() in KEYS:
+            found = Judgement(KEYS[key.lower()], key, f"the key {key!r}")
+        yield Dropped(key, found.part.value if found else "value", found.why if found else "it is no tensor", 0, 0)
+
+
 def _files(model: Checkpoint) -> tuple[Dropped, ...]:
-    """A training run's own files in the folder, which are not copied."""
+    """A training run's own files in the folder, which aren't copied."""
     found = sorted(p for p in model.place.folder.iterdir() if p.is_file() and is_training(p.name))
     return tuple(Dropped(p.name, "file", "a training run's own file", 0, p.stat().st_size) for p in found)

@@ -1,5 +1,6 @@
-"""Whole training checkpoints, from live objects, a PyTorch file or a folder, to a folder or a PyTorch file. Structure
-is kept: nested dicts with keys of any plain type, lists, tuples, numbers; what shares a storage shares one afterwards.
+"""Converts whole training checkpoints from live objects, a PyTorch file or a folder to a folder or a PyTorch file.
+
+Structure is preserved: nested dicts with keys of any plain type, lists, tuples, numbers, and shared storages.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ NAME = "checkpoint"
 
 
 def plan_checkpoint(model: Checkpoint, target: Path, write: WriteOptions) -> Plan:
-    """A training checkpoint as a folder. UnsupportedError for a source that has no structure."""
+    """A training checkpoint as a folder. UnsupportedError for a source without structure."""
     if model.format not in FORMATS or len(model.index.files) == 0:
-        hint = "a training checkpoint of PyTorch (.pt, .pth, .ckpt) has one"
-        raise UnsupportedError(f"{model.place.path}: a {model.format} file holds no training state", hint=hint)
+        hint = "use a PyTorch training checkpoint (.pt, .pth, .ckpt)"
+        raise UnsupportedError(f"{model.place.path}: a {model.format} file contains no training state", hint=hint)
     state, losses = of_torch(model)
     losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     return folder_plan(state, target, write, str(model.place.path), losses)
@@ -43,7 +44,7 @@ def plan_checkpoint(model: Checkpoint, target: Path, write: WriteOptions) -> Pla
 def folder_plan(
     state: State, target: Path, write: WriteOptions, source: str = "memory", losses: list[Loss] | None = None
 ) -> Plan:
-    """The folder of a state: one safetensors file for each part that has tensors, and the structure."""
+    """The folder for a state: one safetensors file per part with tensors, and the structure."""
     files: dict[str, dict[str, Node]] = {}
     for storage, node in state.storages.items():
         file, _, name = storage.partition("/")
@@ -59,19 +60,19 @@ def folder_plan(
 
 
 def _kept(name: str, node: Node) -> Node:
-    """The node itself, or its bytes where safetensors has no such type."""
+    """The node itself, or its bytes if safetensors has no such dtype."""
     if node.spec.dtype.safetensors:
         return node
     if isinstance(node, Stored) and not node.swap:
         return Stored(Spec((node.spec.nbytes,), U8), node.source, node.offset)
-    raise UnsupportedError(f"{name} is {node.spec.dtype}, which safetensors can't hold")
+    raise UnsupportedError(f"{name} is {node.spec.dtype}, which safetensors can't store")
 
 
 # ------------------------------------------------------------------------------------------------ from a .pt
 
 
 def of_torch(model: Checkpoint) -> tuple[State, list[Loss]]:
-    """The state in a PyTorch file, and what in it is no data."""
+    """The state in a PyTorch file, and the objects in it that aren't data."""
     value = read_tree(model.index.files[0], model.index.format)
     value = value if isinstance(value, dict) else {"value": value}
     shared = share(model.stored)
@@ -89,7 +90,7 @@ class _Reader:
         self.losses: list[Loss] = []
 
     def names(self, value: Any, file: str, front: str) -> None:
-        """Give storages their places: the file of the part in which they come first."""
+        """Assigns each storage to the file of the part that refers to it first."""
         if isinstance(value, TensorLeaf):
             if value.name in self.nodes:
                 self.storage[value.name] = f"{file}/{value.name.removeprefix(front)}"
@@ -98,7 +99,7 @@ class _Reader:
                 self.names(part, file, front)
 
     def kept(self, value: Any, path: str) -> Any:
-        """The value with `Ref`s for tensors, without what is no data."""
+        """The value with `Ref`s instead of tensors, without objects that aren't data."""
         match value:
             case TensorLeaf():
                 return self.ref(value.name)
@@ -110,11 +111,11 @@ class _Reader:
         return value
 
     def lost(self, value: Any) -> bool:
-        """Whether a value is no data; where it is not, that is told."""
-        words = f"no data: {value.words}" if isinstance(value, Gap) else "it can't be read"
+        """Whether a value isn't data; such values are reported."""
+        words = f"not data: {value.words}" if isinstance(value, Gap) else "it can't be read"
         gone = isinstance(value, Gap) or (isinstance(value, TensorLeaf) and value.name not in self.views)
         if gone:
-            self.losses.append(Loss(f"left out, {words}", value.name))
+            self.losses.append(Loss(f"omitted, {words}", value.name))
         return gone
 
     def ref(self, name: str) -> Ref:
@@ -127,7 +128,7 @@ class _Reader:
 
 
 def plan_torch(folder: Path, target: Path, write: WriteOptions) -> Plan:
-    """A folder's whole checkpoint as one PyTorch file that `torch.load(weights_only=True)` takes."""
+    """A folder's whole checkpoint as one PyTorch file that `torch.load(weights_only=True)` accepts."""
     state = read_state(folder)
     if target.resolve() == folder.resolve():
         raise RefusedError(f"{target} is the source itself", hint="choose another target")
@@ -165,7 +166,7 @@ class _Writer:
         if ref.kind == "scalar":
             return _number(node, ref)
         if ref.kind == "numpy":
-            self.losses.append(Loss("a numpy array becomes a tensor: torch's safe loader takes no arrays", ref.storage))
+            self.losses.append(Loss("a numpy array becomes a tensor: torch's safe loader rejects arrays", ref.storage))
         key = (ref.storage, ref.dtype)
         if key not in self.nodes:
             self.nodes[key] = _typed(node, Spec((node.spec.nbytes // dtype.size * dtype.block,), dtype))
@@ -175,7 +176,7 @@ class _Writer:
 
 
 def _typed(node: Node, spec: Spec) -> Node:
-    """A stored tensor's bytes as a flat one of another type: a storage has no shape."""
+    """A stored tensor's bytes as a flat tensor of another dtype: a storage has no shape."""
     if isinstance(node, Stored):
         return Stored(spec, node.source, node.offset, node.swap)
     raise UnsupportedError(f"a tensor of {node.spec} that isn't stored")
@@ -187,5 +188,5 @@ def _number(node: Node, ref: Ref) -> Any:
 
 
 def wanted(model_path: Path, kind: str) -> bool:
-    """Whether a folder's whole checkpoint is meant, and not the model in it."""
+    """Whether a folder's whole checkpoint is requested rather than the model in it."""
     return kind == "torch" and model_path.is_dir() and is_checkpoint(model_path)

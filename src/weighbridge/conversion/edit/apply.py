@@ -1,4 +1,4 @@
-"""Carries out an edit: the bytes that differ, under a journal, or the whole file through the sink."""
+"""Applies an edit: writes the changed bytes under a journal, or the whole file through the sink."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def apply_edit(plan: EditPlan, progress: Progress | None = None) -> None:
-    """Write what is planned; nothing where nothing changes."""
+    """Applies the plan; does nothing if nothing changes."""
     if plan.in_place and not plan.changes:
         return
     if plan.path == plan.target and not os.access(plan.path, os.W_OK):
@@ -29,7 +29,7 @@ def apply_edit(plan: EditPlan, progress: Progress | None = None) -> None:
     with closing(FileSource(plan.path)) as source:
         stat = os.fstat(source.fileno())
         if (stat.st_size, stat.st_mtime_ns) != plan.stamp:
-            raise FormatError("the file was changed since the edit was planned", path=plan.path, hint="try again")
+            raise FormatError("the file changed after the edit was planned", path=plan.path, hint="try again")
         if plan.in_place:
             _in_place(plan, source)
         else:
@@ -39,7 +39,7 @@ def apply_edit(plan: EditPlan, progress: Progress | None = None) -> None:
 
 
 def journal_of(path: str | os.PathLike[str]) -> Path:
-    """Where the bytes that an edit in place replaces are kept while it writes."""
+    """The journal in which an edit in place keeps the bytes that it overwrites."""
     real = Path(path).resolve()
     return real.with_name(f".{real.name}.journal")
 
@@ -56,7 +56,7 @@ def _in_place(plan: EditPlan, source: FileSource) -> None:
 
 
 def recover(path: str | os.PathLike[str]) -> bool:
-    """Undo an edit in place that was cut off halfway; True if there was one."""
+    """Undoes an interrupted edit in place; True if there was one."""
     journal = journal_of(path)
     if not journal.exists():
         return False
@@ -67,7 +67,7 @@ def recover(path: str | os.PathLike[str]) -> bool:
     except (ValueError, KeyError, TypeError):
         raise FormatError("this is not a journal of weighbridge", path=str(journal)) from None
     if pid != os.getpid() and alive(pid):
-        raise RefusedError(f"{os.fspath(path)} is being edited by process {pid}", hint="wait for it to end")
+        raise RefusedError(f"{os.fspath(path)} is being edited by process {pid}", hint="wait until it finishes")
     if offset < 0 or offset + len(old) > size or Path(path).stat().st_size != size:
         raise FormatError("the journal belongs to another file", path=str(journal), hint="remove it if you are sure")
     with InPlace(path) as out:
@@ -77,7 +77,7 @@ def recover(path: str | os.PathLike[str]) -> bool:
 
 
 def _keep(path: str) -> None:
-    """The old content under another name: a second link to it, which the rename of the new file leaves alone."""
+    """Keeps the old content under another name: a second link, which the rename of the new file leaves alone."""
     backup = f"{path}.bak"
     if os.path.lexists(backup):
         raise RefusedError(f"{backup} exists already", hint="move it away")

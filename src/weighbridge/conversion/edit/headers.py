@@ -1,4 +1,4 @@
-"""A file's header as an edit sees it: typed metadata, and everything else as bytes that are kept as they are.
+"""A file's header as an edit sees it: typed metadata, and everything else as bytes that are preserved.
 
 `open_header(source)` gives one of two kinds; `metadata` is what it says, `render(metadata)` the bytes of the same
 header that says something else. Tensor entries are never decoded and encoded again: they are spliced, so whatever a
@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
+from weighbridge.containers.formats import GGUF_MAGIC
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, KeyValue, padded, walk
 from weighbridge.containers.gguf.rules import Collector
@@ -27,16 +28,16 @@ from weighbridge.io.source import Source
 
 PAGE: Final = 4096
 _PREAMBLE: Final = 24  # of a GGUF from version 2 on: magic, version, two counts
-# A GGUF's data begins at the first multiple of the alignment after the directory, so a header that becomes shorter
-# needs something to fill the room. Readers pass over keys that they don't know.
+# A GGUF's data begins at the first multiple of the alignment after the directory, so a shorter header needs padding.
+# Readers ignore keys they don't know.
 RESERVED: Final = "weighbridge.reserved"
 
 
 class Header(Protocol):
-    """What both kinds give."""
+    """The interface of both kinds."""
 
     format: str
-    start: int  #: where tensor data begins now
+    start: int  # current offset of the tensor data
     metadata: dict[str, KV]
 
     def fit(self, metadata: Mapping[str, KV]) -> bytes | None: ...
@@ -57,7 +58,7 @@ class SafetensorsHeader:
 
     @cached_property
     def around(self) -> tuple[bytes, bytes]:
-        """The header's bytes before and after its metadata. Only a change needs them: finding them takes a walk."""
+        """The header's bytes before and after its metadata. Finding them takes a walk, which only a change needs."""
         raw = self.source.read(8, self.start - 8)
         scan = Scanner(raw, 8, self.source.name)
         scan.peek()
@@ -71,7 +72,7 @@ class SafetensorsHeader:
             if kv.type != "str":
                 raise UsageError(f"{key}: safetensors metadata holds text only, not {kv.type}")
         before, after = self.around
-        if not metadata:  # the member goes, and the one comma that parted it from its neighbour
+        if not metadata:  # remove the member, and the one comma that separates it from its neighbour
             after = after.lstrip(b" \t\n\r")
             if after.startswith(b","):
                 return before + after[1:]
@@ -92,7 +93,7 @@ class SafetensorsHeader:
 
     def render(self, metadata: Mapping[str, KV], reserve: int = 0) -> bytes:
         text = self._json(metadata)
-        # A file whose data began on a page keeps that; others get the reference writer's multiple of 8.
+        # Data that began on a page boundary stays on one; otherwise the reference writer's multiple of 8 applies.
         unit = PAGE if self.start % PAGE == 0 else 8
         return self._padded(text, padded(8 + len(text) + reserve, unit))
 
@@ -105,7 +106,7 @@ class GGUFHeader:
     def __init__(self, source: Source) -> None:
         head = walk(source, Collector(source.name, strict=True))
         self.name = source.name
-        # Forms that are read but not written: their keys can be looked at.
+        # Variants that are read but not written: their keys can be listed.
         self.frozen = "big-endian" if head.order == ">" else "version 1" if head.version == 1 else ""
         self.start, self.alignment = head.data_start, head.alignment
         self.pairs: dict[str, KeyValue] = {pair.key: pair for pair in head.pairs}
@@ -115,11 +116,11 @@ class GGUFHeader:
         self.directory = self.raw[keys_end:]
 
     def _pair(self, key: str, kv: KV) -> bytes:
-        """A key and its value: the bytes it had where it is the same object as before."""
+        """A key and its value: the original bytes if it is the same object as before."""
         old = self.pairs.get(key)
         if old is not None and old.kv is kv:
             return self.raw[old.start : old.end]
-        return layout((), {key: kv}).pieces[0][1][_PREAMBLE:]  # the writer's own bytes of a file of this one key
+        return layout((), {key: kv}).pieces[0][1][_PREAMBLE:]  # as the writer encodes a file with this key alone
 
     def _bytes(self, metadata: Mapping[str, KV]) -> bytes:
         if self.frozen:
@@ -151,11 +152,11 @@ class GGUFHeader:
 
 def open_header(source: Source) -> Header:
     """The header of a safetensors or GGUF file, by its first bytes."""
-    return GGUFHeader(source) if source.head(4) == b"GGUF" else SafetensorsHeader(source)
+    return GGUFHeader(source) if source.head(4) == GGUF_MAGIC else SafetensorsHeader(source)
 
 
 class Edited(Source):
-    """The file as it will be: `header`, then the old one's bytes from `start` on."""
+    """The file after the edit: `header`, then the old file's bytes from `start`."""
 
     def __init__(self, old: Source, start: int, header: bytes) -> None:
         self.old, self.start, self.header = old, start, header
@@ -170,9 +171,9 @@ class Edited(Source):
 
 
 def check(old: Source, edited: Edited, metadata: Mapping[str, KV]) -> None:
-    """Read the edited file before it exists: the same tensors at the same place of the data, the metadata as wanted.
-    A file that is broken already is told as that; whatever else fails here is our own fault. Nothing is written yet."""
-    parse = gguf.parse if edited.header[:4] == b"GGUF" else safetensors.parse
+    """Parses the edited file before it exists: tensors and their data must be unchanged, metadata as requested. A
+    file that was already broken is reported as such; any other failure here is a bug. Nothing is written yet."""
+    parse = gguf.parse if edited.header[:4] == GGUF_MAGIC else safetensors.parse
     before = parse(old)
     try:
         after = parse(edited)
@@ -183,11 +184,11 @@ def check(old: Source, edited: Edited, metadata: Mapping[str, KV]) -> None:
         (e.name, e.dtype, e.shape, e.offset) for e in after
     ]
     if not same or {k: after.metadata[k] for k in metadata} != {k: kv.value for k, kv in metadata.items()}:
-        raise AssertionError("an edit would have changed more than was asked for")
+        raise AssertionError("an edit would have changed more than requested")
 
 
 def changed_span(old: bytes, new: bytes) -> range:
-    """The bytes of `new` that must be written over `old`: from the first that differs to the last."""
+    """The bytes of `new` to write over `old`: from the first difference to the last."""
     if old == new:
         return range(0)
     first = next((i for i in range(0, len(new), MIB) if old[i : i + MIB] != new[i : i + MIB]), 0)

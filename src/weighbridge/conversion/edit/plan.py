@@ -1,10 +1,10 @@
 """Edit the metadata of a safetensors or GGUF file: plan it (what changes, whether it fits), then apply it.
 
-In place, where the new header fits in the old one's room and the file is nobody else's: the bytes that differ are
-written at once, after the old ones were put in a journal beside the file (`.NAME.journal`); should the machine stop in
-between, the next edit puts them back (`recover`). Otherwise the file is written anew through the sink: a temporary
-sibling, fsync, rename. A hard link is always written anew, so that the file's other names keep their content; a blob of
-a store, which is named by the hash of its content, is refused.
+If the new header fits into the old one's space and the file isn't shared, it is edited in place: the old bytes go to a
+journal next to the file (`.NAME.journal`), then the bytes that differ are written. If the machine stops in between, the
+next edit restores them (`recover`). Otherwise the file is rewritten through the sink: temporary sibling, fsync, rename.
+A hard link is always rewritten, so that the file's other names keep their content. A blob of a content-addressed store
+is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 
 @dataclass(frozen=True, slots=True)
 class MetadataChange:
-    """What an edit does to one key; None: the key isn't there."""
+    """What an edit does to one key; None: the key is absent."""
 
     key: str
     before: KV | None
@@ -44,7 +44,8 @@ class MetadataChange:
 
 @dataclass(frozen=True)
 class EditPlan:
-    """All that applying it will do. `in_place`: only the bytes that differ are written; else the whole file is."""
+    """Everything that applying the edit does. `in_place`: only the bytes that differ are written; otherwise the
+    whole file."""
 
     path: str
     target: str
@@ -61,7 +62,7 @@ class EditPlan:
     losses: tuple[Loss, ...] = ()  # an edit loses nothing
 
     def run(self, progress: Progress | None = None) -> Result:
-        """Write the edit. Errors: RefusedError, FormatError where the file changed since, OSError."""
+        """Applies the edit. Errors: RefusedError, FormatError if the file changed meanwhile, OSError."""
         began = time.monotonic()
         apply_edit(self, progress)
         return Result(self.target, (self.target,), self.written, time.monotonic() - began)
@@ -85,8 +86,8 @@ class EditPlan:
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, KV]:
-    """The metadata of a safetensors or GGUF file with its types; arrays are decoded when looked at."""
-    # The source stays open as long as an array that was not looked at yet needs it.
+    """The typed metadata of a safetensors or GGUF file; arrays are decoded on access."""
+    # The source stays open as long as an array that wasn't accessed yet needs it.
     return open_header(FileSource(path)).metadata
 
 
@@ -101,10 +102,10 @@ def plan_edit(
     backup: bool = False,
     overwrite: bool = False,
 ) -> EditPlan:
-    """Plans `edits` of the file at `path`. `output`: write the result there and keep the file. `overwrite`: replace an
-    existing `output`. `force`: also change what is guarded (a store's blob, a key's type, keys that describe the file
-    itself). `rewrite`: never in place. `reserve`: bytes of room for later edits in a rewritten file. `backup`: rewrite,
-    and keep the old file as NAME.bak."""
+    """Plans `edits` of the file at `path`. `output`: write the result there and keep the file. `overwrite`: replace
+    an existing `output`. `force`: also change what is protected (a store's blob, a key's type, keys that describe
+    the file itself). `rewrite`: never in place. `reserve`: spare bytes for later edits in a rewritten file.
+    `backup`: rewrite, and keep the old file as NAME.bak."""
     rewrite = rewrite or backup
     with closing(FileSource(path)) as source:
         header = open_header(source)
@@ -123,7 +124,7 @@ def plan_edit(
             format=header.format,
             changes=changes,
             in_place=not why,
-            reason=why or ("it fits in the header's room" if changes else "nothing changes"),
+            reason=why or ("it fits into the header's space" if changes else "nothing changes"),
             written=len(span) if not why else len(rendered) + max(source.size - header.start, 0),
             header=rendered,
             start=header.start,
@@ -133,10 +134,10 @@ def plan_edit(
         )
 
 
-# What changes
+# ---- changes
 
 
-# Keys that say how the file itself is built: changing them breaks it, or what reads it.
+# Keys that describe how the file itself is built: changing one breaks the file, or its readers.
 _GUARDED: Final = (
     (re.compile(r"split\.(no|count|tensors\.count)"), "it ties the shards of a set together"),
     (re.compile(r"general\.architecture"), "every other key is named after it"),
@@ -145,14 +146,14 @@ _GUARDED: Final = (
 
 
 def _edited(header: Header, edits: Iterable[Edit], force: bool) -> dict[str, KV]:
-    """The metadata after `edits`: new keys last, changed ones in their place."""
+    """The metadata after `edits`: new keys come last, changed keys keep their position."""
     metadata = dict(header.metadata)
     for edit in edits:
         guard = next((why for keys, why in _GUARDED if keys.fullmatch(edit.key)), None)
         if header.format == "safetensors":
             guard = "transformers refuses a file without it" if edit.key == "format" and edit.remove else None
         if guard and not force:
-            raise RefusedError(f"{edit.key} is guarded: {guard}", option="--force")
+            raise RefusedError(f"{edit.key} is protected: {guard}", option="--force")
         if edit.remove:
             if edit.key not in metadata:
                 raise UsageError(f"there is no key {edit.key!r}", hint=_similar(edit.key, metadata))
@@ -175,11 +176,11 @@ def _changes(before: Mapping[str, KV], after: Mapping[str, KV]) -> tuple[Metadat
     return tuple(c for c in found if c.before is not c.after)
 
 
-# Whose file it is
+# ---- shared files
 
 
 def store_of(path: Path) -> str | None:
-    """The store that `path` is, or points to, a blob of: named by the hash of its content, shared by whoever has it."""
+    """The content-addressed store that `path` is a blob of, or links to."""
     real = path.resolve()
     if real.parent.name != "blobs":
         return None
@@ -195,10 +196,11 @@ def _why_rewrite(path: Path, output: str | os.PathLike[str] | None, fits: bool, 
     store = store_of(path)
     if store and not force:
         raise RefusedError(
-            f"{path} is a blob of {store}, named by its content", hint="write a copy: --output FILE (or use --force)"
+            f"{path} is a blob of {store}, which is shared and named by its hash",
+            hint="write a copy: --output FILE (or use --force)",
         )
     if rewrite:
-        return "asked for"
+        return "requested"
     if path.stat().st_nlink > 1 and not force:
         return "the file is a hard link; its other names keep the old content"
-    return "" if fits else "the new header doesn't fit in the old one's room"
+    return "" if fits else "the new header doesn't fit into the old one's space"

@@ -1,4 +1,4 @@
-"""The values of an edit: what a person types, or Python hands over, as a GGUF value of the right type."""
+"""The values of an edit: text from the command line, or Python objects, as GGUF values of the right type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from weighbridge.containers.gguf.values import IDS, KV, RANGES, SCALARS, check_t
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One wish: set `key` to `value` (as `type`; None: the type it has, or the one that fits), or remove it."""
+    """One edit: set `key` to `value` (as `type`; None: the key's present type, or a type that suits the value), or
+    remove it."""
 
     key: str
     value: Any = None
@@ -24,7 +25,8 @@ class Edit:
 
 
 def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = False) -> KV:
-    """The value of an edit with its GGUF type: the one stated, else the one the key has, else the one that fits."""
+    """The value of an edit with its GGUF type: the requested type, else the key's present type, else one that suits
+    the value."""
     if not edit.key:
         raise UsageError("a key can't be empty")
     if text_only and edit.type in (None, "str"):
@@ -40,13 +42,13 @@ def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = 
     return KV(check_type(kind), coerce(edit.key, kind, edit.value))
 
 
-# At most 20 digits fit into 64 bits; longer ones are text, not work for a big-integer parser.
+# At most 20 digits fit into 64 bits; longer numbers stay text instead of costing big-integer parsing.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _FLOAT: Final = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{1,4})?")
 
 
 def guess(text: str) -> Any:
-    """An untyped value of a new key: true/false, a number, a JSON array of these or of texts, or text."""
+    """An untyped value of a new key: true/false, a number, a JSON array of these or of strings, or a string."""
     if text in ("true", "false"):
         return text == "true"
     if text.startswith("[") and (elements := _elements(text)):
@@ -67,7 +69,7 @@ def _elements(text: str) -> list[Any] | None:
 
 
 def coerce(key: str, kind: str, value: Any) -> Any:
-    """`value`, which may be text, as the GGUF type `kind`; UsageError where it is no such thing."""
+    """`value`, possibly text, as the GGUF type `kind`; UsageError if it can't be converted."""
     inner = element_type(kind)
     if inner is not None:
         if isinstance(value, str) and value.startswith("["):
@@ -94,34 +96,37 @@ def _number(key: str, kind: str, value: Any) -> Any:
         if not isinstance(value, int) or not low <= value <= high:
             raise UsageError(f"{key}: {value} is not a {kind} ({low} to {high})")
         return value
-    try:  # the value that the file will hold, which may have fewer digits
+    try:  # the value as stored, which may have fewer digits
         stored: float = struct.unpack("<" + SCALARS[kind], struct.pack("<" + SCALARS[kind], value))[0]
     except OverflowError:
         raise UsageError(f"{key}: {value} is too large for {kind}") from None
     return stored
 
 
-# What people write for a type: llama.cpp's --override-kv has int, float, bool and str.
+# Other spellings of types: llama.cpp's --override-kv has int, float, bool and str.
 _ALIASES: Final = {"string": "str", "float": "f32", "int": "i32", "float32": "f32", "uint32": "u32", "int32": "i32"}
 
 
 def parse_assignment(text: str) -> Edit:
-    """`KEY=VALUE`, or `KEY=TYPE:VALUE` where TYPE is a GGUF type (`KEY=str:i32:5` for a text that looks like one)."""
+    """Parses `KEY=VALUE`, or `KEY=TYPE:VALUE` with a GGUF type (`KEY=str:i32:5` for a string that looks like one)."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"{text!r} is no assignment", hint="write KEY=VALUE or KEY=TYPE:VALUE")
+        raise UsageError(f"{text!r} isn't an assignment", hint="write KEY=VALUE or KEY=TYPE:VALUE")
     kind, colon, rest = value.partition(":")
     kind = _ALIASES.get(kind, kind)
     return Edit(key, rest, kind) if colon and kind in IDS and kind != "arr" else Edit(key, value)
 
 
 def parse_array(text: str, read: Callable[[str], str]) -> Edit:
-    """`KEY=TYPE:[...]` with the elements as JSON, or `KEY=TYPE:@FILE` with a file of that JSON, which `read` gives."""
+    """Parses `KEY=TYPE:[...]` with the elements as JSON, or `KEY=TYPE:@FILE` with a file of that JSON, which `read`
+    reads."""
     key, _, value = text.partition("=")
     kind, colon, elements = value.partition(":")
     kind = _ALIASES.get(kind, kind)
     if not colon or kind not in IDS or kind == "arr":
-        raise UsageError(f"{text[:80]!r} is no array", hint='write KEY=TYPE:[...], such as general.tags=str:["a","b"]')
+        raise UsageError(
+            f"{text[:80]!r} isn't an array", hint='write KEY=TYPE:[...], such as general.tags=str:["a","b"]'
+        )
     try:
         found = json.loads(read(elements[1:]) if elements.startswith("@") else elements)
     except (ValueError, RecursionError) as error:

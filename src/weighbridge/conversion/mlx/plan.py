@@ -22,6 +22,7 @@ from weighbridge.conversion.options import MlxOptions
 from weighbridge.conversion.plan import writers
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_parts, sidecar_files
 from weighbridge.conversion.plan.model import Loss, Move
+from weighbridge.conversion.plan.ties import drop_tied_mlx
 from weighbridge.io.source import FileSource
 from weighbridge.models.arch.tables.schema import MlxEntry
 from weighbridge.models.checkpoint import Checkpoint
@@ -30,8 +31,8 @@ from weighbridge.packings import mlx_affine_bridge
 from weighbridge.packings.read.affine import Affine
 from weighbridge.packings.read.microfloat import Microscaled
 from weighbridge.packings.schema import affine
-from weighbridge.packings.write import packers as makers
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 
 # mlx_lm.utils.quantize_model: (group size, bits) of a mode where they aren't given.
@@ -65,6 +66,8 @@ def to_mlx(model: Checkpoint, options: MlxOptions) -> PlanBuilder:
         )  # fmt: skip
     named = model.family.save("mlx", model.sizes, model.roles)
     draft = PlanBuilder({}, {"format": "mlx"}, losses=ignored_parts(model))
+    for name in drop_tied_mlx(model, named, draft):
+        del named[name]
     lost = model.family.unmapped_roles("mlx", model.sizes, model.roles)
     names = model.family.holding(model.dialect, model.sizes, model.logical, lost) if lost else []
     draft.losses += [Loss("omitted: mlx-lm has no tensor for it", name) for name in names]
@@ -171,21 +174,21 @@ def _parts(
         return plain
     if plain.spec.shape[-1] % how.group_size:
         raise UnsupportedError(f"{name}: rows of {plain.spec.shape[-1]} are not whole groups of {how.group_size}")
-    floats = n.cast(plain, F32)
+    floats = nodes.cast(plain, F32)
     if how.mode in (None, "affine"):
-        return how, n.pack(floats, makers.AffineOf(how.bits, how.group_size, plain.spec.dtype, name))
-    return how, n.pack(floats, makers.FloatOf(str(how.mode), plain.spec.dtype, name))
+        return how, nodes.pack(floats, packers.AffineOf(how.bits, how.group_size, plain.spec.dtype, name))
+    return how, nodes.pack(floats, packers.FloatOf(str(how.mode), plain.spec.dtype, name))
 
 
 def _kept(name: str, node: LogicalTensor, draft: PlanBuilder) -> _Parts | None:
     """A quantized tensor whose values MLX can hold exactly; None for others."""
     if isinstance(node, QuantizedTensor):
         return _kept_packed(name, node, draft)
-    if node.spec.dtype in makers.EXACT:
-        maker = makers.BlocksOf(node.spec.dtype)
+    if node.spec.dtype in packers.EXACT:
+        maker = packers.BlocksOf(node.spec.dtype)
         target = f"affine {maker.bits} bits" if maker.mode == "affine" else maker.mode
         draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
-        return MlxQuantization(maker.group, maker.bits, maker.mode), n.pack(node, maker)
+        return MlxQuantization(maker.group, maker.bits, maker.mode), nodes.pack(node, maker)
     return None
 
 
@@ -211,19 +214,19 @@ def _float_mode(name: str, node: QuantizedTensor, packing: Microscaled, draft: P
     """Four-bit floats of any origin as MLX's mxfp4 or nvfp4."""
     draft.moves.append(Move(name, packing.name, packing.name, "exact"))
     parts = _matrices(node)
-    words = n.bitcast(parts["codes"], U32, parts["codes"].spec.row_bytes // 4)
-    scales = n.bitcast(parts["scales"], U8, parts["scales"].spec.shape[-1])
+    words = nodes.bitcast(parts["codes"], U32, parts["codes"].spec.row_bytes // 4)
+    scales = nodes.bitcast(parts["scales"], U8, parts["scales"].spec.shape[-1])
     return MlxQuantization(packing.group, 4, packing.name), {"weight": words, "scales": scales}
 
 
 def _matrices(node: QuantizedTensor) -> dict[str, Node]:
     """The members in the shape of the whole tensor; row moves may have flattened them."""
     lead = node.spec.shape[:-1]
-    return {m: n.reshape(x, (*lead, x.spec.elements // max(node.spec.rows, 1))) for m, x in node.members.items()}
+    return {m: nodes.reshape(x, (*lead, x.spec.elements // max(node.spec.rows, 1))) for m, x in node.members.items()}
 
 
 def _plain(name: str, node: LogicalTensor, wanted: DType | None, draft: PlanBuilder) -> Node:
-    source = n.storage_name(node)
+    source = nodes.storage_name(node)
     if not isinstance(node, Node) or node.spec.dtype.kind is Kind.BLOCK:
         target = wanted or F16
         draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form for it"))

@@ -35,6 +35,7 @@ from weighbridge.conversion.plan.losses import check_lossless, losses_of
 from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.target import WEIGHTS, Target, check_target, stem_of
+from weighbridge.conversion.plan.ties import copied, drop_tied
 from weighbridge.conversion.schemes.plan import to_scheme
 from weighbridge.io.filesystem import largest_file
 from weighbridge.models.checkpoint import Checkpoint
@@ -53,6 +54,8 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
     if training.wanted(model.place.path, kind):
         return training.plan_torch(model.place.path, path, write)
     draft = _draft(model, kind, options)
+    if kind == "hf":
+        drop_tied(model, draft)
     container = WEIGHTS.get(kind, kind)
     folder = folder or kind in WEIGHTS or (isinstance(options, ShardOptions) and options.sharded)
     check_target(path, model, folder)
@@ -63,7 +66,7 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
     if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves)
     written = writers.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
-    lost = losses_of(draft.tensors, policy.allow_requantize)
+    lost = [*losses_of(draft.tensors, policy.allow_requantize), *copied(model, draft.tensors, written.storages)]
     if draft.index is not None:
         where = {slot.name: file.name for file in written.files for slot, _ in file.slots}
         draft.texts["model.safetensors.index.json"] = draft.index(where)

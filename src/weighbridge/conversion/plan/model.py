@@ -61,7 +61,7 @@ class PlannedFile:
 class Loss:
     """Something the target can't hold or that changes on the way: of one tensor or, without one, of the model."""
 
-    what: str
+    message: str
     tensor: str | None = None
 
 
@@ -167,7 +167,7 @@ class Plan(Closing):
             "passes": self.passes,
             "files": [_describe_file(f) for f in self.files],
             "texts": {name: len(data) for name, data in self.texts.items()},
-            "losses": [{"tensor": x.tensor, "what": x.what} for x in self.losses],
+            "losses": [{"tensor": x.tensor, "what": x.message} for x in self.losses],
             "moves": [asdict(move) for move in self.moves],
             "notes": list(self.warnings),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -12,7 +12,9 @@ from weighbridge.conversion import dtype_policy
 from weighbridge.conversion.options import CastOptions
 from weighbridge.conversion.plan.builder import PlanBuilder, cast_to
 from weighbridge.conversion.plan.model import Loss
+from weighbridge.conversion.plan.shared_storage import place_of
 from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.tensors.nodes import Node
 
 
 def to_container(model: Checkpoint, options: CastOptions, kind: str) -> PlanBuilder:
@@ -23,11 +25,15 @@ def to_container(model: Checkpoint, options: CastOptions, kind: str) -> PlanBuil
         draft.metadata = {"format": "pt", **model.metadata}
         draft.losses += [Loss(f.message) for f in model.index.findings if f.rule.startswith("pickle.")]
     decoded = []
+    made: dict[Hashable, Node] = {}  # tensors that are one in the source are cast once
     for name, node in nodes.items():
         wanted = _holdable(dtype_policy.plain_dtype(options.dtype, node.spec), kind)
         if wanted is not node.spec.dtype and options.dtype is None:
             decoded.append(name)
-        draft.tensors[name] = cast_to(name, node, wanted, draft)
+        place = place_of(node) if isinstance(node, Node) else None
+        draft.tensors[name] = made.get(place) or cast_to(name, node, wanted, draft)
+        if place is not None:
+            made[place] = draft.tensors[name]
     if decoded:
         many = f"{len(decoded):,} tensors are" if len(decoded) > 1 else "1 tensor is"
         draft.notes.append(f"{many} decoded, since {kind} has no such type: first {decoded[0]}")

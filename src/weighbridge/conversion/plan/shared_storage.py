@@ -1,18 +1,19 @@
-"""Tensors that share bytes of their source (ties, views of one storage), for targets that can say so.
+"""Tensors that share bytes of their source (ties, views of one storage): kept where the target can, listed elsewhere.
 
-Tensors that a file stores once stay one storage with several views; what stands alone is written in C order by itself.
+In a PyTorch file tensors that the source stores once stay one storage with several views; what stands alone is written
+in C order by itself. Every other container stores each tensor for itself, and `copies` lists those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.spec import Spec
 from weighbridge.containers.torch.write import View, contiguous
 from weighbridge.io.source import Source
-from weighbridge.tensors.nodes import Node, Stored
+from weighbridge.tensors.nodes import Node, PackedMember, Stored, walk
 from weighbridge.tensors.nodes.base import Slice, Strided
 
 
@@ -36,6 +37,43 @@ class _Window(NamedTuple):
     def kind(self) -> tuple[Source, bool, DType]:
         return self.base.source, self.base.swap, self.base.spec.dtype
 
+    def overlaps(self, leaf: Stored) -> bool:
+        return leaf.source is self.base.source and self.lo < leaf.offset + leaf.spec.nbytes and leaf.offset < self.hi
+
+
+def is_same(a: Node, b: Node) -> bool:
+    """Whether two tensors are the same bytes of a source, in the same shape."""
+    return (place := place_of(a)) is not None and place == place_of(b)
+
+
+def place_of(node: Node) -> tuple[Hashable, ...] | None:
+    """Where a tensor's bytes are and how they lie there; None for one that is computed."""
+    window = _window("", node)
+    return None if window is None else (*window.kind, window.lo, node.spec.shape, window.strides)
+
+
+def copies(source: Mapping[str, Node], written: Mapping[str, Node], storages: Mapping[str, str]) -> dict[str, str]:
+    """The tensors of `written` that are copies of bytes that the source stores once: name -> the tensor that they
+    shared them with. `storages`: the storage of each tensor, in a target that can share one."""
+    windows = (w for name, node in source.items() if (w := _window(name, node)) is not None)
+    groups = [group for group in _overlapping(windows) if len(group) > 1]
+    first: dict[int, str] = {}
+    found: dict[str, str] = {}
+    for name, node in written.items() if groups else ():
+        leaves = [leaf for leaf in walk(node) if isinstance(leaf, Stored)]
+        for number, group in enumerate(groups):
+            if any(w.overlaps(leaf) for w in group for leaf in leaves):
+                other = first.setdefault(number, name)
+                shared = storages.get(other, other) == storages.get(name, name)
+                if not shared and not _of_one_tensor(node, written[other]):
+                    found[name] = other
+    return found
+
+
+def _of_one_tensor(a: Node, b: Node) -> bool:
+    """Whether both are parts of one packed tensor: its codes, its scales."""
+    return isinstance(a, PackedMember) and isinstance(b, PackedMember) and a.source is b.source
+
 
 def share(tensors: Mapping[str, Node]) -> SharedStorage:
     """The storages and views of `tensors`. Two tensors share where their bytes overlap and their elements align."""
@@ -44,10 +82,12 @@ def share(tensors: Mapping[str, Node]) -> SharedStorage:
     storages: dict[str, Node] = {}
     views: dict[str, View] = {}
     named: dict[int, str] = {}  # a group's storage is called after the tensor that comes first
+    made: dict[int, str] = {}  # what is computed once, and has several names
     for name, node in tensors.items():
         if name not in joined:
-            storages[name] = node
-            views[name] = View(name, node.spec.shape, contiguous(node.spec))
+            storage = made.setdefault(id(node), name)
+            storages[storage] = node
+            views[name] = View(storage, node.spec.shape, contiguous(node.spec))
             continue
         mine, group = joined[name]
         first = named.setdefault(id(group), name)

@@ -4,7 +4,7 @@ order are settled before; here tensors only get their places."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,11 +27,13 @@ Tensors = Mapping[str, Node]
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a target, and small ones (an index) beside them."""
+    """The files of a target, and small ones (an index) beside them. `storages`: the storage of each tensor, in a format
+    whose tensors can share one."""
 
     files: tuple[PlannedFile, ...]
     texts: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
+    storages: Mapping[str, str] = field(default_factory=dict)
 
 
 def specs(tensors: Tensors) -> list[tuple[str, Spec]]:
@@ -93,6 +95,7 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
     from weighbridge.containers.torch import write as torch_write
 
     shared = share(tensors)
+    storages = {name: view.storage for name, view in shared.views.items()}
 
     def layout(names: Sequence[str]) -> Layout:
         here = set(names)
@@ -101,15 +104,15 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
 
     if not (isinstance(options, ShardOptions) and options.sharded):
         file = planned(f"{stem}.bin", layout(list(shared.storages)), shared.storages)
-        return Written((file,), {}, file.layout.notes)
+        return Written((file,), {}, file.layout.notes, storages)
     parts = sharded.partition(specs(shared.storages), options.max_shard_size, options.max_shard_tensors)
     names = sharded.shard_names(len(parts), stem, ".bin")
     files = tuple(planned(n, layout(part), shared.storages) for n, part in zip(names, parts, strict=True))
     holder = {storage: name for name, part in zip(names, parts, strict=True) for storage in part}
-    where = {name: holder[view.storage] for name, view in shared.views.items()}
+    where = {name: holder[storage] for name, storage in storages.items()}
     total = sum(node.spec.nbytes for node in shared.storages.values())
     texts = {f"{stem}.bin.index.json": sharded.index_json(where, total)} if len(parts) > 1 else {}
-    return Written(files, texts, files[0].layout.notes)
+    return Written(files, texts, files[0].layout.notes, storages)
 
 
 def write_one(

@@ -24,6 +24,7 @@ from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.losses import is_quantized
 from weighbridge.conversion.plan.model import Loss, Plan, PlannedFile
 from weighbridge.conversion.plan.target import check_target
+from weighbridge.conversion.plan.ties import copied
 from weighbridge.conversion.plan.writers import planned
 from weighbridge.conversion.quantize import ftypes, size_target
 from weighbridge.conversion.quantize import keys as gguf_keys
@@ -166,7 +167,7 @@ def finish(
         format="gguf",
         folder=options.keep_split,
         files=files,
-        losses=(*inputs.losses, *_losses(choice, inputs, weights)),
+        losses=(*inputs.losses, *_losses(choice, inputs, weights), *copied(model, made)),
         notes=(*_notes(inputs, weights), *(line for f in files for line in f.layout.notes)),
         write=write,
         model=model,

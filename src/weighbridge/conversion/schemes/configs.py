@@ -1,6 +1,6 @@
-"""`quantization_config` of the schemes: what config.json says of quantized modules, as each library writes and reads
-it. Sources: compressed-tensors 0.20 (QuantizationConfig.model_dump, as llm-compressor's `model_free_ptq` stores it),
-GPTQModel 7.7 (BaseQuantizeConfig), AutoAWQ 0.2 (AwqConfig), transformers 5.23 (FineGrainedFP8Config).
+"""`quantization_config` of the schemes: the settings of quantized modules in config.json, as each library writes and
+reads it. Sources: compressed-tensors 0.20 (QuantizationConfig.model_dump, as llm-compressor's `model_free_ptq` stores
+it), GPTQModel 7.7 (BaseQuantizeConfig), AutoAWQ 0.2 (AwqConfig), transformers 5.23 (FineGrainedFP8Config).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from weighbridge import __version__
 if TYPE_CHECKING:
     from weighbridge.conversion.schemes.plan import Scheme
 
-# The release whose layouts are written: up to 0.17 codes of 3, 5, 6 and 7 bits lay otherwise.
+# The release whose layouts are written: up to 0.17, codes of 3, 5, 6 and 7 bits had another layout.
 _COMPRESSED: Final = "0.20.0"
 
 
 class Settings(NamedTuple):
-    """The parameters of one module; `group` 0: all of a row."""
+    """The parameters of one module; `group` 0: one group per row."""
 
     bits: int
     group: int
@@ -29,7 +29,7 @@ class Settings(NamedTuple):
 
 
 def config(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence[str]) -> dict[str, Any]:
-    """The object. `settings`: of the quantized modules; `left`: modules like them that stay floats."""
+    """The `quantization_config`. `settings`: per quantized module; `left`: similar modules that stay floats."""
     return _WRITERS[scheme.method](scheme, settings, left)
 
 
@@ -39,7 +39,7 @@ def _main(settings: Mapping[str, Settings]) -> Settings:
 
 # ------------------------------------------------------------------------------------------------ compressed-tensors
 
-# The type of the scales of float formats, by their columns.
+# Scale dtype of float formats, by columns per scale.
 _SCALES: Final = MappingProxyType({32: "torch.uint8", 16: "torch.float8_e4m3fn"})
 
 
@@ -91,11 +91,11 @@ def _weights(scheme: Scheme, own: Settings) -> dict[str, Any]:
 
 
 def _activations(scheme: Scheme) -> dict[str, Any] | None:
-    """Of schemes whose engines quantize the inputs too, each as it comes."""
+    """The activation settings of schemes whose engines also quantize inputs."""
     return None if scheme.activations is None else {**scheme.activations, "symmetric": True, "dynamic": True}
 
 
-# ------------------------------------------------------------------------------------------------ the others
+# ------------------------------------------------------------------------------------------------ GPTQ, AWQ, FP8
 
 
 def _gptq(scheme: Scheme, settings: Mapping[str, Settings], left: Sequence[str]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""LoRA adapters: pairs of small matrices for some of a model's tensors, as PEFT and llama.cpp have them."""
+"""LoRA adapters: pairs of small matrices for some of a model's tensors, in PEFT's, llama.cpp's and mlx_lm's formats."""

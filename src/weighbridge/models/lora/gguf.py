@@ -1,7 +1,7 @@
 """llama.cpp's adapters: a GGUF of `general.type` "adapter" with `NAME.lora_a` and `NAME.lora_b` for each tensor.
 
 src/llama-adapter.cpp (b11549): a pair counts alpha/rank times, or once where alpha is 0; for `token_embd.weight` A is
-[vocabulary, rank] and B [hidden, rank]; norms are passed over; any other name is refused.
+[vocabulary, rank] and B [hidden, rank]; norms are skipped; any other name is an error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def tensors(pairs: Mapping[str, LoraPair], whole: Mapping[str, Node]) -> dict[st
 
     out = dict(whole)
     for name, pair in pairs.items():
-        turned = name == EMBEDDING  # looked up by token, so A has a row for each
+        turned = name == EMBEDDING  # looked up by token, so A has one row per token
         out[f"{name}{_A}"] = pair.b if turned else pair.a
         out[f"{name}{_B}"] = transpose(pair.a) if turned else pair.b
     return out
 
 
 def read(model: Checkpoint) -> LoraAdapter:
-    """The adapter in a GGUF, its pairs under the GGUF's names. FormatError where a half is missing."""
+    """The adapter in a GGUF, with its pairs under the GGUF's names. FormatError where half of a pair is missing."""
     kind = model.metadata.get(KIND)
     if kind != "lora":
         raise UnsupportedError(f"{model.place.path}: an adapter of type {kind!r}, not lora")
@@ -69,8 +69,8 @@ def _pair(name: str, found: Mapping[str, Node]) -> LoraPair:
         raise FormatError("an adapter's pair without its other half", field=name, found=f"{name}{next(iter(found))}")
     a, b = found[_A], found[_B]
     if len(a.spec.shape) < 2 or len(a.spec.shape) != len(b.spec.shape):
-        raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
+        raise FormatError("A and B have different ranks", field=name, found=f"{a.spec} and {b.spec}")
     pair = LoraPair(transpose(b), a) if name == EMBEDDING else LoraPair(a, b)
     if not pair.rank or pair.a.spec.shape[-2] != pair.rank or pair.a.spec.shape[:-2] != pair.b.spec.shape[:-2]:
-        raise FormatError("A and B are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
+        raise FormatError("A and B have different ranks", field=name, found=f"{a.spec} and {b.spec}")
     return pair

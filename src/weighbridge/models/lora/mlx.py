@@ -29,8 +29,8 @@ def is_adapter(model: Checkpoint) -> bool:
 
 
 def read(model: Checkpoint) -> LoraAdapter:
-    """The adapter in the folder. Pairs are read as linear layers'; an embedding's is that turned. UnsupportedError for
-    DoRA and for what was trained in full, FormatError for a pair without its other half."""
+    """The adapter in the folder. Pairs are read as those of linear layers; an embedding's pair is the transpose of
+    that. UnsupportedError for DoRA and full fine-tuning, FormatError where half of a pair is missing."""
     config = model.json(CONFIG) or {}
     kind = config.get("fine_tune_type", "lora")
     if kind != "lora":
@@ -38,7 +38,7 @@ def read(model: Checkpoint) -> LoraAdapter:
     halves: dict[str, dict[str, Node]] = {}
     for name, node in model.stored.items():
         if name[-len(_A) :] not in (_A, _B):
-            raise UnsupportedError(f"{model.place.path}: {name} is no part of a LoRA", hint="fuse it: mlx_lm.fuse")
+            raise UnsupportedError(f"{model.place.path}: {name} isn't part of a LoRA", hint="fuse it: mlx_lm.fuse")
         halves.setdefault(f"{name[: -len(_A)]}.weight", {})[name[-len(_A) :]] = node
     pairs = {name: _pair(name, found) for name, found in halves.items()}
     ranks = {pair.rank for pair in pairs.values()}
@@ -62,5 +62,5 @@ def _pair(name: str, found: dict[str, Node]) -> LoraPair:
     outer, inner = (b, a) if stack else (a, b)
     known = dims in (2, 3) and dims == len(b.spec.shape)
     if not known or outer.spec.shape[-1] != inner.spec.shape[-2] or not outer.spec.shape[-1]:
-        raise FormatError("a and b are of no one rank", field=name, found=f"{a.spec} and {b.spec}")
+        raise FormatError("a and b have different ranks", field=name, found=f"{a.spec} and {b.spec}")
     return LoraPair(a, b) if stack else LoraPair(transpose(a), transpose(b))

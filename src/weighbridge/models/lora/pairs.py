@@ -1,4 +1,4 @@
-"""A low-rank change of a tensor, and how it takes another dialect's names and layout by the model's own table.
+"""A low-rank change of a tensor, and how it takes on another dialect's names and layout through the model's own table.
 
 The change of W [out, in] is B @ A, with A [rank, in] and B [out, rank]. What moves rows of W moves rows of B: a rotary
 order, a cut out of a fused tensor, a join. Where W is transposed, A and B are, and change places. Experts in a stack
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from weighbridge.tensors.layouts import TensorLayout
     from weighbridge.tensors.nodes import Node
 
-# Layouts that move whole rows and change none.
+# Layouts that move whole rows without changing them.
 _ROW_MOVES: Final = frozenset({"rope", "parted"})
-# Dialects whose adapters are of linear layers, whichever way round a model's own file holds their weights (GPT-2).
+# Dialects whose adapters always refer to linear layers, whichever way a model file stores their weights (GPT-2).
 _MERGE: Final = "merge it with PEFT (merge_and_unload), and convert the model"
 _LINEAR: Final = frozenset({"hf", "hf5", "mlx", "canonical"})
 
 
 @dataclass(frozen=True)
 class LoraPair:
-    """A [..., rank, in] and B [..., out, rank]. `lengths` [out, 1]: of a DoRA, whose changed tensor's rows have these
-    (Euclidean) lengths."""
+    """A [..., rank, in] and B [..., out, rank]. `lengths` [out, 1]: for DoRA, the Euclidean lengths of the changed
+    tensor's rows."""
 
     a: Node
     b: Node
@@ -43,7 +43,7 @@ class LoraPair:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor that it changes."""
+        """The spec of the tensor that it changes."""
         return (*self.b.spec.shape[:-1], self.a.spec.shape[-1])
 
     def turned(self) -> LoraPair:
@@ -51,11 +51,11 @@ class LoraPair:
         from weighbridge.tensors.nodes import transpose
 
         if self.lengths is not None:
-            raise UnsupportedError("a DoRA of a tensor that lies transposed has lengths of columns", hint=_MERGE)
+            raise UnsupportedError("a DoRA of a transposed tensor has lengths of columns", hint=_MERGE)
         return LoraPair(transpose(self.b), transpose(self.a))
 
     def moved(self, move: Callable[[Node], Node], a: Node | None = None) -> LoraPair:
-        """The change of a tensor whose rows are moved."""
+        """The change of a tensor with its rows moved."""
         lengths = None if self.lengths is None else move(self.lengths)
         return LoraPair(self.a if a is None else a, move(self.b), lengths)
 
@@ -64,8 +64,8 @@ Roles = Mapping[Instance, LoraPair]
 
 
 def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, LoraPair], prefix: str | None = None) -> Roles:
-    """A dialect's pairs, by the names of the tensors that they change, as changes of logical tensors. MappingError
-    unless all fit; UnsupportedError for a tensor that lies so that no pair can."""
+    """A dialect's pairs, keyed by the tensors they change, as changes of logical tensors. MappingError unless all
+    fit; UnsupportedError for a tensor whose layout allows no pair."""
     places = family.expansion(dialect, sizes, prefix).places
     converts_adapter = {name: linear_shape(family, dialect, places[name]) for name in pairs if name in places}
     wrong = [(name, want, pairs[name].shape) for name, want in converts_adapter.items() if pairs[name].shape != want]
@@ -82,8 +82,8 @@ def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, LoraPai
 
 
 def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str | None = None) -> dict[str, LoraPair]:
-    """Changes of logical tensors as a dialect's pairs, in the order of its table. FormatError where a part of a stack
-    or of a fused tensor is missing, UnsupportedError where its parts have an A each."""
+    """Changes of logical tensors as a dialect's pairs, in the order of its table. FormatError where a part of a
+    stack or of a fused tensor is missing, UnsupportedError where its parts don't share one A."""
     out: dict[str, LoraPair] = {}
     kept: set[Instance] = set()
     for name, place in family.expansion(dialect, sizes, prefix).places.items():
@@ -108,30 +108,30 @@ def _label(instance: Instance) -> str:
 
 
 def linear_shape(family: Family, dialect: str, place: TensorSlot) -> tuple[int, ...]:
-    """The shape of the linear layer, or of the stack of them, that a tensor is."""
+    """The shape of the linear layer, or stack of linear layers, that a tensor represents."""
     *lead, rows, columns = place.shape if len(place.shape) > 1 else (1, *place.shape)
     linear = dialect in _LINEAR and is_turned(family, dialect, place)
     return (*lead, columns, rows) if linear else place.shape
 
 
 def is_turned(family: Family, dialect: str, place: TensorSlot) -> bool:
-    """Whether a tensor holds its matrices with rows and columns swapped, alone or joined."""
+    """Whether a tensor stores its matrices transposed, alone or fused."""
     joined = sum(via.transposes for via, _ in place.plan.layouts)
     return bool((family.rows[place.roles[0]].transposed(dialect) + joined) % 2)
 
 
 def _check(name: str, place: TensorSlot, dialect: str) -> None:
-    """UnsupportedError for a tensor that a pair can't be of."""
+    """UnsupportedError for a tensor that can't have a pair."""
     stacked = place.indices[len(place.named) :]
     flat = not 2 <= len(place.shape) <= 3 or (stacked and stacked != ("e",))
     if flat or any(
         not via.transposes or dialect not in _LINEAR for via, _ in place.plan.layouts
-    ):  # a layout of what is joined, which no part follows by itself
-        raise UnsupportedError(f"{name} has no form in which a LoRA changes it", hint="merge the adapter: --lora")
+    ):  # a layout of the fused tensor, which no part has alone
+        raise UnsupportedError(f"{name} has a layout that a LoRA can't change", hint="merge the adapter: --lora")
 
 
 def _cut(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> Sequence[LoraPair]:
-    """The part of each of a place's cells."""
+    """The parts of each cell of a slot."""
     from weighbridge.tensors.nodes import slice_rows
 
     if len(place.cells) == 1:
@@ -148,7 +148,7 @@ def _cut(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> Seq
 
 
 def _under(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> list[LoraPair]:
-    """The parts of one matrix in which several roles lie one under the other, or dealt out row by row."""
+    """The parts of a matrix in which several roles are stacked, or interleaved row by row."""
     from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import slice_rows
 
@@ -166,7 +166,7 @@ def _rows(cut: Callable[..., Node], start: int, height: int, node: Node) -> Node
 
 
 def _joined(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair:
-    """The parts of a place as one pair: a stack of experts, or roles under one another that share their A."""
+    """The parts of a slot as one pair: a stack of experts, or stacked roles that share their A."""
     from weighbridge.tensors.layouts import InterleaveGroups
     from weighbridge.tensors.nodes import concat, stack
 
@@ -178,7 +178,7 @@ def _joined(name: str, place: TensorSlot, parts: Sequence[LoraPair]) -> LoraPair
         return LoraPair(stack([p.a for p in parts]), stack([p.b for p in parts]))
     if len(place.shape) == 3 or any(part.a is not parts[0].a for part in parts[1:]):
         raise UnsupportedError(
-            f"{name} joins tensors that the adapter changes each with an A of its own",
+            f"{name} fuses tensors that each have a separate A in the adapter",
             hint="merge the adapter into the model: wb convert BASE DST --lora ADAPTER",
         )
     b = concat([part.b for part in parts])
@@ -193,7 +193,9 @@ def _laid(family: Family, dialect: str, sizes: Sizes, role: str, pair: LoraPair,
     if via.layout == "transpose":
         return pair.turned()
     if via.layout not in _ROW_MOVES:
-        raise UnsupportedError(f"{role} lies otherwise in {dialect} ({via.layout}), and a LoRA of it doesn't follow")
+        raise UnsupportedError(
+            f"{role} has a different layout in {dialect} ({via.layout}), so its LoRA can't be converted"
+        )
     layout: TensorLayout | None = family.layout_of(dialect, role, sizes)
     if layout is None:
         return pair

@@ -29,11 +29,11 @@ STEM: Final = "adapter_model"
 _FRONT: Final = "base_model.model."
 _PART: Final = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<which>[AB])(?:\.(?!bias$)\w+)*", re.ASCII)
 _LENGTHS: Final = re.compile(r"(?P<module>.+)\.lora_magnitude_vector(?:\.\w+)*", re.ASCII)
-# What a config may say that changes what is computed, and isn't a pair: key -> the words for it.
+# Settings that change what is computed and aren't pairs: key -> description.
 _OTHERS: Final = {
     "use_qalora": "QA-LoRA: its A is over groups of inputs",
     "lora_bias": "biases of B",
-    "layer_replication": "layers that are taken several times",
+    "layer_replication": "layers that are repeated",
     "use_bdlora": "block-diagonal matrices",
     "arrow_config": "a router over adapters",
 }
@@ -42,9 +42,9 @@ _MERGE: Final = "merge it with PEFT (merge_and_unload), and convert the model"
 
 @dataclass(frozen=True)
 class LoraAdapter:
-    """An adapter: pairs and whole tensors (norms) by the names of the tensors they are for, in the file's order;
-    `alpha`: by which a pair counts alpha/rank times; `tokens`: those after which an aLoRA begins. As PEFT's config says
-    it, before it is settled: `alphas` of modules by names or patterns, `root`: alpha/sqrt(rank)."""
+    """An adapter: pairs and whole tensors (norms), keyed by the tensors they are for, in file order. `alpha`: a pair
+    is scaled by alpha/rank. `tokens`: the sequence that activates an aLoRA. `alphas` (per module name or pattern)
+    and `root` (alpha/sqrt(rank)) come from PEFT's config and are unset once resolved."""
 
     pairs: Mapping[str, LoraPair]
     whole: Mapping[str, Node] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class LoraAdapter:
     tokens: tuple[int, ...] = ()
     alphas: Mapping[str, float] = field(default_factory=dict)
     root: bool = False
-    version: tuple[int, ...] = ()  # PEFT's, where it is said
+    version: tuple[int, ...] = ()  # PEFT's version, where given
 
     def scale(self, pair: LoraPair) -> float:
         return self.alpha / pair.rank
@@ -64,8 +64,8 @@ def is_adapter(model: Checkpoint) -> bool:
 
 
 def read(model: Checkpoint) -> LoraAdapter:
-    """The adapter in a PEFT folder. UnsupportedError for what is no plain LoRA, FormatError for a pair without its
-    other half."""
+    """The adapter in a PEFT folder. UnsupportedError for anything but a plain LoRA, FormatError where half of a pair
+    is missing."""
     config = model.json(CONFIG) or {}
     path = str(model.place.folder / CONFIG)
     kind = config.get("peft_type", "LORA")
@@ -76,10 +76,10 @@ def read(model: Checkpoint) -> LoraAdapter:
             raise UnsupportedError(f"{path}: {key} is set. That is {words}; it isn't B @ A", hint=_MERGE)
     pairs, whole = _pairs(model)
     if config.get("use_dora") and (bare := next((n for n, pair in pairs.items() if pair.lengths is None), None)):
-        raise FormatError("use_dora is set, and a pair has no lengths of rows", path=path, field=bare,
+        raise FormatError("use_dora is set, but a pair has no row lengths", path=path, field=bare,
                           expected=f"{bare.removesuffix('.weight')}.lora_magnitude_vector", found="none")  # fmt: skip
     if not pairs:
-        raise FormatError("holds no pair of a LoRA", path=str(model.place.path), expected="MODULE.lora_A.weight")
+        raise FormatError("contains no LoRA pairs", path=str(model.place.path), expected="MODULE.lora_A.weight")
     tokens = token_ids(config.get("alora_invocation_tokens"), path, "alora_invocation_tokens")
     base = config.get("base_model_name_or_path")
     return LoraAdapter(
@@ -89,26 +89,26 @@ def read(model: Checkpoint) -> LoraAdapter:
 
 
 def token_ids(declared: Any, path: str, field: str) -> tuple[int, ...]:
-    """A list of token ids, checked; none where nothing is said."""
+    """A list of token ids, validated; empty where the config has none."""
     listed = declared or ()
     whole = hasattr(listed, "__len__") and not isinstance(listed, str | Mapping)
     if not whole or any(type(t) is not int or not 0 <= t < 1 << 32 for t in listed):
-        raise FormatError("is no list of token ids", path=path, field=field, found=repr(declared)[:80])
+        raise FormatError("isn't a list of token ids", path=path, field=field, found=repr(declared)[:80])
     return tuple(listed)
 
 
 def _version(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Of PEFT, by its first two numbers; () where it isn't said."""
+    """The first two numbers of PEFT's version; () where it isn't given."""
     match = re.match(r"(\d{1,4})\.(\d{1,4})", str(config.get("peft_version") or ""), re.ASCII)
     return (int(match[1]), int(match[2])) if match else ()
 
 
 def _alphas(config: Mapping[str, Any], path: str) -> Mapping[str, float]:
-    """The alphas of some modules."""
+    """The alphas of individual modules."""
     others = config.get("alpha_pattern") or {}
     if not isinstance(others, Mapping):
         raise FormatError(
-            "is no mapping of modules to numbers", path=path, field="alpha_pattern", found=repr(others)[:80]
+            "isn't a mapping of modules to numbers", path=path, field="alpha_pattern", found=repr(others)[:80]
         )
     return {str(key): number(value, f"alpha_pattern.{key}") for key, value in others.items()}
 
@@ -137,17 +137,17 @@ def _pairs(model: Checkpoint) -> tuple[dict[str, LoraPair], dict[str, Node]]:
         _check_pair(name, found)
     pairs = {n: LoraPair(h["A"], h["B"], _lengths(n, lengths.pop(n, None), h["B"].spec)) for n, h in halves.items()}
     if lengths:
-        raise FormatError("lengths of rows (DoRA) without a pair", field=next(iter(lengths)))
-    # A table of embeddings is [vocabulary, hidden], its A over the vocabulary: the change is (B @ A) transposed.
+        raise FormatError("row lengths (DoRA) without a pair", field=next(iter(lengths)))
+    # An embedding is [vocabulary, hidden] with A over the vocabulary: the change is (B @ A) transposed.
     return {n: p.turned() if n in tables else p for n, p in pairs.items()}, whole
 
 
 def _lengths(name: str, node: Node | None, b: Spec) -> Node | None:
-    """A DoRA's lengths of rows as a column."""
+    """A DoRA's row lengths as a column."""
     from weighbridge.tensors.nodes import reshape
 
     if node is not None and node.spec.elements != b.shape[0]:
-        raise FormatError("lengths of rows (DoRA) don't belong to the pair", field=name,
+        raise FormatError("row lengths (DoRA) don't match the pair", field=name,
                           expected=f"[{b.shape[0]}]", found=str(list(node.spec.shape)))  # fmt: skip
     return None if node is None else reshape(node, (b.shape[0], 1))
 
@@ -158,18 +158,18 @@ def _check_pair(name: str, found: Mapping[str, Node]) -> None:
         raise FormatError(f"an adapter's pair without its {missing}", field=name)
     a, b = found["A"].spec, found["B"].spec
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not a.shape[0]:
-        raise FormatError("A and B are of no one rank", field=name, expected="[rank, in] and [out, rank]",
+        raise FormatError("A and B have different ranks", field=name, expected="[rank, in] and [out, rank]",
                           found=f"{list(a.shape)} and {list(b.shape)}")  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ and back
+# ------------------------------------------------------------------------------------------------ writing
 
 
 def write(
     adapter: LoraAdapter, tables: frozenset[str], *, conv: bool = False
 ) -> tuple[dict[str, Node], dict[str, Any]]:
-    """The tensors and the config of a PEFT folder. `tables`: which names are embeddings'. `conv`: whether the model's
-    layers are GPT-2's Conv1D."""
+    """The tensors and config of a PEFT folder. `tables`: the embeddings' names. `conv`: whether the model's layers
+    are GPT-2's Conv1D."""
     from weighbridge.tensors.nodes import transpose
 
     tensors: dict[str, Node] = {}
@@ -184,7 +184,8 @@ def write(
 
 
 def _config(adapter: LoraAdapter, conv: bool) -> dict[str, Any]:
-    """What PEFT needs. Modules by their whole names: it takes a last word to mean all modules that end so."""
+    """PEFT's config. Modules are listed by full name: PEFT matches a bare last component against every module that
+    ends in it."""
     ranks = Counter(pair.rank for pair in adapter.pairs.values())
     rank = ranks.most_common(1)[0][0] if ranks else 1
     modules = {name.removesuffix(".weight"): pair for name, pair in adapter.pairs.items()}

@@ -28,16 +28,16 @@ from weighbridge.models.arch.tables.values import number
 from weighbridge.models.lora.pairs import LoraPair, is_turned, linear_shape
 from weighbridge.models.lora.peft import LoraAdapter
 
-_STRAIGHT: Final = (0, 19)  # the version of PEFT since which stacks are taken for [experts, out, in]
+_STRAIGHT: Final = (0, 19)  # since this version PEFT takes stacks as [experts, out, in]
 _WEIGHT, _WRAPPED = ".weight", ".base_layer"
-# A pattern of a config is untrusted: one that backtracks without end would hang, so only plain ones are run.
+# A pattern in a config is untrusted: one with exponential backtracking would hang, so only simple ones are run.
 _NESTED: Final = re.compile(r"[)\]}*+?][*+?{]|\\[1-9]")
 
 
 def resolve_adapter(
     adapter: LoraAdapter, family: Family, dialect: str, sizes: Sizes, prefix: str | None
 ) -> LoraAdapter:
-    """The adapter with a pair for each tensor, of which each counts alpha/rank times."""
+    """The adapter with one pair per tensor, each scaled by alpha/rank."""
     places = family.expansion(dialect, sizes, prefix).places
     pairs: dict[str, LoraPair] = {}
     for name, pair in adapter.pairs.items():
@@ -54,7 +54,7 @@ def resolve_adapter(
 def _stack(
     family: Family, dialect: str, places: Mapping[str, TensorSlot], name: str, pair: LoraPair, version: tuple[int, ...]
 ) -> tuple[str, LoraPair]:
-    """The tensor that a pair is for, and the pair expert by expert where that is a stack."""
+    """The tensor that a pair is for; the pair is split per expert where the tensor is a stack."""
     module = name.removesuffix(_WEIGHT)
     while module.endswith(_WRAPPED):
         module = module.removesuffix(_WRAPPED)
@@ -70,16 +70,16 @@ def _stack(
         if straight and turned:
             if not version:
                 raise UnsupportedError(
-                    f"{candidate}: its matrices are square, and the config doesn't say which PEFT wrote it; before "
-                    "0.19 a pair of them lay the other way round",
-                    hint='write "peft_version": "0.19.0", or what it was, into adapter_config.json',
+                    f"{candidate}: its matrices are square and the config has no peft_version; before 0.19 such "
+                    "pairs were stored transposed",
+                    hint='add the right "peft_version" (such as "0.19.0") to adapter_config.json',
                 )
             straight = version >= _STRAIGHT
         if straight or turned:
             each = _each(pair, count)
             found.append((candidate, each if straight else each.turned()))
     if len(found) != 1:
-        return name, pair  # said by the table: unmapped
+        return name, pair  # reported as unmapped by the table
     return found[0]
 
 
@@ -93,12 +93,12 @@ def _each(pair: LoraPair, count: int) -> LoraPair:
     return LoraPair(reshape(pair.a, (count, rank, inner)), b)
 
 
-# ------------------------------------------------------------------------------------------------ how much they count
+# ------------------------------------------------------------------------------------------------ scaling
 
 
 def _counted(adapter: LoraAdapter) -> LoraAdapter:
-    """The adapter with one alpha, by which each of its pairs counts alpha/rank times: B times a number where a pair
-    counts otherwise."""
+    """The adapter with a single alpha, so that each pair is scaled by alpha/rank. B is multiplied where a pair's own
+    factor differs."""
     alphas = {name: _alpha(adapter, name, pair) for name, pair in adapter.pairs.items()}
     common = Counter(alphas.values()).most_common(1)[0][0] if alphas else adapter.alpha
     if not common:
@@ -108,26 +108,28 @@ def _counted(adapter: LoraAdapter) -> LoraAdapter:
 
 
 def _alpha(adapter: LoraAdapter, name: str, pair: LoraPair) -> float:
-    """The number that divided by a pair's rank is by how much it counts. With rsLoRA that is alpha/sqrt(rank)."""
+    """The pair's alpha: its scale times its rank. With rsLoRA the scale is alpha/sqrt(rank)."""
     module = name.removesuffix(_WEIGHT)
     alpha = next((value for key, value in adapter.alphas.items() if _fits(key, module)), adapter.alpha)
     return number(alpha * math.sqrt(pair.rank), "lora_alpha") if adapter.root else alpha
 
 
 def _fits(key: str, module: str) -> bool:
-    """As peft's `get_pattern_key`: a name, its end, or a regular expression of either."""
+    """As peft's `get_pattern_key`: a name, the end of one, or a regular expression for either."""
     if module == key or module.endswith(f".{key}"):
         return True
     if len(key) > 200 or _NESTED.search(key):
-        raise UnsupportedError(f"alpha_pattern has {key!r}, a pattern that might never end", hint="name the modules")
+        raise UnsupportedError(
+            f"alpha_pattern has {key!r}, a pattern with unbounded backtracking", hint="name the modules"
+        )
     try:
         return re.match(rf"(.*\.)?({key})$", module) is not None
     except re.error as error:
-        raise FormatError(f"is no pattern: {error}", field=f"alpha_pattern.{key}") from None
+        raise FormatError(f"isn't a valid pattern: {error}", field=f"alpha_pattern.{key}") from None
 
 
 def _times(pair: LoraPair, by: float) -> LoraPair:
-    """The change times a number, in F32."""
+    """The change multiplied by a number, in F32."""
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import cast, scaled
 

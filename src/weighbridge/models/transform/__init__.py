@@ -1,2 +1,2 @@
-"""Operations on a model: other names, fewer layers, fewer experts. A checkpoint goes in, a checkpoint comes out whose
-tensors, config and keys are true to each other, and any conversion writes it."""
+"""Operations on a model: rename tensors, remove layers, remove experts. Each takes a checkpoint and returns one
+whose tensors, config and metadata agree, which any conversion can write."""

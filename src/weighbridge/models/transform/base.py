@@ -1,4 +1,4 @@
-"""What every operation gives: the model afterwards, and an account of what was done to it."""
+"""What every operation returns: the resulting model and a record of the changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIZE_LABEL: Final = "general.size_label"
 
 @dataclass(frozen=True)
 class RenamedTensor:
-    """A tensor under its new name; `old` are several where it joins them."""
+    """A renamed tensor; several in `old` were fused into one."""
 
     old: tuple[str, ...]
     new: str
@@ -32,7 +32,7 @@ class RenamedTensor:
 
 @dataclass(frozen=True)
 class ResizedTensor:
-    """A tensor that is smaller than before."""
+    """A tensor that became smaller."""
 
     tensor: str
     before: Shape
@@ -41,7 +41,7 @@ class ResizedTensor:
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A key of config.json or of a GGUF, and what it says; None: it isn't there."""
+    """A key of config.json or of a GGUF and its values before and after; None: absent."""
 
     key: str
     before: Any
@@ -50,7 +50,7 @@ class KeyChange:
 
 @dataclass(frozen=True)
 class Transformed:
-    """A model after an operation, and what was done."""
+    """A model after an operation, and the changes."""
 
     model: Checkpoint
     renamed: tuple[RenamedTensor, ...] = ()
@@ -60,7 +60,7 @@ class Transformed:
     notes: tuple[str, ...] = ()
 
     def then(self, after: Transformed) -> Transformed:
-        """Both operations' account, the second's model."""
+        """Both operations' changes, with the second's model."""
         return Transformed(
             after.model,
             (*self.renamed, *after.renamed),
@@ -72,7 +72,7 @@ class Transformed:
 
 
 def _together(changes: Iterable[KeyChange]) -> tuple[KeyChange, ...]:
-    """One change a key: from what it was at first to what it is at last."""
+    """One change per key, from its first value to its last."""
     out: dict[str, KeyChange] = {}
     for change in changes:
         first = out.get(change.key, change)
@@ -81,14 +81,14 @@ def _together(changes: Iterable[KeyChange]) -> tuple[KeyChange, ...]:
 
 
 def with_entries(model: Checkpoint, entries: Iterable[tuple[Entry, str]]) -> Checkpoint:
-    """The model with these of its tensors, under these names. UsageError for two of one name, or where none is left."""
+    """The model with only these tensors, under these names. UsageError for two with one name, or if none is left."""
     named: dict[str, str] = {}
     kept = []
     for entry, name in entries:
         if name in named:
             raise UsageError(
                 f"two tensors would be called {name!r}: {named[name]!r} and {entry.name!r}",
-                hint="nothing is written; choose names that stay apart",
+                hint="nothing was written; choose distinct names",
             )
         named[name] = entry.name
         kept.append(msgspec.structs.replace(entry, name=name))
@@ -101,8 +101,8 @@ def with_entries(model: Checkpoint, entries: Iterable[tuple[Entry, str]]) -> Che
 
 
 def with_nodes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
-    """The model with these tensors in the place of its own. Those that keep their name keep their place in the order of
-    files."""
+    """The model with these tensors instead of its own. Tensors that keep their name keep their position in the file
+    order."""
     before = model.index.by_name
     entries = (
         Entry(name, node.spec.dtype, node.spec.shape, 0, node.spec.nbytes, before[name].file if name in before else 0)
@@ -112,7 +112,7 @@ def with_nodes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
 
 
 def with_shapes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
-    """The model with these nodes, all under their names; entries keep their place and get the new shapes."""
+    """The model with these nodes, all under their present names. Entries keep their position and get the new shapes."""
     entries = tuple(
         msgspec.structs.replace(e, shape=nodes[e.name].spec.shape, nbytes=nodes[e.name].spec.nbytes)
         for e in model.index
@@ -121,7 +121,7 @@ def with_shapes(model: Checkpoint, nodes: Mapping[str, Node]) -> Checkpoint:
 
 
 def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[KeyChange]) -> Checkpoint:
-    """The model with another config.json; as it was, where there is no change."""
+    """The model with another config.json; the same model if nothing changed."""
     if not tuple(changes):
         return model
     data = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
@@ -129,7 +129,7 @@ def with_config(model: Checkpoint, config: Mapping[str, Any], changes: Iterable[
 
 
 def with_keys(model: Checkpoint, keys: Mapping[str, KV]) -> tuple[Checkpoint, tuple[KeyChange, ...]]:
-    """The GGUF with these keys, and with a label that tells its size as it is now; what that changes."""
+    """The GGUF with these keys and a size label that matches its new size; also returns what that changes."""
     before = kvs(model.metadata)
     after = {**before, **keys}
     if _SIZE_LABEL in before:
@@ -143,5 +143,5 @@ def with_keys(model: Checkpoint, keys: Mapping[str, KV]) -> tuple[Checkpoint, tu
 
 
 def _plain(value: Any) -> Any:
-    """An array of a GGUF, which is read when it is looked at, as a list."""
+    """An array of a GGUF, which is read on access, as a list."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

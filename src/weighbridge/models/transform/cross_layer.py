@@ -1,5 +1,5 @@
-"""Tensors that hold something of every layer side by side (Gemma 3n's embedding a layer, [vocabulary, layers * width]):
-which they are is said by the family's table, whose shapes have the number of layers."""
+"""Tensors that hold data of every layer side by side (Gemma 3n's per-layer embedding, [vocabulary, layers * width]).
+The family's table identifies them: their shapes contain the number of layers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from weighbridge.models.transform.base import ResizedTensor, with_shapes
 def slice_across_layers(
     model: Checkpoint, kept: Sequence[int], count: int
 ) -> tuple[Checkpoint, tuple[ResizedTensor, ...]]:
-    """The model with these layers' parts of such tensors, and what was cut. UnsupportedError where one is quantized so
-    that it can't be cut there."""
+    """The model with these tensors cut to the given layers, and the cuts. UnsupportedError where one is quantized in
+    a way that can't be cut there."""
     from weighbridge.tensors.slicing import take
 
     nodes = dict(model.stored) if (axes := _axes(model)) and list(kept) != list(range(count)) else {}
@@ -22,7 +22,7 @@ def slice_across_layers(
     for name, axis in axes.items() if nodes else ():
         if name not in nodes or nodes[name].spec.shape != model.logical[name].spec.shape:
             raise UnsupportedError(
-                f"{name} holds all layers side by side and is quantized in parts",
+                f"{name} spans all layers and is quantized across their boundaries",
                 hint="decode it first: wb convert SRC DST --dtype bf16",
             )
         node = nodes[name]
@@ -33,7 +33,7 @@ def slice_across_layers(
 
 
 def _axes(model: Checkpoint) -> dict[str, int]:
-    """The axis along which a tensor has something of each layer."""
+    """The axis along which a tensor spans the layers."""
     try:
         family, sizes = model.family, model.sizes
     except WeighbridgeError:

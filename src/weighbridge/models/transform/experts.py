@@ -1,7 +1,7 @@
-"""Fewer experts: their tensors cut or left out, the router's rows with them, and the config true to what is left.
+"""Removes experts: cuts or drops their tensors, cuts the router's rows, and keeps the config consistent.
 
-Which tensors hold experts is what the family's table says: a name has the index, or the tensor is a stack over it, or
-its shape has the number of experts (a router, its bias).
+The family's table says which tensors contain experts: the index is in the name, the tensor is a stack over it, or
+its shape contains the number of experts (a router, its bias).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from weighbridge.models.transform.layer_stack import parse_numbers
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import Node
 
-_INDEX: Final = "e"  # what tables call the index of experts
-# How many experts a token goes to, and of how many groups it chooses some: never more than there are.
+_INDEX: Final = "e"  # the symbol of the expert index in tables
+# Experts per token, and groups of experts to choose from: both bounded by the number of experts.
 _USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "expert_used_count")
 _GROUPS: Final = ("n_group", "expert_group_count")
 
 
 class ExpertAxis(NamedTuple):
-    """How a tensor holds experts: under the number in its name, or along an axis."""
+    """How a tensor contains experts: by the number in its name, or along an axis."""
 
     place: TensorSlot
-    axis: int | None  # None: in its name
+    axis: int | None  # None: by name
 
 
 @dataclass(frozen=True)
 class _Experts:
-    """A model's experts: their number, the symbol of it, those that are left."""
+    """A model's experts: their number, the symbol of their index, and the ones to keep."""
 
     symbol: str
     count: int
@@ -53,8 +53,8 @@ class _Experts:
 
 
 def slice_experts(model: Checkpoint, wanted: str) -> Transformed:
-    """The model with these experts in every layer (`0-3`; see `parse_numbers`). UnsupportedError where it has none, or
-    where the parts of a quantized stack don't lie expert by expert."""
+    """The model with these experts in every layer (`0-3`; see `parse_numbers`). UnsupportedError if it has none, or
+    if a quantized stack isn't stored expert by expert."""
     experts = _experts(model, wanted)
     config = _config(model, experts)
     done = _cut(model, experts)
@@ -72,10 +72,10 @@ def _experts(model: Checkpoint, wanted: str) -> _Experts:
     symbol = model.family.index.get(_INDEX)
     count = model.sizes.get(symbol) if symbol else None
     if symbol is None or count is None:
-        raise UnsupportedError(f"the model has no experts: it is a {model.family.name} without them")
+        raise UnsupportedError(f"the model has no experts ({model.family.name})")
     kept = parse_numbers(wanted, count, "expert")
     if len(set(kept)) < len(kept):
-        raise UsageError("an expert can't be taken twice: the router would choose it twice")
+        raise UsageError("an expert can't be selected twice: the router would choose it twice")
     return _Experts(symbol, count, kept)
 
 
@@ -83,7 +83,7 @@ def _experts(model: Checkpoint, wanted: str) -> _Experts:
 
 
 def _config(model: Checkpoint, experts: _Experts) -> dict[str, Any]:
-    """The keys that are others with fewer experts; of a GGUF without the architecture's name."""
+    """The keys that change with fewer experts; those of a GGUF without the architecture prefix."""
     size = model.family.sizes[experts.symbol]
     declared = _declared(model)
     names = size.gguf if model.format == "gguf" else size.hf
@@ -99,7 +99,7 @@ def _config(model: Checkpoint, experts: _Experts) -> dict[str, Any]:
 
 
 def _declared(model: Checkpoint) -> Mapping[str, Any]:
-    """What the model says under the names that the tables have."""
+    """The model's values under the keys that the tables list."""
     if model.format == "gguf":
         front = f"{model.family.gguf}."
         return {key.removeprefix(front): model.metadata[key] for key in model.metadata if key.startswith(front)}
@@ -107,13 +107,13 @@ def _declared(model: Checkpoint) -> Mapping[str, Any]:
 
 
 def _check_groups(key: str, groups: int, experts: _Experts) -> None:
-    """Experts are chosen group by group: as many of each must be left, in their order."""
+    """Experts are chosen group by group: every group must keep equally many, in order."""
     each = experts.count // groups
     left = [number // each for number in experts.kept]
     share, over = divmod(len(left), groups)
     if over or left != [g for g in range(groups) for _ in range(share)]:
         raise UsageError(
-            f"the router chooses among {groups} groups of {each} experts ({key}): as many of each must be left",
+            f"the router chooses among {groups} groups of {each} experts ({key}): every group must keep equally many",
             hint=", ".join(f"{g * each}-{g * each + max(each // 2, 1) - 1}" for g in range(groups)),
         )
 
@@ -154,7 +154,7 @@ def _take_experts(
         node = nodes[name]
         if len(node.spec.shape) <= axis or node.spec.shape[axis] % experts.count:
             raise UnsupportedError(
-                f"{name} {list(node.spec.shape)} doesn't hold its {experts.count} experts one by one on axis {axis}",
+                f"{name} {list(node.spec.shape)} doesn't store its {experts.count} experts one by one on axis {axis}",
                 hint="decode it first: wb convert SRC DST --dtype bf16",
             )
         unit = node.spec.shape[axis] // experts.count
@@ -164,7 +164,8 @@ def _take_experts(
 
 
 def _parts(model: Checkpoint, experts: _Experts) -> dict[str, ExpertAxis]:
-    """The stored tensors that hold experts. What a packing stores for one tensor lies as that does."""
+    """The stored tensors that contain experts. The members of a packed tensor have the same expert axis as the
+    tensor."""
     family, sizes = model.family, model.sizes
     dialect = model.dialect
     places = family.expansion(dialect, sizes, family.prefix_of(dialect, model.logical, sizes)).places
@@ -172,7 +173,7 @@ def _parts(model: Checkpoint, experts: _Experts) -> dict[str, ExpertAxis]:
     modules = {_module(name): name for name in found}
     out = {}
     for entry in model.index:
-        owners = (entry.name,) if entry.name in places else _owners(entry.name)  # a router's scale is no part of it
+        owners = (entry.name,) if entry.name in places else _owners(entry.name)  # a router's scale doesn't belong to it
         known = next((k for k in owners if k in found or k in modules), None)
         if known is not None:
             out[entry.name] = found[known if known in found else modules[known]]
@@ -180,7 +181,7 @@ def _parts(model: Checkpoint, experts: _Experts) -> dict[str, ExpertAxis]:
 
 
 def _owners(name: str) -> Iterator[str]:
-    """The names of the logical tensor, or the module, that a stored tensor may be a part of."""
+    """Names of the logical tensor, or of the module, that a stored tensor may belong to."""
     yield name
     while "." in name:
         name = name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""A model's layers: how its tensors are numbered, and which of them a selection takes.
+"""A model's layers: how its tensors are numbered, and which of them a selection covers.
 
 A stack is a run of names that differ in one number: `model.layers.0.` ... `model.layers.31.`, `blk.0.` ... It is found
 by its numbers and the count that a config states, so that models of families without a table have layers, too.
@@ -20,26 +20,26 @@ _RANGE: Final = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})?)?\s*", re.ASCII)
 
 @dataclass(frozen=True)
 class LayerStack:
-    """`prefix`: what stands before a layer's number; `count`: how many there are."""
+    """`prefix`: the part of a name before the layer number; `count`: the number of layers."""
 
     prefix: str
     count: int
 
     def layer(self, name: str) -> int | None:
-        """The layer that a tensor, or a module, is of."""
+        """The layer of a tensor or module."""
         if not name.startswith(self.prefix):
             return None
         number = name[len(self.prefix) :].partition(".")[0]
         return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
 
     def moved(self, name: str, to: int) -> str:
-        """The same tensor in another layer."""
+        """The name of the same tensor in another layer."""
         _, dot, rest = name[len(self.prefix) :].partition(".")
         return f"{self.prefix}{to}{dot}{rest}"
 
 
 def _numbered(names: Iterable[str]) -> dict[str, set[int]]:
-    """What stands before a number in names, and which numbers."""
+    """Prefixes before a number in names, each with the numbers that occur."""
     found: dict[str, set[int]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
@@ -48,12 +48,12 @@ def _numbered(names: Iterable[str]) -> dict[str, set[int]]:
 
 
 def stacks(names: Iterable[str]) -> list[LayerStack]:
-    """All that is numbered from 0 up."""
+    """The stacks that are numbered from 0 without a gap."""
     return [LayerStack(prefix, len(ns)) for prefix, ns in _numbered(names).items() if max(ns) == len(ns) - 1]
 
 
 def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
-    """The stack of a model whose config states this many layers. UnsupportedError where there is none, or several."""
+    """The stack of a model whose config states this many layers. UnsupportedError if there is none, or several."""
     found = _numbered(names)
     whole = {p: len(ns) for p, ns in found.items() if max(ns) == len(ns) - 1 and (stated is None or len(ns) >= stated)}
     likely = [LayerStack(prefix, count) for prefix, count in whole.items() if stated is not None or count > 1]
@@ -65,7 +65,7 @@ def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
     if not likely:
         have = ", ".join(f"{p}N ({len(ns)})" for p, ns in list(found.items())[:4]) or "none"
         raise UnsupportedError(
-            f"no names are numbered from 0 up as layers are.{declared}", hint=f"numbered names: {have}"
+            f"no tensor names are numbered from 0 like layers.{declared}", hint=f"numbered names: {have}"
         )
     several = ", ".join(f"{s.prefix}N ({s.count})" for s in likely[:4])
     raise UnsupportedError(
@@ -74,12 +74,12 @@ def find_stack(names: Iterable[str], stated: int | None) -> LayerStack:
 
 
 def parse_numbers(text: str, count: int, what: str = "layer") -> tuple[int, ...]:
-    """`0-15`, `0,2,4-7`, `8-`: numbers below `count` in the order they are written. UsageError for others."""
+    """`0-15`, `0,2,4-7`, `8-`: numbers below `count`, in the given order. UsageError for anything else."""
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise UsageError(f"{part.strip()!r} says no {what}s", hint="write 0-15, or 0,2,4-7, or 8-")
+            raise UsageError(f"{part.strip()!r} isn't a selection of {what}s", hint="write 0-15, or 0,2,4-7, or 8-")
         first = int(match[1])
         last = first if "-" not in part else int(match[2]) if match[2] else count - 1
         if last < first or last >= count:
@@ -91,7 +91,7 @@ def parse_numbers(text: str, count: int, what: str = "layer") -> tuple[int, ...]
 
 
 def renumbered(names: Mapping[str, Any] | Sequence[Any], stack: LayerStack, places: Mapping[int, int]) -> Any:
-    """A config's settings by module (`quantization`, what isn't to be converted) for layers in new places."""
+    """A config's per-module settings (`quantization`, modules not to convert) with layers renumbered."""
     if isinstance(names, Mapping):
         return {n: renumbered(v, stack, places) for key, v in names.items() if (n := _moved(key, stack, places))}
     if isinstance(names, list | tuple):

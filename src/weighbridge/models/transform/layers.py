@@ -1,4 +1,4 @@
-"""Fewer layers, or layers in another order or twice, with the config and per-layer metadata true to what is left."""
+"""Removes, reorders or repeats layers, and keeps the config and per-layer metadata consistent."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from weighbridge.models.transform.encoder_decoder import (
 )
 from weighbridge.models.transform.layer_stack import LayerStack, find_stack, parse_numbers, renumbered
 
-# Layers that follow the others and predict further tokens: config.json counts them apart, a GGUF among the rest.
+# Extra layers that predict further tokens: config.json counts them separately, a GGUF includes them.
 _EXTRA: Final = ("num_nextn_predict_layers",)
 _GGUF_EXTRA: Final = "nextn_predict_layers"
-# What a config says of modules by their names.
+# Config keys with per-module settings.
 _BY_MODULE: Final = ("quantization", "quantization_config")
 
 Kept = Sequence[int]
@@ -52,14 +52,14 @@ Kept = Sequence[int]
 
 
 def _listed(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """One entry a layer."""
+    """One entry per layer."""
     if isinstance(value, str):
         return "".join(value[i] for i in kept) if len(value) == count else value
     return [value[i] for i in kept] if isinstance(value, list | tuple) and len(value) == count else value
 
 
 def _numbers(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """The numbers of some layers."""
+    """Numbers of some layers."""
     if not isinstance(value, list | tuple):
         return value
     some = {n for n in value if isinstance(n, int)}
@@ -67,7 +67,7 @@ def _numbers(key: str, value: Any, kept: Kept, count: int) -> Any:
 
 
 def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """An object whose keys are the numbers of some layers."""
+    """An object whose keys are layer numbers."""
     if not isinstance(value, Mapping) or any(not str(n).isdigit() for n in value):
         return value
     declared = {int(n): own for n, own in value.items()}
@@ -75,33 +75,33 @@ def _by_number(key: str, value: Any, kept: Kept, count: int) -> Any:
 
 
 def _leading(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """How many layers come before those of another kind."""
+    """The number of layers at the start that differ from the rest."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     first = [old < value for old in kept]
     if sorted(first, reverse=True) != first:
         raise UsageError(
-            f"the first {value} layers are of another kind ({key}), and wouldn't be the first any more",
-            hint="take layers in their order",
+            f"the first {value} layers differ from the rest ({key}) and would no longer come first",
+            hint="select layers in order",
         )
     return sum(first)
 
 
 def _step(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """Every n-th layer is of another kind, counted from the first."""
+    """Every n-th layer differs, counted from the first."""
     if isinstance(value, list | tuple):
         return _listed(key, value, kept, count)
     if isinstance(value, int) and not _regular(value, kept):
         raise UsageError(
-            f"every {value}th layer is of another kind ({key}), which the layers that are left don't follow",
+            f"every {value}th layer differs ({key}), and the remaining layers break that pattern",
             hint=f"leave out runs of {value} layers that begin at a multiple of {value}",
         )
     return value
 
 
 def _shared(key: str, value: Any, kept: Kept, count: int) -> Any:
-    """How many of the last layers take keys and values from earlier ones: the last two that have their own, one of
-    each kind of attention (Gemma 3n and 4)."""
+    """The number of trailing layers that reuse keys and values of earlier ones: of the last two layers with their
+    own, one per kind of attention (Gemma 3n and 4)."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < count:
         return value
     first = count - value
@@ -109,8 +109,8 @@ def _shared(key: str, value: Any, kept: Kept, count: int) -> Any:
     own = [old for old in kept if old < first]
     if sorted(flags) != flags or (any(flags) and own[-2:] != list(range(first - 2, first))):
         raise UsageError(
-            f"the last {value} layers take keys and values from layers {first - 2} and {first - 1} ({key})",
-            hint="keep these, and those that take from them as the last ones",
+            f"the last {value} layers reuse the keys and values of layers {first - 2} and {first - 1} ({key})",
+            hint="keep these layers, and keep the ones that reuse them last",
         )
     return sum(flags)
 
@@ -120,7 +120,7 @@ def _regular(step: int, kept: Kept) -> bool:
 
 
 KeyRule = Callable[[str, Any, Kept, int], Any]
-# transformers 5.23 and the remote code of published models: keys of config.json that speak of single layers.
+# transformers 5.23 and the remote code of published models: config.json keys about single layers.
 RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     dict.fromkeys(
         ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attention_layers", "block_configs",
@@ -137,11 +137,11 @@ RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     | {"num_kv_shared_layers": _shared, "per_layer_config": _by_number}
 )  # fmt: skip
 
-_ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key says nothing
+_ONLY_WITH: Final = MappingProxyType({"max_window_layers": "use_sliding_window"})  # false: the key has no meaning
 
 
 class LayerPattern(NamedTuple):
-    """Every n-th layer is of another kind, where a list doesn't tell each layer's: `key` says n, `listed` the list."""
+    """Every n-th layer differs, unless a list gives each layer's kind: `key` is the period, `listed` the list."""
 
     key: str
     listed: str
@@ -158,21 +158,21 @@ _PATTERNS: Final = (
     LayerPattern("no_rope_layer_interval", "no_rope_layers", 1, 0),
 )
 
-# Keys of a period, and of the first layer of another kind in it (Jamba).
+# Keys of a period, and of the first differing layer in it (Jamba).
 _PERIODS: Final = MappingProxyType(
     {"attn_layer_period": "attn_layer_offset", "expert_layer_period": "expert_layer_offset"}
 )
-# A list that a config has longer than this, with as many entries as layers, is told where no rule is known for it.
+# Lists in a config of at least this length and with one entry per layer are reported if no rule covers them.
 _SHORT: Final = 8
 
-# Keys of a GGUF (llama.cpp b11549, llama-arch.cpp) but for arrays of one entry a layer, which need no rule.
+# GGUF keys (llama.cpp b11549, llama-arch.cpp), except arrays with one entry per layer, which need no rule.
 GGUF_RULES: Final[Mapping[str, KeyRule]] = MappingProxyType(
     {"leading_dense_block_count": _leading, "attention.shared_kv_layers": _shared}
     | dict.fromkeys(("interleave_moe_layer_step", "moe_every_n_layers", "full_attention_interval"), _step)
 )
-# ... which say nothing beside an array of each layer's.
+# ... which have no meaning beside a per-layer array.
 _IMPLIED_BY: Final = MappingProxyType({"full_attention_interval": "attention.recurrent_layers"})
-# Arrays of a GGUF that happen to be as long as there are layers.
+# Arrays of a GGUF that are only by chance as long as the number of layers.
 _NOT_BY_LAYER: Final = frozenset({"rope.dimension_sections", "classifier.output_labels", "target_layers"})
 
 
@@ -182,7 +182,7 @@ _NO_RULES: Final = LayerRulesEntry()
 
 @cache
 def _unlisted_graphs() -> Mapping[str, LayerRulesEntry]:
-    """Rules of llama.cpp's graphs without a family table."""
+    """Rules of llama.cpp's graphs that have no family table."""
     import tomllib
 
     text = (resources.files(__package__ or "") / "graphs.toml").read_text(encoding="utf-8")
@@ -190,7 +190,7 @@ def _unlisted_graphs() -> Mapping[str, LayerRulesEntry]:
 
 
 def rules_of_graph(architecture: str) -> LayerRulesEntry:
-    """Which layers of a graph of llama.cpp (a GGUF's architecture) are of another kind."""
+    """Which layers of a llama.cpp graph (a GGUF's architecture) differ."""
     tables = (family.document.layer_rules for family in families_of_graph(architecture))
     known = (rules for rules in tables if rules.graph_every > 1 or rules.graph_unrotated > 1)
     return next(known, _unlisted_graphs().get(architecture, _NO_RULES))
@@ -201,16 +201,16 @@ def rules_of_graph(architecture: str) -> LayerRulesEntry:
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """What is left, in the order it shall have."""
+    """The selected layers, in their new order."""
 
     stack: LayerStack
     kept: tuple[int, ...]
-    stated: int | None  # by the config; more are numbered where extra ones predict further tokens
-    side: str = ""  # "encoder" or "decoder", where there are both
-    fixed: frozenset[str] = frozenset()  # tensors of the whole stack that have a layer's number in their names
+    stated: int | None  # as the config counts; extra layers that predict further tokens add to it
+    side: str = ""  # "encoder" or "decoder", if the model has both
+    fixed: frozenset[str] = frozenset()  # tensors of the whole stack whose names contain a layer number
 
     def layer(self, name: str) -> int | None:
-        """The layer that a tensor is of."""
+        """The layer of a tensor."""
         return None if name in self.fixed else self.stack.layer(name)
 
     @property
@@ -220,14 +220,14 @@ class LayerSelection:
 
     @property
     def whole(self) -> bool:
-        """Whether they keep their numbers and make a model as they are."""
+        """Whether the layers keep their numbers and form a complete model."""
         return self.kept == tuple(range(len(self.kept)))
 
 
 def slice_layers(model: Checkpoint, wanted: str, *, renumber: bool = False) -> Transformed:
-    """The model with these layers (`0-15`; see `parse_numbers`; `encoder:0-3`: see `sides`). Numbers and config stay as
-    they are where layers that aren't the first ones are taken without `renumber`: that is a part of the model, and no
-    model."""
+    """The model with these layers (`0-15`, see `parse_numbers`; `encoder:0-3`, see `encoder_decoder`). Without
+    `renumber`, layers other than the first ones keep their numbers and the config stays unchanged: the result is a
+    part of the model, not a model."""
     done = Transformed(model)
     for side, numbers in parse_selection(wanted).items():
         done = done.then(_sliced(done.model, _layers(done.model, side, numbers), renumber))
@@ -260,7 +260,7 @@ def _layers(model: Checkpoint, side: str, wanted: str) -> LayerSelection:
 
 
 def _fixed(model: Checkpoint) -> frozenset[str]:
-    """Tensors of a whole stack that have a number in their names: T5's position biases are called those of layer 0."""
+    """Tensors of the whole stack with a number in their names: T5's position biases carry layer 0."""
     try:
         family, sizes = model.family, model.sizes
     except WeighbridgeError:
@@ -280,7 +280,7 @@ def _rules(model: Checkpoint) -> LayerRulesEntry:
 
 
 def _stated(model: Checkpoint) -> int | None:
-    """How many layers the config speaks of."""
+    """The number of layers in the config."""
     if model.format == "gguf":
         count = model.metadata.get(f"{model.metadata.get('general.architecture')}.{LAYERS.gguf}")
         return None if count is None else integer(count, LAYERS.gguf, 1)
@@ -289,18 +289,18 @@ def _stated(model: Checkpoint) -> int | None:
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that speaks of the layers."""
+    """The part of a config that describes the layers."""
     text = config.get("text_config")
     return text if isinstance(text, Mapping) and not any(key in config for key in LAYERS.config) else config
 
 
 def _part(model: Checkpoint, layers: LayerSelection) -> Transformed:
     if len(set(layers.kept)) < len(layers.kept):
-        raise UsageError("a layer that is taken twice needs a number of its own", hint="--renumber")
+        raise UsageError("a repeated layer needs its own number", hint="--renumber")
     taken = set(layers.kept)
     entries = [e for e in model.index if (n := layers.layer(e.name)) is None or n in taken]
     note = (
-        "the layers keep their numbers, and config and metadata are the whole model's: --renumber makes a model of them"
+        "layers keep their numbers, and config and metadata describe the whole model: --renumber makes a complete model"
     )
     return Transformed(with_entries(model, ((e, e.name) for e in entries)), dropped=_gone(model, layers), notes=(note,))
 
@@ -312,7 +312,8 @@ def _gone(model: Checkpoint, layers: LayerSelection) -> tuple[str, ...]:
 
 
 def _moved(model: Checkpoint, layers: LayerSelection) -> Transformed:
-    """Every tensor in its layer's new place: where the layer was, and a second one's after the last."""
+    """Every tensor at its layer's new position: the first copy where the layer was, further copies after the last
+    layer."""
     again = {old: [n for n, k in enumerate(layers.kept) if k == old] for old in layers.kept}
     pairs = []
     for turn in range(max(map(len, again.values()))):
@@ -332,7 +333,7 @@ def _moved(model: Checkpoint, layers: LayerSelection) -> Transformed:
 def hf_config(
     config: Mapping[str, Any], layers: LayerSelection, rules: LayerRulesEntry = _NO_RULES
 ) -> tuple[dict[str, Any], tuple[KeyChange, ...]]:
-    """A config.json for the remaining layers, and its changes. `rules`: of the model's family."""
+    """A config.json for the remaining layers, and its changes. `rules`: those of the model's family."""
     if not config:
         return {}, ()
     part = _of_text(config)
@@ -365,7 +366,7 @@ def _of_stack(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRul
     extra = next((key for key in _EXTRA if config.get(key)), None)
     main = [k for k in layers.kept if layers.stated is None or k < layers.stated]
     if list(layers.kept[: len(main)]) != main:
-        raise UsageError("the layers that predict further tokens must stay the last ones")
+        raise UsageError("layers that predict further tokens must stay last")
     after = {key: len(main) for key in LAYERS.config if key in config}
     if extra is not None:
         after[extra] = len(layers.kept) - len(main)
@@ -382,7 +383,7 @@ def _of_stack(config: Mapping[str, Any], layers: LayerSelection, rules: LayerRul
 
 
 def _check_last(config: Mapping[str, Any], after: Mapping[str, Any], last: str) -> None:
-    """UsageError if the class makes the last layer one of kind `last`, and it isn't one."""
+    """UsageError if the class requires the last layer to be of kind `last` and it isn't."""
     kinds = after.get("layer_types") or ()
     if last and kinds and kinds[-1] != last:
         raise UsageError(
@@ -392,7 +393,7 @@ def _check_last(config: Mapping[str, Any], after: Mapping[str, Any], last: str) 
 
 
 def _period(config: Mapping[str, Any], key: str, offset: str, kept: Kept) -> dict[str, Any]:
-    """A period with another offset, where the layers that are left follow that. UsageError where they follow none."""
+    """The same period with another offset, if the remaining layers fit it. UsageError if they fit none."""
     step, first = config.get(key), config.get(offset)
     if not isinstance(step, int) or not isinstance(first, int):
         return {} if step is None else {key: _step(key, step, kept, 0)}
@@ -402,8 +403,8 @@ def _period(config: Mapping[str, Any], key: str, offset: str, kept: Kept) -> dic
 
 
 def _sparse(config: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
-    """Which layers have experts, where every n-th has and the layers that are left don't follow that: layer by layer
-    (Llama 4's `moe_layers`, Qwen's `mlp_only_layers`)."""
+    """A per-layer list of layers with experts, for remaining layers that no longer follow an n-th-layer rule (Llama
+    4's `moe_layers`, Qwen's `mlp_only_layers`)."""
     step, dense = config.get("interleave_moe_layer_step"), config.get("decoder_sparse_step")
     if isinstance(step, int) and config.get("moe_layers") is None and not _regular(step, kept):
         return {"moe_layers": [new for new, old in enumerate(kept) if (old + 1) % step == 0]}
@@ -417,16 +418,17 @@ def _sparse(config: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
 
 
 def _unknown(config: Mapping[str, Any], layers: LayerSelection) -> tuple[str, ...]:
-    """Lists that may be of the layers, and for which no rule is known."""
+    """Lists that may be per-layer and that no rule covers."""
     count = layers.stated or layers.stack.count
     lists = (k for k, v in config.items() if isinstance(v, list) and len(v) == count > _SHORT and k not in RULES)
-    return tuple(f"{key} has as many entries as there were layers, and stays as it is" for key in lists)
+    return tuple(f"{key} has one entry per original layer and stays unchanged" for key in lists)
 
 
 def _pattern(
     config: Mapping[str, Any], pattern: LayerPattern, kept: Kept, count: int, default: int | None
 ) -> dict[str, Any]:
-    """The list that a pattern stands for, if the remaining layers don't follow it. `default`: the class's step."""
+    """The list that a pattern stands for, if the remaining layers don't follow the pattern. `default`: the class's
+    step."""
     step = config.get(pattern.key, default)
     if not isinstance(step, int) or config.get(pattern.listed) or _regular(step, kept):
         return {}
@@ -438,10 +440,10 @@ def _pattern(
 
 
 def gguf_keys(keys: Mapping[str, KV], layers: LayerSelection) -> dict[str, KV]:
-    """The keys that are others for the layers that are left."""
+    """The GGUF keys that change with the remaining layers."""
     declared = keys.get("general.architecture")
     if declared is None or not isinstance(declared.value, str):
-        raise FormatError("the GGUF doesn't say its architecture", field="general.architecture")
+        raise FormatError("the GGUF doesn't name its architecture", field="general.architecture")
     front, kept, count = f"{declared.value}.", layers.kept, layers.stack.count
     if layers.side:
         return gguf_counts(keys, front, layers.side, count, len(kept))
@@ -466,17 +468,17 @@ def _extra_keys(keys: Mapping[str, KV], front: str, layers: LayerSelection) -> d
     first = layers.stack.count - integer(kv.value, kv.type)
     flags = [old >= first for old in layers.kept]
     if sorted(flags) != flags:
-        raise UsageError("the layers that predict further tokens must stay the last ones")
+        raise UsageError("layers that predict further tokens must stay last")
     return {f"{front}{_GGUF_EXTRA}": KV(kv.type, sum(flags))}
 
 
 def _window_keys(keys: Mapping[str, KV], architecture: str, layers: LayerSelection) -> dict[str, KV]:
-    """The list of layers with a window, if the graph's own pattern doesn't fit the remaining layers."""
+    """The list of layers with a window, if the graph's built-in pattern doesn't fit the remaining layers."""
     rules = rules_of_graph(architecture)
     if not _regular(rules.graph_unrotated, layers.kept):
         step = rules.graph_unrotated
         raise UsageError(
-            f"llama.cpp's {architecture} graph doesn't rotate every {step}th layer, counted anew after slicing",
+            f"llama.cpp's {architecture} graph doesn't rotate every {step}th layer once the layers are renumbered",
             hint=f"leave out runs of {step} layers that begin at a multiple of {step}",
         )
     step, key = rules.graph_every, f"{architecture}.{_SLIDING}"

@@ -1,8 +1,8 @@
-"""Quantized tensors under other names: the parts that each is stored in, and what a config says of modules by name.
+"""Renames quantized tensors: the stored parts of each, and per-module settings in the config.
 
-A tensor that is only called otherwise keeps its parts, whatever they are: each name's ending stays. One that comes to
-lie otherwise (experts in one stack, or each alone) has its parts moved row by row where they lie as it does, as MLX's
-and FP8's do; nothing is decoded.
+A tensor that changes only its name keeps its parts and their suffixes. One whose layout changes (experts stacked or
+unstacked) has its parts moved row by row, if they have the same rows as the tensor (MLX, FP8). Nothing is decoded.
+
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 
 _CONVERT: Final = "convert it: wb convert SRC DST"
-# What a config says of modules by their names.
+# Config keys with per-module settings.
 _SETTINGS: Final = ("quantization", "quantization_config")
 
 
 def parts(model: Checkpoint, named: Mapping[str, LogicalTensor], renamed: Iterable[RenamedTensor]) -> dict[str, Node]:
-    """The stored tensors of logical ones under new names. UnsupportedError where a quantized one would have to be
-    decoded, or its parts have no form there."""
+    """The stored tensors of logical tensors under new names. UnsupportedError where a quantized one would have to be
+    decoded, or where its parts have no valid form under the new names."""
     from weighbridge.tensors.nodes import QuantizedTensor
 
     found = {group.name: group for group in model.packed.values()}
@@ -54,12 +54,12 @@ def _reason(tensor: LogicalTensor) -> str:
 
 
 def _under(group: PackedGroup, part: str, name: str) -> str:
-    """The name of a part of a group that has another name."""
+    """The name of a stored part after its group was renamed."""
     if part.startswith(group.name):
         return name + part.removeprefix(group.name)
     ending = group.match.schema.logical
     if not name.endswith(ending):
-        raise UnsupportedError(f"{part} has no name beside {name}", hint=_CONVERT)
+        raise UnsupportedError(f"{part} has no name next to {name}", hint=_CONVERT)
     return name.removesuffix(ending) + part.removeprefix(group.match.module)
 
 
@@ -67,13 +67,14 @@ def _under(group: PackedGroup, part: str, name: str) -> str:
 
 
 def _moved(name: str, node: QuantizedTensor, group: PackedGroup, stored: Mapping[str, Node]) -> dict[str, Node]:
-    """The stored parts of a tensor whose rows were moved: its members, in the types and shapes of such parts."""
+    """The stored parts of a tensor whose rows were moved: its members, with the dtypes and shapes that the schema
+    requires."""
     from weighbridge.tensors.nodes import bitcast, reshape
 
     members = _members(node, group, stored)
     if members is None:
         raise UnsupportedError(
-            f"{name} joins or parts tensors in {node.packing.name}, which aren't stored so", hint=_CONVERT
+            f"{name} fuses or splits tensors packed as {node.packing.name}, whose parts don't allow that", hint=_CONVERT
         )
     out = {}
     for part, member in members.items():
@@ -87,7 +88,7 @@ def _moved(name: str, node: QuantizedTensor, group: PackedGroup, stored: Mapping
 
 
 def _members(node: QuantizedTensor, group: PackedGroup, stored: Mapping[str, Node]) -> dict[str, str] | None:
-    """Stored tensor -> the member of the tensor that it is, row for row; None where they are others or more."""
+    """Stored tensor -> the quantized tensor's member with the same rows; None if they don't correspond one to one."""
     roles = {name: role for role, name in group.match.stored.items()}
     if not group.match.schema.movable or group.stored != set(roles) or set(roles.values()) != set(node.members):
         return None
@@ -100,14 +101,14 @@ def _members(node: QuantizedTensor, group: PackedGroup, stored: Mapping[str, Nod
 def settings(
     model: Checkpoint, renamed: Iterable[RenamedTensor]
 ) -> tuple[Checkpoint, tuple[KeyChange, ...], tuple[str, ...]]:
-    """The model with its config's settings by module under the modules' new names, what changes in it, and notes on
-    patterns that may name something else now."""
+    """The model with its config's per-module settings under the new names, the changes, and notes on patterns that
+    may now match other names."""
     config = model.config if model.format != "gguf" else {}
     kept = {key: config[key] for key in _SETTINGS if isinstance(config.get(key), Mapping)}
     modules = _Modules(renamed)
     after = {key: modules.moved(declared) for key, declared in kept.items()}
     changes = tuple(KeyChange(key, declared, after[key]) for key, declared in kept.items() if declared != after[key])
-    notes = tuple(f"{key}: {text!r} may fit other names now" for key in kept for text in _patterns(kept[key]))
+    notes = tuple(f"{key}: {text!r} may match other names now" for key in kept for text in _patterns(kept[key]))
     return with_config(model, {**config, **after}, changes), changes, notes if changes or modules.new else ()
 
 
@@ -124,17 +125,17 @@ def _patterns(declared: Any) -> Iterator[str]:
 
 
 class _Modules:
-    """What modules are called now."""
+    """The new name of each module."""
 
     def __init__(self, renamed: Iterable[RenamedTensor]) -> None:
-        self.new: dict[str, dict[str, None]] = {}  # several, where a stack was parted
+        self.new: dict[str, dict[str, None]] = {}  # several if a stack was split
         for one in renamed:
             for old in one.old:
                 for before, after in _levels(old, one.new):
                     self.new.setdefault(before, {})[after] = None
 
     def moved(self, declared: Any) -> Any:
-        """The same settings under new names; what isn't a module's name stays."""
+        """The same settings under new names; keys that aren't module names stay."""
         if isinstance(declared, Mapping):
             return {name: self.moved(value) for key, value in declared.items() for name in self.new.get(key, (key,))}
         if isinstance(declared, list | tuple):
@@ -147,8 +148,8 @@ class _Modules:
 
 
 def _levels(old: str, new: str) -> Iterator[tuple[str, str]]:
-    """The modules of a tensor's name and what they are called in its new one: its own, and those above as long as what
-    stands behind them is the same."""
+    """The modules in a tensor's name and their new names: its own module, and parents as long as the rest of the
+    name is unchanged."""
     before, after = _module(old), _module(new)
     yield before, after
     while before and after and before.rpartition(".")[2] == after.rpartition(".")[2]:

@@ -1,7 +1,7 @@
-"""Other names for a model's tensors: a prefix taken off or put on, a pattern replaced, another dialect's names.
+"""Renames a model's tensors: remove or add a prefix, replace a pattern, use another dialect's names.
 
-Another dialect's names come with its layout (experts stacked, rotary rows in another order): a name is half of what a
-dialect says of a tensor, and a tensor under a name that lies otherwise is a wrong one.
+Another dialect's names come with its layout (stacked experts, reordered rotary rows), since a name without its layout
+would be wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from weighbridge.base.errors import UsageError
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.transform import packed_rename as packed
+from weighbridge.models.transform import packed_rename
 from weighbridge.models.transform.base import RenamedTensor, Transformed, with_entries, with_nodes
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RenameRules:
-    """What shall become of names, in this order: prefixes that go, patterns (of `re`) and their replacements, a prefix
-    that comes, a dialect ("hf", "gguf", "mlx", "canonical" ...)."""
+    """Changes to names, applied in this order: prefixes to strip, patterns (of `re`) and their replacements, a
+    prefix to add, a dialect ("hf", "gguf", "mlx", "canonical" ...)."""
 
     strip: tuple[str, ...] = ()
     replace: tuple[tuple[str, str], ...] = ()
@@ -36,12 +36,12 @@ class RenameRules:
 
     @property
     def plain(self) -> bool:
-        """Whether a name alone tells the new one."""
+        """Whether the old name alone determines the new one."""
         return bool(self.strip or self.replace or self.add)
 
 
 class NameWrapper(NamedTuple):
-    """A part of names that comes from how a model was trained and saved. `anywhere`: in the middle of names, too."""
+    """A part of names that stems from how a model was trained and saved. `anywhere`: also in the middle of names."""
 
     part: str
     origin: str
@@ -50,7 +50,7 @@ class NameWrapper(NamedTuple):
 
 # torch 2.13: nn/parallel/distributed.py, _dynamo/eval_frame.py (OptimizedModule), distributed/fsdp/_common_utils.py,
 # distributed/algorithms/_checkpoint/checkpoint_wrapper.py, ao/quantization; peft 0.18 peft_model.py; lightning 2.6
-# (fabric/wrappers.py); and the keys that training loops keep a model under.
+# (fabric/wrappers.py); and the keys under which training loops store a model.
 WRAPPERS: Final = (
     NameWrapper("_orig_mod.", "torch.compile", anywhere=True),
     NameWrapper("module.", "DataParallel, DistributedDataParallel, DeepSpeed"),
@@ -61,18 +61,18 @@ WRAPPERS: Final = (
     NameWrapper("model_state_dict.", "a training loop's key"),
     NameWrapper("state_dict.", "a training loop's key"),
     NameWrapper("model_state.", "a training loop's key"),
-    NameWrapper("net.", "a module that holds the model"),
-    NameWrapper("backbone.", "a module that holds the model"),
+    NameWrapper("net.", "a wrapping module"),
+    NameWrapper("backbone.", "a wrapping module"),
     NameWrapper("student.", "distillation"),
-    NameWrapper("language_model.", "a multimodal model's text part"),
-    NameWrapper("model.", "a module that holds the model; transformers' own models have it too"),
+    NameWrapper("language_model.", "the text part of a multimodal model"),
+    NameWrapper("model.", "a wrapping module; transformers' own models have it too"),
 )
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A prefix or part of names that somebody may want gone: whose it is, how many of the tensors have it, and the
-    options that take it away."""
+    """A prefix or part of names that users may want to remove: its origin, how many tensors have it, and the options
+    that remove it."""
 
     part: str
     origin: str
@@ -82,7 +82,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Suggestions:
-    """What is usual to change in a model's names."""
+    """The usual prefixes and parts."""
 
     source: str
     tensors: int
@@ -91,7 +91,7 @@ class Suggestions:
 
 
 def suggestions(names: Iterable[str]) -> tuple[Suggestion, ...]:
-    """The usual prefixes and parts that are among these names, most common first."""
+    """The usual prefixes and parts found in these names, most frequent first."""
     names = list(names)
     found = (_suggested(wrapper, names) for wrapper in WRAPPERS)
     return tuple(sorted((s for s in found if s.tensors), key=lambda s: -s.tensors))
@@ -109,9 +109,9 @@ def _suggested(wrapper: NameWrapper, names: list[str]) -> Suggestion:
 
 
 def rename(model: Checkpoint, names: RenameRules) -> Transformed:
-    """The model under other names. UsageError where nothing would change, or two names would be one."""
+    """The model under other names. UsageError if nothing would change, or if two names would collide."""
     if not names:
-        raise UsageError("what shall be renamed?", hint=_hint(model))
+        raise UsageError("no rename option given", hint=_hint(model))
     done = Transformed(model)
     if names.plain:
         done = done.then(_renamed(model, names))
@@ -123,7 +123,7 @@ def rename(model: Checkpoint, names: RenameRules) -> Transformed:
 def _hint(model: Checkpoint) -> str:
     usual = suggestions(e.name for e in model.index)
     known = "; ".join(f"{s.tensors:,} tensors have {s.part!r} ({s.origin}): {s.options}" for s in usual[:3])
-    return known or "say --strip-prefix, --add-prefix, --replace or --to-names"
+    return known or "use --strip-prefix, --add-prefix, --replace or --to-names"
 
 
 def _renamed(model: Checkpoint, names: RenameRules) -> Transformed:
@@ -136,12 +136,12 @@ def _renamed(model: Checkpoint, names: RenameRules) -> Transformed:
         raise UsageError(f"no tensor's name has {idle[0]!r}", hint=_hint(model))
     if any(not name for _, name in pairs):
         raise UsageError(f"{next(e.name for e, name in pairs if not name)!r} would be left without a name")
-    done, changed, notes = packed.settings(with_entries(model, pairs), renamed)
+    done, changed, notes = packed_rename.settings(with_entries(model, pairs), renamed)
     return Transformed(done, renamed, changed=changed, notes=notes)
 
 
 class _Renamer:
-    """A name's new one, and which of the rules were of use."""
+    """The new name, and which of the rules applied."""
 
     def __init__(self, names: RenameRules) -> None:
         self.names = names
@@ -151,9 +151,7 @@ class _Renamer:
             for pattern, new in self.patterns:
                 pattern.sub(new, "")
         except (re.error, IndexError) as error:
-            raise UsageError(
-                f"{error} in a --replace", hint="a pattern of Python's re, and what stands for it"
-            ) from None
+            raise UsageError(f"{error} in a --replace", hint="a pattern of Python's re and its replacement") from None
 
     def __call__(self, name: str) -> str:
         for prefix in self.names.strip:
@@ -173,26 +171,26 @@ class _Renamer:
 
 
 def to_dialect(model: Checkpoint, dialect: str) -> Transformed:
-    """The model's tensors under another dialect's names and as they lie there, quantized ones in their parts.
-    UnsupportedError where that is no matter of their rows."""
+    """The model's tensors with another dialect's names and layout; quantized ones as their stored parts.
+    UnsupportedError where that takes more than moving rows."""
     family, sizes = model.family, model.sizes
     if dialect not in family.dialects:
         raise UsageError(
             f"the {family.name} family has no {dialect!r} names", hint=f"it has {', '.join(family.dialects)}"
         )
     if dialect == model.dialect:
-        raise UsageError(f"the tensors have {dialect} names already")
+        raise UsageError(f"the tensors have {dialect}  names already")
     lost = family.holding(model.dialect, sizes, model.tensors, family.unmapped_roles(dialect, sizes, model.roles))
     nodes = family.save(dialect, sizes, model.roles)
     renamed = tuple(_pairs(model, dialect, nodes))
-    stored = packed.parts(model, nodes, renamed)
+    stored = packed_rename.parts(model, nodes, renamed)
     notes = tuple(_notes(stored, renamed))
-    done, changed, remarks = packed.settings(with_nodes(model, stored), renamed)
+    done, changed, remarks = packed_rename.settings(with_nodes(model, stored), renamed)
     return Transformed(done, renamed, tuple(lost), changed=changed, notes=(*notes, *remarks))
 
 
 def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, LogicalTensor]) -> Iterator[RenamedTensor]:
-    """Where each tensor comes from."""
+    """The source names of each tensor."""
     family, sizes = model.family, model.sizes
     places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
     holder: dict[Instance, str] = {c.instance: n for n in model.tensors if n in places for c in places[n].cells}
@@ -210,8 +208,8 @@ def _notes(nodes: Mapping[str, Any], renamed: Iterable[RenamedTensor]) -> Iterat
     copied = [n for n, node in nodes.items() if isinstance(node, Stored) and len(old.get(n, (n,))) == 1]
     moved = [n for n in nodes if n not in copied]
     if moved:
-        yield f"{len(moved):,} tensors lie otherwise under these names: joined, cut, or their rows in another order"
+        yield f"{len(moved):,} tensors have another layout under these names: fused, split, or with reordered rows"
     moves = (Concat, Gather, Bitcast, Slice, Stored, Strided, Transpose)
     computed = [n for n, node in nodes.items() if not all(isinstance(b, moves) for b in walk(node))]
     if computed:
-        yield f"{len(computed):,} of them are other numbers there, first {computed[0]}"
+        yield f"{len(computed):,} of them have other values under these names, first {computed[0]}"

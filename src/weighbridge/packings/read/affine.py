@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.dtypes import F16, F32, DType
 from weighbridge.base.spec import Spec
-from weighbridge.packings import ggml_blocks as blocks
+from weighbridge.packings import ggml_blocks
 from weighbridge.packings.schema.affine import NAME
 from weighbridge.packings.schema.base import Match
 from weighbridge.tensors import kernels
@@ -47,22 +47,22 @@ class Affine:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        signs = (blocks.Q1_0,) if self.bits == 1 and not self.group % blocks.Q1_0.block else ()
-        return signs + blocks.fitting(0, (1 << self.bits) - 1, True, self.group)
+        signs = (ggml_blocks.Q1_0,) if self.bits == 1 and not self.group % ggml_blocks.Q1_0.block else ()
+        return signs + ggml_blocks.fitting(0, (1 << self.bits) - 1, True, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        if dtype is blocks.Q1_0:
+        if dtype is ggml_blocks.Q1_0:
             return _no_signs(self.scale_dtype, members["scales"], members["biases"])
-        wrong = [m for m in ("scales", "biases") if not blocks.fits_f16(members[m])]
+        wrong = [m for m in ("scales", "biases") if not ggml_blocks.fits_f16(members[m])]
         return f"its {self.scale_dtype} {' and '.join(wrong)} are not f16 numbers" if wrong else ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in ggml's order, scale and bias once a block of 32."""
-        if dtype is blocks.Q1_0:
-            d = blocks.halves(F32, _half(self.scale_dtype, parts["scales"]).view(np.uint8))
-            blocks.of_stream(dtype, d, self.group, parts["weight"], out)
+        if dtype is ggml_blocks.Q1_0:
+            d = ggml_blocks.halves(F32, _half(self.scale_dtype, parts["scales"]).view(np.uint8))
+            ggml_blocks.of_stream(dtype, d, self.group, parts["weight"], out)
             return
-        d, m = (blocks.halves(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
+        d, m = (ggml_blocks.halves(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
         kernels.join_blocks(dtype, self.bits, self.group, parts["weight"], d, m, out)
 
 
@@ -80,12 +80,12 @@ def _no_signs(dtype: DType, scales: Node, biases: Node) -> str:
         d = _half(dtype, scales.read(lo, hi))
         if not np.array_equal(-d, kernels.widened(dtype, biases.read(lo, hi))):
             return "its two values are not d and -d"
-        if not np.array_equal(d, kernels.widened(F16, blocks.halves(F32, d.view(np.uint8)))):
+        if not np.array_equal(d, kernels.widened(F16, ggml_blocks.halves(F32, d.view(np.uint8)))):
             return f"half its {dtype} scales are not f16 numbers"
     return ""
 
 
-def build(match: Match[None], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[None], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    packing = Affine(match.bits or 0, match.group or 0, nodes["scales"].spec.dtype)
-    return QuantizedTensor(match.spec, packing, nodes)
+    packing = Affine(match.bits or 0, match.group or 0, stored["scales"].spec.dtype)
+    return QuantizedTensor(match.spec, packing, stored)

@@ -16,8 +16,7 @@ from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.bitplanes import BITNET, FIELDS, SHIFTS, HqqLayout
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
@@ -52,46 +51,46 @@ class Plane(NoBlockForm):
         rows *= scale.reshape(across)
 
 
-def build(match: Match[Any], nodes: Mapping[str, Node]) -> LogicalTensor:
+def build(match: Match[Any], stored: Mapping[str, Node]) -> LogicalTensor:
     """See `packings.schema.base.PackingSchema`."""
-    return _bitnet(match, nodes) if match.schema is BITNET else _hqq(match, nodes)
+    return _bitnet(match, stored) if match.schema is BITNET else _hqq(match, stored)
 
 
-def _hqq(match: Match[HqqLayout], nodes: Mapping[str, Node]) -> Node:
+def _hqq(match: Match[HqqLayout], stored: Mapping[str, Node]) -> Node:
     """Each plane decoded, one below the other."""
     _, word, rows, columns = match.layout
     shifts = SHIFTS[match.bits or 0]
     height = -(-rows // len(shifts))
-    codes = n.reshape(n.bitcast(n.as_bytes(nodes["codes"]), U8, 1), (height, columns * word.size))
-    codes = n.bitcast(codes, word, columns)
+    codes = nodes.reshape(nodes.bitcast(nodes.as_bytes(stored["codes"]), U8, 1), (height, columns * word.size))
+    codes = nodes.bitcast(codes, word, columns)
     planes = [
-        _plane(match, nodes, codes, shift, i * height, min((i + 1) * height, rows))
+        _plane(match, stored, codes, shift, i * height, min((i + 1) * height, rows))
         for i, shift in enumerate(shifts) if i * height < rows
     ]  # fmt: skip
-    return n.reshape(n.concat(planes), match.shape)
+    return nodes.reshape(nodes.concat(planes), match.shape)
 
 
-def _plane(match: Match[HqqLayout], nodes: Mapping[str, Node], codes: Node, shift: int, lo: int, hi: int) -> Node:
+def _plane(match: Match[HqqLayout], stored: Mapping[str, Node], codes: Node, shift: int, lo: int, hi: int) -> Node:
     axis, _, _, columns = match.layout
-    members: dict[str, Node] = {"codes": n.slice_rows(codes, 0, (hi - lo, columns))}
+    members: dict[str, Node] = {"codes": nodes.slice_rows(codes, 0, (hi - lo, columns))}
     for m in ("scale", "zero"):
         if axis == 0:
-            members[m] = n.reshape(nodes[m], (1, columns))
+            members[m] = nodes.reshape(stored[m], (1, columns))
         else:
-            members[m] = n.slice_rows(n.reshape(nodes[m], (nodes[m].spec.elements, 1)), lo, (hi - lo, 1))
-    packing = Plane("hqq", match.bits or 0, shift, codes.spec.dtype, nodes["scale"].spec.dtype, axis == 0)
-    return n.decode(QuantizedTensor(Spec((hi - lo, columns), F32), packing, members), _WHY)
+            members[m] = nodes.slice_rows(nodes.reshape(stored[m], (stored[m].spec.elements, 1)), lo, (hi - lo, 1))
+    packing = Plane("hqq", match.bits or 0, shift, codes.spec.dtype, stored["scale"].spec.dtype, axis == 0)
+    return nodes.decode(QuantizedTensor(Spec((hi - lo, columns), F32), packing, members), _WHY)
 
 
-def _bitnet(match: Match[bool], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def _bitnet(match: Match[bool], stored: Mapping[str, Node]) -> QuantizedTensor:
     """`layout`: whether values are multiplied with the scale, and not divided by it."""
-    weight, kind = nodes["codes"], nodes["scale"].spec.dtype
+    weight, kind = stored["codes"], stored["scale"].spec.dtype
     value = np.float32(kernels.widened(kind, np.frombuffer(match.values["scale"], np.uint8))[0])
     if not match.layout:
         with np.errstate(all="ignore"):
             value = np.float32(1) / value
-    codes = n.concat([n.pack(weight, PlaneField(shift))["codes"] for shift in FIELDS])
-    scales = n.strided(n.const(np.array([value]), F32), 0, (match.shape[0], 1), (0, 1))
+    codes = nodes.concat([nodes.pack(weight, PlaneField(shift))["codes"] for shift in FIELDS])
+    scales = nodes.strided(nodes.const(np.array([value]), F32), 0, (match.shape[0], 1), (0, 1))
     return QuantizedTensor(match.spec, IntQuant("bitnet", 8, 2, match.shape[1], F32, 1),
                            {"codes": codes, "scales": scales})  # fmt: skip
 

@@ -17,8 +17,7 @@ from weighbridge.base.spec import Spec
 from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.bitsandbytes import BNB_INT8, NAME, Bnb4Layout
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
 
@@ -74,12 +73,12 @@ class Bnb8Bit(NoBlockForm):
         rows *= _INVERSE
 
 
-def build(match: Match[Bnb4Layout], nodes: Mapping[str, Node]) -> LogicalTensor:
+def build(match: Match[Bnb4Layout], stored: Mapping[str, Node]) -> LogicalTensor:
     """See `packings.schema.base.PackingSchema`."""
     if match.schema is BNB_INT8:
-        scales = n.reshape(nodes["scales"], (match.spec.rows, 1))
-        return QuantizedTensor(match.spec, Bnb8Bit(), {"codes": nodes["codes"], "scales": scales})
-    return _four_bits(match, {role: node for role, node in nodes.items() if role != "state"})
+        scales = nodes.reshape(stored["scales"], (match.spec.rows, 1))
+        return QuantizedTensor(match.spec, Bnb8Bit(), {"codes": stored["codes"], "scales": scales})
+    return _four_bits(match, {role: node for role, node in stored.items() if role != "state"})
 
 
 def _four_bits(match: Match[Bnb4Layout], members: dict[str, Node]) -> LogicalTensor:
@@ -90,7 +89,7 @@ def _four_bits(match: Match[Bnb4Layout], members: dict[str, Node]) -> LogicalTen
         raise UnsupportedError("a 4-bit weight whose last block is short", hint="load and save it with bitsandbytes")
     spec = Spec((elements // block, block), F32) if width % block else match.spec
     *lead, columns = spec.shape
-    members["codes"] = n.reshape(n.as_bytes(members["codes"]), (*lead, columns // 2))
-    members["absmax"] = n.reshape(members["absmax"], (*lead, columns // block))
+    members["codes"] = nodes.reshape(nodes.as_bytes(members["codes"]), (*lead, columns // 2))
+    members["absmax"] = nodes.reshape(members["absmax"], (*lead, columns // block))
     packed = QuantizedTensor(spec, Bnb4Bit(block, nested, offset), members)
-    return packed if spec.shape == shape else n.reshape(n.decode(packed, "its blocks cross its rows"), shape)
+    return packed if spec.shape == shape else nodes.reshape(nodes.decode(packed, "its blocks cross its rows"), shape)

@@ -13,8 +13,8 @@ from weighbridge.base.dtypes import F32, U8
 from weighbridge.packings.read.microfloat import MXFP4, NVFP4, Microscaled
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microfloat import E4M3, E8M0
-from weighbridge.packings.write import packers as makers
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.write import packers
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Node
 
@@ -31,17 +31,17 @@ SCALED: Final = (
 
 def parts_of(node: Node) -> tuple[Node, Node]:
     """The codes U8 [.., in / 2], two a byte in the order of the columns, and the scales of MXFP4 or NVFP4 blocks."""
-    parts = n.pack(node, makers.BlocksOf(node.spec.dtype))
+    parts = nodes.pack(node, packers.BlocksOf(node.spec.dtype))
     codes, scales = parts["weight"], parts["scales"]
     kind = U8 if node.spec.dtype is MXFP4 else E4M3
-    return n.bitcast(codes, U8, codes.spec.row_bytes), n.bitcast(scales, kind, scales.spec.shape[-1])
+    return nodes.bitcast(codes, U8, codes.spec.row_bytes), nodes.bitcast(scales, kind, scales.spec.shape[-1])
 
 
-def build(match: Match[int], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[int], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     count = match.layout
-    codes, scales = parts_of(nodes["codes"])
-    members = {"codes": codes, "scales": scales, "global": n.reshape(nodes["global"], (count, 1))}
+    codes, scales = parts_of(stored["codes"])
+    members = {"codes": codes, "scales": scales, "global": nodes.reshape(stored["global"], (count, 1))}
     packing = Microscaled("nvfp4", E4M3, overall=True, each=match.spec.rows // count if count > 1 else 0)
     return QuantizedTensor(match.spec, packing, members)
 
@@ -70,5 +70,5 @@ def apart(architecture: str, name: str, node: QuantizedTensor) -> SplitGlobalSca
     bare = replace(how, overall=False, divided=False, each=0)
     members = {m: x for m, x in node.members.items() if m != "global"}
     return SplitGlobalScale(
-        QuantizedTensor(node.spec, bare, members), n.const(np.asarray(factors, np.float32).reshape(-1), F32)
+        QuantizedTensor(node.spec, bare, members), nodes.const(np.asarray(factors, np.float32).reshape(-1), F32)
     )

@@ -12,49 +12,49 @@ from weighbridge.packings.int_quant import IntQuant
 from weighbridge.packings.read.params import column_order
 from weighbridge.packings.schema.base import Match, settings
 from weighbridge.packings.schema.gptq import GPTQ, NAME, GptqLayout, version
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 
 _FORMATS: Final = ("gptq", "gptq_v2")
 
 
-def build(match: Match[GptqLayout], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[GptqLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     inner, bits, planar = match.shape[1], match.bits or 0, match.layout.planar
-    codes = n.transpose(nodes["codes"])
-    members = {"codes": n.codes(codes, "planar", bits, inner) if planar else codes}
-    members["scales"] = n.transpose(nodes["scales"])
-    zero, zeros = _zeros(match, nodes)
+    codes = nodes.transpose(stored["codes"])
+    members = {"codes": nodes.codes(codes, "planar", bits, inner) if planar else codes}
+    members["scales"] = nodes.transpose(stored["scales"])
+    zero, zeros = _zeros(match, stored)
     if zeros is not None:
-        members["zeros"] = n.transpose(zeros)
-    order = _order(match, nodes)
+        members["zeros"] = nodes.transpose(zeros)
+    order = _order(match, stored)
     if order is not None:
         members["g_idx"] = order
     shift = int(zero is None and not planar and match.layout.version != "gptq_v2")
-    packing = IntQuant(NAME, 8 if planar else bits, bits, match.group or 0, nodes["scales"].spec.dtype, zero,
+    packing = IntQuant(NAME, 8 if planar else bits, bits, match.group or 0, stored["scales"].spec.dtype, zero,
                        shift=shift, ordered=order is not None)  # fmt: skip
     return QuantizedTensor(match.spec, packing, members)
 
 
-def _order(match: Match[GptqLayout], nodes: Mapping[str, Node]) -> Node | None:
+def _order(match: Match[GptqLayout], stored: Mapping[str, Node]) -> Node | None:
     """The group of each input where they aren't simply in turn (act-order), or the last group is short."""
-    inner, groups = match.shape[1], nodes["scales"].spec.shape[0]
-    if "g_idx" not in nodes or not nodes["g_idx"].spec.elements:
-        return n.const(np.arange(inner, dtype=np.int32) // (match.group or 1), I32) if inner % groups else None
-    return None if column_order(match, groups) is None and inner % groups == 0 else nodes["g_idx"]
+    inner, groups = match.shape[1], stored["scales"].spec.shape[0]
+    if "g_idx" not in stored or not stored["g_idx"].spec.elements:
+        return nodes.const(np.arange(inner, dtype=np.int32) // (match.group or 1), I32) if inner % groups else None
+    return None if column_order(match, groups) is None and inner % groups == 0 else stored["g_idx"]
 
 
-def _zeros(match: Match[GptqLayout], nodes: Mapping[str, Node]) -> tuple[int | None, Node | None]:
+def _zeros(match: Match[GptqLayout], stored: Mapping[str, Node]) -> tuple[int | None, Node | None]:
     """(the zero point of all groups, or those of each as U8 [groups, out])."""
     bits, outer = match.bits or 0, match.shape[0]
     middle = 1 << (bits - 1)
-    if "zeros" not in nodes:
+    if "zeros" not in stored:
         return middle, None
     layout = "planar" if match.layout.planar else "stream"
-    stored = n.codes(n.Const(nodes["zeros"].spec, match.values["zeros"]), layout, bits, outer).read_all()
-    if any((stored == zero).all() for zero in (middle, middle - 1)):  # symmetric, in one of the formats
+    zeros = nodes.codes(nodes.Const(stored["zeros"].spec, match.values["zeros"]), layout, bits, outer).read_all()
+    if any((zeros == zero).all() for zero in (middle, middle - 1)):  # symmetric, in one of the formats
         return middle, None
-    return None, n.codes(nodes["zeros"], layout, bits, outer)
+    return None, nodes.codes(stored["zeros"], layout, bits, outer)
 
 
 def mislabelled(module: str, tensors: Mapping[str, Node], config: Mapping[str, Any]) -> str:
@@ -66,6 +66,6 @@ def mislabelled(module: str, tensors: Mapping[str, Node], config: Mapping[str, A
         return ""
     outer = scales.spec.shape[-1]
     bits = zeros.spec.shape[-1] * 32 // max(outer, 1)
-    stored = n.codes(zeros, "stream", bits, outer).read_all()
+    stored = nodes.codes(zeros, "stream", bits, outer).read_all()
     other = (1 << (bits - 1)) - 1 + (form == "gptq")  # format 1 has zero - 1
     return form if stored.size and (stored == other).all() else ""

@@ -20,8 +20,7 @@ from weighbridge.base.dtypes import BY_NAME, DType
 from weighbridge.base.spec import Spec
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microfloat import E4M3, E8M0, GROUPS, MicroLayout
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 from weighbridge.tensors.reference.rounding import E2M1, E2M3
@@ -107,14 +106,16 @@ def _seen(node: Node) -> Bytes:
     return np.unique(np.concatenate([np.unique(run) for run in runs]))
 
 
-def build(match: Match[MicroLayout], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[MicroLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
-    scale, codes, scales = match.layout.scale, nodes["codes"], nodes["scales"]
+    scale, codes, scales = match.layout.scale, stored["codes"], stored["scales"]
     if len(codes.spec.shape) > len(match.shape):  # gpt-oss: an axis of blocks
-        codes = n.reshape(codes, (*match.shape[:-1], codes.spec.shape[-2] * codes.spec.shape[-1]))
-    members = {"codes": codes, "scales": n.bitcast(scales, scale, scales.spec.shape[-1])}
-    if "global" in nodes:
-        members["global"] = nodes["global"]
+        codes = nodes.reshape(codes, (*match.shape[:-1], codes.spec.shape[-2] * codes.spec.shape[-1]))
+    members = {"codes": codes, "scales": nodes.bitcast(scales, scale, scales.spec.shape[-1])}
+    if "global" in stored:
+        members["global"] = stored["global"]
     bits = match.bits or 4
     kind = "mxfp6" if bits == 6 else {E8M0: "mxfp4", E4M3: "nvfp4"}[scale]
-    return QuantizedTensor(match.spec, Microscaled(kind, scale, "global" in nodes, match.layout.divided, bits), members)
+    return QuantizedTensor(
+        match.spec, Microscaled(kind, scale, "global" in stored, match.layout.divided, bits), members
+    )

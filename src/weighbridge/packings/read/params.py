@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from weighbridge.base.errors import FormatError
 from weighbridge.packings.schema.base import Match
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node
 
 
@@ -29,5 +29,5 @@ def per_row(node: Node, rows: int) -> Node:
     if len(shape) == 2 and shape[0] == rows:
         return node
     if len(shape) != 2 and elements == rows:
-        return n.reshape(node, (rows, 1))
-    return n.strided(n.reshape(node, (elements,)), 0, (rows, elements), (0, 1))
+        return nodes.reshape(node, (rows, 1))
+    return nodes.strided(nodes.reshape(node, (elements,)), 0, (rows, elements), (0, 1))

@@ -15,8 +15,7 @@ from weighbridge.packings.base import NoBlockForm
 from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microfloat import E8M0
 from weighbridge.packings.schema.scaled import NAME, ScaledLayout
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
 
@@ -45,14 +44,14 @@ class ScaledFloats(NoBlockForm):
         kernels.scaled_decode(self.dtype, parts["weight"], each, columns, width, out)
 
 
-def build(match: Match[ScaledLayout], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[ScaledLayout], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     dtype, block, grid = match.layout
-    scales = nodes["scales"]
+    scales = stored["scales"]
     if scales.spec.dtype is U8:
-        scales = n.bitcast(scales, E8M0, scales.spec.shape[-1])
-    weight = nodes["weight"]
+        scales = nodes.bitcast(scales, E8M0, scales.spec.shape[-1])
+    weight = stored["weight"]
     if weight.spec.dtype is not dtype:  # MLX has words
-        weight = n.bitcast(weight, dtype, match.shape[-1])
+        weight = nodes.bitcast(weight, dtype, match.shape[-1])
     packing = ScaledFloats(dtype, scales.spec.dtype, block)
-    return QuantizedTensor(match.spec, packing, {"weight": weight, "scales": n.reshape(scales, grid)})
+    return QuantizedTensor(match.spec, packing, {"weight": weight, "scales": nodes.reshape(scales, grid)})

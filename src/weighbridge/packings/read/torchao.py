@@ -18,30 +18,30 @@ from weighbridge.packings.schema.base import Match
 from weighbridge.packings.schema.microfloat import MicroLayout
 from weighbridge.packings.schema.scaled import ScaledLayout
 from weighbridge.packings.schema.torchao import NAME
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes import Node, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes
 
 
-def build(match: Match[Any], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def build(match: Match[Any], stored: Mapping[str, Node]) -> QuantizedTensor:
     """See `packings.schema.base.PackingSchema`."""
     if isinstance(match.layout, MicroLayout):
-        return microfloat.build(match, nodes)
+        return microfloat.build(match, stored)
     if isinstance(match.layout, ScaledLayout):
-        return scaled.build(match, {**nodes, "weight": nodes["codes"]})
-    return _integers(match, nodes)
+        return scaled.build(match, {**stored, "weight": stored["codes"]})
+    return _integers(match, stored)
 
 
-def _integers(match: Match[None], nodes: Mapping[str, Node]) -> QuantizedTensor:
+def _integers(match: Match[None], stored: Mapping[str, Node]) -> QuantizedTensor:
     bits, rows = match.bits or 8, match.shape[0]
     unsigned = Unsigned(bits, match.module)
-    members: dict[str, Node] = {"codes": n.pack(nodes["codes"], unsigned)["codes"]}
-    members["scales"] = per_row(nodes["scales"], rows)
-    symmetric = "zeros" not in nodes or not any(match.values["zeros"])
+    members: dict[str, Node] = {"codes": nodes.pack(stored["codes"], unsigned)["codes"]}
+    members["scales"] = per_row(stored["scales"], rows)
+    symmetric = "zeros" not in stored or not any(match.values["zeros"])
     if not symmetric:
-        members["zeros"] = per_row(n.pack(nodes["zeros"], unsigned)["codes"], rows)
+        members["zeros"] = per_row(nodes.pack(stored["zeros"], unsigned)["codes"], rows)
     zero = 1 << (bits - 1) if symmetric else None
-    packing = IntQuant(NAME, 8, bits, match.group or 0, nodes["scales"].spec.dtype, zero)
+    packing = IntQuant(NAME, 8, bits, match.group or 0, stored["scales"].spec.dtype, zero)
     return QuantizedTensor(match.spec, packing, members)
 
 

@@ -175,7 +175,7 @@ class PackingSchema:
     key       the role whose name shows a group: the rarest
     solve     shape and parameters of a group; FormatError where it is misshapen, UnsupportedError where its layout is
               known and not read
-    reader    the module whose `build(match, nodes)` makes the tensor
+    reader    the module whose `build(match, stored)` makes the tensor
     applies   what else decides whether a group is of this form
     logical   the ending of the logical tensor's name
     ignored   endings of companions that don't affect the weight

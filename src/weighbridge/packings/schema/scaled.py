@@ -126,10 +126,10 @@ def _schema(name: str, ending: str, logical: str = ".weight", evidence: Evidence
     )  # fmt: skip
 
 
-FP8: Final = (
-    *(_schema(f"fp8{ending}", ending, evidence=evidence) for ending, evidence in _ENDINGS.items()),
-    _schema("fp8-experts", "_scale_inv", ""),
+DEEPSEEK_FP8, COMPRESSED_FP8, *_OTHERS = (
+    _schema(f"fp8{ending}", ending, evidence=evidence) for ending, evidence in _ENDINGS.items()
 )
+FP8: Final = (DEEPSEEK_FP8, COMPRESSED_FP8, *_OTHERS, _schema("fp8-experts", "_scale_inv", ""))
 MLX_FP8: Final = PackingSchema(
     "mlx-fp8", NAME, "mlx",
     {"weight": Member(".weight", (U32,), selects=True), "scales": Member(".scales", (U8,), selects=True)},

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from weighbridge.base.dtypes import BY_NAME, F32, U8, U32, DType
 from weighbridge.base.errors import RefusedError, UnsupportedError
 from weighbridge.base.spec import Spec
-from weighbridge.tensors import kernels
-from weighbridge.tensors import nodes as n
+from weighbridge.packings.schema.affine import AFFINE
+from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes.base import Bytes, Node
 from weighbridge.tensors.reference.regroup import FORMS, RegroupForm
 
 Floats = NDArray[np.float32]
 #: What MLX stores of an affine tensor.
-PARTS: Final = ("weight", "scales", "biases")
+PARTS: Final = tuple(AFFINE.members)
 
 
 def _rows(source: Spec, columns: int) -> tuple[int, ...]:
@@ -212,7 +212,7 @@ class BlocksOf:
 
 def in_parts(node: Node) -> tuple[Node, Node]:
     """MXFP4 blocks as gpt-oss holds them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
-    parts = n.pack(node, BlocksOf(node.spec.dtype))
+    parts = nodes.pack(node, BlocksOf(node.spec.dtype))
     *lead, groups = parts["scales"].spec.shape
-    codes = n.bitcast(parts["weight"], U8, groups * 16)
-    return n.reshape(codes, (*lead, groups, 16)), parts["scales"]
+    codes = nodes.bitcast(parts["weight"], U8, groups * 16)
+    return nodes.reshape(codes, (*lead, groups, 16)), parts["scales"]

@@ -1,10 +1,10 @@
-"""The matrices of `packings.canonical` as the stored tensors of a scheme, by name suffix.
+"""The matrices of `packings.canonical` as the stored tensors of a scheme, keyed by name suffix.
 
     IntQuantTensor -> GPTQ, AWQ, compressed-tensors packed or int8
     MXTensor       -> compressed-tensors nvfp4, mxfp4, mxfp6, mxfp8
     Fp8Tensor      -> compressed-tensors float-quantized, DeepSeek's fp8
 
-`packings/schema` describes the layouts.
+`packings/schema` describes the layouts and names the suffixes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,24 @@ import numpy as np
 from weighbridge.base.dtypes import BY_NAME, F16, F32, I32, U8, DType
 from weighbridge.base.spec import Spec
 from weighbridge.packings.canonical import Fp8Tensor, IntQuantTensor, MXTensor, SubtractModulo
+from weighbridge.packings.schema.awq import AWQ
+from weighbridge.packings.schema.base import PackingSchema
+from weighbridge.packings.schema.compressed import INT8, PACKED
+from weighbridge.packings.schema.gptq import GPTQ
+from weighbridge.packings.schema.microfloat import COMPRESSED_FP4
+from weighbridge.packings.schema.scaled import COMPRESSED_FP8, DEEPSEEK_FP8
 from weighbridge.tensors import bits as layouts
-from weighbridge.tensors import nodes as n
+from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Bytes, Node
 
 Stored = dict[str, Node]
 _I8: Final = BY_NAME["I8"]
 _I64: Final = BY_NAME["I64"]
+
+
+def _named(schema: PackingSchema, **members: Node | None) -> Stored:
+    """The members, by role, under the schema's suffixes; absent ones are skipped."""
+    return {schema.members[role].suffix: node for role, node in members.items() if node is not None}
 
 
 # ------------------------------------------------------------------------------------------------ integers
@@ -50,60 +61,61 @@ class PackWords:
 
 
 def _words(node: Node, layout: str, bits: int) -> Node:
-    return n.pack(node, PackWords(layout, bits, node.spec.shape[-1]))["words"]
+    return nodes.pack(node, PackWords(layout, bits, node.spec.shape[-1]))["words"]
 
 
-def _less(node: Node, by: int, bits: int, dtype: DType = U8) -> Node:
-    return n.pack(node, SubtractModulo(by, bits, dtype))["bytes"] if by else node
+def _shifted(node: Node, by: int, bits: int, dtype: DType = U8) -> Node:
+    """Codes minus `by`, modulo 2**bits."""
+    return nodes.pack(node, SubtractModulo(by, bits, dtype))["bytes"] if by else node
 
 
 def _zeros(form: IntQuantTensor) -> Node:
-    """Zero points [out, groups], also where all are the middle."""
+    """Zero points [out, groups], written out even if all are the middle of the range."""
     if form.zeros is not None:
         return form.zeros
-    return n.const(np.full(form.scales.spec.shape, 1 << (form.bits - 1), np.uint8), U8)
+    return nodes.const(np.full(form.scales.spec.shape, 1 << (form.bits - 1), np.uint8), U8)
 
 
 def gptq(form: IntQuantTensor, symmetric: bool) -> Stored:
-    """In format 1 where all of the model are symmetric, as all readers know it; else in format 2 (`gptq_v2`): a zero
-    point of 0 in format 1 is read in two ways."""
+    """Format 1, which every reader supports, if the whole model is symmetric; else format 2 (`gptq_v2`), since readers
+    disagree about a zero point of 0 in format 1."""
     inner = form.codes.spec.shape[-1]
-    zeros = n.transpose(_less(_zeros(form), int(symmetric), form.bits))
-    return {
-        "qweight": n.transpose(_words(form.codes, "stream", form.bits)),
-        "qzeros": _words(zeros, "stream", form.bits),
-        "scales": n.transpose(n.cast(form.scales, F16)),
-        "g_idx": n.const((np.arange(inner) // form.group).astype(np.int32), I32),
-    }
+    zeros = nodes.transpose(_shifted(_zeros(form), int(symmetric), form.bits))
+    return _named(
+        GPTQ,
+        codes=nodes.transpose(_words(form.codes, "stream", form.bits)),
+        zeros=_words(zeros, "stream", form.bits),
+        scales=nodes.transpose(nodes.cast(form.scales, F16)),
+        g_idx=nodes.const((np.arange(inner) // form.group).astype(np.int32), I32),
+    )
 
 
 def awq(form: IntQuantTensor, symmetric: bool) -> Stored:
     """GEMM."""
-    return {
-        "qweight": _words(n.transpose(form.codes), "awq", form.bits),
-        "qzeros": _words(n.transpose(_zeros(form)), "awq", form.bits),
-        "scales": n.transpose(n.cast(form.scales, F16)),
-    }
+    return _named(
+        AWQ,
+        codes=_words(nodes.transpose(form.codes), "awq", form.bits),
+        zeros=_words(nodes.transpose(_zeros(form)), "awq", form.bits),
+        scales=nodes.transpose(nodes.cast(form.scales, F16)),
+    )
 
 
 def packed(form: IntQuantTensor, symmetric: bool) -> Stored:
     """pack-quantized, dense (0.18 and later)."""
-    found = {
-        "weight_packed": _words(form.codes, "stream", form.bits),
-        "weight_scale": form.scales,
-        "weight_shape": n.const(np.array(form.codes.spec.shape, np.int64), _I64),
-    }
-    if form.zeros is not None:
-        found["weight_zero_point"] = n.transpose(_words(n.transpose(form.zeros), "stream", form.bits))
-    return found
+    zeros = form.zeros and nodes.transpose(_words(nodes.transpose(form.zeros), "stream", form.bits))
+    return _named(
+        PACKED,
+        codes=_words(form.codes, "stream", form.bits),
+        scales=form.scales,
+        shape=nodes.const(np.array(form.codes.spec.shape, np.int64), _I64),
+        zeros=zeros,
+    )
 
 
 def int8(form: IntQuantTensor, symmetric: bool) -> Stored:
     """int-quantized: 8 bits in two's complement."""
-    found = {"weight": _less(form.codes, 128, 8, _I8), "weight_scale": form.scales}
-    if form.zeros is not None:
-        found["weight_zero_point"] = _less(form.zeros, 128, 8, _I8)
-    return found
+    zeros = form.zeros and _shifted(form.zeros, 128, 8, _I8)
+    return _named(INT8, codes=_shifted(form.codes, 128, 8, _I8), scales=form.scales, zeros=zeros)
 
 
 # ------------------------------------------------------------------------------------------------ floats
@@ -111,14 +123,16 @@ def int8(form: IntQuantTensor, symmetric: bool) -> Stored:
 
 def micro(form: MXTensor, symmetric: bool) -> Stored:
     """nvfp4-, mxfp4-, mxfp6-pack-quantized, mxfp8-quantized."""
-    found = {"weight" if form.bits == 8 else "weight_packed": form.codes, "weight_scale": form.scales}
-    return found if form.overall is None else found | {"weight_global_scale": form.overall}
+    if form.bits == 8:
+        return _named(COMPRESSED_FP8, weight=form.codes, scales=form.scales)
+    return _named(COMPRESSED_FP4, codes=form.codes, scales=form.scales, **{"global": form.overall})
 
 
 def small(form: Fp8Tensor, symmetric: bool) -> Stored:
     """float-quantized."""
-    return {"weight": form.weight, "weight_scale": form.scales}
+    return _named(COMPRESSED_FP8, weight=form.weight, scales=form.scales)
 
 
 def deepseek(form: Fp8Tensor, symmetric: bool) -> Stored:
-    return {"weight": form.weight, "weight_scale_inv": n.cast(form.scales, F32)}
+    """DeepSeek's block-wise fp8."""
+    return _named(DEEPSEEK_FP8, weight=form.weight, scales=nodes.cast(form.scales, F32))

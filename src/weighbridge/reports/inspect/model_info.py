@@ -15,6 +15,7 @@ from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
 from weighbridge.models.arch.size_keys import SIZE_KEYS
 from weighbridge.reports import sidecars
+from weighbridge.reports.inspect.adapter_info import AdapterInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class ModelInfo:
     tokenizer: Tokenizer | None = None
     chat_template: int | None = None  # its length in characters
     quantization: Quantization | None = None
+    adapter: AdapterInfo | None = None
 
 
 # ---- GGUF ----

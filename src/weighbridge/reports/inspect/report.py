@@ -18,14 +18,14 @@ from typing import Any, Final
 
 from weighbridge.base import gc_pause
 from weighbridge.base.dtypes import BY_NAME, OLD, Kind
+from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.containers.base import Entry, Finding, Index
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.open import open_headers
+from weighbridge.models.open import Headers, open_headers
 from weighbridge.models.tensor_parallel.rank_set import RankStatus
 from weighbridge.packings.schema.base import METADATA
 from weighbridge.reports import tensor_path
-from weighbridge.reports.inspect import model_info as facts
-from weighbridge.reports.inspect import parameter_count as counting
+from weighbridge.reports.inspect import adapter_info, model_info, parameter_count
 from weighbridge.reports.inspect.model_info import ModelInfo, Quantization
 from weighbridge.reports.inspect.schemes import SchemeSummary, schemes
 from weighbridge.reports.select import Selection, named, select
@@ -99,6 +99,14 @@ class InspectReport:
     ranks: RankStatus | None = None
     schema: str = SCHEMA
 
+    @property
+    def damage(self) -> tuple[Finding, ...]:
+        """The notes that are errors: what is wrong with the model."""
+        return tuple(note for note in self.notes if note.severity == "error")
+
+    def __bool__(self) -> bool:
+        return not self.damage
+
     def __repr__(self) -> str:
         return f"<InspectReport {self.path} {self.format}, {self.tensor_count:,} tensors>"
 
@@ -121,16 +129,26 @@ def inspect(
     selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
     place, name = tensor_path.split(path)
     with gc_pause.paused():
-        model, ranks = open_headers(place)
+        model, ranks = _opened(place)
         with model:
             rows = (tensor_path.entry(model.index, name, place),) if name is not None else model.index.entries
             return replace(_report(model, rows, selection), ranks=ranks)
 
 
+def _opened(path: Path) -> Headers:
+    """The headers at `path`; of a damaged model those that can be read, with what is wrong in the index's findings."""
+    try:
+        return open_headers(path)
+    except (FormatError, UnsupportedError) as error:
+        from weighbridge.reports.inspect.damaged import open_damaged  # late: inspect starts without it
+
+        return Headers(open_damaged(path, error), None)
+
+
 def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -> InspectReport:
     index = model.index
-    facts_found = _facts(model)
-    counted = counting.count(index.entries, _packing_config(model, facts_found), counting.settings_of(index))
+    facts = _facts(model)
+    counted = parameter_count.count(index.entries, _packing_config(model, facts), parameter_count.settings_of(index))
     paths = _paths(model)
     chosen, selected = _chosen(entries, counted, paths, selection)
     data = index.nbytes
@@ -145,27 +163,44 @@ def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -
         tensor_count=len(index),
         parameters=counted.total,
         bits_per_weight=round(data * 8 / counted.total, 4) if counted.total else None,
-        model=replace(facts_found, quantization=facts_found.quantization or _observed(index, counted)),
+        model=replace(
+            facts,
+            quantization=facts.quantization or _observed(index, counted),
+            adapter=adapter_info.of(model),
+        ),
         files=_files(index, paths),
         dtypes=_dtypes(index.entries),
         tensors=tuple(chosen),
         selected=selected,
         schemes=schemes(index.entries, counted),
         metadata={key: short(value) for key, value in index.metadata.items()},
-        notes=index.findings,
+        notes=(*index.findings, *_config_problems(model)),
     )
+
+
+def _config_problems(model: Checkpoint) -> tuple[Finding, ...]:
+    """What is wrong with the config.json that the summary would be made of."""
+    if model.format == "gguf":
+        return ()
+    try:
+        model.json("config.json")
+    except FormatError as error:
+        from weighbridge.reports.lenient import broken
+
+        return (broken("config/broken", error, str(model.place.folder / "config.json")),)
+    return ()
 
 
 def _packing_config(model: Checkpoint, model_facts: ModelInfo) -> Mapping[str, Any]:
     """What decides between packings where shapes don't: the config, if it is this file's, and the file's metadata."""
     if model.format == "gguf":
         return {}
-    config = model.json("config.json") if model_facts.quantization else None
+    config = model.json("config.json") if model_facts.quantization and not _config_problems(model) else None
     return {**(config or {}), METADATA: model.metadata}
 
 
 def _chosen(
-    entries: Sequence[Entry], counted: counting.Count, paths: Sequence[str], selection: Selection
+    entries: Sequence[Entry], counted: parameter_count.Count, paths: Sequence[str], selection: Selection
 ) -> tuple[Sequence[InspectedTensor], int]:
     """The rows to show, and how many there would be without the limit. A file may have a million tensors: no row is
     made of one that isn't looked at."""
@@ -180,9 +215,9 @@ def _facts(model: Checkpoint) -> ModelInfo:
     """What the model says of itself. A single file among others that isn't their model (an adapter, a projector) is
     not told by the config beside it: that belongs to `model*.safetensors`."""
     if model.format == "gguf":
-        return facts.of_gguf(model.metadata)
+        return model_info.of_gguf(model.metadata)
     if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
-        found = facts.of_folder(model.place.folder)
+        found = model_info.of_folder(model.place.folder)
         if found != ModelInfo():
             return found
     from weighbridge.containers.sniff import tensor_names as sniff_names
@@ -193,7 +228,7 @@ def _facts(model: Checkpoint) -> ModelInfo:
     return ModelInfo(kind=look.words if look else None)
 
 
-def _observed(index: Index, counted: counting.Count) -> Quantization | None:
+def _observed(index: Index, counted: parameter_count.Count) -> Quantization | None:
     """Quantization told by the tensors alone, where no config tells it."""
     if counted.schemes:
         name = max(counted.schemes, key=lambda scheme: counted.schemes[scheme])
@@ -213,7 +248,7 @@ def _paths(model: Checkpoint) -> list[str]:
     return [Path(source.name).name for source in model.index.files]
 
 
-def _row(entry: Entry, counted: counting.Count, paths: Sequence[str]) -> InspectedTensor:
+def _row(entry: Entry, counted: parameter_count.Count, paths: Sequence[str]) -> InspectedTensor:
     parameters = counted.logical[entry.name]
     return InspectedTensor(
         entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset,

@@ -8,23 +8,19 @@ import re
 from typing import Final
 
 from weighbridge.base.errors import FormatError
+from weighbridge.containers import BUILT_IN
+from weighbridge.containers.archive.zip_records import LOCAL
 from weighbridge.containers.sniff.detect import sniff
-from weighbridge.io.decompress import BROKEN, CODECS, codec_of
+from weighbridge.io.decompress import BROKEN, CODECS, WITH_MAGIC, codec_of
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import MemberPath
 
 #: The bytes of a torch storage, where nothing in them says that they are more.
 STORAGE: Final = "storage"
-#: Kinds that are zip archives.
-ZIPS: Final = frozenset({"torch-zip", "torchscript", "torchserve", "npz", "zip", "keras", "coreml"})
 _STORED: Final = re.compile(r"(.*/)?(data|constants|tensors|weights)/(weight_|param_|constant_)?\d+\Z")
 _HEAD: Final = 262  # up to the magic of a tar
-# Beginnings of what holds more than numbers, of three bytes and more: a storage hardly begins so by chance.
-_SIGNS: Final = (
-    b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b\x08", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18",
-    b"7z\xbc\xaf", b"Rar!", b"\x93NUMPY", b"GGUF", b"\x89HDF", b"\x7fELF",
-)  # fmt: skip
-_ZIP: Final = b"PK\x03\x04"
+# First bytes of files that contain more than numbers. All have at least three, so storages rarely start with them.
+_MAGICS: Final = (*(m.sign for f in BUILT_IN.values() for m in f.magics if m.offset == 0), b"\x7fELF")
 _TRIED: Final = 4096
 #: How pickles of protocols 2 to 5 begin.
 PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
@@ -34,7 +30,7 @@ def kind_of(source: Source, place: MemberPath) -> str:
     """A word of `sniff.TITLES`, a codec of `io/decompress.py`, or STORAGE."""
     head = source.head(_HEAD)
     storage = place.members and _STORED.match(place.members[-1])
-    if storage and not head.startswith(_SIGNS) and head[257:262] != b"ustar":
+    if storage and not head.startswith(_MAGICS) and codec_of(head) not in WITH_MAGIC and head[257:262] != b"ustar":
         return STORAGE  # one in 16,384 begins as a pickle does: the probe tells them apart
     if head.startswith(PICKLES):  # what sniff would find out more slowly; torch's format of before 1.6 is one
         return "pickle"
@@ -43,7 +39,7 @@ def kind_of(source: Source, place: MemberPath) -> str:
     except FormatError:  # it shrank
         return "unknown"
     if kind == "nemo":
-        return codec_of(head) or ("torch-zip" if head.startswith(_ZIP) else "tar")
+        return codec_of(head) or ("torch-zip" if head.startswith(LOCAL) else "tar")
     return _streamed(source, head) or kind if kind == "unknown" else kind
 
 

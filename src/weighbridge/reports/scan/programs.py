@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from weighbridge.containers.archive import zip_peek
+from weighbridge.containers.sniff.archive import EXPORTED, PACKAGE, TORCHSCRIPT, TORCHSERVE
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import Source
 from weighbridge.reports.scan.model import Budget, MemberPath, Piece, ScanRule, ScanVerdict, escape, finding
@@ -36,18 +37,19 @@ class _Sign(NamedTuple):
     words: str
 
 
-def _sign(rule: str, mark: str, code: str, words: str) -> _Sign:
+def _sign(rule: str, marks: tuple[str, ...], code: str, words: str) -> _Sign:
+    """`marks`: member names, in any folder; `name/`: any member of this folder."""
+    names = "|".join(re.escape(mark) + (".*" if mark.endswith("/") else "") for mark in marks)
+    mark = rf"(^|/)({names})$"
     return _Sign(rule, re.compile(mark, re.IGNORECASE), re.compile(code, re.IGNORECASE), words)
 
 
 _SIGNS: Final = (
-    _sign("torchscript/code", r"(^|/)(constants\.pkl|model\.json|bytecode\.pkl)$",
-          r"(^|/)(code/.*\.py|bytecode\.pkl)$", "parts of its code"),
-    _sign("torchserve/handler", r"(^|/)MAR-INF/MANIFEST\.json$", r"\.(py|so|sh|tar\.gz|zip|whl)$", "files of code"),
-    _sign("package/code", r"(^|/)\.data/(extern_modules|version|python_version)$", r"\.py$", "Python sources"),
-    _sign("package/extern", r"(^|/)\.data/extern_modules$", r"(^|/)\.data/extern_modules$", "lists of modules"),
-    _sign("export/library", r"(^|/)(archive_format|data/aotinductor/.*)$", r"\.(so|dll|dylib|cubin|cpp|o)$",
-          "compiled files"),
+    _sign("torchscript/code", TORCHSCRIPT, r"(^|/)(code/.*\.py|bytecode\.pkl)$", "parts of its code"),
+    _sign("torchserve/handler", (TORCHSERVE,), r"\.(py|so|sh|tar\.gz|zip|whl)$", "files of code"),
+    _sign("package/code", (PACKAGE, ".data/version", ".data/python_version"), r"\.py$", "Python sources"),
+    _sign("package/extern", (PACKAGE,), r"(^|/)\.data/extern_modules$", "lists of modules"),
+    _sign("export/library", (EXPORTED, "data/aotinductor/"), r"\.(so|dll|dylib|cubin|cpp|o)$", "compiled files"),
 )  # fmt: skip
 _SHOWN: Final = 5
 

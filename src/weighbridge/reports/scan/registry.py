@@ -14,11 +14,12 @@ from typing import Final
 
 from weighbridge.containers import PICKLED, find
 from weighbridge.containers.format import Format
+from weighbridge.containers.sniff.archive import TARS, ZIPS
 from weighbridge.io.decompress import CODECS
 from weighbridge.io.source import Source
 from weighbridge.reports.scan import configs, headers, programs, texts, unsupported
 from weighbridge.reports.scan.archive import polyglots, streams, torch_tar, zip_scanner
-from weighbridge.reports.scan.detect import STORAGE, ZIPS
+from weighbridge.reports.scan.detect import STORAGE
 from weighbridge.reports.scan.model import Budget, MemberPath, Nested, Piece, Registration, Scanner
 from weighbridge.reports.scan.pickle import arrays
 from weighbridge.reports.scan.pickle import scanner as pickles
@@ -29,8 +30,7 @@ DATA: Final = frozenset(
     {"safetensors", "gguf", "ggml", "imatrix-dat", "npy", "sentencepiece", "tiktoken", "git-lfs-pointer", "error-text",
      "text", "json", "xml", "html", "image", "empty", "zeros", "parquet", "arrow", STORAGE}
 )  # fmt: skip
-_TARS: Final = frozenset({"tar", "tf-hub"})
-_BARE: Final = PICKLED - ZIPS - {"torch-tar"}
+_BARE: Final = PICKLED - ZIPS - TARS
 
 SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(pickles.scan, _BARE),
@@ -39,7 +39,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
     Registration(programs.scan, ZIPS),
     Registration(streams.stream, frozenset(CODECS)),
     Registration(streams.not_unpacked, frozenset({"zstd", "lz4"})),
-    Registration(streams.tar, _TARS),
+    Registration(streams.tar, TARS - {"torch-tar"}),
     Registration(torch_tar.scan, frozenset({"torch-tar"})),
     Registration(arrays.scan, frozenset({"npy"})),
     Registration(headers.scan_gguf, frozenset({"gguf"})),
@@ -55,7 +55,7 @@ SCANNERS: Final[tuple[Registration, ...]] = (
 _SECOND_READINGS: Final = (
     (_BARE | {"unknown"}, pickles.probe),
     (ZIPS, polyglots.appended),
-    (_TARS | {"torch-tar"}, polyglots.as_tar),
+    (TARS, polyglots.as_tar),
 )
 
 

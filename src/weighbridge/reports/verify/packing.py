@@ -18,8 +18,7 @@ from weighbridge.packings.schema.base import METADATA, Match, companions
 from weighbridge.packings.schema.bitplanes import EVALUATED, HQQ
 from weighbridge.packings.schema.gptq import GPTQ
 from weighbridge.packings.schema.registry import SHIPPED
-from weighbridge.reports.inspect import model_info as facts
-from weighbridge.reports.inspect import parameter_count as counting
+from weighbridge.reports.inspect import model_info, parameter_count
 from weighbridge.reports.verify.repo import Repo
 from weighbridge.reports.verify.rules import Check, Flaw
 
@@ -49,7 +48,7 @@ def unpacked(repo: Repo) -> Unpacked | None:
 
 def _unpack(index: Index, config: Mapping[str, Any]) -> Unpacked | None:
     packing_config = {**config, METADATA: index.metadata}
-    if not counting.count(index.entries, packing_config).schemes:
+    if not parameter_count.count(index.entries, packing_config).schemes:
         return None
     from weighbridge.packings.unpacking import groups, replaced
 
@@ -118,8 +117,8 @@ def quantization_config(repo: Repo) -> Iterator[Flaw]:
     """The config speaks of quantized weights and there are none, or the other way round."""
     if not repo.config or repo.model is None:
         return
-    configured = facts.quantization(repo.config)
-    schemes = counting.count(repo.model.entries).schemes
+    configured = model_info.quantization(repo.config)
+    schemes = parameter_count.count(repo.model.entries).schemes
     path = str(repo.root / "config.json")
     # Matrices of integers or small floats may be a packing that we don't know by name.
     odd = any(len(e.shape) > 1 and (e.dtype.kind is not Kind.FLOAT or e.dtype.bits < 16) for e in repo.model)

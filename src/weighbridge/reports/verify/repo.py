@@ -24,8 +24,7 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Identity
 from weighbridge.io.source import FileSource
 from weighbridge.models.tensor_parallel.rank_set import rank_of
-from weighbridge.reports import lenient as reading
-from weighbridge.reports import sidecars
+from weighbridge.reports import lenient, sidecars
 
 # Folders below folders that are looked into: repositories nest two deep, the cache of Hugging Face three.
 _DEPTH: Final = 3
@@ -124,7 +123,7 @@ class Repo(Closing):
         file = replace(file, size=source.size, source=source, identity=identity)
         if not identity.readable or LEFTOVER.fullmatch(file.base):
             return file
-        index, findings = reading.lenient(source, file.format)
+        index, findings = lenient.lenient(source, file.format)
         return replace(file, index=index, findings=findings)
 
     @property

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from weighbridge.tensors.reference import kquants_encode as kencode
+from weighbridge.tensors.reference import kquants_encode
 from weighbridge.tensors.reference.codec import Codec, half_scales, view
 from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, quiet
 from weighbridge.tensors.reference.kquants_encode import unpack_q4_scales
@@ -108,11 +108,17 @@ def decode_q8_k(src: Bytes) -> Floats:
 
 CODECS: Final = MappingProxyType(
     {
-        "Q2_K": Codec(half_scales("Q2_K", "d", "dmin"), decode_q2_k, kencode.encode_q2_k, kencode.weighted_q2_k),
-        "Q3_K": Codec(half_scales("Q3_K", "d"), decode_q3_k, kencode.encode_q3_k, kencode.weighted_q3_k),
-        "Q4_K": Codec(half_scales("Q4_K", "d", "dmin"), decode_q4_k, kencode.encode_q4_k, kencode.weighted_q4_k),
-        "Q5_K": Codec(half_scales("Q5_K", "d", "dmin"), decode_q5_k, kencode.encode_q5_k, kencode.weighted_q5_k),
-        "Q6_K": Codec(half_scales("Q6_K", "d"), decode_q6_k, kencode.encode_q6_k, kencode.weighted_q6_k),
+        "Q2_K": Codec(
+            half_scales("Q2_K", "d", "dmin"), decode_q2_k, kquants_encode.encode_q2_k, kquants_encode.weighted_q2_k
+        ),
+        "Q3_K": Codec(half_scales("Q3_K", "d"), decode_q3_k, kquants_encode.encode_q3_k, kquants_encode.weighted_q3_k),
+        "Q4_K": Codec(
+            half_scales("Q4_K", "d", "dmin"), decode_q4_k, kquants_encode.encode_q4_k, kquants_encode.weighted_q4_k
+        ),
+        "Q5_K": Codec(
+            half_scales("Q5_K", "d", "dmin"), decode_q5_k, kquants_encode.encode_q5_k, kquants_encode.weighted_q5_k
+        ),
+        "Q6_K": Codec(half_scales("Q6_K", "d"), decode_q6_k, kquants_encode.encode_q6_k, kquants_encode.weighted_q6_k),
         "Q8_K": Codec(_q8_k_scales, decode_q8_k),
     }
 )

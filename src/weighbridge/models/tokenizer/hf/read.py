@@ -30,9 +30,8 @@ from typing import Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
-from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.formats import bpe_ranks, sentencepiece
 from weighbridge.models.tokenizer.formats import merges as mergelists
-from weighbridge.models.tokenizer.formats import sentencepiece
 from weighbridge.models.tokenizer.hf import tekken, tiktoken, unigram, vocab_json
 from weighbridge.models.tokenizer.hf.added import added_tokens, is_control, named_tokens, spoken
 from weighbridge.models.tokenizer.hf.folder import OTHERS, AddedToken, Read, TokenizerFolder, TokenizerJson, table_of
@@ -108,7 +107,7 @@ def model_file(folder: TokenizerFolder, kind: str | None) -> unigram.SpmFile | N
     the same name."""
     for name in MODELS:
         data = folder.read(name)
-        if data is not None and not ranks.is_ranks(data):
+        if data is not None and not bpe_ranks.is_ranks(data):
             model = sentencepiece.parse(data, name)
             wanted = {"Unigram": sentencepiece.UNIGRAM, "BPE": sentencepiece.BPE}.get(kind or "")
             return unigram.SpmFile(name, model) if wanted in (None, model.model_type) else None

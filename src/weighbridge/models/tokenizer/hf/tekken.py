@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from weighbridge.base.errors import FormatError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.models.tokenizer import pretokenizer
-from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.formats import bpe_ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf.folder import Id, TokenizerFolder
 from weighbridge.models.tokenizer.hf.special import SpecialTokens
@@ -66,11 +66,11 @@ def vocabulary(folder: TokenizerFolder, pre: str | None) -> tuple[Vocab, str]:
             expected=f"{len(names) + 1}..{len(names) + len(file.vocab)}", found=size,
         )  # fmt: skip
     table = by_bytes(file.vocab[:count])
-    tokens = [*names, *(text for _, text in ranks.by_rank(table))]
+    tokens = [*names, *(text for _, text in bpe_ranks.by_rank(table))]
     types = [int(TokenType.CONTROL)] * len(names) + [int(TokenType.NORMAL)] * count
     name = pre if pre is not None else recognise(file.config.pattern)
     pretokenizer.known(name)
-    merges = mergelists.joined(ranks.every(table))
+    merges = mergelists.joined(bpe_ranks.every(table))
     return Vocab(VocabKind.BPE, tokens, types, merges=merges, pre=name), file.config.version
 
 
@@ -100,11 +100,11 @@ def by_bytes(vocab: list[TekkenToken]) -> dict[bytes, int]:
     for i, row in enumerate(vocab):
         if row.rank != i:
             raise FormatError("a token's rank isn't its position", path=NAME, field=f"vocab[{i}].rank", found=row.rank)
-        token = ranks.unpacked(row.token_bytes, NAME, f"vocab[{i}].token_bytes")
+        token = bpe_ranks.unpacked(row.token_bytes, NAME, f"vocab[{i}].token_bytes")
         if table.setdefault(token, i) != i:
             words = f"a token occurs twice, at {table[token]} and {i}"
             raise FormatError(words, path=NAME, field="vocab", found=ascii(token)[1:])
-    ranks.check(table, NAME)
+    bpe_ranks.check(table, NAME)
     return table
 
 

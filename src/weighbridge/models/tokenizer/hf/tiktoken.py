@@ -13,7 +13,7 @@ from typing import Any
 
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.models.tokenizer import pretokenizer
-from weighbridge.models.tokenizer.formats import bpe_ranks as ranks
+from weighbridge.models.tokenizer.formats import bpe_ranks
 from weighbridge.models.tokenizer.formats import merges as mergelists
 from weighbridge.models.tokenizer.hf.folder import TokenizerFolder, content
 from weighbridge.models.tokenizer.hf.special import ROLES, SpecialTokens
@@ -26,7 +26,7 @@ def find(folder: TokenizerFolder) -> str | None:
     known = {row.name: row.shared_name for row in tables().rank_files}
     for name in (*known, *sorted(n for n in folder.names if n.endswith(".tiktoken") and "/" not in n)):
         data = folder.read(name)
-        if data is not None and (not known.get(name) or ranks.is_ranks(data)):
+        if data is not None and (not known.get(name) or bpe_ranks.is_ranks(data)):
             return name
     return None
 
@@ -78,15 +78,15 @@ def _rope_type(folder: TokenizerFolder) -> str:
 def vocabulary(folder: TokenizerFolder, name: str, pre: str | None) -> Vocab:
     """The vocabulary of the rank file `name`, without special ids."""
     rules = _rules(folder, name, pre)
-    table = ranks.parse(folder.read(name) or b"", name)
+    table = bpe_ranks.parse(folder.read(name) or b"", name)
     first = 1 + max(table.values())
     special = dict(enumerate(_special_tokens(folder, rules, first), first))
-    tokens, types = _tokens_and_types(folder, name, dict(ranks.by_rank(table)), special)
+    tokens, types = _tokens_and_types(folder, name, dict(bpe_ranks.by_rank(table)), special)
     normalizer = rules.normalizer
     losses = (f"the normalizer ({normalizer}): llama.cpp tokenizes the text as it is",) if normalizer else ()
     chosen = rules.pre if pre is None else pre
     pretokenizer.known(chosen)
-    merges = mergelists.joined(ranks.natural(table))
+    merges = mergelists.joined(bpe_ranks.natural(table))
     return Vocab(VocabKind.BPE, tokens, types, merges=merges, pre=chosen, losses=losses)
 
 

@@ -26,8 +26,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.models.arch.tables.schema import TokenizerEntry
 from weighbridge.models.tokenizer import pretokenizer
-from weighbridge.models.tokenizer.formats import merges as mergelists
-from weighbridge.models.tokenizer.formats import sentencepiece
+from weighbridge.models.tokenizer.formats import merges, sentencepiece
 from weighbridge.models.tokenizer.hf import unigram
 from weighbridge.models.tokenizer.hf.read import from_hf
 from weighbridge.models.tokenizer.vocab import (
@@ -230,7 +229,7 @@ def added(table: TokenTable, index: int) -> Json:
     """An entry of `added_tokens`. A user-defined token that the byte decoder would garble is marked as normalized, so
     that a conversion back keeps it."""
     text, control = table.texts[index], table.types[index] != TokenType.USER_DEFINED
-    garbled = not text.isascii() and all(c in mergelists.BYTE_OF for c in text)
+    garbled = not text.isascii() and all(c in merges.BYTE_OF for c in text)
     return {
         "id": index, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
         "normalized": garbled, "special": control,
@@ -264,7 +263,7 @@ def spm_merges(vocab: Vocab, table: TokenTable) -> list[tuple[str, str]]:
     bytes or unused tokens."""
     scores = vocab.scores if len(vocab.scores) else [0.0] * len(table.texts)
     skip = {i for i, t in enumerate(table.types) if t != TokenType.NORMAL}
-    return mergelists.from_scores(table.texts, [float(s) for s in scores], skip)
+    return merges.from_scores(table.texts, [float(s) for s in scores], skip)
 
 
 def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
@@ -276,8 +275,8 @@ def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
             "byte-level BPE without merges, which llama.cpp can't load", field="tokenizer.ggml.merges",
             expected="at least one", found=0, hint="leave the tokenizer out: --no-tokenizer",
         )  # fmt: skip
-    pairs = mergelists.parted(vocab.merges)
-    mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
+    pairs = merges.parted(vocab.merges)
+    merges.check(pairs, table.vocab, "tokenizer.ggml.merges")
     return {
         "normalizer": {"type": "NFC"} if name in pretokenizer.table().nfc else None,
         "pre_tokenizer": pretokenizer.definition(name),
@@ -294,8 +293,8 @@ def bpe_parts(vocab: Vocab, table: TokenTable) -> Json:
 def raw_parts(vocab: Vocab, table: TokenTable) -> Json:
     """BPE over characters. llama.cpp always adds a bos to texts of its own kind, whatever the key says."""
     name = vocab.pre or VocabKind.CHAR_BPE.value
-    pairs = mergelists.parted(vocab.merges)
-    mergelists.check(pairs, table.vocab, "tokenizer.ggml.merges")
+    pairs = merges.parted(vocab.merges)
+    merges.check(pairs, table.vocab, "tokenizer.ggml.merges")
     forced = {"bos": True} if name in pretokenizer.known(VocabKind.CHAR_BPE.value).names else {}
     back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     return {

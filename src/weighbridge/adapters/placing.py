@@ -1,0 +1,59 @@
+"""Tensors where a caller wants them: the arrays of a framework, on a device.
+
+numpy, cpu            numpy arrays
+torch, torch:DEVICE   torch tensors, on the CPU or the device; also `cuda`, `cuda:1`, `mps`
+mlx                   MLX arrays
+jax                   JAX arrays
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from weighbridge.base.dtypes import DType
+from weighbridge.base.errors import UsageError
+from weighbridge.tensors.nodes import LogicalTensor
+
+#: Devices that torch alone has.
+_TORCH_DEVICES: Final = ("cuda", "mps", "xpu", "meta")
+
+
+def place(tensor: LogicalTensor, device: str, dtype: DType | None = None) -> Any:
+    """The values of a tensor as an array of the framework of `device`. UsageError where there is none of this name."""
+    framework, _, rest = device.partition(":")
+    if framework in _TORCH_DEVICES:
+        framework, rest = "torch", device
+    if framework not in _PLACES or (rest and framework != "torch"):
+        raise UsageError(f"no device is called {device!r}", hint="numpy, torch, torch:DEVICE, cuda, mps, mlx, jax")
+    return _PLACES[framework](tensor, dtype, rest)
+
+
+def _numpy(tensor: LogicalTensor, dtype: DType | None, rest: str) -> Any:
+    from weighbridge.adapters.numpy import to_numpy
+
+    return to_numpy(tensor, dtype)
+
+
+def _torch(tensor: LogicalTensor, dtype: DType | None, rest: str) -> Any:
+    from weighbridge.adapters.torch import to_torch
+
+    return to_torch(tensor, dtype, rest or None)
+
+
+def _mlx(tensor: LogicalTensor, dtype: DType | None, rest: str) -> Any:
+    from weighbridge.adapters.mlx import to_mlx
+
+    return to_mlx(tensor, dtype)
+
+
+def _jax(tensor: LogicalTensor, dtype: DType | None, rest: str) -> Any:
+    from weighbridge.adapters.jax import to_jax
+
+    return to_jax(tensor, dtype)
+
+
+_PLACES: Final[Mapping[str, Callable[[LogicalTensor, DType | None, str], Any]]] = MappingProxyType(
+    {"numpy": _numpy, "cpu": _numpy, "torch": _torch, "mlx": _mlx, "jax": _jax}
+)

@@ -1,0 +1,256 @@
+"""A weight as one contiguous block in the layout that an engine wants.
+
+    plain   the values, rows of one plain type
+    ggml    blocks of a ggml type, as a GGUF has them; plain types too
+    mlx     [W | S | B]: words U32, then scales, then biases, without a gap
+    gptq    [qweight | qzeros | scales | g_idx], format 1 or 2 as vLLM and transformers take it
+    awq     [qweight | qzeros | scales], GEMM
+    parts   the members as they are, one after the other
+
+A quantized weight changes its layout only where that keeps its codes, and keeps or rounds its scales as `rounded` says;
+else UnsupportedError gives the reason. A plain weight is quantized where `dtype`, or `bits` and `group`, ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weighbridge.adapters.numpy import mapped, numpy_dtype
+from weighbridge.base.dtypes import F32, U32, DType, Kind
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.spec import Shape
+from weighbridge.packings import canonical, ggml_blocks
+from weighbridge.packings.schema.affine import NAME as AFFINE_NAME
+from weighbridge.packings.write import packers, schemes
+from weighbridge.providers.dtypes import WeightType, packed_type, type_of
+from weighbridge.tensors import nodes as n
+from weighbridge.tensors.filling import fill_all
+from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor
+from weighbridge.tensors.nodes.base import Bytes
+
+#: Where a buffer starts: what JAX needs to share memory, and every vector unit to load whole lines.
+ALIGNMENT: Final = 64
+
+
+class Section(NamedTuple):
+    """A stored tensor inside a buffer."""
+
+    offset: int
+    nbytes: int
+    dtype: DType
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class LayoutOptions:
+    """`dtype`: of the values (plain), or the block type (ggml). `bits`, `group`: to quantize a plain weight to (mlx).
+    `scales`: the type of scales and biases (mlx); None keeps theirs."""
+
+    dtype: DType | None = None
+    bits: int | None = None
+    group: int | None = None
+    scales: DType | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WeightBuffer:
+    """One block of bytes, U8, that starts at a multiple of 64. `shape`: of the logical weight. `sections`: what lies
+    where in it. `rounded`: sections whose values aren't exactly the source's. `shared`: it is a read-only view of the
+    file."""
+
+    layout: str
+    type: WeightType
+    shape: Shape
+    data: NDArray[np.uint8]
+    sections: Mapping[str, Section]
+    rounded: tuple[str, ...] = ()
+    shared: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    @property
+    def address(self) -> int:
+        """Where it starts in memory; valid as long as the buffer."""
+        return int(self.data.ctypes.data)
+
+    def part(self, name: str) -> NDArray[Any]:
+        """A section as an array, without a copy; blocks and types that numpy lacks as U8 [rows, bytes]."""
+        if name not in self.sections:
+            raise UsageError(f"no section {name!r}", hint=", ".join(self.sections))
+        at, size, dtype, shape = self.sections[name]
+        raw = self.data[at : at + size]
+        if dtype.numpy is None:
+            return raw.reshape(-1, shape[-1] // dtype.block * dtype.size) if size and shape else raw
+        return raw.view(numpy_dtype(dtype)).reshape(shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()
+
+
+def buffer_of(tensor: LogicalTensor, layout: str | None, options: LayoutOptions = LayoutOptions()) -> WeightBuffer:
+    """A weight in a layout of `LAYOUTS`; None: blocks and plain types as they are, packed ones as their parts."""
+    layout = layout or ("parts" if isinstance(tensor, QuantizedTensor) else "ggml" if _blocks(tensor) else "plain")
+    if layout not in LAYOUTS:
+        raise UsageError(f"no layout is called {layout!r}", hint=f"known: {', '.join(LAYOUTS)}")
+    found = LAYOUTS[layout](tensor, options)
+    kind = type_of(tensor) if found.type is None else found.type
+    return _filled(layout, kind, tensor.spec.shape, found)
+
+
+class _Members(NamedTuple):
+    """What a layout makes of a weight. `type`: None keeps the weight's."""
+
+    nodes: Mapping[str, Node]
+    type: WeightType | None = None
+    rounded: tuple[str, ...] = ()
+
+
+def _filled(layout: str, kind: WeightType, shape: Shape, found: _Members) -> WeightBuffer:
+    sections, at = {}, 0
+    for name, node in found.nodes.items():
+        sections[name] = Section(at, node.spec.nbytes, node.spec.dtype, node.spec.shape)
+        at += node.spec.nbytes
+    view = _view(*found.nodes.values()) if len(found.nodes) == 1 else None
+    data = aligned(at) if view is None else view
+    if view is None:
+        places = [data[s.offset : s.offset + s.nbytes] for s in sections.values()]
+        fill_all([*found.nodes.values()], places)
+    return WeightBuffer(layout, kind, shape, data, MappingProxyType(sections), found.rounded, view is not None)
+
+
+def _view(node: Node) -> Bytes | None:
+    """The bytes in the mapping of the file, where they lie aligned."""
+    bytes_ = mapped(node)
+    found = None if bytes_ is None else np.frombuffer(bytes_, np.uint8)
+    return found if found is not None and found.ctypes.data % ALIGNMENT == 0 else None
+
+
+def aligned(size: int) -> Bytes:
+    """Uninitialised bytes that start at a multiple of 64."""
+    whole = np.empty(size + ALIGNMENT, np.uint8)
+    start = -whole.ctypes.data % ALIGNMENT
+    return whole[start : start + size]
+
+
+# ------------------------------------------------------------------------------------------------ the layouts
+
+
+def _blocks(tensor: LogicalTensor) -> bool:
+    return isinstance(tensor, Node) and tensor.spec.dtype.kind is Kind.BLOCK
+
+
+def _plain(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
+    wanted = options.dtype or (F32 if isinstance(tensor, QuantizedTensor) or _blocks(tensor) else None)
+    if wanted is not None and not wanted.plain:
+        raise UsageError(f"{wanted} is no plain type", hint='layout="ggml" has blocks')
+    node = n.as_node(tensor, wanted)
+    return _Members({"weight": node}, type_of(node))
+
+
+def _ggml(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
+    wanted = options.dtype
+    if isinstance(tensor, QuantizedTensor):
+        node, rounded = _as_blocks(tensor, wanted)
+        return _Members({"blocks": node}, type_of(node), rounded)
+    if wanted is not None and wanted is not tensor.spec.dtype and _blocks(tensor) and wanted.kind is Kind.BLOCK:
+        raise UnsupportedError(f"it is {tensor.spec.dtype} already; it isn't quantized a second time")
+    node = n.as_node(tensor, wanted)
+    if node.spec.dtype.ggml is None:
+        raise UnsupportedError(f"ggml has no {node.spec.dtype}", hint="ask for a dtype: f32, f16, q8_0 ...")
+    return _Members({"blocks": node}, type_of(node))
+
+
+def _as_blocks(tensor: QuantizedTensor, wanted: DType | None) -> tuple[Node, tuple[str, ...]]:
+    """A packed weight in a block type that has room for its codes."""
+    packing = tensor.packing
+    fitting = packing.blocks if wanted is None else tuple(d for d in packing.blocks if d is wanted)
+    if not fitting:
+        known = ", ".join(d.name for d in packing.blocks) or "none"
+        raise UnsupportedError(
+            f"{wanted or 'no ggml type'} doesn't hold the codes of {packing.name}", hint=f"types that do: {known}"
+        )
+    members = {
+        m: n.reshape(x, (x.spec.rows, x.spec.elements // max(x.spec.rows, 1))) for m, x in tensor.members.items()
+    }
+    exact = next((d for d in fitting if not packing.inexact(members, d)), None)
+    rounded = () if exact else (f"scales: {packing.inexact(members, fitting[0])}",)
+    return n.transcode(tensor, exact or fitting[0]), rounded
+
+
+def _mlx(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
+    found = _affine(tensor, options)
+    bits = found["weight"].spec.elements * 32 // max(tensor.spec.elements, 1)
+    kept = {m: x for m, x in found.items() if m == "weight"}
+    rounded = []
+    for name, node in found.items():
+        if name == "weight":
+            continue
+        wanted = node.spec.dtype if options.scales is None or "biases" not in found else options.scales
+        kept[name] = n.cast(node, wanted)
+        if wanted is not node.spec.dtype and not (wanted.name == "F16" and ggml_blocks.fits_f16(node)):
+            rounded += [f"{name}: {node.spec.dtype} as {wanted}"] if wanted is not F32 else []
+    kind = packed_type(AFFINE_NAME, bits) if "biases" in found else None
+    return _Members(kept, kind, tuple(rounded))
+
+
+def _affine(tensor: LogicalTensor, options: LayoutOptions) -> dict[str, Node]:
+    """Words, scales and biases of a weight."""
+    if isinstance(tensor, QuantizedTensor):
+        if tensor.packing.name == AFFINE_NAME:
+            return {m: tensor.members[m] for m in packers.PARTS}
+        if set(tensor.members) == {"codes", "scales"} and not isinstance(found := canonical.micro(tensor), str):
+            words = n.bitcast(found.codes, U32, found.codes.spec.shape[-1] // 4)
+            return {"weight": words, "scales": found.scales}
+        raise UnsupportedError(f"{tensor.packing.name} has no form in MLX", hint='layout="parts" has it as it is')
+    if _blocks(tensor):
+        if tensor.spec.dtype not in packers.EXACT:
+            known = ", ".join(d.name for d in packers.EXACT)
+            raise UnsupportedError(f"MLX has no form of {tensor.spec.dtype}", hint=f"types it has: {known}")
+        made = n.pack(tensor, packers.BlocksOf(tensor.spec.dtype))
+        return dict(made)
+    if options.bits is None or options.group is None:
+        raise UnsupportedError("it isn't quantized", hint="quantize it on the way: bits=4, group=64")
+    kind = tensor.spec.dtype if tensor.spec.dtype.is_float and tensor.spec.dtype.size <= 4 else F32
+    maker = packers.AffineOf(options.bits, options.group, options.scales or kind)
+    return dict(n.pack(n.cast(tensor, F32), maker))
+
+
+def _scheme(name: str, make: Callable[[canonical.IntQuantTensor, bool], schemes.Stored], bits: tuple[int, ...]) -> Any:
+    """A layout of an integer scheme."""
+
+    def members(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
+        form = canonical.integers(tensor)
+        if isinstance(form, str):
+            raise UnsupportedError(f"the weight can't be laid out so: {form}", hint='layout="parts" has it as it is')
+        if form.bits not in bits:
+            raise UnsupportedError(f"its codes have {form.bits} bits", hint=f"the layout has {bits}")
+        rounded = () if ggml_blocks.fits_f16(form.scales) else (f"scales: {form.scales.spec.dtype} as F16",)
+        return _Members(make(form, form.symmetric), packed_type(name, form.bits), rounded)
+
+    return members
+
+
+def _parts(tensor: LogicalTensor, options: LayoutOptions) -> _Members:
+    return _Members(tensor.members if isinstance(tensor, QuantizedTensor) else {"weight": tensor})
+
+
+Arrange = Callable[[LogicalTensor, LayoutOptions], _Members]
+#: Every named layout.
+LAYOUTS: Final[Mapping[str, Arrange]] = MappingProxyType({
+    "plain": _plain, "ggml": _ggml, "mlx": _mlx, "parts": _parts,
+    "gptq": _scheme("gptq", schemes.gptq, (2, 3, 4, 8)), "awq": _scheme("awq", schemes.awq, (4,)),
+})  # fmt: skip

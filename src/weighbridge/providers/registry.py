@@ -1,0 +1,53 @@
+"""Which provider serves a source: this package's over files, one over arrays, or that of another package.
+
+A package adds a backend under the entry point group `weighbridge.providers`: a callable `(source, names, options,
+quantization) -> Provider`. It is chosen by name (`backend="name"`), or by its name before a colon where no file has
+that path (`name:rest`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.plugins import PROVIDERS, plugins
+from weighbridge.providers.arrays import ArrayProvider
+from weighbridge.providers.base import Provider, ProviderOptions
+from weighbridge.providers.files import open_files
+
+#: The backend of this package.
+FILES: Final = "files"
+Opener = Callable[[Any, str, ProviderOptions, Mapping[str, Any] | None], Provider]
+
+
+def open_provider(
+    source: Any, names: str, options: ProviderOptions, quantization: Mapping[str, Any] | None, backend: str | None
+) -> Provider:
+    """The provider of a source. UsageError where no backend has this name."""
+    if isinstance(source, Mapping):
+        return _of_arrays(source, names, options)
+    backend = backend or _prefix(source) or FILES
+    if backend == FILES:
+        return open_files(source, names, options, quantization)
+    known: Mapping[str, Opener] = plugins(PROVIDERS)
+    if backend not in known:
+        raise UsageError(f"no provider is called {backend!r}", hint=f"known: {', '.join((FILES, *known))}")
+    found = known[backend](source, names, options, quantization)
+    if not isinstance(found, Provider):
+        raise UnsupportedError(f"the provider {backend!r} gives a {type(found).__name__}, not a Provider")
+    return found
+
+
+def _prefix(source: Any) -> str | None:
+    """The backend that a source names before a colon, where no file is called so."""
+    text = os.fspath(source)
+    name, colon, _ = text.partition(":")
+    return name if colon and len(name) > 1 and not os.path.exists(text) and name in plugins(PROVIDERS) else None
+
+
+def _of_arrays(source: Mapping[str, Any], names: str, options: ProviderOptions) -> ArrayProvider:
+    from weighbridge.adapters.arrays import nodes_of
+
+    return ArrayProvider(nodes_of(source), options=options)

@@ -1,0 +1,74 @@
+"""Whole tensors into memory: slab by slab, so that what is computed on the way stays in the cache, and by several
+threads where it is worth it (kernels and reads release the interpreter)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+
+from weighbridge.base.limits import MIB
+from weighbridge.tensors.nodes.base import Bytes, Node, walk
+from weighbridge.tensors.nodes.packed import PackedMember, make
+
+#: Bytes of a result that are made at a time.
+SLAB: Final = MIB
+#: Results from here on are made by several threads: starting these takes about 0.1 ms.
+THREADED: Final = 8 * MIB
+_WORKERS: Final = min(os.cpu_count() or 1, 8)
+
+
+def filled(node: Node) -> Bytes:
+    """The bytes of a tensor in new memory."""
+    out = np.empty(node.spec.nbytes, np.uint8)
+    fill(node, out)
+    return out
+
+
+def fill(node: Node, out: Bytes) -> None:
+    """All rows of a tensor into `out`, U8 [nbytes] of any alignment."""
+    rows, width = node.spec.rows, node.spec.row_bytes
+    step = max(1, SLAB // max(width, 1))
+    if step >= rows or any(below.stripes for below in walk(node)):
+        node.read(0, rows, out)
+        return
+
+    def slab(lo: int) -> None:
+        hi = min(lo + step, rows)
+        node.read(lo, hi, out[lo * width : hi * width])
+
+    starts = range(0, rows, step)
+    if out.nbytes < THREADED or _WORKERS == 1:
+        for lo in starts:
+            slab(lo)
+        return
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        for _ in pool.map(slab, starts):
+            pass
+
+
+def fill_all(nodes: Sequence[Node], outs: Sequence[Bytes]) -> None:
+    """Several tensors. The parts that one packer makes of one source are filled together: it is read once."""
+    groups: dict[tuple[int, ...], list[tuple[Node, Bytes]]] = {}
+    for i, (node, out) in enumerate(zip(nodes, outs, strict=True)):
+        packed = isinstance(node, PackedMember) and not node.tall
+        key = (id(node.source), id(node.maker), node.spec.rows) if isinstance(node, PackedMember) and packed else (i,)
+        groups.setdefault(key, []).append((node, out))
+    for group in groups.values():
+        parts = [node for node, _ in group if isinstance(node, PackedMember)]
+        if len(group) == 1 or len(parts) < len(group):
+            fill(*group[0])
+        else:
+            _fill_parts(parts, [out for _, out in group])
+
+
+def _fill_parts(parts: Sequence[PackedMember], outs: Sequence[Bytes]) -> None:
+    rows = parts[0].spec.rows
+    step = max(1, SLAB // max(parts[0].source.spec.row_bytes, 1))
+    for lo in range(0, rows, step):
+        hi = min(lo + step, rows)
+        widths = [p.spec.row_bytes for p in parts]
+        make(parts, lo, hi, [out[lo * w : hi * w] for out, w in zip(outs, widths, strict=True)])
