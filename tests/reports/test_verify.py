@@ -718,8 +718,8 @@ def found_by(case: Case, folder: Path) -> VerifyReport:
 
 
 def rules(report: VerifyReport) -> set[str]:
-    """The rules that a report names, less those of llama.cpp's loader: but for one these small GGUFs are no whole models
-    (the loader is the subject of tests/models/test_llamacpp.py)."""
+    """The rules that a report names, less those of llama.cpp's loader: but for one these small GGUFs are no whole
+    models (the loader is the subject of tests/models/test_llamacpp.py)."""
     return {f.rule for f in report.findings} - ASIDE - (LOADER - {"llamacpp/missing"})
 
 
