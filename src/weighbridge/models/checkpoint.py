@@ -23,7 +23,8 @@ from weighbridge.base.limits import CONFIG_JSON, MIB
 from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.source import FileSource, Source
-from weighbridge.models.jsonfile import decode
+from weighbridge.models.arch.config import numbers_as_text
+from weighbridge.models.jsonfile import decode, oddities
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
 
@@ -150,6 +151,16 @@ class Checkpoint(Closing):
             return None
         parsed: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])
         return parsed
+
+    @property
+    def oddities(self) -> list[str]:
+        """What is unusual about the folder's files and was read all the same."""
+        texts = {name: self.place.read(name, CONFIG_JSON) for name in ("config.json", "generation_config.json")}
+        odd = {name: ", ".join(oddities(data)) for name, data in texts.items() if data is not None}
+        words = [f"{name} is no JSON, but was read: it has {found}" for name, found in odd.items() if found]
+        if quoted := numbers_as_text(self.config if self.format != "gguf" else {}):
+            words.append(f"config.json has numbers in quotes: {', '.join(quoted)}")
+        return [*self.place.notes, *words]
 
     @property
     def files_of_tensors(self) -> dict[str, str]:

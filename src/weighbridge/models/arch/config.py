@@ -8,6 +8,7 @@ defaults stand in the family's TOML. Pure functions over parsed JSON; wrong valu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -25,6 +26,16 @@ _ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all 
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
+
+
+_NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?", re.ASCII)
+_WORDS: Final = frozenset({"transformers_version", "model_type", "dtype", "torch_dtype", "_name_or_path"})
+
+
+def numbers_as_text(config: Config) -> dict[str, int | float]:
+    """The numbers that a config has in quotes, by key."""
+    texts = {k: v for k, v in config.items() if isinstance(v, str) and k not in _WORDS and _NUMBER.fullmatch(v)}
+    return {k: int(v) if v.lstrip("-").isdigit() else float(v) for k, v in texts.items()}
 
 
 def check_heads(values: Config, width: int) -> None:

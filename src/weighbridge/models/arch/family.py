@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import effective
+from weighbridge.models.arch.config import effective, numbers_as_text
 from weighbridge.models.arch.derived import absent_zeros, made
 from weighbridge.models.arch.dialects import count_matches, detect_dialect
 from weighbridge.models.arch.expand import (
@@ -122,6 +122,8 @@ class Family:
 
     def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.merged(config)
+        if odd := numbers_as_text(whole):
+            whole = {**whole, **odd}
         if architecture.part:  # the class of the part
             known, listed = self.architectures.values(), whole.get("architectures")
             same = [a for a in known if a.model_type == whole.get("model_type")]
