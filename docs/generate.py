@@ -196,7 +196,7 @@ def rules() -> Iterator[str]:
     yield "## llama.cpp\n"
     yield (
         "Whether llama.cpp (b11549) would load a GGUF as a model: `no` where it refuses, `open` where Weighbridge "
-        "can't tell. No command writes a GGUF that breaks one of the errors here, unless its source breaks it as well.\n"
+        "can't tell. No command writes a GGUF that breaks one of the errors here, unless its source does as well.\n"
     )
     rows = [(f"`{name}`", str(r.severity), _loads(name), r.text) for name, r in LLAMACPP.items()]
     yield from table(("rule", "severity", "loads", "what is wrong"), rows)
