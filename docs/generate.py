@@ -23,6 +23,7 @@ from weighbridge.base.dtypes import BY_NAME, OLD, TABLE, DType, Field
 from weighbridge.cli.main import COMMANDS, cli, common_options, load
 from weighbridge.containers import every
 from weighbridge.containers.base import Rule
+from weighbridge.models.arch.family import Architecture, Family
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -54,7 +55,7 @@ def commands() -> Iterator[str]:
             ("143", "terminated"),
         ),
     )
-    common = {option for param in common_options() for option in param.opts}
+    common = {param.opts[-1] for param in common_options()}
     for row in COMMANDS:
         yield from one_command(row.name, load(row), common)
 
@@ -383,6 +384,42 @@ def ticked(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+# --- reference-classes.md -------------------------------------------------------------------------------------------
+
+
+def reference_classes() -> Iterator[str]:
+    from weighbridge.models.arch.registry import families
+
+    listed = tomllib.loads((DOCS / "reference-classes.toml").read_text("utf-8"))
+    known = {
+        name: (f, a) for f in families().values() for a in f.architectures.values() for name in (a.name, *a.aliases)
+    }
+    states = {name: state_of_class(*known[name]) if name in known else ("absent", "") for name in listed["text"]}
+    kinds = [state for state, _ in states.values()]
+    yield "# Classes of Hugging Face models\n"
+    yield NOTE
+    yield (
+        "Every class of a model that writes that the reference converter of llama.cpp "
+        f"{listed['version']} registers, and what `wb convert` does with it: {kinds.count('converts')} of {len(kinds)} "
+        f"convert whole, {kinds.count('partly')} in part (the part that writes; the plan lists what is left out), "
+        f"{kinds.count('absent')} are absent. Equality with the reference is tested family by family; "
+        "[reference-differences.md](reference-differences.md) has the exceptions.\n"
+    )
+    rows = (
+        (f"`{name}`", state, family) for name, (state, family) in sorted(states.items(), key=lambda r: r[0].lower())
+    )
+    yield from table(("class", "state", "family"), rows)
+    own = sorted((n for n in known if n not in states), key=str.lower)
+    yield "## Further classes\n"
+    yield "The reference doesn't register these, or goes by the class of their part alone.\n"
+    yield from table(("class", "state", "family"), ((f"`{n}`", *state_of_class(*known[n])) for n in own))
+
+
+def state_of_class(family: Family, architecture: Architecture) -> tuple[str, str]:
+    """The state of a class, and its family."""
+    return ("partly" if architecture.part else "converts"), f"`{family.name}`"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
@@ -394,6 +431,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 PAGES = {
     "commands.md": commands,
     "supported.md": supported,
+    "reference-classes.md": reference_classes,
     "rules.md": rules,
     "family-schema.md": family_schema,
     "block-types.md": block_types,

@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from weighbridge.base.plugins import FAMILIES, FORMATS, plugins
+from weighbridge.base.plugins import FAMILIES, FORMATS, PACKINGS, plugins
+from weighbridge.models.arch import registry as family_registry
+from weighbridge.models.arch.tables import documents
 
 TOYS = Path(__file__).with_name("toys")
 
@@ -41,6 +44,30 @@ def toy_family(folder: Path) -> Path:
     return write_package(folder, "toy_families", files, {FAMILIES: {"toy": "toy_families"}})
 
 
+def toy_packing(folder: Path) -> Path:
+    """The toy packing, installed in `folder`."""
+    files = {"toy_packing.py": (TOYS / "toy_packing.py").read_text("utf-8")}
+    return write_package(folder, "toy_packing", files, {PACKINGS: {"toy": "toy_packing:TOY"}})
+
+
+@contextmanager
+def all_toys() -> Iterator[None]:
+    """All four toys are there inside the block: three installed packages and a registered block type."""
+    from tests.toys.toy_block_type import CODEC, TOY
+
+    from weighbridge.tensors.reference import registry
+
+    with TemporaryDirectory() as name:
+        for install in (toy_format, toy_packing, toy_family):
+            install(Path(name))
+        registry.register(TOY, CODEC)
+        try:
+            with installed(Path(name)):
+                yield
+        finally:
+            registry.unregister(TOY)
+
+
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a subprocess that has the packages in `folder` installed."""
     paths = (str(folder), os.environ.get("PYTHONPATH", ""))
@@ -66,3 +93,5 @@ def installed(folder: Path) -> Iterator[Path]:
 def _forget() -> None:
     importlib.invalidate_caches()
     plugins.cache_clear()
+    for cached in (documents.plugged_in, documents.document, family_registry.family, family_registry.families):
+        cached.cache_clear()

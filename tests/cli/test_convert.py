@@ -205,7 +205,7 @@ def test_an_interrupted_edit_is_undone_by_the_next(source: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["inspect", "-"], ("standard input", "write it to a file")),
+        (["convert", "-", "x.gguf"], ("standard input", "write it to a file")),
         (["identify", "gone"], ("gone: no such file or folder",)),
         (["convert", "gone", "x.gguf"], ("gone: no such file or folder",)),
         (["verify", "gone"], ("gone: no such file or folder",)),

@@ -38,7 +38,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, str | None]]] = {
     "slice": (wb.plan_slice, {}),
     "edit": (wb.plan_edit, {"show_all": None, "wanted": None, "assigned": "set", "arrays": "set", "output": "output"}),
     "verify": (wb.verify, {"fail_on": None}),
-    "diff": (wb.diff, {"limit": None, "brief": None, "html": None}),
+    "diff": (wb.diff, {"limit": None, "brief": None, "html": None, "overwrite": None}),
     "inspect": (wb.inspect, {"tensors": None, "tree": None, "metadata": None, "model": None}),
 }
 
@@ -65,7 +65,7 @@ def test_options_are_the_keywords_of_the_function(name: str) -> None:
 
 def test_every_command_that_writes_is_compared() -> None:
     writing = {row.name for row in COMMANDS if any(p.name == "overwrite" for p in load(row).params)}
-    assert writing - {"get", "hash"} <= set(FUNCTIONS)
+    assert writing - {"get", "hash", "scan"} <= set(FUNCTIONS)
 
 
 def test_a_flag_is_spelled_as_its_keyword() -> None:
@@ -101,6 +101,8 @@ VALUES: Mapping[str, Any] = {
     "rms_eps": 0.5,
     "context_length": 17,
     "scheme": "w8a8",
+    "vocab_only": True,
+    "quantize": True,
     "q_bits": 8,
     "q_group_size": 64,
     "sym": False,

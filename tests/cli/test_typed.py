@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -17,7 +18,7 @@ from tests.api.test_provider import CONFIG, llama_tensors, write
 from tests.conversion.test_build import tokenizer
 
 import weighbridge as wb
-from weighbridge.cli.main import main
+from weighbridge.cli.main import COMMANDS, load, main
 
 Captured = pytest.CaptureFixture[str]
 
@@ -93,6 +94,111 @@ def test_shards_may_be_named_one_by_one(source: Path, tmp_path: Path, capsys: Ca
     assert "not a shard of the set" in capsys.readouterr().err
 
 
+def test_q_on_convert_is_mlx_lm_s(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    """Its defaults: 4 bits in groups of 64. Where it doesn't apply it is an error, and --quiet is spelled out."""
+    options = ["--allow-requantize"] * (wb.inspect(folder).model.quantization is not None)
+    assert run("convert", folder, tmp_path / "a", "--to", "mlx", "-q", *options) == 0
+    assert run("convert", folder, tmp_path / "b", "--to", "mlx", "--q-bits", 4, "--q-group-size", 64, *options) == 0
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert one == other
+    capsys.readouterr()
+    assert run("convert", folder, tmp_path / "c.gguf", "-q") == 2
+    assert "--quantize doesn't apply to a GGUF" in capsys.readouterr().err
+    assert run("convert", folder, tmp_path / "c.gguf", "--quiet") == 0
+    assert run("-q", "convert", folder, tmp_path / "d.gguf") == 0
+
+
+def test_int8_is_answered_with_the_very_command(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    for target, way in (("o.gguf", []), ("o", ["--to", "mlx"])):
+        assert run("convert", folder, tmp_path / target, *way, "--dtype", "int8") == 2
+        hint = next(line for line in capsys.readouterr().err.splitlines() if "hint: wb convert" in line)
+        assert run(*hint.split("wb ")[1].split(), "--allow-requantize") == 0
+
+
+@pytest.mark.parametrize("word", ["HuggingFace", "transformers", "HF"])
+def test_a_target_by_nickname(word: str, folder: Path, tmp_path: Path) -> None:
+    assert run("convert", folder, tmp_path / "o", "--to", word) == 0
+    assert (tmp_path / "o" / "config.json").exists()
+
+
+# ------------------------------------------------------------------------------------------------ targets
+
+WRITERS: dict[str, list[str]] = {
+    "convert": ["convert", "SRC", "DST"],
+    "quantize": ["quantize", "SRC", "DST", "Q8_0"],
+    "split": ["split", "SRC", "DST", "--max-size", "1k"],
+    "merge": ["merge", "SRC", "DST"],
+    "strip": ["strip", "SRC", "DST"],
+    "rename": ["rename", "SRC", "DST", "--add-prefix", "x."],
+    "slice": ["slice", "SRC", "DST", "--keep", "a*"],
+    "edit": ["edit", "SRC", "--set", "a=b", "-o", "DST"],
+    "get": ["get", "SRC", "a.w", "-o", "DST"],
+    "hash": ["hash", "SRC", "--manifest", "DST"],
+    "diff": ["diff", "SRC", "SRC", "--html", "DST"],
+    "scan": ["scan", "SRC", "--sarif", "DST"],
+}
+
+
+def words_of(verb: str, source: object, target: object) -> list[object]:
+    return [{"SRC": source, "DST": target}.get(word, word) for word in WRITERS[verb]]
+
+
+def test_every_command_that_writes_is_here() -> None:
+    writing = {row.name for row in COMMANDS if any(p.name == "overwrite" for p in load(row).params)}
+    assert writing - {"plan"} == set(WRITERS)
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+def test_what_stands_in_the_way_is_said_before_any_work(
+    verb: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source isn't even there: it would be missed as soon as it is opened."""
+    (tmp_path / "there.npy").write_bytes(b"mine")
+    assert run(*words_of(verb, tmp_path / "none", tmp_path / "there.npy")) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run(*words_of(verb, tmp_path / "none", tmp_path / "a" / "b" / "c.npy")) == 2
+    assert "new folders above it" in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    assert run(*words_of(verb, tmp_path / "none", tmp_path / "c.npy")) == 2
+    assert "Permission denied" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["there.npy"]
+    assert (tmp_path / "there.npy").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("verb", ["quantize", "edit", "get", "hash", "diff", "scan"])
+def test_a_file_is_not_written_under_a_folder_s_name(verb: str, source: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert run(*words_of(verb, source, f"{tmp_path}/x.npy/")) == 2
+    assert "names a folder" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == [source.name]
+
+
+@pytest.mark.parametrize("verb", ["convert", "split", "merge", "strip", "rename", "slice"])
+def test_a_slash_at_the_end_means_a_folder(verb: str, source: Path, tmp_path: Path) -> None:
+    assert run(*words_of(verb, source, f"{tmp_path}/x.safetensors/")) == 0
+    assert list((tmp_path / "x.safetensors").glob("*.safetensors"))
+
+
+# ------------------------------------------------------------------------------------------------ standard input
+
+
+@pytest.mark.parametrize(
+    ("verb", "piped"), [("inspect", True), ("scan", True), ("hash", True), ("diff", True), ("hash", False)]
+)
+def test_dash_is_standard_input(verb: str, piped: bool, source: Path, tmp_path: Path) -> None:
+    """Redirected or piped; a pipe is kept in a temporary file, which is gone afterwards."""
+    command = [sys.executable, "-m", "weighbridge", verb, "-", *([str(source)] if verb == "diff" else [])]
+    (scratch := tmp_path / "scratch").mkdir()
+    with source.open("rb") as file:
+        given: dict[str, Any] = {"input": file.read()} if piped else {"stdin": file}
+        done = subprocess.run(
+            command, **given, capture_output=True, env={**os.environ, "TMPDIR": str(scratch)}, check=False
+        )
+    assert not list(scratch.iterdir())
+    assert done.returncode == 0, done.stderr
+    if verb == "hash":
+        assert done.stdout.decode() == f"{hashlib.sha256(source.read_bytes()).hexdigest()}  -\n"
+
+
 # ------------------------------------------------------------------------------------------------ get
 
 
@@ -105,7 +211,7 @@ def test_a_tensor_is_written_in_the_format_of_the_suffix(suffix: str, source: Pa
 
 def test_a_format_that_holds_no_tensor_is_refused(source: Path, tmp_path: Path, capsys: Captured) -> None:
     assert run("get", f"{source}::a.w", "-o", tmp_path / "t.csv") == 2
-    assert ".npy, .npz, .safetensors, .pt or .bin" in capsys.readouterr().err
+    assert ".npy, .npz, .safetensors, .pt, .pth or .bin" in capsys.readouterr().err
     assert not (tmp_path / "t.csv").exists()
 
 
@@ -132,6 +238,31 @@ def test_sha256sum_checks_what_hash_prints(name: str, tmp_path: Path, capsys: Ca
     (tmp_path / "SUMS").write_text(capsys.readouterr().out)
     assert subprocess.run(["sha256sum", "-c", tmp_path / "SUMS"], capture_output=True, check=False).returncode == 0
     assert run("hash", "-c", tmp_path / "SUMS") == 0
+
+
+def test_a_name_that_is_no_text_is_kept_byte_by_byte(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff\x80")).write_bytes(b"x")
+    command = [sys.executable, "-m", "weighbridge", "hash", os.fsdecode(b"\xff\x80")]
+    (tmp_path / "SUMS").write_bytes(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+    for check in (["sha256sum", "-c", "SUMS"], [sys.executable, "-m", "weighbridge", "hash", "-c", "SUMS"]):
+        assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-c", "-a", "md5", "SUMS"], ["-c", "--tensors", "SUMS"], ["-c", "-j", "2", "SUMS"], ["--overwrite", "SUMS"],
+        ["--gguf-hash", "--tensors", "SUMS"], ["--gguf-hash", "-c", "SUMS"],
+    ],
+)  # fmt: skip
+def test_hash_ignores_no_option(
+    words: list[str], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x").write_bytes(b"x")
+    Path("SUMS").write_text(f"{hashlib.sha256(b'x').hexdigest()}  x\n")
+    assert run("hash", *words) == 2
+    assert "hint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

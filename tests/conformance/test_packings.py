@@ -20,7 +20,7 @@ from tests.architecture.house import ROOT
 from tests.conformance.packing_examples import EXAMPLES, IN, OUT, Example
 from tests.models.test_parallel_packed import by_hand, model
 from tests.packings.stored import of_numpy, values
-from tests.plugins import TOYS, installed, write_package
+from tests.plugins import installed, toy_packing
 
 import weighbridge as wb
 from weighbridge.base.dtypes import F32
@@ -47,13 +47,8 @@ def toy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if getattr(request.node, "callspec", None) is None or request.node.callspec.params.get("name") != "toy":
         yield
         return
-    with installed(toy_package(tmp_path_factory.mktemp("toy"))):
+    with installed(toy_packing(tmp_path_factory.mktemp("toy"))):
         yield
-
-
-def toy_package(folder: Path) -> Path:
-    text = (TOYS / "toy_packing.py").read_text("utf-8")
-    return write_package(folder, "toy", {"toy_packing.py": text}, {"weighbridge.packings": {"toy": "toy_packing:TOY"}})
 
 
 def matched(example: Example) -> Match[Any]:
@@ -76,7 +71,7 @@ def test_a_group_is_recognised_by_its_own_schema(name: str, make: Callable[[], E
     example = make()
     match = matched(example)
     assert match.schema.name == name
-    assert match.tensors == set(example.tensors)
+    assert set(match.tensors) == set(example.tensors)
 
 
 @each_example
@@ -90,7 +85,7 @@ def test_inspect_counts_what_is_unpacked(name: str, make: Callable[[], Example])
             continue  # its shape is in a tensor
         counted = count(entries, example.config, read)
         assert counted.total == node.spec.elements
-        assert set(counted.parts) == set(example.tensors)
+        assert set(counted.found) == set(example.tensors)
         assert counted.schemes == {matched(example).schema.label: 1}
 
 
@@ -257,7 +252,7 @@ def test_what_is_unpacked_is_packed_again_to_the_same_bytes(name: str) -> None:
 
 
 def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path) -> None:
-    """Inspect counts it, verify finds nothing, convert decodes it, and the page of what is supported names it."""
+    """Identify names it, inspect counts it, verify finds nothing, convert decodes it, the docs list it."""
     rng = np.random.default_rng(3)
 
     def made(outer: int, inner: int) -> dict[str, Node]:
@@ -266,7 +261,8 @@ def test_a_plugin_is_one_file_that_every_command_knows(tmp_path: Path) -> None:
 
     source = model(tmp_path / "plain")
     folder = by_hand(tmp_path / "toy", source, made, {"quant_method": "toy"})
-    with installed(toy_package(tmp_path)):
+    with installed(toy_packing(tmp_path)):
+        assert wb.identify(folder / "model.safetensors").detail["packings"] == ["toy"]
         report = wb.inspect(folder)
         assert report.parameters == wb.inspect(source).parameters
         assert {row.scheme for row in report.schemes} == {"toy", "F32"}

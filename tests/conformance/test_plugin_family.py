@@ -19,7 +19,6 @@ from tests.plugins import TOYS, environment, installed, toy_family
 import weighbridge as wb
 from weighbridge.models.arch import registry
 from weighbridge.models.arch.registry import family_of_gguf, family_of_hf
-from weighbridge.models.arch.tables import documents
 from weighbridge.reports import arch
 
 CONFIG = {
@@ -28,17 +27,10 @@ CONFIG = {
 }  # fmt: skip
 
 
-def _forget() -> None:
-    for cached in (documents.plugged_in, documents.document, registry.family, registry.families):
-        cached.cache_clear()
-
-
 @pytest.fixture
 def packages(tmp_path: Path) -> Iterator[Path]:
     with installed(toy_family(tmp_path / "packages")) as folder:
-        _forget()
         yield folder
-    _forget()
 
 
 @pytest.fixture

@@ -7,11 +7,14 @@ import sys
 import harness
 from tests.conformance.samples import samples
 from tests.conformance.test_formats import any_bytes
+from tests.plugins import all_toys
 
 from weighbridge.containers import every
 from weighbridge.containers.sniff.detect import sniff
 from weighbridge.containers.sniff.probe import Probe
 from weighbridge.io.source import BytesSource
+
+context = all_toys
 
 
 def target(data: bytes) -> None:
@@ -26,4 +29,4 @@ def seeds() -> list[bytes]:
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(target, seeds()))
+    sys.exit(harness.main(target, seeds, context=context))

@@ -12,11 +12,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it also runs alone
 
 from tests.containers._gguf import ARR, BOOL, I16, STR, File, Item, Tensor, good
+from tests.plugins import all_toys
+from tests.toys.toy_block_type import TOY
 
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.containers.base import Index, check_regions
 from weighbridge.containers.gguf import container as gguf
 from weighbridge.io.source import BytesSource
+
+context = all_toys
 
 
 def target(data: bytes) -> Index:
@@ -72,10 +76,11 @@ def seeds() -> list[bytes]:
     odd = File(
         tensors=[Tensor("a", [8], offset=64), Tensor("b", [0, 4]), Tensor("c", [32], 8, offset=0)], data=bytes(96)
     )
-    return [f.bytes() for f in (good(), old, big, nested, odd, File())]
+    toy = File(tensors=[Tensor("t", [TOY.block, 2], TOY.ggml or 0)], data=bytes(2 * TOY.size))
+    return [f.bytes() for f in (good(), old, big, nested, odd, toy, File())]
 
 
 if __name__ == "__main__":
     from harness import main
 
-    main(target, seeds())
+    main(target, seeds, context=context)

@@ -13,33 +13,37 @@ from typing import Any
 
 import harness
 import msgspec
+from tests.conformance.packing_examples import EXAMPLES, Example
+from tests.plugins import all_toys
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.spec import Spec
 from weighbridge.io.source import BytesSource
+from weighbridge.packings.schema.registry import schemas
 from weighbridge.packings.unpacking import groups, unpack
 from weighbridge.tensors.nodes import Node, QuantizedTensor, Stored
 
+context = all_toys
 NOTHING = BytesSource(b"")
 
 
 def target(data: bytes) -> None:
     try:
-        said = msgspec.json.decode(data)
+        document = msgspec.json.decode(data)
     except (ValueError, RecursionError):
         return
-    if not isinstance(said, dict) or not isinstance(said.get("tensors"), dict):
+    if not isinstance(document, dict) or not isinstance(document.get("tensors"), dict):
         return
-    nodes = {name: node for name, told in said["tensors"].items() if (node := _node(told)) is not None}
-    config = said["config"] if isinstance(said.get("config"), dict) else {}
+    nodes = {name: node for name, row in document["tensors"].items() if (node := _node(row)) is not None}
+    config = document["config"] if isinstance(document.get("config"), dict) else {}
     assert set(groups(nodes, config)) <= set(nodes)
     for name, tensor in unpack(nodes, config).items():
         if isinstance(tensor, QuantizedTensor):
             assert all(n >= 0 for n in tensor.spec.shape), name
 
 
-def _node(told: Any) -> Node | None:
-    kind, shape = told if isinstance(told, list) and len(told) == 2 else (None, None)
+def _node(row: Any) -> Node | None:
+    kind, shape = row if isinstance(row, list) and len(row) == 2 else (None, None)
     dtype = BY_NAME.get(kind) if isinstance(kind, str) else None
     if dtype is None or not isinstance(shape, list) or len(shape) > 4:
         return None
@@ -48,34 +52,16 @@ def _node(told: Any) -> Node | None:
     return Stored(Spec(tuple(shape), dtype), NOTHING, 0) if math.prod(shape) < 1 << 40 else None
 
 
-def _file(method: dict[str, Any], tensors: dict[str, Any], key: str = "quantization_config") -> bytes:
-    named = {f"m.{name.replace('__', '.')}": [kind, shape] for name, (kind, shape) in tensors.items()}
-    return json.dumps({"config": {key: method}, "tensors": named}, separators=(",", ":")).encode()
+def _file(example: Example) -> bytes:
+    tensors = {name: [node.spec.dtype.name, node.spec.shape] for name, node in example.tensors.items()}
+    return json.dumps({"config": example.config, "tensors": tensors}, separators=(",", ":")).encode()
 
 
 def seeds() -> list[bytes]:
-    """One layer of each scheme."""
-    weights = {"weights": {"num_bits": 4, "group_size": 32, "type": "int", "symmetric": True, "strategy": "group"}}
-    ct = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": weights}}
-    scale = {"weight_packed": ("I32", [64, 8]), "weight_scale": ("F16", [64, 2]), "weight_shape": ("I64", [2])}
-    gptq = {"qweight": ("I32", [8, 64]), "qzeros": ("I32", [2, 8]), "scales": ("F16", [2, 64]), "g_idx": ("I32", [64])}
-    awq = {"qweight": ("I32", [64, 8]), "qzeros": ("I32", [2, 8]), "scales": ("F16", [2, 64])}
-    affine = {"weight": ("U32", [64, 8]), "scales": ("F16", [64, 2]), "biases": ("F16", [64, 2])}
-    fp8 = {"weight": ("F8_E4M3", [128, 128]), "weight_scale_inv": ("F32", [1, 1])}
-    nf4 = {"weight": ("U8", [2048, 1]), "weight__absmax": ("F32", [64]), "weight__quant_map": ("F32", [16]),
-           "weight__quant_state__bitsandbytes__nf4": ("U8", [90])}  # fmt: skip
-    mxfp4 = {"experts__down_proj_blocks": ("U8", [2, 64, 2, 16]), "experts__down_proj_scales": ("U8", [2, 64, 2])}
-    whole = [
-        _file({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}, gptq),
-        _file({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}, awq),
-        _file({"bits": 4, "group_size": 32, "mode": "affine", "m.x": {"bits": 8}}, affine, "quantization"),
-        _file({"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}, fp8),
-        _file({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, nf4),
-        _file({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, mxfp4),
-        _file(ct, scale),
-    ]
-    return whole + [data for file in whole for data in harness.odd(json.loads(file), 30)]
+    """A module of each registered packing, and damaged ones."""
+    whole = [_file(make()) for schema in schemas() for make in EXAMPLES[schema.name][:2]]
+    return whole + [data for file in whole for data in harness.odd(json.loads(file), 8)]
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(target, seeds()))
+    sys.exit(harness.main(target, seeds, context=context))

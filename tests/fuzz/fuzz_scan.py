@@ -28,4 +28,4 @@ def seeds() -> list[bytes]:
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(target, seeds()))
+    sys.exit(harness.main(target, seeds))

@@ -117,4 +117,4 @@ def _zip64() -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(target, seeds()))
+    sys.exit(harness.main(target, seeds))

@@ -7,7 +7,8 @@ peak of Python memory is bounded by the input (`budget`). Runs are reproducible:
 
 A harness is a file `fuzz_<parser>.py` beside this one: its docstring's first line states the invariant, `target(data)`
 holds it, `seeds()` gives good files to start from, and it begins with `import harness` and ends with
-`sys.exit(harness.main(target, seeds()))`. `test_fuzz.py` runs each for a few hundred inputs, this file all of them:
+`sys.exit(harness.main(target, seeds))`. A harness that iterates over a registry sets `context = all_toys`, so that
+plug-ins are fuzzed too. `test_fuzz.py` runs each for a few hundred inputs, this file all of them:
 
     python tests/fuzz/harness.py --seconds 60
     python tests/fuzz/fuzz_npz.py --seconds 5 --seed 1
@@ -26,7 +27,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final
@@ -40,6 +41,8 @@ for _folder in (HERE, HERE.parents[1]):
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError  # noqa: E402
 
 Target = Callable[[bytes], object]
+Seeds = Sequence[bytes] | Callable[[], Sequence[bytes]]
+Context = Callable[[], AbstractContextManager[None]]
 Mutator = Callable[[random.Random, bytearray], None]
 
 ALLOWED: Final = (FormatError, UnsupportedError, RefusedError)
@@ -216,17 +219,28 @@ def check(target: Target, data: bytes, allowed: tuple[type[BaseException], ...] 
 
 def run(
     target: Target,
-    seeds: Sequence[bytes],
+    seeds: Seeds,
     seconds: float = 0.0,
     *,
     iterations: int = 0,
     seed: int = 0,
     allowed: tuple[type[BaseException], ...] = ALLOWED,
+    context: Context = nullcontext,
 ) -> int:
     """Fuzz for `seconds` or `iterations`, whichever is later; the number of inputs tried. Broken at the first failure.
 
-    The seeds themselves come first, whole and then cut at a few places, so even a short run sees those.
+    The seeds themselves come first, whole and then cut at a few places, so even a short run sees those. `context` is
+    entered meanwhile.
     """
+    with context():
+        given = seeds() if callable(seeds) else seeds
+        return _run(target, given, seconds, iterations, seed, allowed)
+
+
+def _run(
+    target: Target, seeds: Sequence[bytes], seconds: float, iterations: int, seed: int,
+    allowed: tuple[type[BaseException], ...],
+) -> int:  # fmt: skip
     rng, count, end = random.Random(seed), 0, time.monotonic() + seconds
     was_tracing = tracemalloc.is_tracing()
     if not was_tracing:
@@ -243,6 +257,12 @@ def run(
         if not was_tracing:
             tracemalloc.stop()
     return count
+
+
+def run_module(module: ModuleType, seconds: float = 0.0, *, iterations: int = 0, seed: int = 0) -> int:
+    """`run` a harness file, in its `context` if it has one."""
+    context = getattr(module, "context", nullcontext)
+    return run(module.target, module.seeds, seconds, iterations=iterations, seed=seed, context=context)
 
 
 def harnesses() -> list[Path]:
@@ -279,7 +299,7 @@ def _report(name: str, save: Path | None, fuzz: Callable[[], int]) -> int:
     return 0
 
 
-def main(target: Target, seeds: Sequence[bytes], argv: Sequence[str] | None = None) -> int:
+def main(target: Target, seeds: Seeds, argv: Sequence[str] | None = None, *, context: Context = nullcontext) -> int:
     """The command line of one harness: random inputs for a while, or files to try again. 1 where it broke."""
     parser = _options("fuzz one parser")
     parser.add_argument("inputs", nargs="*", type=Path, help="try these files instead of random ones")
@@ -287,8 +307,8 @@ def main(target: Target, seeds: Sequence[bytes], argv: Sequence[str] | None = No
 
     def fuzz() -> int:
         if args.inputs:
-            return run(target, [p.read_bytes() for p in args.inputs])
-        return run(target, seeds, args.seconds, seed=args.seed)
+            return run(target, [p.read_bytes() for p in args.inputs], context=context)
+        return run(target, seeds, args.seconds, seed=args.seed, context=context)
 
     return _report(target.__module__, args.save, fuzz)
 
@@ -299,8 +319,7 @@ def every(argv: Sequence[str] | None = None) -> int:
     worst, share = 0, args.seconds / max(len(harnesses()), 1)
     for path in harnesses():
         module = load(path)
-        seeds = module.seeds()
-        worst |= _report(path.stem, args.save, lambda m=module, s=seeds: run(m.target, s, share, seed=args.seed))  # type: ignore[misc]
+        worst |= _report(path.stem, args.save, lambda m=module: run_module(m, share, seed=args.seed))  # type: ignore[misc]
     return worst
 
 

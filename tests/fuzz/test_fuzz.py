@@ -23,7 +23,7 @@ _SPEC.loader.exec_module(harness)
 def test_invariant(path: Path) -> None:
     module = harness.load(path)
     assert "invariant" in module.__doc__.splitlines()[0].lower()
-    assert harness.run(module.target, module.seeds(), iterations=200, seed=1) >= 200
+    assert harness.run_module(module, iterations=200, seed=1) >= 200
 
 
 def burn(seconds: float) -> None:
@@ -53,3 +53,20 @@ def test_inputs_are_reproducible() -> None:
         return seen
 
     assert inputs(1) == inputs(1) != inputs(2)
+
+
+TOYS = {
+    "fuzz_formats": b"TNSR",
+    "fuzz_packings": b"toy_codes",
+    "fuzz_gguf": (7000).to_bytes(4, "little"),
+    "fuzz_arch_file": b'name = "toy"',
+}
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_plugins_are_fuzzed(name: str) -> None:
+    """The seeds of a harness over a registry contain what plug-ins add to it."""
+    module = harness.load(harness.HERE / f"{name}.py")
+    assert not any(TOYS[name] in data for data in module.seeds()) or name in ("fuzz_gguf", "fuzz_arch_file")
+    with module.context():
+        assert any(TOYS[name] in data for data in module.seeds())

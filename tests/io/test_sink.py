@@ -212,10 +212,12 @@ def test_a_full_disk_names_the_target(tmp_path: Path, number: int) -> None:
 
 
 def test_missing_parents_are_made_and_unmade_where_nothing_comes_of_it(tmp_path: Path) -> None:
-    write_file(tmp_path / "a" / "b" / "t", b"x")
-    assert (tmp_path / "a" / "b" / "t").read_bytes() == b"x"
-    with pytest.raises(_Boom), Sink(tmp_path / "c" / "d" / "t", folder=True):
+    write_file(tmp_path / "a" / "t", b"x")
+    assert (tmp_path / "a" / "t").read_bytes() == b"x"
+    with pytest.raises(_Boom), Sink(tmp_path / "c" / "d" / "t", folder=True, parents=True):
         raise _Boom
+    with pytest.raises(RefusedError, match="would need 2 new folders"):
+        Sink(tmp_path / "c" / "d" / "t", folder=True)
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 

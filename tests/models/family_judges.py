@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from tests.models.record_families import GOLDEN, HEAD, digest, read, values, write
+from tests.models.record_families import GOLDEN, HEAD, digest, read, values, write, writing
 from tests.oracles.families import CASES, UNSAID
 
 from weighbridge.base.dtypes import BY_NAME, F32
@@ -108,7 +108,8 @@ def judge_fit(family: Family, model: str) -> None:
     report = family.check("hf", sizes, shapes)
     assert report.ok, f"{model}: {report}"
     assert not report.dropped
-    assert set(report.apart) == {n for n in shapes if n.startswith(_SEEING)}
+    seeing = (*_SEEING, *CASES[model].apart)
+    assert set(report.apart) == {n for n in shapes if n.startswith(seeing)}
     assert family.dialect_of(shapes, sizes) == "hf"
     older = dict.fromkeys(CASES[model].older, (1,))
     assert set(family.check("hf", sizes, {**shapes, **older}).dropped) == older.keys()
@@ -116,7 +117,7 @@ def judge_fit(family: Family, model: str) -> None:
     assert family.check("hf", sizes, {**shapes, **dict.fromkeys(foreign, (1,))}).unmapped == foreign
     beside = CASES[model].beside
     apart = family.check("hf", sizes, {**shapes, **dict.fromkeys(beside, (1,))}).apart
-    assert set(apart) == {*beside, *(n for n in shapes if n.startswith(_SEEING))}
+    assert set(apart) == {*beside, *(n for n in shapes if n.startswith(seeing))}
     if before := CASES[model].prefixed:
         assert family.check("hf", sizes, {before + n: s for n, s in shapes.items()}).ok, model
     if CASES[model].head and family.architectures[sizes.architecture].prefix:  # may come without its head
@@ -124,11 +125,11 @@ def judge_fit(family: Family, model: str) -> None:
         assert family.check("hf", sizes, {n: s for n, s in shapes.items() if n.startswith(prefix)}).ok, model
     for name in shapes:
         report = family.check("hf", sizes, {n: s for n, s in shapes.items() if n != name})
-        alone = name.removeprefix("language_model.") in _ALONE and family.name not in _HEADED
-        assert report.missing == (() if alone or name.startswith(_SEEING) else (name,)), f"{model}: {name}"
+        alone = name.endswith(_ALONE) and family.name not in _HEADED
+        assert report.missing == (() if alone or name.startswith(seeing) else (name,)), f"{model}: {name}"
 
 
-_ALONE = {"lm_head.weight", "vocab_projector.weight", "decoder.weight"}  # may be absent: then it is the embedding
+_ALONE = ("lm_head.weight", "vocab_projector.weight", "decoder.weight")  # may be absent: then it is the embedding
 # How transformers calls what sees, beside what writes.
 _SEEING = (
     "vision_", "multi_modal_projector.", "model.vision_", "model.multi_modal_projector.", "model.visual.",
@@ -146,13 +147,22 @@ _HEADED = {
 }  # whose output never is the embedding
 
 
+def judge_part(family: Family, model: str) -> None:
+    """A model of several parts is written for others as its part alone: in mlx-lm's names no prefix is left."""
+    architecture = family.architecture(golden()[model]["config"])
+    if architecture is not None and architecture.part_type is not None and "mlx" in family.dialects:
+        names = family.names("mlx", sizes_of(family, model))
+        assert not any(name.startswith(tuple(p for p in family.dialects["hf"].prefixes[1:] if p)) for name in names)
+        assert set(family.alone(golden()[model]["config"])) >= {"model_type", "hidden_size"}
+
+
 def judge_further_layers(family: Family, model: str) -> None:
     """How many layers predict further tokens is counted by the tensors, whatever the config says."""
     config, dialect = golden()[model]["config"], family.document.dialect["hf"]
-    if "mtp_num_hidden_layers" in _writing(config):
-        held = _writing(dict(with_counted_layers(config, dialect, golden()[model]["hf"])))
+    if "mtp_num_hidden_layers" in writing(config):
+        held = writing(dict(with_counted_layers(config, dialect, golden()[model]["hf"])))
         assert held["mtp_num_hidden_layers"] == CASES[model].mtp, model
-        assert _writing(dict(with_counted_layers(config, dialect, ())))["mtp_num_hidden_layers"] == 0, model
+        assert writing(dict(with_counted_layers(config, dialect, ())))["mtp_num_hidden_layers"] == 0, model
 
 
 def judge_alone(family: Family, model: str) -> None:
@@ -231,7 +241,7 @@ def judge_numbers(family: Family, model: str) -> None:
         back = family.load(dialect, sizes, tensors)
         made = {i for i in back if family.rows[i[0]].derived or (family.rows[i[0]].zeros and i not in said)}
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
-        again = family.save("hf", sizes, {**roles, **back})
+        again = family.save("hf", sizes, {**roles, **back}, prefix=family.prefix_of("hf", recorded["hf"], sizes))
         for name, node in again.items():
             _same(node, _nodes(model)[name], name, model)
 
@@ -318,7 +328,7 @@ def judge_return(family: Family, model: str) -> None:
     assert [v for v in found.values if v[0] not in unheld] == [v for v in sizes.values if v[0] not in unheld], model
     assert found.layers == sizes.layers, model
     restored = gguf_to_config(metadata, home, names, vectors=vectors_of(family, model).get)
-    own, defaults = _writing(recorded["config"]), recorded["defaults"]
+    own, defaults = writing(recorded["config"]), recorded["defaults"]
     assert restored.config["model_type"] == (CASES[model].taken or own["model_type"])
     if (CASES[model].head is None and opens) or CASES[model].classifies:
         assert restored.config["architectures"] == recorded["config"]["architectures"], model
@@ -339,11 +349,6 @@ def judge_return(family: Family, model: str) -> None:
 def _opens(family: Family) -> bool:
     """Whether a GGUF may be of it; else its GGUFs are another family's."""
     return any(architecture.gguf is not None for architecture in family.architectures.values())
-
-
-def _writing(config: dict[str, Any]) -> dict[str, Any]:
-    """What a config says of the part that writes, where it is one of several."""
-    return dict(config.get("text_config") or config)
 
 
 def _meant(config: dict[str, Any], defaults: dict[str, Any], key: str) -> Any:
@@ -372,7 +377,7 @@ def judge_silences(family: Family, model: str) -> None:
     shipped, names = families()[family.name], [name for name, *_ in golden()[model]["gguf"]]
     metadata, vectors = metadata_of(model), vectors_of(family, model).get
     restored = gguf_to_config(metadata, family, names, vectors=vectors).config
-    said = _writing(golden()[model]["config"])
+    said = writing(golden()[model]["config"])
     for row in rules(shipped).keys:
         key = row.key(family.gguf)
         if row.null and row.restored:
@@ -414,7 +419,7 @@ def metadata_of(model: str) -> dict[str, Any]:
     ours, named = CASES[model].ours, CASES[model].named
     keys = {named.get(k, k): ours.get(k, _value(kind, value)) for k, kind, value in recorded["keys"]}
     keys |= CASES[model].added
-    config = _writing(recorded["config"])
+    config = writing(recorded["config"])
     if f"{keys['general.architecture']}.vocab_size" not in keys:
         keys["tokenizer.ggml.tokens"] = ["x"] * config["vocab_size"]
     for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("cls", "cls"), ("sep", "seperator")):
@@ -443,9 +448,11 @@ def judge_defaults(family: Family, model: str) -> None:
     """The defaults are those of transformers' config class, what stands for a null too."""
     recorded = golden()[model]
     name, theirs = recorded["config"]["architectures"][0], dict(recorded["defaults"])
-    if "text_config" in recorded["config"]:
+    name = next(a.name for a in family.architectures.values() if name in (a.name, *a.aliases))
+    if writing(recorded["config"]) != recorded["config"]:
         assert family.architectures[name].model_type == recorded["config"]["model_type"]
-        name = next(a.name for a in family.architectures.values() if a.model_type == theirs["model_type"])
+        wanted = theirs.get("model_type", writing(recorded["config"])["model_type"])
+        name = next(a.name for a in family.architectures.values() if a.model_type == wanted)
     for part in ("", "full_attention"):
         rope: dict[str, Any] = theirs.get("rope_parameters") or {}
         theirs |= {k: v for k, v in dict(rope.get(part, rope) if part else rope).items() if k not in theirs}
@@ -457,7 +464,7 @@ def judge_defaults(family: Family, model: str) -> None:
     architecture = family.architectures[name]
     for key, value in architecture.defaults.items():
         assert theirs.get(key) == value, f"{name}: {key} is {theirs.get(key)!r}"
-    assert architecture.model_type == _writing(recorded["config"])["model_type"]
+    assert architecture.model_type == writing(recorded["config"])["model_type"]
     bare = {"architectures": [name]}
     if family.architecture(bare) is None:  # the class's own model is another family's
         return
@@ -511,6 +518,7 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
     judge_pinned,
     judge_defaults,
     judge_fit,
+    judge_part,
     judge_further_layers,
     judge_numbers,
     judge_further,

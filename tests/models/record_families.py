@@ -94,12 +94,32 @@ def _record(case: Any, parent: Path) -> dict[str, Any]:
     if "mxfp4" in case.recorded:
         out["mxfp4"] = {n: _brief(a) for n, a in _as_blocks(arrays).items()}
     defaults = model_class.config_class().to_dict() if model_class else case.defaults
-    if not defaults and "text_config" not in config:  # a class that has another's code
-        defaults = transformers.AutoConfig.for_model(config["model_type"]).to_dict()
-    if text := config.get("text_config"):  # of the class of the part that writes
-        defaults = transformers.AutoConfig.for_model(text["model_type"]).to_dict()
+    text = writing(config)
+    if (
+        not defaults or text != config or case.part_type
+    ):  # of the class of the part that writes, over those of the whole
+        kinds = (config["model_type"], case.part_type or text["model_type"])
+        defaults = {k: v for kind in kinds for k, v in _silent(kind).items()} | case.defaults
     out["defaults"] = {k: v for k, v in defaults.items() if k not in ("transformers_version", "_name_or_path")}
     return out
+
+
+def _silent(model_type: str) -> dict[str, Any]:
+    """What transformers' config of a model type says where a file says nothing; without parts."""
+    import transformers
+
+    known = model_type in transformers.CONFIG_MAPPING
+    told = transformers.AutoConfig.for_model(model_type).to_dict() if known else {}
+    return {key: value for key, value in told.items() if not (key.endswith("_config") and isinstance(value, dict))}
+
+
+def writing(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config says of the part that writes, where it is one of several."""
+    return dict(config.get("text_config") or config.get("llm_config") or _thinking(config) or config)
+
+
+def _thinking(config: dict[str, Any]) -> Any:
+    return config.get("thinker_config", {}).get("text_config")
 
 
 def _brief(array: NDArray[Any]) -> list[Any]:
@@ -124,7 +144,12 @@ def _save(folder: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
 def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     import gguf
     import torch
-    from conversion import ModelBase, get_model_class  # type: ignore[import-not-found]
+    from conversion import (  # type: ignore[import-not-found]
+        ModelBase,
+        ModelType,
+        get_model_architecture,
+        get_model_class,
+    )
     from tests.models.record_reference import _keys
     from tests.oracles import twins
     from tests.oracles.reference_converter import with_hparams
@@ -138,7 +163,7 @@ def _reference(folder: Path, parent: Path, case: Any) -> dict[str, Any]:
     for dtype, number in (("f32", 0), ("f16", 1)):
         files[dtype] = parent / f"{dtype}.gguf"
         known = with_hparams(ModelBase.load_hparams(folder, False), case.hparams)
-        model = get_model_class(known["architectures"][0])
+        model = get_model_class(get_model_architecture(known, ModelType.TEXT))
         model.no_mtp = "--no-mtp" in case.flags
         for cls in (model, getattr(model, "Ministral3Model", model)):  # Mistral3Model leaves the work to another
             cls.set_vocab = lambda self: None

@@ -56,7 +56,7 @@ class Case:
     files: dict[str, str] = field(default_factory=dict)
     shards: int = 1
     dialect: str = "hf"
-    prefix: str = ""
+    prefix: str | None = None
     extra: dict[str, tuple[int, ...]] = field(default_factory=dict)
     outtype: str = "q8_0"
 

@@ -94,7 +94,7 @@ def test_an_adapter_that_is_none(reader: Any, config: Any, keys: Any, shapes: An
         ({"m.e.down_proj_blocks": ("U8", (16,)), "m.e.down_proj_scales": ("U8", ())}, "blocks and scales"),
         (
             {"m.qweight": ("I32", (8, 64)), "m.qzeros": ("I32", ()), "m.scales": ("F16", (2, 64))},
-            "zeros are no matrix",
+            "zeros aren't a matrix",
         ),
     ],
 )

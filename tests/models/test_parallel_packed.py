@@ -243,7 +243,7 @@ def test_a_packing_that_does_not_lie_along_its_matrix_is_refused(source: Any, tm
                 "shape": of_numpy(np.array([outer, inner], "<i8"), "I64")}  # fmt: skip
 
     folder = by_hand(tmp_path / "model", source("llama"), made, {"quant_method": "hqq"})
-    with pytest.raises(UnsupportedError, match="don't lie along its rows and columns"):
+    with pytest.raises(UnsupportedError, match="don't follow its rows and columns"):
         wb.split(folder, tmp_path / "out", tp=2)
 
 

@@ -89,6 +89,8 @@ class Case:
     mtp: bool = False  # a layer that predicts further tokens behind the others
     mxfp4: bool = False  # experts in MXFP4 and the rest in bfloat16, as gpt-oss is published
     beside: tuple[str, ...] = ()  # names of other parts of the model in published files
+    part_type: str = ""  # `model_type` of the part that writes where its config hasn't that of its class
+    apart: tuple[str, ...] = ()  # how names of other parts among its own tensors begin
     foreign: tuple[str, ...] = ()  # names that files of the families that its table begins with hold, and its own don't
     older: tuple[str, ...] = ()  # names that older files hold beside, of tensors that carry nothing
 

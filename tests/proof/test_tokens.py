@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.oracles import faults, gguf_file, llamacpp
+from tests.oracles import faults, gguf_file, llamacpp, reference_converter
 from tests.oracles.models import CASES
+from tests.oracles.reference_converter import Job
 from tests.oracles.vocabularies import TEXTS, Encode, owner
+
+import weighbridge as wb
 
 pytestmark = pytest.mark.oracle
 
@@ -81,3 +84,15 @@ def test_a_fault_shows(
     path = gguf_file.mutate(parsed(right), tmp_path / "fault.gguf", faults.TOKENIZER_KEYS[name][fault])
     found = llamacpp.spoken_in_subprocess(path, texts)
     assert isinstance(found, str) or found != speak(right, texts)  # refused, died of it, or said something else
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama3", "llama"])
+def test_the_vocabulary_alone_is_the_reference_s_file(name: str, folder_of: Maker, tmp_path: Path) -> None:
+    case = CASES[name]
+    job = Job(str(folder_of(name)), str(tmp_path / "theirs.gguf"), None, case.pre, case.hparams, case.flags)
+    reference_converter.run(job)
+    wb.convert(folder_of(name), tmp_path / "ours.gguf", vocab_only=True, pre=case.pre)
+    assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
+    with pytest.raises(wb.errors.UsageError, match="contradict"):
+        wb.plan_convert(folder_of(name), tmp_path / "x.gguf", vocab_only=True, tokenizer=False)

@@ -145,7 +145,7 @@ BAD: dict[str, Bad] = {
     "an override that is wrong": Bad(
         lambda: mlx(5), {"quantization": {"bits": 5, "group_size": 64, P: {"bits": 3}}}, {"config/bits"}, "says 3"),
     "bits that the shapes leave open and the config has wrong": Bad(
-        lambda: mlx(8), MLX, {"config/packing"}, "bits and group size can't be told"),
+        lambda: mlx(8), MLX, {"config/packing"}, "bits and group size are ambiguous"),
     "groups of GPTQ that the config has wrong": Bad(
         gptq, _with(GPTQ, group_size=128), {"config/bits"}, "groups of 128"),
     "one group that are four": Bad(gptq, _with(GPTQ, group_size=-1), {"config/bits"}, "groups of 256"),

@@ -11,7 +11,7 @@ Registered as `[project.entry-points."weighbridge.packings"] toy = "toy_packing:
 from __future__ import annotations
 
 from weighbridge.base.dtypes import F32, U8
-from weighbridge.packings.schema.base import Group, Member, PackingSchema, Solution
+from weighbridge.packings.schema.base import Evidence, Group, Member, PackingSchema, Solution
 
 
 def solve(group: Group) -> Solution:
@@ -27,6 +27,7 @@ TOY = PackingSchema(
         "scales": Member(".toy_scale", (F32,), "rows -"),
     },
     key="codes", solve=solve, reader="toy_packing", bits=8,
+    evidence=Evidence("toy", "toy codes and scales"),
 )  # fmt: skip
 
 

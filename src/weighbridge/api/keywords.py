@@ -61,11 +61,13 @@ class ConvertKeywords(TransformKeywords, total=False):
     allow_requantize: bool
     align: int | None
     tokenizer: bool
+    vocab_only: bool
     pre: str | None
     name: str | None
     rms_eps: float | None
     context_length: int | None
     scheme: str | None
+    quantize: bool
     q_bits: int | None
     q_group_size: int | None
     sym: bool | None

@@ -115,9 +115,7 @@ def plan_strip(
     writes them in the others' place."""
     source, write, given = sort_keywords(options)
     with _opened(src, source) as model:
-        return stripping.plan_strip(
-            model, FilePath(dst), to, given, write, keep_ema=keep_ema, ema_as_weights=ema_as_weights
-        )
+        return stripping.plan_strip(model, dst, to, given, write, keep_ema=keep_ema, ema_as_weights=ema_as_weights)
 
 
 def plan_rename(
@@ -139,7 +137,7 @@ def plan_rename(
     prefixes = (strip_prefix,) if isinstance(strip_prefix, str) else tuple(strip_prefix)
     names = RenameRules(prefixes, tuple(replace), add_prefix, to_names)
     with _opened(src, source) as model:
-        return transform.plan_rename(model, FilePath(dst), names, to, given, write)
+        return transform.plan_rename(model, dst, names, to, given, write)
 
 
 def plan_slice(
@@ -161,7 +159,7 @@ def plan_slice(
     chosen = layers if isinstance(layers, str) or layers is None else ",".join(layers) or None
     with _opened(src, source) as model:
         wanted = SliceOptions(chosen, renumber, experts, tuple(keep), tuple(drop))
-        return transform.plan_slice(model, FilePath(dst), wanted, to, given, write)
+        return transform.plan_slice(model, dst, wanted, to, given, write)
 
 
 def plan_quantize(src: Path, dst: Path, ftype: str = "", **options: Unpack[QuantizeKeywords]) -> QuantizePlan:
@@ -172,7 +170,7 @@ def plan_quantize(src: Path, dst: Path, ftype: str = "", **options: Unpack[Quant
     lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list | tuple)}
     with _opened(src, source) as model:
         chosen = resolve(QuantizeOptions, "gguf" if model.format == "gguf" else "model", {**given, **lists})
-        return quantizing.build(model, FilePath(dst), ftype, chosen, write)
+        return quantizing.build(model, dst, ftype, chosen, write)
 
 
 convert = planned_and_run(plan_convert, "Converts a model; the arguments are those of `plan_convert`.")

@@ -77,7 +77,9 @@ def load(row: Verb) -> click.Command:
     command.name, command.short_help = row.name, row.help
     command.context_settings.setdefault("help_option_names", ["-h", "--help"])
     have = {option for param in command.params for option in param.opts}
-    command.params += [option for option in common_options() if not have & set(option.opts)]
+    for common in common_options():
+        common.opts = [name for name in common.opts if name not in have]
+        command.params += [common] if common.opts else []
     return command
 
 

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
 
 from weighbridge.base.errors import UsageError
+from weighbridge.cli.paths import PATH
 from weighbridge.cli.targets import TargetType
 
 F = TypeVar("F", bound=Callable[..., Any])
-PATH: Final = click.Path(path_type=Path)
-
-
-class _OutputPath(click.Path):
-    """A file or folder to write; `-` isn't one."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if str(value) == "-":
-            self.fail("a model can't be written to standard output: name a file.", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-OUTPUT: Final = _OutputPath(path_type=Path)
-OUTPUT_TEXT: Final = _OutputPath()  # keeps a slash at the end, which means a folder
 
 
 class Option(click.Option):
@@ -189,6 +175,13 @@ def shard_options(
             ),
         )
     )  # fmt: skip
+
+
+def refuse_others(mode: str, given: Mapping[str, Any], hint: str | None = None) -> None:
+    """UsageError for the first of the options `given` (by flag) that has a value: none of them applies to `mode`."""
+    for flag, value in given.items():
+        if value:
+            raise UsageError(f"{flag} doesn't apply to {mode}", hint=hint)
 
 
 def examples(*lines: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
@@ -9,6 +10,10 @@ from click.shell_completion import CompletionItem
 
 from weighbridge.containers import by_target, writable
 
+# What people call these.
+_NICKNAMES: Final = MappingProxyType(
+    {"huggingface": "hf", "transformers": "hf", "mlx-lm": "mlx", "mlx_lm": "mlx", "llama.cpp": "gguf"}
+)
 #: Targets that are model folders of more than one container's files.
 MODELS: Final = ("hf", "mlx")
 
@@ -22,7 +27,7 @@ class TargetType(click.ParamType):  # type: ignore[type-arg]  # generic since cl
         self.words = (*writable(), *MODELS, *others)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        word = str(value).lower()
+        word = _NICKNAMES.get(str(value).lower(), str(value).lower())
         found = None if word in self.words else by_target(word)
         if word not in self.words and found is None:
             self.fail(f"{value!r} is not one of {', '.join(map(repr, self.words))}.", param, ctx)

@@ -173,9 +173,11 @@ class SchemeOptions(HfOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MlxOptions(HfOptions):
-    """An MLX folder; any of the `q_` options or a `recipe` quantizes it, under the names of mlx_lm.convert."""
+    """An MLX folder; `quantize`, any of the `q_` options or a `recipe` quantizes it, under the names of
+    mlx_lm.convert."""
 
     title: ClassVar[str] = "an MLX folder"
+    quantize: bool = False
     q_bits: int | None = None
     q_group_size: int | None = None
     q_mode: str | None = None
@@ -187,18 +189,24 @@ class GgufOptions(CastOptions, ShardOptions):
     """A GGUF.
 
     `pre`: pre-tokenizer to write where the source's isn't recognized. `tokenizer=False` writes a GGUF that takes token
-    ids only. `name`: general.name. `align`: alignment of the tensors in bytes. `rms_eps`, `context_length`: what a
-    LLaMA file from before GGUF doesn't state.
+    ids only, `vocab_only` one with keys and tokenizer and without tensors. `name`: general.name. `align`: alignment of
+    the tensors in bytes. `rms_eps`, `context_length`: what a LLaMA file from before GGUF doesn't state.
     """
 
     title: ClassVar[str] = "a GGUF"
     rounds_scales: ClassVar[bool] = True
     pre: str | None = only_from("model")
     tokenizer: bool = only_from("model", default=True)
+    vocab_only: bool = only_from("model", default=False)
     name: str | None = None
     align: int | None = None
     rms_eps: float | None = only_from("ggml")
     context_length: int | None = only_from("ggml")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_only and not self.tokenizer:
+            raise UsageError("--vocab-only and --no-tokenizer contradict each other", hint="give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

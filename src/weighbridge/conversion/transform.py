@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -62,7 +63,7 @@ class TransformPlan(Plan):
 
 
 def plan_rename(
-    model: Checkpoint, target: Path, names: RenameRules, to: str | None = None,
+    model: Checkpoint, target: str | os.PathLike[str], names: RenameRules, to: str | None = None,
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write the model under other names. `given`: options of the target by name."""
@@ -76,7 +77,7 @@ def plan_rename(
 
 
 def plan_slice(
-    model: Checkpoint, target: Path, what: SliceOptions, to: str | None = None,
+    model: Checkpoint, target: str | os.PathLike[str], what: SliceOptions, to: str | None = None,
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write a part of the model. `given`: options of the target by name."""
@@ -120,19 +121,20 @@ def _chosen(model: Checkpoint, keep: Sequence[str], drop: Sequence[str]) -> Tran
 
 def _planned(
     model: Checkpoint,
-    target: Path,
+    target: str | os.PathLike[str],
     operate: Callable[[Checkpoint], Transformed],
     to: str | None,
     given: Mapping[str, Any],
     write: WriteOptions,
 ) -> TransformPlan:
     done = operate(model)
-    chosen = choose_target(done.model, target, to or same_format(model, target), given)
-    if (size := _shard_size(model, target)) and isinstance(chosen.options, ShardOptions) and not chosen.options.sharded:
+    path = Path(target)
+    chosen = choose_target(done.model, target, to or same_format(model, path), given)
+    if (size := _shard_size(model, path)) and isinstance(chosen.options, ShardOptions) and not chosen.options.sharded:
         chosen = chosen._replace(options=replace(chosen.options, max_shard_size=size))
     plan = build(done.model, chosen, write)
     unwritten = done.changed and "config.json" in done.model.texts and not plan.folder
-    aside = [f"config.json isn't written beside {target.name}: it would change, too"] if unwritten else []
+    aside = [f"config.json isn't written beside {path.name}: it would change, too"] if unwritten else []
     report = TransformReport(
         source=str(model.place.path),
         target=str(plan.target),

@@ -1,4 +1,4 @@
-"""What packings have in common."""
+"""What packings share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weighbridge.tensors.nodes.base import Bytes
 
 
 class NoBlockForm:
-    """The part of a packing whose values no block type of ggml has."""
+    """The part of a packing whose values no ggml block type can store."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -26,4 +26,4 @@ class NoBlockForm:
         return f"{dtype} has not these values"
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        raise UnsupportedError(f"these values have no form in {dtype}")
+        raise UnsupportedError(f"these values can't be stored in {dtype}")

@@ -37,8 +37,8 @@ from weighbridge.tensors.nodes.base import Bytes, Node
 
 
 class IntQuantTensor(NamedTuple):
-    """codes U8 [out, in] from 0 to 2 ** bits - 1; scales, floats [out, groups]; zeros U8 [out, groups], where None
-    2 ** (bits - 1). value = (code - zero) * scale."""
+    """codes U8 [out, in] from 0 to 2**bits - 1; scales, floats [out, groups]; zeros U8 [out, groups], or None for
+    2**(bits - 1). value = (code - zero) * scale."""
 
     bits: int
     group: int
@@ -89,11 +89,12 @@ class SubtractModulo:
 
 # ------------------------------------------------------------------------------------------------ integers
 
-_NO_INTEGERS: Final = "it has no integer codes"
+_NO_INTEGERS: Final = "it doesn't have integer codes"
 
 
 def integers(node: LogicalTensor) -> IntQuantTensor | str:
-    """The form of a quantized matrix with the very same values, or why there is none. Reads its scales and biases."""
+    """A quantized matrix in this form with exactly the same values, or the reason why there is none. Reads its
+    scales and biases."""
     if isinstance(node, QuantizedTensor):
         return _packed_integers(node)
     if node.spec.dtype in packers.EXACT and packers.BlocksOf(node.spec.dtype).mode == "affine":
@@ -143,7 +144,7 @@ def _of_affine(bits: int, group: int, spec: Spec, parts: Mapping[str, Node]) -> 
         zeros = _whole(scales, biases)
         same = biases.astype(np.float64) == -zeros.astype(np.float64) * scales
         if not (same & (zeros >= 0) & (zeros < 1 << bits)).all():
-            return "its biases are no whole numbers of its scales"
+            return "its biases aren't multiples of its scales"
         seen |= {int(z) for z in np.unique(zeros)}
     outer, inner = spec.rows, spec.shape[-1]
     shape = (outer, inner // group)
@@ -163,7 +164,7 @@ def _whole(scales: NDArray[np.float32], biases: NDArray[np.float32]) -> NDArray[
 
 @dataclass(frozen=True)
 class _Zero(NoBlockForm):
-    """-bias / scale of MLX's groups: a packing of its own, as it has two members."""
+    """-bias / scale for MLX's groups: a packing of its own, because it has two members."""
 
     name: str = field(default="zero", init=False)
 
@@ -177,7 +178,7 @@ class _Zero(NoBlockForm):
 
 @dataclass(frozen=True)
 class _AsBytes:
-    """Small whole numbers in F32 as U8."""
+    """Small integers in F32 as U8."""
 
     @property
     def quantizes(self) -> bool:
@@ -196,7 +197,7 @@ def _zero_points(parts: Mapping[str, Node]) -> Node:
 
 
 def _pairs(a: Node, b: Node) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """The values of two tensors of parameters of one shape, in runs of rows."""
+    """The values of two parameter tensors of one shape, in runs of rows."""
     for scales, biases in zip(_runs(nodes.cast(a, F32)), _runs(nodes.cast(b, F32)), strict=True):
         yield scales.view(np.float32), biases.view(np.float32)
 
@@ -216,7 +217,7 @@ def _matrices(node: QuantizedTensor) -> dict[str, Node]:
 # ------------------------------------------------------------------------------------------------ floats
 
 
-_NO_MICRO: Final = "it has no floats of 4 bits under shared scales"
+_NO_MICRO: Final = "it doesn't have 4-bit floats with shared scales"
 
 
 def micro(node: LogicalTensor) -> MXTensor | str:
@@ -255,12 +256,12 @@ def _of_micro(node: QuantizedTensor, how: Microscaled) -> MXTensor | str:
     wanted = node.members["global"].read_all()
     divisor = wanted.view(np.float32) if how.divided else _inverse(how.factor(wanted))
     if divisor is None or divisor.size != 1:
-        return f"its global scale {how.factor(wanted)[0]:g} is the inverse of no F32"
+        return f"its global scale {how.factor(wanted)[0]:g} isn't the inverse of an F32"
     return MXTensor(4, codes, scales, nodes.const(divisor, F32))
 
 
 def _inverse(factor: NDArray[np.float32]) -> NDArray[np.float32] | None:
-    """The F32 [1] whose inverse in F32 is a number; None where there is none."""
+    """The F32 [1] whose inverse in F32 is this number; None if there is none."""
     with np.errstate(all="ignore"):
         near = np.float32(1) / factor
         for found in (near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(0))):
@@ -281,7 +282,7 @@ def _matrices_but(node: QuantizedTensor, whole: str) -> dict[str, Node]:
 def small(node: LogicalTensor) -> Fp8Tensor | str:
     """As `integers`."""
     if not (isinstance(node, QuantizedTensor) and isinstance(node.packing, ScaledFloats)):
-        return "it has no floats of 8 bits"
+        return "it doesn't have 8-bit floats"
     how = node.packing
     if how.dtype is not E4M3 or how.scale_dtype not in _SCALES:
         return f"its values are {how.dtype} with {how.scale_dtype} scales"

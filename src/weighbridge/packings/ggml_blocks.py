@@ -1,4 +1,4 @@
-"""What codes ggml's simple blocks, the target of every exact move from another integer scheme, have room for.
+"""The codes that ggml's simple blocks can store: the targets of every exact move from another integer scheme.
 Source: ggml/src/ggml-common.h, ggml-quants.c (b11549).
 """
 
@@ -22,14 +22,14 @@ Q2_0: Final = BY_NAME["Q2_0"]
 
 
 class CodeRange(NamedTuple):
-    """What fits a block type: value = d * code + m with a minimum, d * code without; codes from `low` to `high`."""
+    """The codes of a block type, from `low` to `high`. value = d * code + m with a minimum, d * code without."""
 
     low: int
     high: int
     minimum: bool
 
 
-#: Block types by what they hold, smallest first.
+#: Block types by their codes, smallest first.
 CODE_RANGES: Final[Mapping[DType, CodeRange]] = MappingProxyType(
     {
         Q2_0: CodeRange(-1, 2, False),
@@ -43,7 +43,7 @@ CODE_RANGES: Final[Mapping[DType, CodeRange]] = MappingProxyType(
 
 
 def fitting(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]:
-    """The types with room for codes from `low` to `high` in groups of `group`, which are whole blocks."""
+    """The types for codes from `low` to `high` whose blocks fill groups of `group`."""
     return tuple(
         d
         for d, r in CODE_RANGES.items()
@@ -52,7 +52,7 @@ def fitting(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]
 
 
 def of_stream(dtype: DType, d: Bytes, group: int, codes: Bytes, out: Bytes) -> None:
-    """Blocks of Q1_0 or Q2_0, whose codes are a stream already: d, an f16 for each `group`, and 16 bytes of it."""
+    """Blocks of Q1_0 or Q2_0, whose codes are a bit stream already: an f16 d per `group`, and 16 bytes of codes."""
     rows = out.reshape(-1, dtype.size)
     rows[:, :2] = np.repeat(d.reshape(-1, 2), group // dtype.block, axis=0)
     rows[:, 2:] = codes.reshape(len(rows), -1)
@@ -68,7 +68,7 @@ def halves(dtype: DType, part: Bytes) -> Bytes:
 
 
 def fits_f16(node: Node) -> bool:
-    """True where an f16 holds every value of a small tensor (scales, biases)."""
+    """Whether f16 can store every value of a small tensor (scales, biases) exactly."""
     if node.spec.dtype is F16:
         return True
     there_and_back = cast(cast(node, F16), node.spec.dtype)

@@ -1,6 +1,6 @@
 """Integer codes with an integer zero point: value = (code - zero) * scale, scale and zero shared by a group of columns.
 
-This is what GPTQ, AWQ, compressed-tensors and the int8 schemes store, once their words are unpacked and lie as rows of
+GPTQ, AWQ, compressed-tensors and the int8 schemes store this, once their words are unpacked and arranged in rows of
 outputs. (code - zero) is exact in f32, so a value has one rounding; the libraries compute in f16 or bf16.
 """
 
@@ -59,7 +59,7 @@ class IntQuant:
         kernels.ordered_decode(codes, scales, zeros, parts["g_idx"].view(np.int32), out)
 
     def codes(self, parts: Mapping[str, Bytes]) -> Bytes:
-        """As stored; signed ones with 128 added."""
+        """The codes as stored; signed ones with 128 added."""
         return parts["codes"] ^ np.uint8(128) if self.signed else parts["codes"]
 
     def zeros(self, parts: Mapping[str, Bytes]) -> Bytes:
@@ -76,7 +76,7 @@ class IntQuant:
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        """By the range of code - zero: with a zero of its own a group may need almost twice the codes."""
+        """By the range of code - zero: with its own zero point, a group may need almost twice the codes."""
         if self.ordered:
             return ()
         top = (1 << self.width) - 1

@@ -32,7 +32,7 @@ _LOOK: Final = 1 << 18  # bytes of scales at a time: most tensors differ in the 
 
 @dataclass(frozen=True)
 class _Bias(NoBlockForm):
-    """-zero * scale of a grid, one for each of its groups: a packing of its own, as it has two members."""
+    """-zero * scale for each group: a packing of its own, because it has two members."""
 
     grid: IntQuant
     name: str = field(default="bias", init=False)
@@ -63,13 +63,13 @@ class _Codes:
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         codes = self.grid.codes({"codes": source})
-        if self.grid.bits != 8:  # 7 bits: MLX has none, so a byte each
+        if self.grid.bits != 8:  # 7 bits: MLX doesn't have them, so one byte each
             codes = kernels.unpack_codes(self.grid.bits, codes)
         outs["weight"][:] = codes if self.bits == 8 else kernels.pack_codes(self.bits, codes)
 
 
 def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | None:
-    """(bits, group, weight, scales and biases) of a grid as MLX affine; None where MLX has no such groups."""
+    """(bits, group, {weight, scales, biases}) as MLX affine; None if MLX doesn't support such groups."""
     grid = node.packing
     if not isinstance(grid, IntQuant) or grid.ordered:
         return None
@@ -89,9 +89,9 @@ def as_affine(node: QuantizedTensor) -> tuple[int, int, Mapping[str, Node]] | No
 
 
 def as_grid(node: QuantizedTensor) -> QuantizedTensor | None:
-    """MLX affine as codes around a zero point in their middle, as symmetric quantizers and ggml's blocks without a
-    minimum have them (of 2 bits also around 1, as Q2_0 and ternary codes); None where a bias is another one. Reads as
-    many of them as it takes to tell."""
+    """MLX affine as codes around a zero point in the middle of their range, as in symmetric quantizers and ggml's
+    blocks without a minimum (for 2 bits also around 1, as in Q2_0 and ternary codes); None if a bias differs. Stops
+    reading at the first bias that differs."""
     how = node.packing
     if not isinstance(how, Affine) or how.bits < 2:
         return None
@@ -116,8 +116,8 @@ def _all_biases(how: Affine, node: QuantizedTensor, zero: int) -> bool:
 
 
 def short(scales: Node, width: int) -> bool:
-    """True where every product of a scale and a code of `width` bits is an F32 number: of f16 or bf16 always, of F32
-    where as many low bits are zero."""
+    """Whether every product of a scale and a code of `width` bits is exact in F32: always for f16 or bf16 scales,
+    for F32 ones if as many low bits are zero."""
     if scales.spec.dtype is not F32:
         return True
     mask = np.uint32((1 << width) - 1)
@@ -136,7 +136,7 @@ def _holds(node: Node, dtype: DType) -> bool:
 
 
 def _repeated(node: Node, times: int) -> Node:
-    """Each element of a row `times` times in turn: one scale for several of MLX's smaller groups."""
+    """Repeats each element of a row `times` times: one scale for several of MLX's smaller groups."""
     if times == 1:
         return node
     *lead, groups = node.spec.shape

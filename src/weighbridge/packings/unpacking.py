@@ -1,17 +1,18 @@
 """Stored tensors as logical ones: every group that a schema recognises becomes one tensor. Plain dtypes and ggml blocks
-need no schema: their atoms lie in one stored tensor.
+need no schema: one stored tensor has all their atoms.
 
 Recognising reads nothing. What a schema declares as a probe is read here, bounded, and handed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings.schema.base import Config, Match, OnError, find
+from weighbridge.packings.schema.base import Config, Described, Match, OnError, find
 from weighbridge.packings.schema.registry import schemas
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
@@ -19,7 +20,7 @@ Nodes = Mapping[str, Node]
 
 
 class PackedGroup(NamedTuple):
-    """What was recognised, and the tensor that it makes."""
+    """A recognised group, and the tensor it forms."""
 
     match: Match[Any]
     node: LogicalTensor
@@ -30,18 +31,18 @@ class PackedGroup(NamedTuple):
 
     @property
     def stored(self) -> frozenset[str]:
-        """The names of the stored tensors that it takes the place of."""
-        return self.match.tensors
+        """The names of the stored tensors that it replaces."""
+        return frozenset(self.match.tensors)
 
 
 def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, LogicalTensor]:
-    """The same tensors with every group replaced by one tensor, in the place of its first member. Where there are no
-    groups, the mapping itself. `on_error`: see `schema.base.find`."""
+    """The same tensors with every group replaced by one tensor, at the position of its first member. Without groups,
+    the mapping itself. `on_error`: see `schema.base.find`."""
     return replaced(tensors, groups(tensors, config, on_error))
 
 
 def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, LogicalTensor]:
-    """The tensors with every group replaced by its tensor."""
+    """The tensors, with every group replaced by its tensor."""
     if not found:
         return tensors
     out: dict[str, LogicalTensor] = {}
@@ -51,35 +52,42 @@ def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, L
     return out
 
 
-def groups(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, PackedGroup]:
-    """The group of each stored tensor that is a member of one."""
+def groups(
+    tensors: Nodes, config: Config, on_error: OnError | None = None, described: Mapping[str, Described] | None = None
+) -> Mapping[str, PackedGroup]:
+    """The group of each stored tensor that belongs to one. `described`: the same tensors, if their specs are known
+    without building nodes."""
 
     def read(name: str, limit: int) -> bytes:
         return probe(name, tensors[name], limit)
 
-    out: dict[str, PackedGroup] = {}
-    found = find(schemas(), tensors, config, read, on_error)
+    built: dict[int, PackedGroup] = {}  # by the identity of the match
+    found = find(schemas(), tensors if described is None else described, config, read, on_error)
     for match in {id(m): m for m in found.values()}.values():
         try:
-            group = PackedGroup(match, build(match, tensors))
+            built[id(match)] = PackedGroup(match, build(match, tensors))
         except (FormatError, UnsupportedError) as error:
             if on_error is None:
                 raise
             on_error(match.stored[match.schema.key], error)
-            continue
-        out.update(dict.fromkeys(match.tensors, group))
-    return out
+    members = ((name, found[name]) for name in tensors if name in found)
+    return {name: built[id(match)] for name, match in members if id(match) in built}
 
 
 def build(match: Match[Any], tensors: Nodes) -> LogicalTensor:
     """The logical tensor of a match."""
     members = {role: tensors[name] for role, name in match.stored.items()}
-    node: LogicalTensor = import_module(match.schema.reader).build(match, members)
-    return node
+    return _reader(match.schema.reader)(match, members)
+
+
+@cache
+def _reader(module: str) -> Callable[[Match[Any], Nodes], LogicalTensor]:
+    found: Callable[[Match[Any], Nodes], LogicalTensor] = import_module(module).build
+    return found
 
 
 def probe(name: str, node: Node, limit: int) -> bytes:
-    """The bytes of a small stored tensor. FormatError where it is larger than its probe may be."""
+    """The bytes of a small stored tensor. FormatError if it is larger than its probe allows."""
     if node.spec.nbytes > limit:
-        raise FormatError("too large for what it is", field=name, expected=f"at most {limit:,} bytes", found=node.spec)
+        raise FormatError("too large for its role", field=name, expected=f"at most {limit:,} bytes", found=node.spec)
     return node.read_all().tobytes()

@@ -1,4 +1,4 @@
-"""Integer codes in words: the ways in which quantizers lay them, each undone to one byte a code.
+"""Bit layouts of integer codes in words, as quantizers store them, and their unpacking to one byte per code.
 
 stream      element i has bits [i * b, i * b + b) of the row's bytes. MLX, GPTQ (transposed), compressed-tensors
             from 0.18 on. 32 codes are b words of 32 bits.
@@ -43,7 +43,7 @@ def _planar(bits: int, rows: Bytes) -> Bytes:
 
 
 def _awq(bits: int, rows: Bytes) -> Bytes:
-    """The low half of a word has the even columns, the high half the odd ones: interleaved, they are a stream."""
+    """The low half of a word has the even columns, the high half the odd ones; interleaved, they form a stream."""
     words = rows.reshape(-1).view(np.uint32)
     return _stream(
         4, (_spread(words & np.uint32(0xFFFF)) | _spread(words >> 16) << 4).view(np.uint8).reshape(rows.shape)
@@ -51,7 +51,7 @@ def _awq(bits: int, rows: Bytes) -> Bytes:
 
 
 def _spread(x: NDArray[Any]) -> NDArray[np.uint32]:
-    """Four nibbles in 16 bits to the low halves of four bytes."""
+    """Spreads four nibbles of 16 bits to the low halves of four bytes."""
     x = (x | x << 8) & np.uint32(0x00FF00FF)
     out: NDArray[np.uint32] = (x | x << 4) & np.uint32(0x0F0F0F0F)
     return out
@@ -72,16 +72,16 @@ LAYOUTS: Final[Mapping[str, Callable[[int, Bytes], Bytes]]] = MappingProxyType(
 
 
 def unpack(layout: str, bits: int, rows: Bytes, columns: int) -> Bytes:
-    """uint8[rows, columns] of the codes in uint8[rows, row_bytes]; what pads the end of a row is left out."""
+    """The codes as uint8[rows, columns], from uint8[rows, row_bytes]; padding at the end of a row is dropped."""
     return LAYOUTS[layout](bits, rows)[:, :columns]
 
 
-#: Layouts that are written: the order of the codes of a word, in which they then are a stream.
+#: Layouts that can be written: the order of the codes in a word, after which they are a stream.
 _ORDERS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType({"stream": (0,), "awq": (0, 2, 4, 6, 1, 3, 5, 7)})
 
 
 def pack(layout: str, bits: int, rows: Bytes) -> Bytes:
-    """The way back: uint8[rows, bytes] of whole words of 32 bits; what pads the last one is zero."""
+    """The inverse of `unpack`: uint8[rows, bytes] of whole 32-bit words, padded with zeros."""
     columns, order = rows.shape[1], _ORDERS[layout]
     padded = np.pad(rows, ((0, 0), (0, -columns % 32)))
     turned = padded.reshape(len(rows), -1, len(order))[:, :, list(order)]

@@ -1,4 +1,4 @@
-"""Functions of single elements that layouts apply, each with the one that undoes it. Pure, over F32 arrays.
+"""Elementwise functions used by layouts, each with its inverse. Pure, over F32 arrays.
 
 A state-space layer decays by A = -exp(A_log): Hugging Face stores A_log, ggml A. Both directions are computed in F64
 and rounded once. (torch's exp, with which the reference converter computes A, isn't the nearest F32 for about 1 of 100
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 F32s = NDArray[np.float32]
 
-#: Elements at a time, and the bytes that a function allocates for each of them at most.
+#: Elements per piece, and the most bytes that a function allocates for each of them.
 PIECE: Final = 4096
 SCRATCH: Final = 128
 _STEPS: Final = range(7, -30, -1)  # powers of two: above any logarithm of an F32, below the finest interval's width
 
 
 def neg_exp(values: F32s) -> F32s:
-    """-exp(x). FloatingPointError where that is no F32."""
+    """-exp(x). FloatingPointError where the result isn't a finite F32."""
     with np.errstate(over="raise", under="ignore"):
         return _neg_exp(values)
 
@@ -33,15 +33,13 @@ def _neg_exp(values: F32s) -> F32s:
 
 
 def log_neg(values: F32s) -> F32s:
-    """log(-a): of all numbers whose `neg_exp` is `a` the roundest in binary, and the nearest where there is none.
-
-    So what came through `neg_exp` comes back bit by bit if it was a BF16 number (from 2^-16 up in size, or 0) or an F16
-    one (from 2^-13 up), and as a neighbour that means the same A if it wasn't. FloatingPointError where `a` isn't
-    negative or finite.
-    """
+    """log(-a): among the numbers whose `neg_exp` is `a`, the one with the shortest binary fraction; the nearest
+    where there is none. BF16 numbers (at least 2^-16 in magnitude, or 0) and F16 numbers (at least 2^-13) thus
+    survive the round trip bit by bit; others come back as a neighbour with the same A. FloatingPointError where `a`
+    isn't negative or finite."""
     size = -values
     if not ((size > 0) & np.isfinite(size)).all():
-        raise FloatingPointError("no number has this as its negative exponential")
+        raise FloatingPointError("no number has this negative exponential")
     exact = size.astype(np.float64)
     low, high = (np.log((exact + np.nextafter(size, np.float32(end))) / 2) for end in (0, np.finfo(np.float32).max))
     round_, found = np.zeros_like(exact), (low < 0) & (high > 0)

@@ -1,5 +1,5 @@
-"""Loops over numbers: the native ones where they exist for a type, else the same in numpy (`affine.py`). Both give
-the same bytes. Everything takes and fills 1-D C-contiguous arrays; stored bytes are uint8 of any alignment.
+"""Loops over numbers: native kernels where the extension has them for a type, numpy otherwise. Both give the same
+bytes.
 
 A type is offered if it has a codec in `reference/registry.py`; the native table only makes it fast.
 """
@@ -21,15 +21,15 @@ from weighbridge.tensors.reference.floats import Array, Bytes, Floats
 
 
 class CastCounts(NamedTuple):
-    """What a narrowing lost. overflow: finite values that became Inf or NaN. underflow: non-zero ones that became
-    zero. Of a block type both count its f16 scales."""
+    """Values that a narrowing lost. overflow: finite values that became Inf or NaN. underflow: non-zero values that
+    became zero. For a block type both count its f16 scales."""
 
     overflow: int
     underflow: int
 
 
 class RefusedBlock(RefusedError):
-    """llama.cpp's quantizer stops the process on these numbers: `block` of those that were given."""
+    """Values at which llama.cpp's quantizer aborts; `block` is the index of the block within the given ones."""
 
     reason = "has values whose weighted squares f32 can't hold (llama.cpp's quantizer stops there)"
 
@@ -39,8 +39,8 @@ class RefusedBlock(RefusedError):
 
 
 class ValueStats(NamedTuple):
-    """What stands in floats, or in a block type's scales. The extremes are over finite values; None where there
-    are none."""
+    """Value statistics of a float array, or of a block type's scales. The extremes are over finite values; None
+    without any."""
 
     nan: int
     inf: int
@@ -54,28 +54,27 @@ _NATIVE: Final = {
 
 
 def _is_native(operation: str, *names: str) -> bool:
-    """True where the extension has this operation for all these types."""
+    """Whether the extension has this operation for all these types."""
     return native is not None and _NATIVE[operation].issuperset(names)
 
 
 def decodes(dtype: DType) -> bool:
-    """True where stored bytes of `dtype` can become f32."""
+    """Whether stored bytes of `dtype` can be decoded to f32."""
     return dtype.name in codecs.DECODE
 
 
 def encodes(dtype: DType) -> bool:
-    """True where f32 can become stored bytes of `dtype`, with an importance matrix where `dtype.importance` says that
-    it is required."""
+    """Whether f32 can be encoded as `dtype`; with an importance matrix if `dtype.importance` is "required"."""
     return dtype.name in codecs.ENCODE or dtype.name in codecs.WEIGHTED
 
 
 def casts(source: DType, target: DType) -> bool:
-    """True where `cast` knows both: plain float types."""
+    """Whether `cast` supports both: plain float types."""
     return source.name in floats.SCALAR and target.name in floats.SCALAR
 
 
 def decode(dtype: DType, src: Bytes, out: Floats) -> None:
-    """Stored bytes to f32."""
+    """Decodes stored bytes to f32."""
     _need(decodes(dtype), f"{dtype} can't be decoded by this version")
     _sizes(src, dtype.size, out, dtype.block * 4)
     if _is_native("decode", dtype.name):
@@ -85,10 +84,10 @@ def decode(dtype: DType, src: Bytes, out: Floats) -> None:
 
 
 def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = None) -> CastCounts:
-    """f32 to stored bytes, and what that lost. `importance` is one weight for each column of a row (llama.cpp's
-    quant_weights): `src` is then whole rows of its length. IQ1_S, IQ2_XXS and IQ2_XS require it (UsageError); types to
-    which it means nothing, such as Q8_0, take no notice (`DType.importance`). RefusedBlock where llama.cpp would
-    stop."""
+    """Encodes f32 to stored bytes, and counts what that lost. `importance`: one weight per column (llama.cpp's
+    quant_weights); `src` must then be whole rows of that length. IQ1_S, IQ2_XXS and IQ2_XS require it (UsageError);
+    types without a use for it, such as Q8_0, ignore it (`DType.importance`). RefusedBlock where llama.cpp would
+    abort."""
     _need(encodes(dtype), f"{dtype} can't be written by this version")
     _sizes(src, dtype.block * 4, out, dtype.size)
     if importance is not None:
@@ -105,7 +104,7 @@ def encode(dtype: DType, src: Floats, out: Bytes, importance: Floats | None = No
 
 
 def _counts(dtype: DType, lost: tuple[int, ...]) -> CastCounts:
-    """What encoders tell: (overflow, underflow), and the first refused block if there is one."""
+    """The result of an encoder: (overflow, underflow), and the first refused block, if any."""
     overflow, underflow, *refused = lost
     if refused:
         raise RefusedBlock(dtype, refused[0])
@@ -122,8 +121,8 @@ def _encode_weighted(dtype: DType, src: Floats, out: Bytes, importance: Floats) 
 
 
 def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:
-    """Float bytes to float bytes, each value rounded once to nearest even, and what that lost. Beyond the largest value
-    comes Inf, or NaN where the type has no Inf (F8_E4M3, FNUZ, E8M0); nothing saturates."""
+    """Casts float bytes to another float type, rounding each value once to nearest even, and counts what that lost.
+    Values beyond the range become Inf, or NaN if the type has no Inf (F8_E4M3, FNUZ, E8M0); nothing saturates."""
     _need(casts(source, target), f"no cast from {source} to {target}")
     _sizes(src, source.size, out, target.size)
     if _is_native("decode", source.name, target.name):
@@ -134,20 +133,20 @@ def cast(source: DType, target: DType, src: Bytes, out: Bytes) -> CastCounts:
 
 
 def nonfinite(src: Floats) -> int:
-    """How many values are NaN or Inf."""
+    """The number of NaN and Inf values."""
     return int(native.nonfinite(src)) if native else int(np.count_nonzero(~np.isfinite(src)))
 
 
 def widened(dtype: DType, src: Bytes) -> Floats:
-    """Floats of a plain type as a new array of f32."""
+    """Floats of a plain type as a new f32 array."""
     out = np.empty(_whole(src, dtype.size), np.float32)
     cast(dtype, F32, src, _bytes(out))
     return out
 
 
 def stats(dtype: DType, src: Bytes) -> ValueStats:
-    """NaN, Inf and extremes of plain floats; of a block type, of its scales."""
-    _need(decodes(dtype), f"{dtype} can't be looked into by this version")
+    """NaN, Inf and extremes of plain floats, or of a block type's scales."""
+    _need(decodes(dtype), f"{dtype} can't be analysed by this version")
     _whole(src, dtype.size)
     found = native.stats(dtype.name, src) if _is_native("decode", dtype.name) else codecs.stats(dtype.name, src)
     return ValueStats(*found)
@@ -156,9 +155,13 @@ def stats(dtype: DType, src: Bytes) -> ValueStats:
 def affine_decode(
     bits: int, group: int, scale_dtype: DType, codes: Bytes, scales: Bytes, offsets: Bytes, zeros: bool, out: Floats
 ) -> None:
-    """Codes of a little-endian bit stream to f32, in whole groups: code * scale + bias, or with `zeros` (code - zero) *
-    scale with zero points of U8. In f32. A group is a multiple of 32 codes; of 8 bits any number."""
-    _need(1 <= bits <= 8 and (bits == 8 or not group % 32) and group > 0, f"no {bits}-bit codes in groups of {group}")
+    """Decodes a little-endian bit stream of codes to f32, in whole groups: code * scale + bias, or with `zeros`
+    (code - zero) * scale with U8 zero points. Computed in f32. A group has a multiple of 32 codes; with 8 bits any
+    number."""
+    _need(
+        1 <= bits <= 8 and (bits == 8 or not group % 32) and group > 0,
+        f"unsupported: {bits}-bit codes in groups of {group}",
+    )
     _need(casts(scale_dtype, scale_dtype), f"scales can't be {scale_dtype}")
     groups = _whole(scales, scale_dtype.size)
     found = (codes.nbytes, offsets.nbytes, out.nbytes)
@@ -172,16 +175,16 @@ def affine_decode(
 
 
 def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np.int32], out: Floats) -> None:
-    """(code - zero) * scale of columns in any order: column i is of group index[i]. Rows [rows, columns] of codes of a
-    byte each (padded at their ends or not), [rows, groups] of scales and of zero points. UsageError where the index
-    names a group that isn't there, or the parts don't belong together."""
+    """(code - zero) * scale with columns in any order: column i belongs to group index[i]. Codes [rows, columns] are
+    one byte each (rows may be padded); scales and zero points [rows, groups]. UsageError if the index names an
+    unknown group, or if the parts don't match."""
     rows = out.size // max(index.size, 1)
     groups = scales.size // max(rows, 1)
     fits = rows * index.size == out.size and scales.size == zeros.size == rows * groups > 0
     if not fits or codes.size % rows or codes.size < out.size:
         raise UsageError(f"{codes.size} codes and {scales.size} scales don't fit {rows} rows of {index.size} columns")
     if not 0 <= int(index.min()) <= int(index.max()) < groups:
-        raise UsageError(f"the index names a group outside the {groups} there are")
+        raise UsageError(f"the index names a group beyond the {groups}")
     if native:
         native.ordered_decode(index.size, groups, codes, scales, zeros, np.ascontiguousarray(index), out)
     else:
@@ -189,8 +192,8 @@ def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np
 
 
 def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, out: Floats, *, high_first: bool) -> None:
-    """table[code] * scale of codes of four bits, two a byte, and an f32 scale for each `group` of them (a multiple of
-    16). `high_first`: the high nibble is the first of the two."""
+    """table[code] * scale for four-bit codes, two per byte, with one f32 scale per `group` of them (a multiple of
+    16). `high_first`: the high nibble comes first."""
     _need(group > 0 and group % 16 == 0 and table.size == 16, f"no groups of {group} codes in a table of {table.size}")
     if (codes.nbytes, out.size) != (scales.size * group // 2, scales.size * group):
         raise UsageError(f"{codes.nbytes} bytes of codes don't fit {scales.size} groups of {group}")
@@ -203,9 +206,12 @@ def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, out: F
 def affine_encode(
     bits: int, group: int, scale_dtype: DType, src: Floats, codes_too: bool = True
 ) -> tuple[Bytes, Bytes, Bytes]:
-    """f32 to (codes, scales, biases), byte for byte as MLX's CPU kernel (0.32) makes them of the same values; without
-    `codes_too` the codes are empty, which is much faster."""
-    _need(bits in affine.AFFINE_BITS and group in affine.AFFINE_GROUPS, f"no {bits}-bit codes in groups of {group}")
+    """Encodes f32 to (codes, scales, biases), byte for byte as MLX's CPU kernel (0.32) does; without `codes_too` the
+    codes are empty, which is much faster."""
+    _need(
+        bits in affine.AFFINE_BITS and group in affine.AFFINE_GROUPS,
+        f"unsupported: {bits}-bit codes in groups of {group}",
+    )
     groups = _whole(src, group * 4)
     if not _is_native("encode", scale_dtype.name):
         return affine.affine_encode(bits, group, scale_dtype.name, src)
@@ -216,9 +222,8 @@ def affine_encode(
 
 
 def scaled_decode(dtype: DType, src: Bytes, scales: Floats, columns: int, width: int, out: Floats) -> None:
-    """Stored floats to f32, times an f32 scale for each `width` of a row of `columns`, the last of which may be
-    fewer."""
-    _need(casts(dtype, dtype), f"{dtype} is no plain float type")
+    """Stored floats as f32, times one f32 scale per `width` columns of a row; the last run of a row may be shorter."""
+    _need(casts(dtype, dtype), f"{dtype} isn't a plain float type")
     _tiles(out, scales, columns, width)
     _sizes(src, dtype.size, out, 4)
     if _is_native("decode", dtype.name):
@@ -228,7 +233,7 @@ def scaled_decode(dtype: DType, src: Bytes, scales: Floats, columns: int, width:
 
 
 def extremes(src: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
-    """The least and the largest of each `width` f32 of a row; NaN where one of them is none."""
+    """The smallest and the largest of each `width` f32 of a row; NaN if one of them is NaN."""
     count = _whole(src, columns * 4) * -(-columns // width)
     if not native:
         return rounding.extremes(src, columns, width)
@@ -249,13 +254,12 @@ def round_codes(
     bits: int = 8,
     multiplied: bool = False,
 ) -> Bytes:
-    """f32 in rows of `columns` to codes by a rule of `rounding.RULES`, under an f32 scale (and zero point)
-    for each `width` of a row: x / scale, or with `multiplied` x * scale, each step rounded to numbers of `dtype`.
-    `bits`: of whole numbers. Codes of fewer than 8 bits lie in a stream, and then those that share a scale are whole
-    sixteens."""
+    """Encodes rows of `columns` f32 to codes by a rule of `rounding.RULES`, with one f32 scale (and zero point) per
+    `width` columns: x / scale, or x * scale if `multiplied`, each step rounded to `dtype`. `bits`: for integer
+    rules. Codes of fewer than 8 bits form a stream, and `width` must then be a multiple of 16."""
     how = rounding.RULES[rule]
     _need(dtype.name in (("F32",) if multiplied else how.steps) and (how.multiplied or not multiplied),
-          f"no rule {rule} in steps of {dtype}")  # fmt: skip
+          f"unknown rule {rule} in steps of {dtype}")  # fmt: skip
     _need(1 <= bits <= 8 and (how.bits == 8 or not (width % 16 or columns % width)), "codes don't fill their bytes")
     _tiles(src, scales, columns, width)
     if zeros is not None and zeros.size != scales.size:
@@ -273,14 +277,14 @@ def round_codes(
 
 
 def _tiles(values: Floats, scales: Floats, columns: int, width: int) -> None:
-    """There is a scale for each `width` of each row."""
+    """Checks that each `width` columns of each row have a scale."""
     wanted = _whole(values, columns * 4) * -(-columns // width)
     if scales.size != wanted:
         raise UsageError(f"{scales.size} scales don't fit {wanted} runs of {width} of rows of {columns}")
 
 
 def unpack_codes(bits: int, src: Bytes) -> Bytes:
-    """Codes of `bits` bits of a little-endian bit stream, a byte each."""
+    """Unpacks a little-endian bit stream of `bits`-bit codes to one byte per code."""
     eights = _whole(src, bits)
     if not native:
         return affine.unpack_codes(bits, src)
@@ -290,7 +294,7 @@ def unpack_codes(bits: int, src: Bytes) -> Bytes:
 
 
 def pack_codes(bits: int, codes: Bytes) -> Bytes:
-    """Codes, a byte each and none larger than `bits` bits, as a little-endian bit stream; whole eights of them."""
+    """Packs codes (one byte each, below 2**bits) into a little-endian bit stream; a multiple of eight codes."""
     eights = _whole(codes, 8)
     if not native:
         return affine.pack_codes(bits, codes)
@@ -300,8 +304,8 @@ def pack_codes(bits: int, codes: Bytes) -> Bytes:
 
 
 def split_blocks(dtype: DType, src: Bytes, codes: Bytes, scales: Bytes, biases: Bytes) -> None:
-    """Blocks to the parts that MLX stores (`regroup.FORMS`), those of them that aren't empty. The same
-    values: code * scale + bias, or of FP4 code * scale. Parameters that their type can't hold are Inf."""
+    """Splits blocks into the parts that MLX stores (`regroup.FORMS`), as far as they aren't empty. The values stay
+    the same: code * scale + bias, or code * scale for FP4. Parameters out of their type's range become Inf."""
     form, blocks = _form(dtype), _whole(src, dtype.size)
     parameters = blocks * (form.elements // form.group) * BY_NAME[form.parameter].size
     wanted = (blocks * form.elements // 8 * form.bits, parameters, parameters)
@@ -319,8 +323,8 @@ def split_blocks(dtype: DType, src: Bytes, codes: Bytes, scales: Bytes, biases: 
 
 
 def join_blocks(dtype: DType, bits: int, group: int, codes: Bytes, scales: Bytes, offsets: Bytes, out: Bytes) -> None:
-    """Codes of a little-endian bit stream and the parameters of their groups to blocks. `scales`: f16, of FP4 as they
-    are stored. `offsets`: of types with a minimum its f16; of the others a zero point each, U8; of FP4 nothing."""
+    """Joins a little-endian bit stream of codes and the parameters of their groups to blocks. `scales`: f16, for FP4
+    as stored. `offsets`: f16 minima for types with a minimum; U8 zero points for others; empty for FP4."""
     form, blocks = _form(dtype), _whole(out, dtype.size)
     simple, own = form.parameter == "F16", (form.bits, form.group)
     fits = 1 <= bits <= 8 and group > 0 and group % form.group == 0 if simple else (bits, group) == own
@@ -337,12 +341,12 @@ def join_blocks(dtype: DType, bits: int, group: int, codes: Bytes, scales: Bytes
 
 
 def _form(dtype: DType) -> regroup.RegroupForm:
-    _need(dtype.name in regroup.FORMS, f"MLX has no codes and parameters of {dtype}")
+    _need(dtype.name in regroup.FORMS, f"MLX has no equivalent of {dtype}")
     return regroup.FORMS[dtype.name]
 
 
 def byteswap(dtype: DType, data: Bytes) -> None:
-    """Reverse the byte order of `data` in place: of every word of a plain type, of the scalars in a block."""
+    """Reverses the byte order of `data` in place: of each word of a plain type, of each scalar in a block."""
     atoms = _whole(data, dtype.size)
     if not dtype.plain:
         blocks = data.reshape(atoms, dtype.size)
@@ -357,12 +361,12 @@ def byteswap(dtype: DType, data: Bytes) -> None:
 
 
 def gather_rows(src: Bytes, index: NDArray[np.integer], row_bytes: int, out: Bytes) -> None:
-    """Rows of `row_bytes` bytes of `src` in the order of `index`. UsageError where it names a row that isn't there."""
+    """The rows of `row_bytes` bytes of `src` in the order of `index`. UsageError for a row out of range."""
     rows, order = _whole(src, row_bytes), np.ascontiguousarray(index, np.int64)
     if out.nbytes != order.size * row_bytes:
         raise UsageError(f"{order.size} rows of {row_bytes} bytes don't fit {out.nbytes} bytes")
     if order.size and not 0 <= int(order.min()) <= int(order.max()) < rows:
-        raise UsageError(f"the index names a row outside the {rows} there are")
+        raise UsageError(f"the index names a row beyond the {rows} there are")
     if native:
         native.gather(src, order, row_bytes, out)
     else:
@@ -375,16 +379,16 @@ def _need(condition: bool, message: str) -> None:
 
 
 def _whole(data: Array, unit: int) -> int:
-    """How many units of `unit` bytes `data` has."""
+    """The number of `unit`-byte units in `data`."""
     if data.nbytes % unit:
-        raise UsageError(f"{data.nbytes} bytes are not whole units of {unit}")
+        raise UsageError(f"{data.nbytes} bytes aren't a multiple of {unit}")
     return data.nbytes // unit
 
 
 def _rows(dtype: DType, src: Floats, importance: Floats) -> None:
-    """Rows are as long as there are weights, and whole blocks."""
+    """Checks that rows are as long as there are weights, and whole blocks."""
     if not importance.size or importance.size % dtype.block or src.size % importance.size:
-        raise UsageError(f"{src.size} elements of {dtype} are not whole rows of {importance.size} weighted columns")
+        raise UsageError(f"{src.size} elements of {dtype} aren't whole rows of {importance.size} weighted columns")
 
 
 def _sizes(src: Array, unit: int, out: Array, out_unit: int) -> None:

@@ -1,4 +1,4 @@
-"""Named layout changes: how a tensor's rows lie in one dialect and how they lie in another.
+"""Named layout changes: how a tensor's rows are arranged in one dialect and in another.
 
 A layout is two-way (`undo(apply(t))` is `t`), says whether it is `exact`, and is named by architecture tables as
 `name(arguments)`, the arguments being sizes of the model (`rope(H)`). A row move never looks inside a row, so it serves
@@ -21,6 +21,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import (
     LogicalTensor,
     QuantizedTensor,
+    RowOrder,
     T,
     apply_function,
     concat,
@@ -38,7 +39,7 @@ from weighbridge.tensors.nodes import (
 
 
 class TensorLayout(Protocol):
-    """A two-way change. `exact`: `undo(apply(t))` gives back every bit; where not, a plan lists it as a loss."""
+    """A two-way layout change. `exact`: `undo(apply(t))` restores every bit; if not, the plan lists it as a loss."""
 
     @property
     def exact(self) -> bool: ...
@@ -50,7 +51,7 @@ class TensorLayout(Protocol):
 
 @lru_cache(maxsize=64)
 def rope_order(rows: int, heads: int) -> NDArray[np.int64]:
-    """Where ggml's rows come from: row i of the interleaved tensor is row `order[i]` of the one with halves.
+    """The order of ggml's rows: row i of the interleaved tensor is row `order[i]` of the one with halves.
 
     Hugging Face rotates the pairs (j, j + d/2) of a head of d rows, ggml's NORM rope the pairs (2j, 2j + 1).
     llama.cpp `LlamaModel.permute`: reshape(heads, 2, d/2, ...), swap axes 1 and 2.
@@ -63,24 +64,30 @@ def rope_order(rows: int, heads: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=64)
-def inverse(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> NDArray[np.int64]:
-    """The order that undoes `order_of(*arguments)`."""
+def ordered(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> RowOrder:
+    """The order `order_of(*arguments)`, checked once for all tensors that have it."""
+    return RowOrder(order_of(*arguments))
+
+
+@lru_cache(maxsize=64)
+def inverse(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> RowOrder:
+    """The inverse of the order `order_of(*arguments)`."""
     order = order_of(*arguments)
     back = np.empty_like(order)
     back[order] = np.arange(order.size, dtype=np.int64)
     back.setflags(write=False)
-    return back
+    return RowOrder(back)
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary halves of each head (Hugging Face) <-> neighbouring pairs (ggml)."""
+    """Rotary halves of each head (Hugging Face) <-> adjacent pairs (ggml)."""
 
     heads: int
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, rope_order(node.spec.rows, self.heads))
+        return gather(node, ordered(rope_order, node.spec.rows, self.heads))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(rope_order, node.spec.rows, self.heads))
@@ -88,10 +95,12 @@ class Rope:
 
 @lru_cache(maxsize=64)
 def halves_order(rows: int, heads: int, rotated: int) -> NDArray[np.int64]:
-    """Where the rows come from when the neighbouring pairs (2j, 2j + 1) of the first `rotated` rows of each head lie
-    as halves (j, j + rotated/2): GPT-J's rotation as GPT-NeoX's, which ggml calls NEOX."""
+    """The row order that turns the adjacent pairs (2j, 2j + 1) in the first `rotated` rows of each head into halves
+    (j, j + rotated/2): GPT-J's rotation as GPT-NeoX's, which ggml calls NEOX."""
     if heads <= 0 or rows % heads or rotated % 2 or not 0 < rotated <= rows // heads:
-        raise FormatError("the rotated rows are no pairs of a head", expected=f"an even part of {rows}", found=rotated)
+        raise FormatError(
+            "the rotated rows aren't pairs within a head", expected=f"an even part of {rows}", found=rotated
+        )
     table = np.arange(rows, dtype=np.int64).reshape(heads, rows // heads)
     order = np.concatenate([table[:, :rotated:2], table[:, 1:rotated:2], table[:, rotated:]], axis=1).ravel()
     order.setflags(write=False)
@@ -100,14 +109,14 @@ def halves_order(rows: int, heads: int, rotated: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class NeoxPairs:
-    """Neighbouring pairs of the part of each head that rotates (Hugging Face's GPT-J) <-> halves (ggml's NEOX)."""
+    """Adjacent pairs in the rotated part of each head (Hugging Face's GPT-J) <-> halves (ggml's NEOX)."""
 
     heads: int
     rotated: int
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, halves_order(node.spec.rows, self.heads, self.rotated))
+        return gather(node, ordered(halves_order, node.spec.rows, self.heads, self.rotated))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(halves_order, node.spec.rows, self.heads, self.rotated))
@@ -115,8 +124,8 @@ class NeoxPairs:
 
 @lru_cache(maxsize=64)
 def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
-    """Where the rows of all queries, then all keys, then all values come from, if each group has its own queries, its
-    key and its value side by side (GPT-NeoX, BLOOM: a group a head; Falcon: some heads share a group)."""
+    """The row order that gathers all queries, then all keys, then all values, from groups that each store their
+    queries, key and value together (GPT-NeoX, BLOOM: one group per head; Falcon: several heads per group)."""
     if groups <= 0 or heads <= 0 or heads % groups or rows % (heads + 2 * groups):
         raise FormatError("heads don't divide the rows", expected=f"a multiple of {heads + 2 * groups}", found=rows)
     each, width = heads // groups, rows // (heads + 2 * groups)
@@ -128,14 +137,14 @@ def parted_order(rows: int, heads: int, groups: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class SplitQkv:
-    """Queries, key and value of each group side by side (Hugging Face) <-> all queries, all keys, all values (ggml)."""
+    """Queries, key and value group by group (Hugging Face) <-> all queries, all keys, all values (ggml)."""
 
     heads: int
     groups: int
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, parted_order(node.spec.rows, self.heads, self.groups))
+        return gather(node, ordered(parted_order, node.spec.rows, self.heads, self.groups))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(parted_order, node.spec.rows, self.heads, self.groups))
@@ -143,7 +152,7 @@ class SplitQkv:
 
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """The last two axes swapped: a Conv1D's weight, a key projection that is absorbed into the query."""
+    """The last two axes swapped: the weight of a Conv1D, a key projection absorbed into the query."""
 
     exact: bool = True
 
@@ -156,8 +165,8 @@ class Transposed:
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """Each element plus a number: a norm that multiplies by 1 + w (Gemma) <-> by w (ggml). Back and forth an element
-    below 1 keeps the bits that 1 + w has: within 2^-24 in F32; exact for weights that came from BF16."""
+    """A number added to each element: a norm that multiplies by 1 + w (Gemma) <-> by w (ggml). In a round trip, an
+    element below 1 keeps the bits that 1 + w has: within 2^-24 in F32; exact for weights from BF16."""
 
     by: int
     exact: bool = False
@@ -171,8 +180,8 @@ class Shifted:
 
 @dataclass(frozen=True, slots=True)
 class NegExp:
-    """A_log (Hugging Face) <-> A = -exp(A_log) (ggml), in F32. Back come all bits of a number that was BF16 or F16 or
-    is at least 1 in size, and of any other within 2^-22 (`log_neg` of tensors/functions.py)."""
+    """A_log (Hugging Face) <-> A = -exp(A_log) (ggml), in F32. A round trip restores all bits of numbers that were
+    BF16 or F16 or are at least 1 in magnitude, and others within 2^-22 (`log_neg` of tensors/functions.py)."""
 
     exact: bool = False
 
@@ -185,8 +194,8 @@ class NegExp:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Each element times numbers, one after another: multipliers of a config (Hugging Face) <-> folded into the weights
-    (ggml). Each product is rounded, so undone an element is itself within some 2^-23 of it a factor."""
+    """Each element times several numbers in turn: multipliers in a config (Hugging Face) <-> folded into the weights
+    (ggml). Each product is rounded, so a round trip is exact within about 2^-23 per factor."""
 
     factors: tuple[float, ...]
     exact: bool = False
@@ -204,8 +213,8 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class UnitRows:
-    """Rows that the model takes at length 1 when it runs (Hugging Face's NormHead) <-> rows of that length (ggml). Back
-    they come as they are: of what they were the model computes the same."""
+    """Rows that the model normalizes to length 1 at run time (Hugging Face's NormHead) <-> rows of that length
+    (ggml). `undo` leaves them normalized: the model computes the same."""
 
     exact: bool = False
 
@@ -222,7 +231,7 @@ def times(*factors: float) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows for the first `rows` tokens (Hugging Face) <-> zeros behind them up to the number of all tokens (ggml)."""
+    """Rows for the first `rows` tokens (Hugging Face) <-> padded with zeros to the number of all tokens (ggml)."""
 
     rows: int
     all: int
@@ -230,11 +239,11 @@ class Padded:
 
     def apply(self, node: T) -> T:
         if self.rows > self.all:
-            raise FormatError("more rows than there are tokens", expected=f"at most {self.all}", found=self.rows)
+            raise FormatError("more rows than tokens", expected=f"at most {self.all}", found=self.rows)
         if self.rows == self.all:
             return node
         if not is_plain(node):
-            node = decode(node, "rows of zeros are put behind it")
+            node = decode(node, "rows of zeros are appended")
         return concat([node, zeros((self.all - self.rows, *node.spec.shape[1:]), node.spec.dtype)])
 
     def undo(self, node: T) -> T:
@@ -243,8 +252,7 @@ class Padded:
 
 @lru_cache(maxsize=64)
 def interleaved_order(groups: int, *heights: int) -> NDArray[np.int64]:
-    """Where the rows come from when parts of these heights, one under the other, are dealt out: each group gets its
-    share of every part."""
+    """The row order that interleaves stacked parts of these heights: each group gets its share of every part."""
     if groups <= 0 or any(h % groups for h in heights):
         raise FormatError("groups don't divide the rows", expected=f"multiples of {groups}", found=heights)
     starts = np.concatenate([[0], np.cumsum(heights)[:-1]])
@@ -256,14 +264,14 @@ def interleaved_order(groups: int, *heights: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class InterleaveGroups:
-    """Parts one under the other <-> group by group (Qwen3-Next: each key head has its query, key, values and gates)."""
+    """Stacked parts <-> group by group (Qwen3-Next: each key head has its query, key, values and gates)."""
 
     groups: int
     heights: tuple[int, ...]
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, interleaved_order(self.groups, *self.heights))
+        return gather(node, ordered(interleaved_order, self.groups, *self.heights))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(interleaved_order, self.groups, *self.heights))
@@ -271,8 +279,8 @@ class InterleaveGroups:
 
 @lru_cache(maxsize=64)
 def tiled_order(groups: int, heads: int, width: int, times: int = 1) -> NDArray[np.int64]:
-    """Where the rows come from when the heads, of `width` rows each, of all groups take turns: the first of each group,
-    then the second of each. `times`: as often one under the other.
+    """The row order in which the heads (`width` rows each) of all groups take turns: the first of each group, then the
+    second of each. `times`: repeat for that many stacked parts.
 
     llama.cpp b11549, conversion/qwen.py `_reorder_v_heads`: reshape(groups, heads/groups, width), swap axes 0 and 1.
     """
@@ -286,8 +294,8 @@ def tiled_order(groups: int, heads: int, width: int, times: int = 1) -> NDArray[
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """Rows of value heads, those of one key head side by side (Hugging Face) <-> one of each key head, then the next of
-    each (ggml, which repeats key heads as a whole: Qwen 3.5)."""
+    """Rows of value heads, grouped by key head (Hugging Face) <-> one of each key head, then the next of each (ggml,
+    which repeats key heads as a whole: Qwen 3.5)."""
 
     groups: int
     heads: int
@@ -299,19 +307,19 @@ class Tiled:
     def undo(self, node: T) -> T:
         return gather(node, self._order(self.heads // self.groups if self.groups else 0, node))
 
-    def _order(self, groups: int, node: LogicalTensor) -> NDArray[np.int64]:
-        """What is tiled is undone by tiling it in as many groups as a group has heads."""
+    def _order(self, groups: int, node: LogicalTensor) -> RowOrder:
+        """The inverse of tiling is tiling with as many groups as a group has heads."""
         if self.heads <= 0 or node.spec.rows % self.heads:
             raise FormatError(
                 "heads don't divide the rows", expected=f"a multiple of {self.heads}", found=node.spec.rows
             )
-        return tiled_order(groups, self.heads, node.spec.rows // self.heads)
+        return ordered(tiled_order, groups, self.heads, node.spec.rows // self.heads)
 
 
 @dataclass(frozen=True, slots=True)
 class TiledColumns:
-    """The same of the columns of a matrix, which takes the heads in. Each row is cut into its heads; a quantized one
-    whose blocks may lie across two heads is decoded first."""
+    """As `tiled_heads`, for the columns of a matrix, whose inputs are the heads. Each row is split into its heads; a
+    quantized matrix with blocks across heads is decoded first."""
 
     groups: int
     heads: int
@@ -332,7 +340,7 @@ class TiledColumns:
         times, width = math.prod(lead), columns // self.heads
         if _cuts_blocks(node, width):
             node = decode(node, "its columns are moved")
-        heads = gather(reshape(node, (times * self.heads, width)), tiled_order(groups, self.heads, 1, times))
+        heads = gather(reshape(node, (times * self.heads, width)), ordered(tiled_order, groups, self.heads, 1, times))
         return reshape(heads, (*lead, columns))
 
 

@@ -1,4 +1,4 @@
-"""Memory that a thread uses again and again: fresh pages from the system cost more than reading into them."""
+"""Per-thread scratch memory that is reused: fresh pages from the system cost more than reading into them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from weighbridge.base.limits import MIB
 
 Bytes = NDArray[np.uint8]
 
-#: What a thread keeps at most; beyond it memory is asked for and given back as usual.
+#: The most that a thread keeps; beyond it, memory is allocated and freed as usual.
 _KEPT: Final = 16 * MIB
-_LINE: Final = 64  # bytes: buffers begin with a cache line
+_LINE: Final = 64  # bytes: buffers begin at a cache line
 
 
 class _Stack(threading.local):
-    """Of `data` the first `used` bytes are lent; `wanted` is the most that ever was."""
+    """The first `used` bytes of `data` are borrowed; `wanted` is the most that was ever needed."""
 
     def __init__(self) -> None:
         self.data: Bytes = np.empty(0, np.uint8)
@@ -32,8 +32,7 @@ _stack = _Stack()
 
 @contextmanager
 def scratch_buffers(*sizes: int) -> Iterator[tuple[Bytes, ...]]:
-    """A buffer of each of `sizes` bytes, with whatever stood there. They, and views of them, mean nothing after the
-    block."""
+    """Buffers of `sizes` bytes each, uninitialized. They, and views of them, are invalid after the block."""
     before = _stack.used
     try:
         yield tuple(map(_take, sizes))

@@ -1,4 +1,4 @@
-"""Numpy indexing of a node that reads no more than the leading axes ask for."""
+"""Numpy indexing of a node that reads no more than the leading axes require."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def narrow(node: T, key: Any) -> tuple[T, tuple[Index, ...]]:
         node = slice_rows(node, at, shape[1:])
         shape = shape[1:]
     first = rest[0]
-    if len(shape) > 1 and isinstance(first, int):  # one row; numpy takes its axis away
+    if len(shape) > 1 and isinstance(first, int):  # one row; numpy removes its axis
         return _rows(node, first, first + 1), (0, *rest[1:])
     if isinstance(first, slice) and (len(shape) > 1 or node.spec.dtype.plain):
         picked = range(shape[0])[first]
@@ -42,7 +42,7 @@ def narrow(node: T, key: Any) -> tuple[T, tuple[Index, ...]]:
 
 
 def part(node: T, lo: int, hi: int) -> T:
-    """Entries lo..hi of the first axis, without reading them. UsageError where there are none of these."""
+    """Entries lo..hi of the first axis, without reading them. UsageError if they are out of range."""
     if not node.spec.shape or not 0 <= lo <= hi <= node.spec.shape[0]:
         raise UsageError(f"entries {lo}..{hi} of {node.spec}")
     return _rows(node, lo, hi)
@@ -56,7 +56,7 @@ def _rows(node: T, lo: int, hi: int) -> T:
 
 
 def _shifted(picked: range, lo: int) -> slice:
-    """The slice that picks the same entries once `lo` of them are gone."""
+    """The slice that selects the same entries once `lo` of them are removed."""
     if not picked:
         return slice(0, 0, 1)
     start, stop = picked.start - lo, picked.stop - lo
@@ -64,7 +64,7 @@ def _shifted(picked: range, lo: int) -> slice:
 
 
 def _full(key: Any, shape: tuple[int, ...]) -> tuple[Index, ...]:
-    """One index an axis."""
+    """One index per axis."""
     keys = key if isinstance(key, tuple) else (key,)
     keys = tuple(k if isinstance(k, slice | EllipsisType) else _integer(k) for k in keys)
     if keys.count(...) > 1 or len(keys) - keys.count(...) > len(shape):
@@ -88,10 +88,10 @@ def _wrap(at: int, count: int) -> int:
 
 
 def take(node: T, axis: int, runs: Sequence[tuple[int, int]]) -> T:
-    """Entries lo..hi of one axis for each of `runs`, one after the other. The first axis is cut in packed tensors too,
-    others in plain types and, between blocks, in block types as they are stored: UnsupportedError."""
+    """Entries lo..hi of one axis for each of `runs`, concatenated. The first axis can be cut in packed tensors too;
+    other axes in plain types and, between blocks, in stored block types. UnsupportedError otherwise."""
     joined: list[tuple[int, int]] = []
-    for lo, hi in runs:  # neighbours are one run
+    for lo, hi in runs:  # adjacent runs become one
         if joined and joined[-1][1] == lo:
             joined[-1] = (joined[-1][0], hi)
         else:
@@ -129,7 +129,7 @@ def _between(node: Stored, axis: int, lo: int, hi: int) -> bool:
 
 
 def _run_of_blocks(node: Stored, axis: int, lo: int, hi: int) -> Node:
-    """The same of stored blocks, as bytes: on the last axis whole blocks, on others whole rows of them."""
+    """As `cut`, for stored blocks as bytes: whole blocks on the last axis, whole rows of blocks on others."""
     shape, dtype = node.spec.shape, node.spec.dtype
     each = dtype.block if axis == len(shape) - 1 else 1  # entries that are `inner` bytes of each run
     inner = dtype.size if each > 1 else math.prod(shape[axis + 1 : -1]) * node.spec.row_bytes

@@ -8,6 +8,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.paths import SOURCE_OR_TENSOR
 
 if TYPE_CHECKING:
     from weighbridge.reports.anatomy import AnatomyReport
@@ -43,7 +44,7 @@ def _range(text: str) -> dict[str, int]:
         "wb anatomy model.gguf --range 0:4096 --json",
     )
 )
-@click.argument("file")
+@click.argument("file", type=SOURCE_OR_TENSOR)
 @option("--at", type=_offset, metavar="OFFSET", help="Say what the byte there means.")
 @option("--range", "span", type=_range, default="", metavar="A:B", help="Regions that meet bytes A to B.")
 @option("--map", "only_map", is_flag=True, help="Show how the file divides, and no regions.")

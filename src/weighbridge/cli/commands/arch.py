@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weighbridge.cli.options import arch_file_option, examples, json_option
+from weighbridge.cli.paths import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.arch import FamilyCheck
@@ -66,7 +67,7 @@ def show(family: str, arch_file: Path | None, as_json: bool) -> None:
 
 
 @arch.command(epilog=examples("wb arch check ./my-model/", "wb arch check model.gguf --arch-file mine.toml"))
-@click.argument("path")
+@click.argument("path", type=SOURCE)
 @arch_file_option
 @json_option
 def check(path: str, arch_file: Path | None, as_json: bool) -> int:

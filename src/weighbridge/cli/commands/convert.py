@@ -14,8 +14,6 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import (
-    OUTPUT_TEXT,
-    PATH,
     Command,
     applied,
     command,
@@ -26,18 +24,19 @@ from weighbridge.cli.options import (
     to_option,
     write_options,
 )
-from weighbridge.cli.views.plan import given, write
+from weighbridge.cli.paths import OUTPUT, PATH, DTypeName
+from weighbridge.cli.views.plan import planned, write
 from weighbridge.cli.views.quantize import show_plan
 
 _MLX: Final = "MLX folder, and --scheme"
 _OPTIONS: Final = (
     click.argument("src", type=PATH),
-    click.argument("dst", type=OUTPUT_TEXT, required=False),
-    option("-o", "--output", type=OUTPUT_TEXT, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
+    click.argument("dst", type=OUTPUT, required=False),
+    option("-o", "--output", type=OUTPUT, aliases=("--outfile", "--mlx-path"), help="The target, instead of DST.",
            section="Target"),
     to_option("checkpoint"),
-    option("--dtype", metavar="TYPE", aliases=("--outtype", "--quant"), section="Target",
-           help="Type of the weights: f32, f16, bf16, q8_0, auto; a GGUF also takes wb quantize's types."),
+    option("--dtype", metavar="TYPE", type=DTypeName(quantized=True), aliases=("--outtype", "--quant"),
+           section="Target", help="Type of the weights: f32, f16, bf16, q8_0, auto; GGUF: wb quantize's types, too."),
     shard_options(),
     option("--inexact", type=click.Choice(("float", "near", "refuse")), section="Target",
            help="Quantized tensors that fit no type exactly: floats [default], rounded scales, or an error."),
@@ -53,6 +52,8 @@ _OPTIONS: Final = (
     option("--pre", metavar="NAME", section="GGUF", help="Pre-tokenizer, if the source's isn't recognized."),
     option("--align", type=click.IntRange(1), metavar="N", section="GGUF",
            help="Alignment of the tensors in bytes (safetensors: of the data)."),
+    option("--vocab-only", is_flag=True, default=None, section="GGUF",
+           help="Write keys and tokenizer, and no tensors."),
     option("--rms-eps", type=float, metavar="X", section="GGUF", help="Epsilon of a LLaMA file from before GGUF."),
     option("--context-length", type=click.IntRange(1), metavar="N", section="GGUF",
            help="Context of such a file [2048]."),
@@ -60,6 +61,8 @@ _OPTIONS: Final = (
            help="gptq, awq, fp8, w4a16 (w2 to w8), w8a8, fp8_dynamic, fp8_block, nvfp4a16, mxfp{4,6,8}a16."),
     option("--sym/--asym", default=None, section="Quantized Hugging Face folder",
            help="Without or with zero points (integer schemes)."),
+    option("-q", "--quantize", is_flag=True, default=None, section="MLX folder",
+           help="Quantize: 4 bits in groups of 64, if nothing else is given."),
     option("--q-bits", "--bits", type=click.IntRange(2, 8), metavar="N", section=_MLX, help="Bits per weight [4]."),
     option("--q-group-size", "--group-size", type=int, metavar="N", section=_MLX,
            help="Weights per scale. MLX: 32, 64 [default] or 128; integer schemes: any [128], -1 for a whole row."),
@@ -79,20 +82,27 @@ def target_of(dst: str | None, output: str | None) -> str:
     return dst or output  # type: ignore[return-value]  # one of them is there
 
 
-# What other tools call types that no float weight is cast to -> what to type.
-_INTEGERS: Final = {"int8": 8, "int4": 4, "8bit": 8, "4bit": 4}
+# What other tools call types that no float weight is cast to -> their bits.
+_INTEGERS: Final = {"int8": 8, "int4": 4, "8bit": 8, "4bit": 4, "q8": 8, "q4": 4}
 
 
-def _is_quantized(dtype: str | None, target: str, to: str | None) -> bool:
+def _is_quantized(src: Path, target: str, dtype: str | None, to: str | None) -> bool:
     """Whether --dtype names a type of `wb quantize`: then that is what is done. UsageError for a mere `int8`."""
     if dtype is None or dtype.lower() in ("auto", "f32", "f16", "bf16", "q8_0"):
         return False
+    gguf = "gguf" in (to, PurePath(target).suffix[1:])
     if bits := _INTEGERS.get(dtype.lower()):
-        ways = f"GGUF: --dtype q{bits}_0; Hugging Face: --scheme w{bits}a16; MLX: --q-bits {bits}"
-        raise UsageError(f"{dtype} is not a dtype that weights are cast to", hint=ways)
-    from weighbridge.conversion.quantize.ftypes import ftype_names
+        ways = {"mlx": f"--to mlx --q-bits {bits}"}
+        way = f"--dtype q{bits}_0" if gguf else ways.get(to or "", f"--to hf --scheme w{bits}a16")
+        raise UsageError(f"{dtype} is not a dtype that weights are cast to", hint=f"wb convert {src} {target} {way}")
+    from weighbridge.conversion.quantize.ftypes import parse_ftype
 
-    return "gguf" in (to, PurePath(target).suffix[1:]) and dtype.upper() in {name.upper() for name in ftype_names()}
+    if not gguf:
+        return False
+    try:
+        return parse_ftype(dtype) is not None or dtype.lower() == "copy"
+    except UsageError:
+        return False
 
 
 @command(
@@ -119,10 +129,12 @@ def convert(src: Path, dst: str | None, output: str | None, dry_run: bool, as_js
     import weighbridge
 
     target = target_of(dst, output)
-    if _is_quantized(options["dtype"], target, options["to"]):
-        plan = weighbridge.plan_quantize(src, target, options["dtype"], **given({**options, "dtype": None, "to": None}))
-        return show_plan(plan, as_json=as_json) if dry_run else write(plan, dry_run=False, as_json=as_json)
-    return write(weighbridge.plan_convert(src, target, **given(options)), dry_run=dry_run, as_json=as_json)
+    if _is_quantized(src, target, options["dtype"], options["to"]):
+        types = {**options, "dtype": None, "to": None}
+        quantized = planned(weighbridge.plan_quantize, src, target, types, dry_run=dry_run, ftype=options["dtype"])
+        return show_plan(quantized, as_json=as_json) if dry_run else write(quantized, dry_run=False, as_json=as_json)
+    plan = planned(weighbridge.plan_convert, src, target, options, dry_run=dry_run)
+    return write(plan, dry_run=dry_run, as_json=as_json)
 
 
 def _dry_run(**options: Any) -> int:

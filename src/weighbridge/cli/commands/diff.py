@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from weighbridge.cli.options import command, examples, jobs_option, json_option, option
+from weighbridge.base.errors import UsageError
+from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option, overwrite_option
+from weighbridge.cli.paths import FILE, SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.diff.report import DiffReport
 
-_SHOWN = 20
+_SHOWN: Final = 20
+
+
+_OPTIONS: Final = (
+    click.argument("a", type=SOURCE),
+    click.argument("b", type=SOURCE),
+    option("--names", type=click.Choice(["auto", "stored", "logical", "canonical"]), default="auto",
+           help="Compare under these names [auto: canonical where the names differ]."),
+    option("--tolerance", type=click.FloatRange(0), default=0.0, metavar="X",
+           help="Differences up to X count as none [0]."),
+    option("--limit", type=click.IntRange(0), default=_SHOWN, metavar="N", help=f"Rows to show [{_SHOWN}]."),
+    option("--brief", is_flag=True, help="Print only the counts."),
+    option("--html", type=FILE, metavar="FILE", help="Write the whole table as a page."),
+    overwrite_option,
+    jobs_option,
+    json_option,
+)  # fmt: skip
 
 
 @command(
@@ -22,48 +39,31 @@ _SHOWN = 20
         "wb diff a.gguf b.gguf --html changes.html",
     )
 )
-@click.argument("a")
-@click.argument("b")
-@option(
-    "--names",
-    type=click.Choice(["auto", "stored", "logical", "canonical"]),
-    default="auto",
-    help="Compare under these names [auto: canonical where the names differ].",
-)
-@option("--tolerance", type=float, default=0.0, metavar="X", help="Differences up to X count as none [0].")
-@option("--limit", type=click.IntRange(0), default=_SHOWN, metavar="N", help=f"Rows to show [{_SHOWN}].")
-@option("--brief", is_flag=True, help="Print only the counts.")
-@option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole table as a page.")
-@jobs_option
-@json_option
-def diff(
-    a: str, b: str, names: str, tolerance: float, limit: int, brief: bool, html: Path | None, jobs: int | None,
-    as_json: bool,
-) -> int:  # fmt: skip
+@applied(_OPTIONS)
+def diff(a: str, b: str, html: str | None, overwrite: bool, limit: int, brief: bool, as_json: bool, **how: Any) -> int:
     """Compare the models A and B: names, bytes, then values after decoding (largest difference, NMSE, cosine).
 
     A Hugging Face folder, a GGUF, an MLX folder: names are mapped where both families are known. Exit code 1 where a
     tensor is missing, of another shape or of other values; another number type with the same values is no difference.
     """
     from weighbridge.cli.render import Progress, emit_json
+    from weighbridge.io.sink import check_target, write_file
+    from weighbridge.reports.diff.html import page
     from weighbridge.reports.diff.report import diff
 
-    with Progress() as progress:
-        found = diff(a, b, names=names, tolerance=tolerance, jobs=jobs, progress=progress)  # type: ignore[arg-type]
     if html is not None:
-        _write(html, found)
+        check_target(html, overwrite=overwrite, folder=False)
+    elif overwrite:
+        raise UsageError("--overwrite replaces a page", hint="write one with --html FILE")
+    with Progress() as progress:
+        found = diff(a, b, progress=progress, **how)
+    if html is not None:
+        write_file(html, page(found).encode(), overwrite=overwrite)
     if as_json:
         emit_json(found)
     else:
         _show(found, 0 if brief else limit, brief)
     return int(not found.same)
-
-
-def _write(path: Path, found: DiffReport) -> None:
-    from weighbridge.io.sink import write_file
-    from weighbridge.reports.diff.html import page
-
-    write_file(path, page(found).encode())
 
 
 def _show(found: DiffReport, limit: int, brief: bool) -> None:

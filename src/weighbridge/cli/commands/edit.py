@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import OUTPUT, command, examples, json_option, option, size_option
+from weighbridge.cli.options import applied, command, examples, json_option, option, refuse_others, size_option
+from weighbridge.cli.paths import FILE, PATH
 from weighbridge.cli.render import (
     Progress,
     clean,
@@ -31,7 +32,29 @@ if TYPE_CHECKING:
     from weighbridge.conversion.edit.values import Edit
 
 _SHOWN = 60  # characters of a value in a table
-_PATH = click.Path(path_type=Path)
+# Options that change something, and those that say how; without one of the first, keys are only read.
+_WHAT: Final = ("assigned", "arrays", "remove", "chat_template", "output")
+_HOW: Final = ("overwrite", "rewrite", "backup", "force")
+
+
+_OPTIONS: Final = (
+    click.argument("file", type=PATH),
+    option("--list", "show_all", is_flag=True, help="List all keys; what happens without another option."),
+    option("--get", "wanted", metavar="KEY", multiple=True, help="Print the value of KEY."),
+    option("--set", "assigned", metavar="KEY=[TYPE:]VALUE", multiple=True, help="Set KEY."),
+    option("--set-array", "arrays", metavar="KEY=TYPE:[...]", multiple=True,
+           help="Set KEY to an array (JSON, or @FILE)."),
+    option("--remove", metavar="KEY", multiple=True, help="Remove KEY."),
+    option("--chat-template", type=PATH, help="Set the chat template to the content of a file."),
+    option("-o", "--output", type=FILE, help="Write the result there; leave FILE as it is."),
+    option("--overwrite", is_flag=True, help="Replace the file named by --output."),
+    option("--rewrite", is_flag=True, help="Write the file anew even where the edit fits in place."),
+    size_option("--reserve", help="Write the file anew with room for later edits, such as 64k."),
+    option("--backup", is_flag=True, help="Write the file anew and keep the old one as FILE.bak."),
+    option("--force", is_flag=True, help="Change what is guarded: a key's type, a store's blob, structural keys."),
+    option("--dry-run", is_flag=True, aliases=("-n",), help="Say what would change and write nothing."),
+    json_option,
+)  # fmt: skip
 
 
 @command(
@@ -45,21 +68,7 @@ _PATH = click.Path(path_type=Path)
         "wb edit model.safetensors --set license=mit --output licensed.safetensors",
     )
 )
-@click.argument("file", type=_PATH)
-@option("--list", "show_all", is_flag=True, help="List all keys; what happens without another option.")
-@option("--get", "wanted", metavar="KEY", multiple=True, help="Print the value of KEY.")
-@option("--set", "assigned", metavar="KEY=[TYPE:]VALUE", multiple=True, help="Set KEY.")
-@option("--set-array", "arrays", metavar="KEY=TYPE:[...]", multiple=True, help="Set KEY to an array (JSON, or @FILE).")
-@option("--remove", metavar="KEY", multiple=True, help="Remove KEY.")
-@option("--chat-template", type=_PATH, help="Set the chat template to the content of a file.")
-@option("-o", "--output", type=OUTPUT, help="Write the result there; leave FILE as it is.")
-@option("--overwrite", is_flag=True, help="Replace the file named by --output.")
-@option("--rewrite", is_flag=True, help="Write the file anew even where the edit fits in place.")
-@size_option("--reserve", help="Write the file anew with room for later edits, such as 64k.")
-@option("--backup", is_flag=True, help="Write the file anew and keep the old one as FILE.bak.")
-@option("--force", is_flag=True, help="Change what is guarded: a key's type, a store's blob, structural keys.")
-@option("--dry-run", is_flag=True, help="Say what would change and write nothing.")
-@json_option
+@applied(_OPTIONS)
 def edit(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, **given: Any) -> int:
     """Read and change the metadata of FILE, a GGUF or a safetensors file.
 
@@ -69,31 +78,40 @@ def edit(file: Path, wanted: tuple[str, ...], dry_run: bool, as_json: bool, **gi
     The file is changed in place where the new header fits in the old one's room, and written anew otherwise; tensors
     are never touched.
     """
-    from weighbridge.conversion.edit.apply import journal_of, recover
+    from weighbridge.conversion.edit.apply import journal_of
     from weighbridge.conversion.edit.plan import read_metadata
 
-    edits = list(_edits(given))
-    change = edits or any(given[name] for name in ("remove", "chat_template", "output")) or given["reserve"] is not None
-    if not change:
+    writes = {f"--{name.replace('_', '-')}": given[name] for name in _HOW}
+    if not any(given[name] for name in _WHAT) and given["reserve"] is None:
+        refuse_others("reading", {**writes, "--dry-run": dry_run}, hint="change something: --set KEY=VALUE")
         if journal_of(file).exists():
             warn("an edit of this file was interrupted; the next edit undoes it first")
         return _read(read_metadata(file), wanted, as_json)
     if wanted or given["show_all"]:
         raise UsageError("--get and --list can't be combined with a change", hint="run one after the other")
+    if given["overwrite"] and not given["output"]:
+        raise UsageError("--overwrite replaces the file of --output", hint="without it FILE itself is changed")
+    return _change(file, given, dry_run, as_json)
+
+
+def _change(file: Path, given: dict[str, Any], dry_run: bool, as_json: bool) -> int:
+    import weighbridge
+    from weighbridge.conversion.edit.apply import recover
+    from weighbridge.io.sink import check_target
+
+    if not dry_run and given["output"]:
+        check_target(given["output"], overwrite=given["overwrite"], folder=False)
     if not dry_run and recover(file):
         note("an interrupted edit has been undone")
-    import weighbridge
-
     template = given["chat_template"].read_text("utf-8") if given["chat_template"] is not None else None
-    options = {name: given[name] for name in ("remove", "output", "overwrite", "rewrite", "backup", "force")}
-    plan = weighbridge.plan_edit(file, set=edits, chat_template=template, reserve=given["reserve"] or 0, **options)
+    options = {name: given[name] for name in ("remove", "output", *_HOW)}
+    plan = weighbridge.plan_edit(
+        file, set=list(_edits(given)), chat_template=template, reserve=given["reserve"] or 0, **options
+    )
     if not dry_run:
         with Progress() as progress:
             plan.run(progress)
-    if as_json:
-        emit_json(plan.describe() | {"written": not dry_run})
-    else:
-        _print_edit(plan, dry_run)
+    emit_json(plan.describe() | {"written": not dry_run}) if as_json else _print_edit(plan, dry_run)
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.paths import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.explain import ExplainedPickle
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
         "wb explain model.pt", "wb explain model.ckpt --calls --all", "wb explain model.pt --member data.pkl --json"
     )
 )
-@click.argument("file")
+@click.argument("file", type=SOURCE)
 @option("--member", metavar="NAME", help="Only this pickle of the file (data.pkl, object ...).")
 @option("--calls", "only_calls", is_flag=True, help="Only steps that import, call, or set a state.")
 @option("--limit", type=click.IntRange(0), default=200, metavar="N", help="Steps of each pickle to tell [200].")

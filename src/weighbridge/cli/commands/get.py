@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.base.errors import UsageError
+from weighbridge.cli.options import applied, command, examples, json_option, option, refuse_others
+from weighbridge.cli.paths import SOURCE_OR_TENSOR, DTypeName, TensorName
 
 if TYPE_CHECKING:
-    from weighbridge.reports.get import Picked, Stats
+    from weighbridge.reports.get import Stats
 
 
 _MODELS: Final = (".npz", ".safetensors", ".pt", ".pth")
 _RAW: Final = (".bin", ".raw", ".dat")
+
+
+_OPTIONS: Final = (
+    click.argument("path", metavar="PATH::TENSOR", type=SOURCE_OR_TENSOR),
+    click.argument("name", required=False, metavar="", type=TensorName()),
+    option("-o", "--output", "out", metavar="FILE", type=click.Path(),
+           help="Write it as .npy, .npz, .safetensors, .pt, or .bin (stored bytes); -: .npy to stdout."),
+    option("--slice", "key", metavar="SLICE", help="Only a part, as numpy writes it: '[0:10, :]'."),
+    option("--dtype", metavar="TYPE", type=DTypeName(),
+           help="Write numbers of this type [as stored; F32 where numpy has no such type]."),
+    option("--raw", is_flag=True, help="The bytes as they are stored: ggml blocks stay blocks."),
+    option("--overwrite", is_flag=True, aliases=("-f", "--force", "-y", "--yes"), help="Replace FILE if it exists."),
+    json_option,
+)  # fmt: skip
 
 
 @command(
@@ -25,74 +41,68 @@ _RAW: Final = (".bin", ".raw", ".dat")
         "wb get model.gguf::blk.0.attn_q.weight --raw -o - | xxd | head",
     )
 )
-@click.argument("path", metavar="PATH::TENSOR")
-@click.argument("name", required=False, metavar="")
-@option(
-    "-o",
-    "--output",
-    "out",
-    metavar="FILE",
-    help="Write it as .npy, .npz, .safetensors, .pt, or .bin (stored bytes); -: .npy to stdout.",
-)
-@option("--slice", "key", metavar="SLICE", help="Only a part, as numpy writes it: '[0:10, :]'.")
-@option("--dtype", help="Write numbers of this type [as stored; F32 where numpy has no such type].")
-@option("--raw", is_flag=True, help="The bytes as they are stored: ggml blocks stay blocks.")
-@option("--overwrite", is_flag=True, help="Replace FILE where it exists.")
-@json_option
-def get(
-    path: str, name: str | None, out: str | None, key: str | None, dtype: str | None, raw: bool, overwrite: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+@applied(_OPTIONS)
+def get(path: str, name: str | None, out: str | None, key: str | None, as_json: bool, **how: Any) -> None:
     """Take one tensor out of a file or a model, or (without -o) print its statistics.
 
     Quantized tensors come as numbers unless --raw is given. PATH TENSOR works too.
     """
     from weighbridge.cli.render import Progress, emit_json, human_bytes, note
+    from weighbridge.io.sink import check_target
     from weighbridge.reports import get
 
     tensor = path if name is None else f"{path}::{name}"
     if out is None:
-        if raw or dtype or overwrite:
-            raise click.UsageError("--raw, --dtype and --overwrite say how to write: give a file with -o.")
+        given = {f"--{option}": value for option, value in how.items()}
+        refuse_others("statistics", given, hint="it says how a tensor is written: name a file with -o")
         with Progress() as progress:
             report = get.stats(tensor, key, progress)
         return emit_json(report) if as_json else _show(report)
+    if out == "-":
+        refuse_others("standard output", {"--overwrite": how["overwrite"], "--json": as_json})
+        return _pipe(tensor, key, how["dtype"], how["raw"])
+    check_target(out, overwrite=how["overwrite"], folder=False)
+    size = _write(tensor, out, key, **how)
+    return emit_json({"path": out, "bytes": size}) if as_json else note(f"{out}: {human_bytes(size)}")
+
+
+def _write(tensor: str, out: str, key: str | None, *, dtype: str | None, raw: bool, overwrite: bool) -> int:
+    """Writes the tensor in the format of the suffix; the number of bytes."""
+    from weighbridge.cli.render import Progress
+    from weighbridge.reports import get
+
     suffix = PurePath(out).suffix.lower()
     if suffix in _MODELS and not raw:
         return _write_model(tensor, out, suffix, key, dtype, overwrite)
     if suffix not in ("", ".npy", *_RAW) and not raw:
-        raise click.UsageError(f"{suffix!r} is not a format for a tensor: .npy, .npz, .safetensors, .pt or .bin.")
-    raw = raw or (out != "-" and suffix != ".npy")
-    with get.Picked(tensor, key, dtype, raw) as picked:
-        if out == "-":
-            return _pipe(picked)
-        with Progress() as progress:
-            size = get.save(picked, out, overwrite=overwrite, progress=progress)
-        note(f"{out}: {human_bytes(size)}")
+        raise UsageError(
+            f"{suffix!r} is not a format for a tensor", hint=f"name a file .npy, {', '.join(_MODELS)} or .bin; or --raw"
+        )
+    with get.Picked(tensor, key, dtype, raw or suffix != ".npy") as picked, Progress() as progress:
+        return get.save(picked, out, overwrite=overwrite, progress=progress)
 
 
-def _write_model(path: str, out: str, suffix: str, key: str | None, dtype: str | None, overwrite: bool) -> None:
+def _write_model(path: str, out: str, suffix: str, key: str | None, dtype: str | None, overwrite: bool) -> int:
     """The tensor as a model of its own, in the format of the suffix."""
     from glob import escape
 
     import weighbridge
-    from weighbridge.cli.render import human_bytes, note
     from weighbridge.reports.tensor_path import split
 
     if key is not None:
-        raise click.UsageError(f"--slice writes .npy or --raw, not {suffix}.")
+        raise UsageError(f"--slice doesn't apply to {suffix}", hint="it applies to .npy and --raw")
     file, name = split(path)
     with weighbridge.plan_slice(file, out, keep=[escape(name or "")], dtype=dtype, overwrite=overwrite) as plan:
-        plan.run()
-    note(f"{out}: {human_bytes(plan.size)}")
+        return plan.run().bytes
 
 
-def _pipe(picked: Picked) -> None:
+def _pipe(tensor: str, key: str | None, dtype: str | None, raw: bool) -> None:
     from weighbridge.cli.render import write_bytes
-    from weighbridge.reports.get import chunks
+    from weighbridge.reports.get import Picked, chunks
 
-    for chunk in chunks(picked):
-        write_bytes(chunk)
+    with Picked(tensor, key, dtype, raw) as picked:
+        for chunk in chunks(picked):
+            write_bytes(chunk)
 
 
 def _show(s: Stats) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, jobs_option, json_option, option
-from weighbridge.cli.render import clean, echo, emit_json, is_terminal, plain, warn
+from weighbridge.cli.options import applied, command, examples, jobs_option, json_option, option, refuse_others
+from weighbridge.cli.paths import FILE, SOURCE, is_standard_input
+from weighbridge.cli.render import clean, echo, emit_json, is_terminal, plain, warn, write_bytes
 
 if TYPE_CHECKING:
     from weighbridge.reports.hash.checksum_files import CheckReport
@@ -19,28 +21,32 @@ if TYPE_CHECKING:
 _ALGORITHMS = ("sha256", "sha1", "sha512", "md5", "blake2b", "blake3", "xxh3", "xxh64", "git", "uuid")
 
 
+_OPTIONS: Final = (
+    click.argument("paths", nargs=-1, type=SOURCE),
+    option("-a", "--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256]."),
+    option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights."),
+    option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone."),
+    option("--manifest", type=FILE, metavar="FILE", help="Write the digests there, as JSON."),
+    option("-c", "--check", is_flag=True,
+           help="Compare: with the list PATH [of the file or folder FILE], or with names."),
+    option("--overwrite", is_flag=True, help="Replace the manifest if it exists."),
+    jobs_option,
+    json_option,
+)  # fmt: skip
+
+
 @command(
     epilog=examples(
         "wb hash ./my-model/ > SHA256SUMS",
         "wb hash --check SHA256SUMS",
+        "curl -L https://example.org/model.gguf | wb hash -",
         "wb hash model.safetensors --tensors --manifest model.hash.json",
         "wb hash model.gguf --gguf-hash --algo sha1 --algo uuid",
         "wb hash --check ~/.ollama/models/blobs/",
     )
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@option("-a", "--algo", "algorithms", multiple=True, type=click.Choice(_ALGORITHMS), help="The digest [sha256].")
-@option("--tensors", is_flag=True, help="Of each tensor, whatever its container, and of all weights.")
-@option("--gguf-hash", is_flag=True, help="The lines of llama-gguf-hash: of tensors' bytes alone.")
-@option("--manifest", type=click.Path(path_type=Path), help="Write the digests there, as JSON.")
-@option("-c", "--check", is_flag=True, help="Compare: with the list PATH [of the file or folder FILE], or with names.")
-@option("--overwrite", is_flag=True, help="Replace the manifest where it exists.")
-@jobs_option
-@json_option
-def hash(
-    paths: tuple[Path, ...], algorithms: tuple[str, ...], tensors: bool, gguf_hash: bool, manifest: Path | None,
-    check: bool, overwrite: bool, jobs: int | None, as_json: bool,
-) -> int:  # fmt: skip
+@applied(_OPTIONS)
+def hash(paths: tuple[str, ...], check: bool, gguf_hash: bool, as_json: bool, **options: Any) -> int:
     """Print digests of files as sha256sum does, or of tensors; write them to a list; check a list.
 
     A tensor's digest is the same in every container: that of its type, shape and bytes in C order. With --check the
@@ -49,19 +55,33 @@ def hash(
     """
     if not paths:
         raise UsageError("what is to be hashed?", hint="wb hash PATH")
+    given = {"--gguf-hash": gguf_hash and check} | {f"--{name}": value for name, value in options.items()}
+    algorithms = given.pop("--algorithms")
     if check:
-        return _check(paths, as_json)
+        refuse_others("--check", {"--algo": algorithms, **given}, hint="the list says what it compares")
+        return _check(tuple(map(Path, paths)), as_json)
     if gguf_hash:
-        return _gguf_hash(paths, algorithms, as_json)
+        refuse_others("--gguf-hash", given, hint="it prints a line for each tensor")
+        return _gguf_hash(tuple(map(Path, paths)), algorithms, as_json)
     if len(algorithms) > 1:
         raise UsageError("one digest at a time", hint="several go with --gguf-hash")
+    return _hash(paths, (*algorithms, "sha256")[0], as_json=as_json, **options)
+
+
+def _hash(
+    paths: tuple[str, ...], algo: str, *, tensors: bool, manifest: str | None, overwrite: bool, jobs: int | None,
+    as_json: bool, algorithms: tuple[str, ...],
+) -> int:  # fmt: skip
+    from weighbridge.io.sink import check_target, write_file
     from weighbridge.reports.hash.digests import hash as hash_paths
 
-    report = hash_paths(paths, algo=(*algorithms, "sha256")[0], tensors=tensors, jobs=jobs)
+    if manifest is not None:
+        check_target(manifest, overwrite=overwrite, folder=False)
+    elif overwrite:
+        raise UsageError("--overwrite replaces a manifest", hint="write one with --manifest FILE")
+    report = hash_paths(paths, algo=algo, tensors=tensors, jobs=jobs)
     if manifest is not None:
         import json
-
-        from weighbridge.io.sink import write_file
 
         write_file(manifest, (json.dumps(plain(report), indent=1) + "\n").encode(), overwrite=overwrite)
     if as_json:
@@ -73,18 +93,23 @@ def hash(
 
 def _print(report: HashReport) -> None:
     for file in report.files:
-        echo(_sum_line(file.digest, file.path))
+        _print_sum(file.digest, file.path)
     for model in report.models:
         for t in model.tensors:
             echo(clean(f"{t.digest}  {t.dtype}[{','.join(map(str, t.shape))}]  {t.name}"))
         echo(clean(f"{model.digest}  weights  {model.path}"))
 
 
-def _sum_line(digest: str, path: str) -> str:
-    """As sha256sum writes it: a name with a backslash or a line break is escaped, and the line begins with one."""
-    escaped = path.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    line = f"{'' if escaped == path else chr(92)}{digest}  {escaped}"
-    return clean(line) if is_terminal(sys.stdout) else line
+def _print_sum(digest: str, path: str) -> None:
+    """As sha256sum writes it: a name with a backslash or a line break is escaped, and the line begins with one; the
+    bytes of a name are kept."""
+    name = "-" if is_standard_input(path) else path
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    line = f"{'' if escaped == name else chr(92)}{digest}  {escaped}"
+    if is_terminal(sys.stdout):
+        echo(clean(line))
+    else:
+        write_bytes(os.fsencode(line) + b"\n")
 
 
 def _gguf_hash(paths: tuple[Path, ...], algorithms: tuple[str, ...], as_json: bool) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weighbridge.cli.options import command, examples, json_option
+from weighbridge.cli.paths import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.identify import IdentifyReport
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 @command(
     epilog=examples("wb identify model.bin", "wb identify ./downloads/*", "wb identify ./my-model/ --json"),
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH...")
 @json_option
 def identify(paths: tuple[str, ...], as_json: bool) -> int:
     """Say what each PATH is, by its content and never by its name, and on what evidence.

@@ -10,6 +10,7 @@ import click
 
 from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.paths import SOURCE_OR_TENSOR
 
 if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import ImatrixReport
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         "wb inspect imatrix.gguf --model ./my-model/",
     )
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=SOURCE_OR_TENSOR, metavar="PATH...")
 @option("--tensors", is_flag=True, help="List the tensors (implied by a filter, a glob, --sort or --limit).")
 @option("--tree", is_flag=True, help="Show the tree of names only.")
 @option("--metadata", is_flag=True, help="Show the metadata only.")

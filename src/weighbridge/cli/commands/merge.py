@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import PATH, command, examples, source_options, write_options
-from weighbridge.cli.views.plan import given, write
+from weighbridge.cli.options import command, examples, source_options, write_options
+from weighbridge.cli.views.plan import planned, write
 
 
 @command(
@@ -20,10 +20,10 @@ from weighbridge.cli.views.plan import given, write
         "wb merge ./four-ranks/ ./model/",
     )
 )
-@click.argument("paths", nargs=-1, type=PATH, metavar="SRC... DST")
+@click.argument("paths", nargs=-1, type=click.Path(), metavar="SRC... DST")
 @source_options
 @write_options
-def merge(paths: tuple[Path, ...], dry_run: bool, as_json: bool, **options: Any) -> int:
+def merge(paths: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any) -> int:
     """Merge the shards of SRC (their folder, any one of them, or all of them) into the single file DST, or a folder's
     one file.
 
@@ -32,13 +32,13 @@ def merge(paths: tuple[Path, ...], dry_run: bool, as_json: bool, **options: Any)
     """
     import weighbridge
 
-    if paths and str(paths[-1]) == "-":
+    if paths and paths[-1] == "-":
         raise UsageError("a model can't be written to standard output", hint="wb merge SRC DST")
     if len(paths) < 2:
         raise UsageError("no target was given", hint="wb merge SRC DST")
-    return write(
-        weighbridge.plan_merge(_set_of(paths[:-1]), paths[-1], **given(options)), dry_run=dry_run, as_json=as_json
-    )
+    source = _set_of(tuple(map(Path, paths[:-1])))
+    plan = planned(weighbridge.plan_merge, source, paths[-1], options, dry_run=dry_run)
+    return write(plan, dry_run=dry_run, as_json=as_json)
 
 
 def _set_of(paths: tuple[Path, ...]) -> Path:

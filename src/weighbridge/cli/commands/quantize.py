@@ -9,32 +9,23 @@ from typing import Any, Final, NamedTuple
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import (
-    OUTPUT,
-    PATH,
-    applied,
-    command,
-    examples,
-    option,
-    size_option,
-    source_options,
-    write_options,
-)
+from weighbridge.cli.options import applied, command, examples, option, size_option, source_options, write_options
+from weighbridge.cli.paths import OUTPUT, PATH, QuantizeWord
 from weighbridge.cli.render import Progress
 from weighbridge.cli.views import quantize as view
-from weighbridge.cli.views.plan import given, write
+from weighbridge.cli.views.plan import given, planned, write
 
 
 class Request(NamedTuple):
     """What the words on the command line ask for; `target` None: beside the source, under llama-quantize's name."""
 
     source: Path
-    target: Path | None
+    target: str | Path | None
     ftype: str
     threads: int | None = None
 
 
-def parse_words(words: tuple[str, ...], output: Path | None, sized: bool = False) -> Request:
+def parse_words(words: tuple[str, ...], output: str | None, sized: bool = False) -> Request:
     """`SRC [DST] TYPE [THREADS]`, as llama-quantize takes them; `sized`: `SRC DST` alone, the types follow from a size.
     UsageError where they make no sense."""
     from weighbridge.conversion.quantize.ftypes import ftype_names
@@ -48,11 +39,11 @@ def parse_words(words: tuple[str, ...], output: Path | None, sized: bool = False
             raise UsageError(
                 "no target was given", hint="with --target-size or --target-bpw: wb quantize SRC DST, and no TYPE"
             )
-        return Request(source, output or Path(rest[0]), "")
+        return Request(source, output or rest[0], "")
     named = [i for i, word in enumerate(rest) if word.upper() in known or word.isdigit()]
     if output is None and rest and not (named and named[0] == 0):
-        output = Path(rest.pop(0))
-    if str(output) == "-":
+        output = rest.pop(0)
+    if output == "-":
         raise UsageError("a model can't be written to standard output", hint="wb quantize SRC DST TYPE")
     if not rest:
         raise UsageError("no type was given", hint=f"wb quantize SRC DST TYPE, TYPE one of {', '.join(ftype_names())}")
@@ -78,7 +69,7 @@ def _patterns(ctx: click.Context, param: click.Parameter, value: Path | None) ->
 
 
 _OPTIONS: Final = (
-    click.argument("words", nargs=-1, metavar="SRC [DST] TYPE [THREADS]"),
+    click.argument("words", nargs=-1, type=QuantizeWord(), metavar="SRC [DST] TYPE [THREADS]"),
     option("-o", "--output", type=OUTPUT, aliases=("--outfile",), help="The target, instead of DST."),
     option("--imatrix", type=PATH, metavar="FILE", help="Importance matrix (GGUF or .dat)."),
     option("--include-weights", multiple=True, metavar="NAME", help="Use only its entries whose name contains NAME."),
@@ -123,7 +114,7 @@ _OPTIONS: Final = (
 @applied(_OPTIONS)
 def quantize(
     words: tuple[str, ...],
-    output: Path | None,
+    output: str | None,
     dry_run: bool,
     as_json: bool,
     patterns: tuple[str, ...],
@@ -147,7 +138,7 @@ def quantize(
     target = request.target or default_target(request.source, request.ftype, options["keep_split"])
     if report is not None:
         view.check_report(report, options["overwrite"])
-    plan = weighbridge.plan_quantize(request.source, target, request.ftype, **given(options))
+    plan = planned(weighbridge.plan_quantize, request.source, target, options, dry_run=dry_run, ftype=request.ftype)
     if dry_run:
         return view.show_plan(plan, as_json=as_json)
     write(plan, dry_run=False, as_json=as_json)

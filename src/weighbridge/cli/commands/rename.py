@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import OUTPUT, PATH, command, examples, option
+from weighbridge.cli.options import command, examples, option
+from weighbridge.cli.paths import OUTPUT, PATH
 from weighbridge.cli.render import Cell, Column, clean, emit_json, note, table
-from weighbridge.cli.views.plan import given
+from weighbridge.cli.views.plan import planned
 from weighbridge.cli.views.transform import transform_options, write_transform
 
 
@@ -32,7 +33,7 @@ from weighbridge.cli.views.transform import transform_options, write_transform
 @option("--add-prefix", metavar="PREFIX", help="Put PREFIX before every name.")
 @option("--to-names", metavar="DIALECT", help="Names and layout of hf, gguf, mlx or canonical.")
 @transform_options
-def rename(src: Path, dst: Path | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+def rename(src: Path, dst: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Write the model SRC to DST with its tensors under other names. Without DST, suggest what to change.
 
     Prefixes are removed first, then patterns replaced, then a prefix added, then names become another dialect's. Two
@@ -43,7 +44,8 @@ def rename(src: Path, dst: Path | None, dry_run: bool, as_json: bool, **options:
         return _suggest(src, as_json)
     import weighbridge
 
-    return write_transform(weighbridge.plan_rename(src, dst, **given(options)), dry_run=dry_run, as_json=as_json)
+    plan = planned(weighbridge.plan_rename, src, dst, options, dry_run=dry_run)
+    return write_transform(plan, dry_run=dry_run, as_json=as_json)
 
 
 def _suggest(src: Path, as_json: bool) -> int:

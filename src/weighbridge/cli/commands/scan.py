@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.options import applied, command, examples, json_option, option, overwrite_option, refuse_others
+from weighbridge.cli.paths import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.reports.scan.model import FileReport, ScanFinding, ScanReport, ScanVerdict
@@ -30,6 +31,19 @@ _WORDS: Final = {
 }
 
 
+_OPTIONS: Final = (
+    click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH..."),
+    option("--fail-on", type=click.Choice(list(_FAIL_ON)), default="unknown-code",
+           help="Exit with 1 from this verdict on [unknown-code]."),
+    option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed."),
+    option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned."),
+    option("-r", "--recursive", is_flag=True, hidden=True, expose_value=False),  # folders always are
+    option("--sarif", metavar="FILE", type=click.Path(), help="Write the findings as SARIF 2.1.0 too; - for stdout."),
+    overwrite_option,
+    json_option,
+)  # fmt: skip
+
+
 @command(
     epilog=examples(
         "wb scan pytorch_model.bin",
@@ -37,21 +51,8 @@ _WORDS: Final = {
         "wb scan ./my-model/ --sarif scan.sarif",
     )
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@option(
-    "--fail-on",
-    type=click.Choice(list(_FAIL_ON)),
-    default="unknown-code",
-    help="Exit with 1 from this verdict on [unknown-code].",
-)
-@option("--allow-unproven", is_flag=True, help="Don't fail where something couldn't be followed.")
-@option("--allow-unscanned", is_flag=True, help="Don't fail where something wasn't scanned.")
-@option("-r", "--recursive", is_flag=True, hidden=True, expose_value=False)  # folders always are
-@option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0 too; - for standard output.")
-@json_option
-def scan(
-    paths: tuple[str, ...], fail_on: str, allow_unproven: bool, allow_unscanned: bool, sarif: str | None, as_json: bool
-) -> int:
+@applied(_OPTIONS)
+def scan(paths: tuple[str, ...], fail_on: str, sarif: str | None, overwrite: bool, as_json: bool, **allow: bool) -> int:
     """Report what each file under PATH would do when it is loaded, beyond giving numbers. Nothing in it is run.
 
     Pickles are interpreted, not unpickled: what is not in an exact table of harmless calls is unknown code. Archives
@@ -61,10 +62,16 @@ def scan(
     unless that is allowed; 2 where a file can't be read.
     """
     from weighbridge.cli.render import Progress, emit_json
-    from weighbridge.reports.scan.engine import failed, fold, reports
-    from weighbridge.reports.scan.model import ScanVerdict
+    from weighbridge.io.sink import check_target
+    from weighbridge.reports.scan.engine import fold, reports
 
     quiet = as_json or sarif == "-"
+    if sarif not in (None, "-"):
+        check_target(str(sarif), overwrite=overwrite, folder=False)
+    else:
+        refuse_others(
+            "standard output", {"--overwrite": overwrite, "--json": as_json and sarif}, "name a file: --sarif FILE"
+        )
     with Progress() as progress:
         every = reports(paths, lambda done, _, name: progress.count(done, "file", name))
         report = fold(paths, every if quiet else _shown(every, paths, progress.clear))
@@ -73,18 +80,22 @@ def scan(
     elif not quiet:
         _summary(report)
     if sarif:
-        _write_sarif(report, sarif)
+        _write_sarif(report, sarif, overwrite)
+    return _exit_code(report, fail_on, **allow)
+
+
+def _exit_code(report: ScanReport, fail_on: str, *, allow_unproven: bool, allow_unscanned: bool) -> int:
+    from weighbridge.reports.scan.engine import failed
+    from weighbridge.reports.scan.model import ScanVerdict
+
     least = _FAIL_ON[fail_on]
-    bad = failed(
-        report,
-        ScanVerdict(least) if least else None,
-        allow_unproven=allow_unproven,
-        allow_unscanned=allow_unscanned or bool(report.unreadable),
-    )
-    return 1 if bad else 2 if report.unreadable else 0
+    unscanned = allow_unscanned or bool(report.unreadable)
+    if failed(report, ScanVerdict(least) if least else None, allow_unproven=allow_unproven, allow_unscanned=unscanned):
+        return 1
+    return 2 if report.unreadable else 0
 
 
-def _write_sarif(report: ScanReport, target: str) -> None:
+def _write_sarif(report: ScanReport, target: str, overwrite: bool) -> None:
     import json
 
     from weighbridge.cli.render import emit_json
@@ -94,7 +105,7 @@ def _write_sarif(report: ScanReport, target: str) -> None:
     if target == "-":
         emit_json(sarif(report))
     else:
-        write_file(target, json.dumps(sarif(report), indent=1).encode() + b"\n", overwrite=True)
+        write_file(target, json.dumps(sarif(report), indent=1).encode() + b"\n", overwrite=overwrite)
 
 
 # ---- for people ----

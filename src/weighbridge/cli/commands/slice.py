@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import OUTPUT, PATH, command, examples, option
-from weighbridge.cli.views.plan import given
+from weighbridge.cli.options import command, examples, option
+from weighbridge.cli.paths import OUTPUT, PATH
+from weighbridge.cli.views.plan import planned
 from weighbridge.cli.views.transform import transform_options, write_transform
 
 
@@ -33,7 +34,7 @@ from weighbridge.cli.views.transform import transform_options, write_transform
 @option("--keep", metavar="GLOB", multiple=True, help="Keep only tensors whose name matches.")
 @option("--drop", metavar="GLOB", multiple=True, help="Leave out tensors whose name matches.")
 @transform_options
-def slice(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) -> int:
+def slice(src: Path, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Write a part of the model SRC to DST: some layers, some experts, tensors by name.
 
     config.json, a GGUF's keys and every list with an entry per layer are cut with the tensors, so the result is a
@@ -42,4 +43,5 @@ def slice(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) ->
     """
     import weighbridge
 
-    return write_transform(weighbridge.plan_slice(src, dst, **given(options)), dry_run=dry_run, as_json=as_json)
+    plan = planned(weighbridge.plan_slice, src, dst, options, dry_run=dry_run)
+    return write_transform(plan, dry_run=dry_run, as_json=as_json)

@@ -8,17 +8,9 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import (
-    OUTPUT,
-    PATH,
-    command,
-    examples,
-    option,
-    shard_options,
-    source_options,
-    write_options,
-)
-from weighbridge.cli.views.plan import given, write
+from weighbridge.cli.options import command, examples, option, shard_options, source_options, write_options
+from weighbridge.cli.paths import OUTPUT, PATH
+from weighbridge.cli.views.plan import planned, write
 
 
 @command(
@@ -35,7 +27,7 @@ from weighbridge.cli.views.plan import given, write
 @option("--tp", type=click.IntRange(2), metavar="N", help="Split each tensor among N tensor-parallel ranks.")
 @source_options
 @write_options
-def split(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) -> int:
+def split(src: Path, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Split the model SRC into shards in the folder DST.
 
     Safetensors shards get an index (`model.safetensors.index.json`), GGUF shards the names and keys of
@@ -47,4 +39,5 @@ def split(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) ->
     """
     import weighbridge
 
-    return write(weighbridge.plan_split(src, dst, **given(options)), dry_run=dry_run, as_json=as_json)
+    plan = planned(weighbridge.plan_split, src, dst, options, dry_run=dry_run)
+    return write(plan, dry_run=dry_run, as_json=as_json)

@@ -7,20 +7,11 @@ from typing import Any
 
 import click
 
-from weighbridge.cli.options import (
-    OUTPUT,
-    PATH,
-    command,
-    examples,
-    option,
-    shard_options,
-    source_options,
-    to_option,
-    write_options,
-)
+from weighbridge.cli.options import command, examples, option, shard_options, source_options, to_option, write_options
+from weighbridge.cli.paths import OUTPUT, PATH, DTypeName
 from weighbridge.cli.render import Progress, emit_json
 from weighbridge.cli.views import transform as view
-from weighbridge.cli.views.plan import given
+from weighbridge.cli.views.plan import planned
 
 
 @command(
@@ -34,12 +25,12 @@ from weighbridge.cli.views.plan import given
 @click.argument("dst", type=OUTPUT)
 @option("--keep-ema", is_flag=True, help="Keep averaged (EMA) weights beside the others.")
 @option("--ema-as-weights", is_flag=True, help="Write averaged (EMA) weights in place of the others.")
-@option("--dtype", metavar="TYPE", help="Type of the weights: f32, f16, bf16.", section="Target")
+@option("--dtype", metavar="TYPE", type=DTypeName(), help="Type of the weights: f32, f16, bf16.", section="Target")
 @to_option()
 @shard_options()
 @source_options
 @write_options
-def strip(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) -> int:
+def strip(src: Path, dst: str, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Write the model weights of the training checkpoint SRC to DST, and leave out the rest.
 
     Optimizer, averaged weights, random states, schedulers, loss scalers and histories are recognized by their keys and
@@ -47,7 +38,7 @@ def strip(src: Path, dst: Path, dry_run: bool, as_json: bool, **options: Any) ->
     """
     import weighbridge
 
-    with weighbridge.plan_strip(src, dst, **given(options)) as plan:
+    with planned(weighbridge.plan_strip, src, dst, options, dry_run=dry_run) as plan:
         if not dry_run:
             with Progress() as progress:
                 plan.run(progress)

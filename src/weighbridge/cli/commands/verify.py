@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.paths import SOURCE
 
 if TYPE_CHECKING:
     from weighbridge.containers.base import Finding
@@ -23,7 +24,7 @@ _SHOWN = 10  # findings of one rule, unless --verbose
         "wb verify ./downloads/ --fail-on warning --json",
     )
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=SOURCE, metavar="PATH...")
 @option("--values", is_flag=True, help="Read every number too: NaN, Inf, broken block scales, zeros.")
 @option(
     "--fail-on",

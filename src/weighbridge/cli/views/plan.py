@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weighbridge.cli.render import (
     SCREEN,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Loss, Move, Plan
     from weighbridge.conversion.result import Result
 
+P = TypeVar("P")
 _NOTES = 4  # lines
 _NAMED = 3  # tensors in a line
 
@@ -33,6 +35,18 @@ _NAMED = 3  # tensors in a line
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given; the others are None or empty."""
     return {name: value for name, value in options.items() if value is not None and value != ()}
+
+
+def planned(
+    plan: Callable[..., P], src: Path, dst: str | Path, options: Mapping[str, Any], *, dry_run: bool, **more: Any
+) -> P:
+    """The plan of a command. A target that can't be written is an error before the source is read, unless dry."""
+    from weighbridge.io.sink import check_target
+
+    if not dry_run:
+        overwrite = options["overwrite"] or options["replace_folder"]
+        check_target(dst, overwrite=overwrite, parents=options["parents"])
+    return plan(src, dst, **more, **given(options))
 
 
 def write(plan: Plan, *, dry_run: bool, as_json: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from weighbridge.cli.options import applied, option, shard_options, source_options, to_option, write_options
+from weighbridge.cli.paths import DTypeName
 from weighbridge.cli.render import (
     SCREEN,
     Cell,
@@ -30,7 +31,9 @@ _SHOWN: Final = 8  # rows of a table; all of them with --verbose
 transform_options: Final = applied(
     (
         to_option(),
-        option("--dtype", metavar="TYPE", help="Type of the weights [the source's].", section="Target"),
+        option(
+            "--dtype", metavar="TYPE", type=DTypeName(), help="Type of the weights [the source's].", section="Target"
+        ),
         shard_options(),
         source_options,
         write_options,

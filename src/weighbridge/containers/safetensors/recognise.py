@@ -8,7 +8,7 @@ from typing import Any, Final
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER, SNIFF_WHOLE
 from weighbridge.containers.safetensors.container import read_tensors
 from weighbridge.containers.safetensors.exact import LENGTH, SPACE, HeaderEntry
-from weighbridge.containers.sniff import tensor_names as names
+from weighbridge.containers.sniff import tensor_names
 from weighbridge.containers.sniff.probe import Hit, Probe
 
 _EXACT: Final = MIB  # a longer header is looked into only if it is of the usual form
@@ -44,11 +44,12 @@ def _hit(
     if made is not None:
         detail["metadata_format"] = made
         evidence += (f'__metadata__ says format "{made}"',)
-    adapter, family = names.first(names.ADAPTERS, infos), names.first(names.FAMILIES, infos)
-    packings = names.every(names.PACKINGS, infos)
-    evidence += tuple(look.words for look in (adapter, family, *packings) if look)
+    adapter = tensor_names.first(tensor_names.ADAPTERS, infos)
+    family = tensor_names.first(tensor_names.FAMILIES, infos)
+    packings = tensor_names.packings(infos)
+    evidence += tuple(found.words for found in (adapter, family, *packings) if found)
     detail |= {"family": family.what} if family else {}
-    detail |= {"packings": [look.what for look in packings]} if packings else {}
+    detail |= {"packings": [found.what for found in packings]} if packings else {}
     variant = adapter.what if adapter else "mlx" if made == "mlx" else ""
     return Hit("safetensors", variant, evidence, detail=detail, damage=damage)
 

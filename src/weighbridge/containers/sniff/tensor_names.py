@@ -1,6 +1,5 @@
-"""What the names of tensors tell about a checkpoint: adapters, packings, families. Names only, no shapes, so the same
-tables serve the sniffer (first look) and the reports (whole index). One row a fact; the first adapter wins, packings
-add.
+"""What tensor names reveal about a checkpoint: adapters, packings, families. The first adapter or family that matches
+wins; of packings there may be several. Only names count, no shapes, so the tables serve recognisers as well as reports.
 """
 
 from __future__ import annotations
@@ -9,11 +8,14 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from weighbridge.base.plugins import PACKINGS as GROUP
+from weighbridge.base.plugins import plugins
+from weighbridge.packings.schema.base import PackingSchema
 from weighbridge.packings.schema.registry import SHIPPED
 
 
 class NamePattern(NamedTuple):
-    """`pattern` found in one name or more says `what`."""
+    """A name that contains `pattern` reveals `what`."""
 
     what: str
     pattern: re.Pattern[str]
@@ -38,10 +40,10 @@ ADAPTERS: Final = _rows(
 )
 
 
-def _packings() -> tuple[NamePattern, ...]:
-    """What the schemas of packed weights declare; several of them may show the same."""
+def _packings(schemas: Iterable[PackingSchema]) -> tuple[NamePattern, ...]:
+    """The evidence that packing schemas declare; several of them may share a row."""
     patterns: dict[tuple[str, str], list[str]] = {}
-    for schema in SHIPPED:
+    for schema in schemas:
         if found := schema.evidence:
             ending = f"{re.escape(schema.members[found.role or schema.key].suffix)}$"
             whole = (f"^{re.escape(name)}$" for name in found.marks)
@@ -49,7 +51,10 @@ def _packings() -> tuple[NamePattern, ...]:
     return tuple(NamePattern(what, re.compile("|".join(rows)), text) for (what, text), rows in patterns.items())
 
 
-PACKINGS: Final = _packings()
+#: Of the shipped schemas.
+PACKINGS: Final = _packings(SHIPPED)
+# Names of plain tensors. Plug-ins are searched only where there are others: that takes some 20 ms.
+_PLAIN: Final = (".weight", ".bias")
 
 FAMILIES: Final = _rows(
     (
@@ -73,13 +78,20 @@ FAMILIES: Final = _rows(
 )
 
 
-def first(looks: tuple[NamePattern, ...], names: Iterable[str]) -> NamePattern | None:
-    """The first row that fits any of the names."""
-    every = list(names)
-    return next((look for look in looks if any(look.pattern.search(n) for n in every)), None)
-
-
-def every(looks: tuple[NamePattern, ...], names: Iterable[str]) -> tuple[NamePattern, ...]:
-    """All rows that fit."""
+def first(patterns: Iterable[NamePattern], names: Iterable[str]) -> NamePattern | None:
+    """The first pattern that occurs in any of the names."""
     pool = list(names)
-    return tuple(look for look in looks if any(look.pattern.search(n) for n in pool))
+    return next((pattern for pattern in patterns if any(pattern.pattern.search(n) for n in pool)), None)
+
+
+def packings(names: Iterable[str]) -> tuple[NamePattern, ...]:
+    """All packings that the names reveal; those of plug-ins only if no shipped one does."""
+    pool = list(names)
+    found = _matching(PACKINGS, pool)
+    if found or all(name.endswith(_PLAIN) for name in pool):
+        return found
+    return _matching(_packings(plugins(GROUP, PackingSchema).values()), pool)
+
+
+def _matching(patterns: Iterable[NamePattern], names: list[str]) -> tuple[NamePattern, ...]:
+    return tuple(pattern for pattern in patterns if any(pattern.pattern.search(n) for n in names))

@@ -7,10 +7,10 @@ or by the last component of a tensor's name (`exp_avg`). The rest are weights.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -261,7 +261,7 @@ class StripPlan(Plan):
 
 def plan_strip(
     model: Checkpoint,
-    target: Path,
+    target: str | os.PathLike[str],
     to: str | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
     write: WriteOptions = WriteOptions(),

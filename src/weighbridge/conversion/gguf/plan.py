@@ -32,6 +32,8 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
         return _from_gguf(model, options)
     if model.format == "ggml":
         return _from_ggml(model, options)
+    if options.vocab_only:
+        return _vocabulary_only(model, options)
     family = model.family
     draft = PlanBuilder({}, losses=[*ignored_parts(model), *_unmapped(model)])
     named = model.resolved.save("gguf", source_order=as_read(model.files_of_tensors))
@@ -46,6 +48,14 @@ def to_gguf(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
             f"{', '.join(multipliers)}: multiplied into the weights, since a {family.gguf} GGUF has no keys for them; "
             "a folder made from it has other weights and factors of 1, and computes the same"
         )
+    return draft
+
+
+def _vocabulary_only(model: Checkpoint, options: GgufOptions) -> PlanBuilder:
+    """Keys and tokenizer, as the reference's --vocab-only writes them."""
+    draft = PlanBuilder({}, losses=[Loss(f"left out, as asked: {len(model.index):,} tensors")])
+    wanted = dtype_policy.gguf_wanted(options.dtype, (n.spec for n in model.stored.values()))
+    draft.metadata = metadata.for_gguf(model, {}, wanted, options, draft.losses, {})
     return draft
 
 

@@ -107,7 +107,7 @@ def _weight_dtype(model: Checkpoint, options: MlxOptions) -> DType | None:
 def _requested(options: MlxOptions) -> MlxQuantization | None:
     """The requested quantization of all modules, or None."""
     given = (options.q_bits, options.q_group_size, options.q_mode, options.recipe)
-    if all(x is None for x in given):
+    if all(x is None for x in given) and not options.quantize:
         return None
     mode = options.q_mode or "affine"
     if mode not in _DEFAULTS:
@@ -244,7 +244,9 @@ def _config(
 ) -> dict[str, Any]:
     """config.json: the model's own, sorted, with the quantization under both of its keys."""
     config = {
-        k: v for k, v in model.config.items() if k not in ("_name_or_path", "vision_config", "quantization_config")
+        k: v
+        for k, v in model.family.alone(model.config).items()
+        if k not in ("_name_or_path", "vision_config", "quantization_config")
     }
     config.pop("quantization", None)
     rules = model.family.document.mlx

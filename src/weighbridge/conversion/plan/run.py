@@ -9,10 +9,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
 from weighbridge.conversion.plan.fingerprint import key_of
@@ -25,6 +23,7 @@ from weighbridge.tensors.nodes.packed import PackedMember, make
 from weighbridge.tensors.scratch import scratch_buffers
 
 if TYPE_CHECKING:
+    from weighbridge.conversion.plan.memory import SlabCost
     from weighbridge.conversion.plan.model import Plan, PlannedFile
 
 # Copies inside the kernel hold no buffer, so their pieces may be longer than a slab.
@@ -45,7 +44,6 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     began = time.monotonic()
     slabs = plan.slabs  # refuses, where it must, before a file is made
     write = plan.write
-    _check_parents(plan.target, write.parents)
     key = key_of(plan) if write.resume else None
     with Sink(
         plan.target,
@@ -53,6 +51,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
         size=plan.size,
         overwrite=write.overwrite,
         replace_folder=write.replace_folder,
+        parents=write.parents,
         names=plan.names,
         key=key,
     ) as sink:
@@ -71,14 +70,6 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     return _result(plan, time.monotonic() - began, before)
 
 
-def _check_parents(target: Path, allowed: bool) -> None:
-    """RefusedError for a target in a folder whose parent doesn't exist either: often a typo, or a disk not mounted."""
-    missing = [parent for parent in target.absolute().parents if not parent.exists()]
-    if len(missing) > 1 and not allowed:
-        raise RefusedError(f"{missing[-1]} doesn't exist, so {target} would need {len(missing)} new folders above it",
-                           option="--parents")  # fmt: skip
-
-
 def _named(digests: Mapping[Piece, int], number: int, file: PlannedFile) -> dict[str, int]:
     """The digests of a file's tensors, each of which is one piece."""
     return {s.name: digests[Piece(number, s.offset, s.spec.nbytes)] for s in file.layout.slots}
@@ -94,11 +85,11 @@ def _result(plan: Plan, seconds: float, before: int) -> Result:
     return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, notes)
 
 
-def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, int]) -> Iterator[Task]:
+def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, SlabCost]) -> Iterator[Task]:
     """The work of one file."""
     for unit in file.units:
         slot, node = unit[0]
-        rows = slabs[id(node)]
+        rows = slabs[id(node)].rows
         if file.layout.fixups is not None:  # a checksum runs over the bytes in their order: one task a tensor
             whole = Piece(number, slot.offset, slot.spec.nbytes)
             yield Task((whole,), partial(_digested, out, slot, node, rows))

@@ -11,6 +11,7 @@ src/llama-quant.cpp and tools/quantize/quantize.cpp of llama.cpp b11549.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,11 +98,19 @@ def default_target(source: Path, ftype: str, keep_split: bool = False) -> Path:
 
 
 def build(
-    model: Checkpoint, target: str | Path, ftype: str, options: QuantizeOptions, write: WriteOptions = WriteOptions()
+    model: Checkpoint,
+    target: str | os.PathLike[str],
+    ftype: str,
+    options: QuantizeOptions,
+    write: WriteOptions = WriteOptions(),
 ) -> QuantizePlan:
     """The plan of quantizing `model` to `target`. UsageError for options that contradict each other, UnsupportedError
     for a model that can't become a GGUF. What llama-quantize would stop at is in `refusals`."""
     path = Path(target)
+    if os.fspath(target).endswith(("/", os.sep)) and not options.keep_split:
+        raise UsageError(
+            f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}, or --keep-split"
+        )
     if options.keep_split and path.suffix == gguf.SUFFIX:
         path = path.with_suffix("")  # a folder of shards
     check_target(path, model, options.keep_split)

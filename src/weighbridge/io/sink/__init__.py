@@ -13,6 +13,18 @@ from __future__ import annotations
 
 from weighbridge.io.sink.files import InPlace, OutFile
 from weighbridge.io.sink.partials import alive
-from weighbridge.io.sink.target import Sink, foreign_files, listed, partial_of, write_file
+from weighbridge.io.sink.spool import spooled
+from weighbridge.io.sink.target import Sink, check_target, foreign_files, listed, partial_of, write_file
 
-__all__ = ["InPlace", "OutFile", "Sink", "alive", "foreign_files", "listed", "partial_of", "write_file"]
+__all__ = [
+    "InPlace",
+    "OutFile",
+    "Sink",
+    "alive",
+    "check_target",
+    "foreign_files",
+    "listed",
+    "partial_of",
+    "spooled",
+    "write_file",
+]

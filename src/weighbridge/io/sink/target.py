@@ -26,7 +26,7 @@ class Sink:
     resumed; the pieces that it has finished before are in `done`.
 
     `overwrite` replaces a file, and a folder that holds none but `names`, the files that will be written;
-    `replace_folder` replaces any folder."""
+    `replace_folder` replaces any folder. `parents` creates more than one missing folder above the target."""
 
     def __init__(
         self,
@@ -36,9 +36,11 @@ class Sink:
         size: int = 0,
         overwrite: bool = False,
         replace_folder: bool = False,
+        parents: bool = False,
         names: Collection[str] = (),
         key: Mapping[str, str] | None = None,
     ) -> None:
+        check_target(target, overwrite=overwrite or (folder and replace_folder), parents=parents, folder=folder)
         self.target = Path(target)
         self.folder, self.overwrite = folder, overwrite or (folder and replace_folder)
         self._spared = None if replace_folder else frozenset(names)
@@ -52,11 +54,6 @@ class Sink:
         self._check(size)
 
     def _check(self, size: int) -> None:
-        if self._real.exists() and not (self._real.is_dir() or self._real.is_file()):
-            # A rename would put a file in the place of /dev/null.
-            raise RefusedError(f"{self.target} is a device, a pipe or a socket", hint="choose another target")
-        if self._exists() and not self.overwrite:
-            raise RefusedError(f"{self.target} exists already", option="--overwrite")
         if self._real.is_dir() != self.folder and self._real.exists():
             kind = "a folder" if self._real.is_dir() else "a file"
             raise RefusedError(f"{self.target} is {kind}", hint="choose another target")
@@ -195,6 +192,30 @@ class Sink:
             self._stage.unlink(missing_ok=True)
 
 
+def check_target(
+    target: str | os.PathLike[str], *, overwrite: bool = False, parents: bool = False, folder: bool | None = None
+) -> None:
+    """What stands in the way of a write whatever is written, to be known before any work. `folder`: whether it will be
+    one; None: not known yet. RefusedError where something is there, or folders are missing (`parents`, more than one);
+    UsageError for a file whose name ends in a slash; PermissionError."""
+    path = Path(target)
+    real = _resolve(path)
+    if folder is False and os.fspath(target).endswith(("/", os.sep)):
+        raise UsageError(f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}")
+    if real.exists() and not (real.is_dir() or real.is_file()):
+        # A rename would put a file in the place of /dev/null.
+        raise RefusedError(f"{path} is a device, a pipe or a socket", hint="choose another target")
+    if not overwrite and (any(real.iterdir()) if real.is_dir() else real.exists()):
+        raise RefusedError(f"{path} exists already", option="--overwrite")
+    missing = [p for p in real.parents if not p.exists()]
+    if len(missing) > 1 and not parents:
+        words = f"{missing[-1]} doesn't exist, so {path} would need {len(missing)} new folders above it"
+        raise RefusedError(words, option="--parents")
+    above = next(p for p in real.parents if p.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
+
+
 def partial_of(target: str | os.PathLike[str]) -> Path:
     """Where a write with a journal is staged."""
     real = _resolve(Path(target))
@@ -226,6 +247,6 @@ def _resolve(path: Path) -> Path:
 
 
 def write_file(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
-    """A whole small file at once, as safely as any other."""
+    """A whole small file at once, as safely as any other. Errors: as `check_target`'s."""
     with Sink(target, folder=False, size=len(data), overwrite=overwrite) as sink:
         sink.create("", len(data)).write(0, data)

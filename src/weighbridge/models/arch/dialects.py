@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weighbridge.models.arch.expand import Sizes, applies, index_counts, run
 from weighbridge.models.arch.tables.layers import optional_layers
+from weighbridge.models.arch.tables.spec import PREFIX
 
 if TYPE_CHECKING:
     from weighbridge.models.arch.family import Family
@@ -16,7 +17,8 @@ def detect_dialect(family: Family, names: Sequence[str] | Mapping[str, Any], siz
     """How many of `names` are of the dialect and prefix that most are of, and these; the first of the table where
     several fit. Of dialects that share their names the one whose shapes the tensors have, where these are known."""
     kept = names if isinstance(names, Mapping) else frozenset(names)
-    pairs = ((d.name, prefix) for d in family.dialects.values() for prefix in d.prefixes)
+    pairs = [(d.name, prefix) for d in family.dialects.values() for prefix in d.prefixes]
+    pairs = [pair for pair in pairs if _starts(family, *pair, kept, sizes)] or pairs
     options = [(count_matches(family, dialect, prefix, kept, sizes), dialect, prefix) for dialect, prefix in pairs]
     best = max(options, key=lambda found: found[0])
     same = [o for o in options if o[0] == best[0] and (o == best or _cuts_otherwise(family, o[1]))]
@@ -24,6 +26,23 @@ def detect_dialect(family: Family, names: Sequence[str] | Mapping[str, Any], siz
         return best
     shapes: dict[str, Any] = {n: getattr(getattr(v, "spec", v), "shape", v) for n, v in names.items()}
     return min(same, key=lambda option: len(family.check(option[1], sizes, shapes).misshapen))
+
+
+def best_prefix(family: Family, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
+    """The prefix of a dialect that most of the names have; the first where none is better."""
+    prefixes = family.dialects[dialect].prefixes
+    if prefixes[1:]:
+        started = [p for p in prefixes if _starts(family, dialect, p, names, sizes)]
+        prefixes = tuple(started) or prefixes
+    return max(prefixes, key=lambda p: count_matches(family, dialect, p, names, sizes)) if prefixes[1:] else prefixes[0]
+
+
+def _starts(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> bool:
+    """Whether the first name of any template is held: a look that spares to count names that nobody has."""
+    counts = index_counts(family.index, sizes)
+    names = [t.name for t in family.dialects[dialect].templates]
+    names = [name for name in names if f"{{{PREFIX}}}" in name] or names
+    return any(next(run(name, counts, prefix), None) in kept for name in names)
 
 
 def count_matches(family: Family, dialect: str, prefix: str, kept: Container[str], sizes: Sizes) -> int:

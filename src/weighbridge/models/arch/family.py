@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import effective, numbers_as_text
+from weighbridge.models.arch.config import DERIVED, effective, numbers_as_text
 from weighbridge.models.arch.derived import absent_zeros, made
-from weighbridge.models.arch.dialects import count_matches, detect_dialect
+from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
     Expansion,
     Instance,
@@ -47,6 +47,7 @@ from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.tables import schema, spec
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import LayerSet, build_layer_set, layer_sets, optional_layers
+from weighbridge.models.arch.tables.meta import check_meta
 from weighbridge.models.arch.tables.schema import FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
 from weighbridge.models.arch.tables.values import integer
@@ -93,6 +94,8 @@ class Family:
 
     def _fits(self, architecture: Architecture, config: Mapping[str, Any]) -> bool:
         """Whether the layers are such as the class has them here. What a config doesn't say is no reason against it."""
+        if not self._holds(architecture, config):
+            return False
         if architecture.requires is None and architecture.forbids is None:
             return True
         try:
@@ -102,6 +105,17 @@ class Family:
         return bool(architecture.requires is None or sets[architecture.requires]) and not sets.get(
             architecture.forbids or ""
         )
+
+    def _holds(self, architecture: Architecture, config: Mapping[str, Any]) -> bool:
+        """Whether the part that a class of several parts (`part_type`) has for this one is a class of the family."""
+        if architecture.part_type is None:
+            return True
+        part = architecture.own_part(config) or {}
+        own = [a for a in self.architectures.values() if a.part is None]
+        listed = part.get("architectures")
+        if isinstance(listed, list) and listed:
+            return any(listed[0] in (a.name, *a.aliases) for a in own)
+        return any(part.get("model_type", architecture.part_type) == a.model_type for a in own)
 
     def _named(self, config: Mapping[str, Any]) -> Architecture | None:
         listed = config.get("architectures") or ()
@@ -120,12 +134,33 @@ class Family:
         """The config with its class's defaults filled in (see config.py)."""
         return self._facts(self._known(config), config)
 
+    def alone(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The config of the family's model alone, where the config's class has it as one of several parts
+        (`part_type`); the config itself elsewhere."""
+        architecture = self._known(config)
+        if architecture.part_type is None:
+            return config
+        part = architecture.own_part(config) or {k: v for k, v in config.items() if not k.endswith("_config")}
+        own = self._class_of_part(architecture, config)
+        tokens = {key: value for key, value in config.items() if key.endswith("_token_id")}
+        dtype = {key: config[key] for key in ("dtype", "torch_dtype") if key in config}
+        return {**tokens, **dtype, **part, "architectures": [own.name], "model_type": own.model_type}
+
+    def _class_of_part(self, architecture: Architecture, config: Mapping[str, Any]) -> Architecture:
+        """The family's class that a part's config is of."""
+        part = architecture.own_part(config) or {}
+        stated = part.get("model_type", architecture.part_type)
+        same = (a for a in self.architectures.values() if a.part is None and a.model_type == stated)
+        return next(same, list(self.architectures.values())[-1])
+
     def _facts(self, architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
         whole = architecture.merged(config)
         if odd := numbers_as_text(whole):
             whole = {**whole, **odd}
         if architecture.part:  # the class of the part
             known, listed = self.architectures.values(), whole.get("architectures")
+            if architecture.part_type and "model_type" not in (architecture.own_part(config) or {}):
+                whole = {**whole, "model_type": architecture.part_type}
             same = [a for a in known if a.model_type == whole.get("model_type")]
             same = same or [a for a in known if isinstance(listed, list) and a.name in listed]  # Kimi says kimi_k2
             architecture = (*same, architecture)[0]
@@ -240,10 +275,7 @@ class Family:
         return dialect, prefix
 
     def prefix_of(self, dialect: str, names: Mapping[str, Any], sizes: Sizes) -> str:
-        prefixes = self._dialect(dialect).prefixes
-        return (
-            max(prefixes, key=lambda p: count_matches(self, dialect, p, names, sizes)) if prefixes[1:] else prefixes[0]
-        )
+        return best_prefix(self, self._dialect(dialect).name, names, sizes)
 
     def check(
         self, dialect: str, sizes: Sizes, shapes: Mapping[str, Shape], prefix: str | None = None
@@ -302,7 +334,7 @@ class Family:
         if not wanted:
             return []
         places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
-        return [n for n, p in places.items() if n in tensors and any(c.instance in wanted for c in p.cells)]
+        return [n for n, p in places.items() if n in tensors and any(i in wanted for i in p.instances)]
 
     def holding_blocks(self, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]) -> str | None:
         """The dialect that holds the codes of these roles' blocks as they are; None where there is none."""
@@ -342,7 +374,7 @@ class Family:
         the reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
         places = self.expansion(dialect, sizes, prefix).places
         roles = {**self._made(dialect, sizes, roles, prefix), **roles}
-        present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}
+        present = {n: p for n, p in places.items() if any(i in roles for i in p.instances)}
         self._check_whole(dialect, sizes, present, roles, prefix)
         known = self._lie(dialect, sizes)
         out = {name: self._join(dialect, known, place, roles) for name, place in present.items()}
@@ -361,9 +393,7 @@ class Family:
         """FormatError for parts that don't make a whole: a missing expert, half of a fused tensor, part of a group."""
         if unknown := [i for i in roles if i[0] not in self.rows]:
             raise UsageError(f"the {self.name} family has no role {unknown[0][0]!r}")
-        parts = [
-            f"{p.name} (its {_label(c.instance)})" for p in present.values() for c in p.cells if c.instance not in roles
-        ]
+        parts = [f"{p.name} (its {_label(i)})" for p in present.values() for i in p.instances if i not in roles]
         needed = started_groups(present.values())
         places = self.expansion(dialect, sizes, prefix).places
         missing = [n for n, p in places.items() if n not in present and (p.need is None or p.need in needed)]
@@ -374,7 +404,7 @@ class Family:
         self, dialect: str, known: LayoutMap, place: TensorSlot, roles: Mapping[Instance, LogicalTensor]
     ) -> LogicalTensor:
         parts = []
-        for instance, _, _ in place.cells:
+        for instance in place.instances:
             node, (layout, shape) = roles[instance], known[instance[0]]
             if node.spec.shape != shape:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
@@ -430,6 +460,7 @@ def build_family(document: Mapping[str, Any]) -> Family:
     sizes = {s: Size(tuple(entry.hf), tuple(entry.gguf), entry.optional) for s, entry in table.size.items()}
     sets = {name: build_layer_set(entry) for name, entry in table.layers.items()}
     spec.check(table, roles, dialects.values(), sets)
+    check_meta(table, sets, DERIVED)
     architectures = {n: spec.build_architecture(n, a, table.defaults) for n, a in table.architecture.items()}
     return Family(
         table.name, table.gguf, MappingProxyType(roles), MappingProxyType(dialects), MappingProxyType(architectures),

@@ -1,1 +1,1 @@
-"""Recognising and unpacking packed tensors, one file a scheme."""
+"""Readers of packed tensors, one file per scheme."""

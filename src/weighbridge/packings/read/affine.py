@@ -25,7 +25,7 @@ _ROWS: Final = MappingProxyType({"weight": 1, "scales": 1, "biases": 1})
 
 @dataclass(frozen=True)
 class Affine:
-    """The parameters of one tensor's affine quantization. Two tensors join only where these are equal."""
+    """The parameters of one tensor's affine quantization. Only tensors with equal parameters can be joined."""
 
     bits: int
     group: int
@@ -67,13 +67,13 @@ class Affine:
 
 
 def _half(dtype: DType, scales: Bytes) -> NDArray[np.float32]:
-    """d of blocks whose codes are signs: value = 2 * d * code - d."""
+    """d for blocks whose codes are signs: value = 2 * d * code - d."""
     found: NDArray[np.float32] = kernels.widened(dtype, scales) / np.float32(2)
     return found
 
 
 def _no_signs(dtype: DType, scales: Node, biases: Node) -> str:
-    """Why codes of one bit aren't d and -d; empty where they are."""
+    """Why 1-bit codes don't mean d and -d; empty if they do."""
     step = max(1, (8 << 20) // max(scales.spec.row_bytes, 1))
     for lo in range(0, scales.spec.rows, step):
         hi = min(lo + step, scales.spec.rows)

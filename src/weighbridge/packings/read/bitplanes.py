@@ -20,13 +20,13 @@ from weighbridge.tensors import kernels, nodes
 from weighbridge.tensors.nodes import LogicalTensor, QuantizedTensor
 from weighbridge.tensors.nodes.base import Bytes, Node
 
-# Why such a tensor is decoded wherever it goes, for the plan.
-_WHY: Final = "no other form has its codes in planes"
+# The reason why such a tensor is always decoded, for the plan.
+_WHY: Final = "no other format stores codes in planes"
 
 
 @dataclass(frozen=True)
 class Plane(NoBlockForm):
-    """One part: (code - zero) * scale. `shared`: scale and zero are one row for all rows (HQQ's axis 0), or one
+    """One part: (code - zero) * scale. `shared`: scale and zero are one row for all rows (HQQ's axis 0), or a single
     number."""
 
     name: str
@@ -57,7 +57,7 @@ def build(match: Match[Any], stored: Mapping[str, Node]) -> LogicalTensor:
 
 
 def _hqq(match: Match[HqqLayout], stored: Mapping[str, Node]) -> Node:
-    """Each plane decoded, one below the other."""
+    """Each plane decoded, stacked."""
     _, word, rows, columns = match.layout
     shifts = SHIFTS[match.bits or 0]
     height = -(-rows // len(shifts))
@@ -83,7 +83,7 @@ def _plane(match: Match[HqqLayout], stored: Mapping[str, Node], codes: Node, shi
 
 
 def _bitnet(match: Match[bool], stored: Mapping[str, Node]) -> QuantizedTensor:
-    """`layout`: whether values are multiplied with the scale, and not divided by it."""
+    """`layout`: whether values are multiplied by the scale rather than divided."""
     weight, kind = stored["codes"], stored["scale"].spec.dtype
     value = np.float32(kernels.widened(kind, np.frombuffer(match.values["scale"], np.uint8))[0])
     if not match.layout:

@@ -27,7 +27,7 @@ _INVERSE: Final = np.float32(7.874015718698502e-3)
 
 @dataclass(frozen=True)
 class Bnb4Bit(NoBlockForm):
-    """The parameters of a 4-bit tensor whose rows are whole blocks; `nested`: blocks that share a nested_absmax."""
+    """The parameters of a 4-bit tensor whose rows are whole blocks; `nested`: blocks per nested_absmax."""
 
     block: int
     nested: int = 0
@@ -82,7 +82,7 @@ def build(match: Match[Bnb4Layout], stored: Mapping[str, Node]) -> LogicalTensor
 
 
 def _four_bits(match: Match[Bnb4Layout], members: dict[str, Node]) -> LogicalTensor:
-    """With rows that are whole blocks; a matrix whose blocks cross its rows is decoded as rows of one block."""
+    """A tensor whose rows are whole blocks; a matrix with blocks across its rows is decoded as rows of one block."""
     shape, (block, nested, offset) = match.shape, match.layout
     elements, width = math.prod(shape), shape[-1]
     if width % block and elements % block:

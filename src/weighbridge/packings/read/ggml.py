@@ -1,4 +1,4 @@
-"""NVFP4 blocks with a scale for the whole tensor as a tensor (`schema/ggml.py` has its form in a file)."""
+"""NVFP4 blocks with a scale for the whole tensor (`schema/ggml.py` describes their form in a file)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from weighbridge.tensors.nodes import QuantizedTensor
 from weighbridge.tensors.nodes.base import Node
 
 _SCALES: Final = MappingProxyType({MXFP4: E8M0, NVFP4: E4M3})
-#: The architectures whose graphs multiply with it everywhere. llama.cpp loads it for all, but most graphs (gemma,
-#: qwen2, phi3, granite ...) leave it out of their feed-forward layers without a word: there it says something else.
+#: The architectures whose graphs apply this scale everywhere. llama.cpp loads it for all, but most graphs (gemma,
+#: qwen2, phi3, granite ...) silently ignore it in their feed-forward layers.
 GRAPHS: Final = ("cohere2", "llama", "mistral3", "qwen3", "qwen3moe")
-#: The tensors that llama.cpp multiplies with such a scale, by the end of their names before `.weight`.
+#: The tensors that llama.cpp multiplies by such a scale, by the end of their names before `.weight`.
 SCALED: Final = (
     "attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "attn_gate", "ffn_gate", "ffn_down", "ffn_up",
     "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "ffn_gate_exps", "ffn_down_exps", "ffn_up_exps", "output",
@@ -47,15 +47,14 @@ def build(match: Match[int], stored: Mapping[str, Node]) -> QuantizedTensor:
 
 
 class SplitGlobalScale(NamedTuple):
-    """NVFP4 without scales of whole matrices, and these, F32 [matrices]."""
+    """NVFP4 without whole-matrix scales, and these scales as F32 [matrices]."""
 
     blocks: QuantizedTensor
     scale: Node
 
 
 def apart(architecture: str, name: str, node: QuantizedTensor) -> SplitGlobalScale | None:
-    """A tensor of a GGUF's name as what llama.cpp has of it; None where it has no such scales, or they no place
-    there."""
+    """A tensor under a GGUF name as llama.cpp stores it; None without such scales, or if they aren't applied there."""
     how, module = node.packing, name.removesuffix(".weight")
     if not isinstance(how, Microscaled) or not how.overall or how.scale_dtype is not E4M3:
         return None

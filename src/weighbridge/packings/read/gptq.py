@@ -37,7 +37,7 @@ def build(match: Match[GptqLayout], stored: Mapping[str, Node]) -> QuantizedTens
 
 
 def _order(match: Match[GptqLayout], stored: Mapping[str, Node]) -> Node | None:
-    """The group of each input where they aren't simply in turn (act-order), or the last group is short."""
+    """The group of each input, unless groups are sequential (no act-order) and the last one is complete."""
     inner, groups = match.shape[1], stored["scales"].spec.shape[0]
     if "g_idx" not in stored or not stored["g_idx"].spec.elements:
         return nodes.const(np.arange(inner, dtype=np.int32) // (match.group or 1), I32) if inner % groups else None
@@ -58,8 +58,8 @@ def _zeros(match: Match[GptqLayout], stored: Mapping[str, Node]) -> tuple[int | 
 
 
 def mislabelled(module: str, tensors: Mapping[str, Node], config: Mapping[str, Any]) -> str:
-    """The config's name for the format of a symmetric weight whose zero points are those of the other one; empty where
-    it is right, or can't be told. Reads the zero points."""
+    """The config's name of the checkpoint format, if a symmetric weight's zero points contradict it; empty if it is
+    right or can't be verified. Reads the zero points."""
     form = version(settings(config))
     zeros, scales = (tensors.get(module + GPTQ.members[role].suffix) for role in ("zeros", "scales"))
     if form not in _FORMATS or zeros is None or scales is None:

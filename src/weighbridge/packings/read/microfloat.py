@@ -36,8 +36,8 @@ _SIX: Final = np.concatenate([E2M3, -E2M3])
 
 @dataclass(frozen=True)
 class Microscaled:
-    """The parameters of one tensor. `overall`: a global scale is there, to multiply or (`divided`) divide by; of a
-    stack of matrices one for `each` so many rows."""
+    """The parameters of one tensor. `overall`: a global scale exists, to multiply or (`divided`) divide by; in a
+    stack of matrices, one per `each` rows."""
 
     name: str
     scale_dtype: DType
@@ -67,7 +67,7 @@ class Microscaled:
             rows *= factors[np.arange(lo, hi) // self.each - lo // self.each, None] if self.each else factors
 
     def factor(self, part: Bytes) -> NDArray[np.float32]:
-        """What values are multiplied with, of the bytes of global scales."""
+        """The factors for values, from the bytes of global scales."""
         values = part.view(np.float32)
         with np.errstate(all="ignore"):
             return np.float32(1) / values if self.divided else values
@@ -86,11 +86,11 @@ class Microscaled:
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
         if self.overall and (self.factor(members["global"].read_all()) != 1).any():
-            return f"its global scale has no place in {dtype}"
+            return f"its global scale can't be stored in {dtype}"
         if self.scale_dtype is E4M3:
             seen = _seen(members["scales"])
             if (seen & 0x80).any() or (seen == 0x7F).any():
-                return f"{dtype} has no negative or NaN scales"
+                return f"{dtype} can't store negative or NaN scales"
         return ""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:

@@ -14,8 +14,7 @@ from weighbridge.tensors.nodes import Node
 
 
 def column_order(match: Match[Any], groups: int) -> NDArray[np.int32] | None:
-    """The group of each column by the stored index; None where groups simply follow each other. FormatError for a
-    group that isn't there."""
+    """The group of each column by the stored index; None if groups are sequential. FormatError for an unknown group."""
     index = np.frombuffer(match.values["g_idx"], np.int32)
     if len(index) and not 0 <= int(index.min()) <= int(index.max()) < groups:
         raise FormatError("g_idx names a group that isn't there", field=match.stored["g_idx"],
@@ -24,7 +23,7 @@ def column_order(match: Match[Any], groups: int) -> NDArray[np.int32] | None:
 
 
 def per_row(node: Node, rows: int) -> Node:
-    """Parameters [rows, groups] of a tensor that has them so, one for each row, or one row for all."""
+    """Parameters [rows, groups] of a tensor that stores them so, or one per row, or one row for all."""
     shape, elements = node.spec.shape, node.spec.elements
     if len(shape) == 2 and shape[0] == rows:
         return node

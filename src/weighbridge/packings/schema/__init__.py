@@ -1,1 +1,1 @@
-"""Schemas of packed weights: what they consist of in a file, and how a group of stored tensors is recognised."""
+"""Schemas of packed weights: their stored tensors, and how a group of them is recognised."""

@@ -23,7 +23,7 @@ from weighbridge.packings.schema.base import FLOATS, Config, Evidence, Group, Me
 NAME: Final = "mlx-affine"
 BITS: Final = (1, 2, 3, 4, 5, 6, 8)
 GROUPS: Final = (32, 64, 128)
-# The bits that are tried first where a file alone doesn't decide.
+# The order in which bits are tried if the file alone doesn't decide.
 _USUAL: Final = (4, 8, 6, 5, 3, 2, 1)
 
 
@@ -49,16 +49,16 @@ def _parameters(group: Group, words: int, groups: int) -> tuple[int, int]:
     if fits and group.guess:
         return _likely(fits, configured)
     raise FormatError(
-        f"bits and group size can't be told from {words} words in {groups} groups a row",
+        f"bits and group size are ambiguous: {words} words in {groups} groups a row",
         field=group.module,
-        expected=f"one of {fits} in config.json's quantization" if fits else "a whole number of groups",
+        expected=f"one of {fits} in config.json's quantization" if fits else "complete groups",
         found=configured if configured != (0, 0) else "nothing",
         hint="set group_size and bits in config.json's quantization",
     )
 
 
 def _likely(fits: Sequence[tuple[int, int]], configured: tuple[int, int]) -> tuple[int, int]:
-    """Layers may have bits of their own, rarely a group size of their own."""
+    """Layers may have their own bits, and rarely their own group size."""
     usual = (configured[0], *_USUAL)
     return min(fits, key=lambda fit: (fit[1] != configured[1], usual.index(fit[0])))
 

@@ -5,10 +5,10 @@ Recognising is a pure function of specs, config and probed values. Nothing here 
 parameters with the very code that unpacks, at the price of a header. The tensors themselves are built from a `Match` by
 the schema's `reader` (`packings/read/`).
 
-How a stored tensor relates to its matrix [.., out, in] is written as one word for each of its last axes:
+The relation between a stored tensor and its matrix [.., out, in] is written as one word for each of its last axes:
 
     rows, columns         one entry for each row or column of the matrix
-    columns/word          entries that several columns share: `Solution.units` says how many
+    columns/word          entries shared by several columns: `Solution.units` has the number
     -                     the axis runs along neither
 """
 
@@ -24,7 +24,7 @@ from weighbridge.base.dtypes import BF16, F16, F32, DType
 from weighbridge.base.errors import FormatError, UnsupportedError, WeighbridgeError
 from weighbridge.base.spec import Shape, Spec
 
-#: The key of a config that holds the metadata of the weights file itself, where torchao describes its tensors.
+#: The config key for the metadata of the weights file itself, in which torchao describes its tensors.
 METADATA: Final = "__metadata__"
 ROWS, COLUMNS = 0, 1
 FLOATS: Final = (F16, BF16, F32)
@@ -35,14 +35,15 @@ Layout = TypeVar("Layout")
 
 
 class Described(Protocol):
-    """A tensor of which the spec is known: a node, or an entry of a container."""
+    """A tensor with a known spec: a node, or an entry of a container."""
 
     @property
     def spec(self) -> Spec: ...
 
 
 class Shared(NamedTuple):
-    """`each` rows or columns of the matrix are `entries` entries of a stored tensor, which share `what`."""
+    """`each` rows or columns of the matrix share `entries` entries of a stored tensor. `what`: their name, for
+    messages."""
 
     each: int
     entries: int = 1
@@ -50,8 +51,8 @@ class Shared(NamedTuple):
 
 
 class AxisUse(NamedTuple):
-    """An axis of a stored tensor that runs along `side` of the matrix: `each` of that side are `entries` of it, which
-    share `what`."""
+    """An axis of a stored tensor that runs along `side` of the matrix: `each` rows or columns share `entries`
+    entries. `what`: the name of the entries, for messages."""
 
     side: int
     each: int = 1
@@ -59,20 +60,20 @@ class AxisUse(NamedTuple):
     what: str = "an entry"
 
 
-#: One for each of a tensor's last axes; None: the axis runs along neither rows nor columns.
+#: One per last axis of a tensor; None: the axis runs along neither rows nor columns.
 StorageAxes = tuple[AxisUse | None, ...]
 
 
 class Member(NamedTuple):
     """One of the stored tensors of a packed weight.
 
-    suffix    what its name ends in, behind the module's
-    dtypes    what it may be stored as; () for anything
-    axes      how it runs along the matrix, see the module
-    required  whether a group without it is incomplete, which is a FormatError
-    selects   whether a group without it, or with another dtype, is another packing's
-    probe     the most bytes of it that recognising or building may read; 0: none
-    needs     the role without which it means nothing, where no other packing stores it alone
+    suffix    the end of its name, after the module's
+    dtypes    allowed dtypes; () for any
+    axes      how it runs along the matrix; see the module's docstring
+    required  a group without it is incomplete: FormatError
+    selects   a group without it, or with another dtype, belongs to another packing
+    probe     the most bytes of its data that recognising or building may read; 0: none
+    needs     the role without which it has no meaning in any packing
     """
 
     suffix: str
@@ -85,8 +86,8 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The stored tensors of one module, by role. `values`: of the members with a probe. `guess`: take what is usual
-    where shapes and config leave something open."""
+    """The stored tensors of one module, by role. `values`: data of the members with a probe. `guess`: assume the
+    usual parameters where shapes and config leave them open."""
 
     module: str
     specs: Mapping[str, Spec]
@@ -102,9 +103,8 @@ class Group(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """What a group is: the matrix's shape, bits of a code and columns that share a scale (None: it has none, or a
-    config doesn't name them), what its reader needs besides, and the units of its members' axes (None: all share
-    one)."""
+    """The interpretation of a group: the matrix's shape, bits of a code and columns that share a scale (None: not
+    applicable, or unknown), data for its reader, and the units of its members' axes (None: all share one)."""
 
     shape: Shape
     bits: int | None = None
@@ -114,50 +114,101 @@ class Solution(NamedTuple):
     axes: Mapping[str, StorageAxes] = _NONE
 
 
-@dataclass(frozen=True)
-class Match(Generic[Layout]):
-    """One logical tensor in several stored ones. `stored`: role -> name of a stored tensor; `ignored`: companions that
-    don't affect its values, such as scales of activations; `values`: of the members with a probe."""
+@dataclass(frozen=True, slots=True)
+class Recognized(Generic[Layout]):
+    """What a schema knows of a group apart from the module's name: one object for all groups with equal specs.
+
+    roles     role -> ending of a stored tensor's name
+    ignored   endings of companions that don't affect its values, such as scales of activations
+    endings   all of these
+    codes     the ending of the tensor that has the codes
+    axes      how the members run along the matrix; {}: they don't"""
 
     schema: PackingSchema
-    module: str
-    name: str
     shape: Shape
     bits: int | None
     group: int | None
     layout: Layout
-    stored: Mapping[str, str]
+    roles: Mapping[str, str]
     ignored: tuple[str, ...]
-    axes: Mapping[str, StorageAxes]  # {}: its members don't run along the matrix
-    values: Mapping[str, bytes]
+    endings: tuple[str, ...]
+    codes: str
+    axes: Mapping[str, StorageAxes]
+    spec: Spec
+
+
+class Match(NamedTuple, Generic[Layout]):
+    """One logical tensor in several stored ones: those of `module`. `values`: of the members with a probe. (A model has
+    100,000: all that they share is in `found`.)"""
+
+    module: str
+    found: Recognized[Layout]
+    values: Mapping[str, bytes] = _NONE
 
     @property
-    def tensors(self) -> frozenset[str]:
-        return frozenset((*self.stored.values(), *self.ignored))
+    def schema(self) -> PackingSchema:
+        return self.found.schema
+
+    @property
+    def shape(self) -> Shape:
+        return self.found.shape
+
+    @property
+    def bits(self) -> int | None:
+        return self.found.bits
+
+    @property
+    def group(self) -> int | None:
+        return self.found.group
+
+    @property
+    def layout(self) -> Layout:
+        return self.found.layout
+
+    @property
+    def spec(self) -> Spec:
+        """Of the logical tensor, as F32."""
+        return self.found.spec
+
+    @property
+    def name(self) -> str:
+        return self.module + self.found.schema.logical
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """Role -> name of a stored tensor."""
+        return {role: self.module + ending for role, ending in self.found.roles.items()}
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The companions that don't affect its values."""
+        return tuple(self.module + ending for ending in self.found.ignored)
+
+    @property
+    def tensors(self) -> list[str]:
+        """All stored tensors."""
+        return [self.module + ending for ending in self.found.endings]
 
     @property
     def storage_axes(self) -> dict[str, StorageAxes]:
-        """How each stored tensor runs along the matrix, by name. A cut of the matrix that falls between entries of
-        every one of them is a cut of each. UnsupportedError where they don't run along it."""
-        if not self.axes:
+        """How each stored tensor runs along the matrix, by name. A cut of the matrix between entries of all of them
+        is a cut of each. UnsupportedError if they don't run along it."""
+        if not self.found.axes:
             raise UnsupportedError(
-                f"{self.name} is packed as {self.schema.label}, whose parts don't lie along its rows and columns"
+                f"{self.name} is packed as {self.schema.label}, whose parts don't follow its rows and columns"
             )
-        return {name: self.axes[role] for role, name in self.stored.items()} | dict.fromkeys(self.ignored, ())
+        axes = {name: self.found.axes[role] for role, name in self.stored.items()}
+        return axes | dict.fromkeys(self.ignored, ())
 
     @property
     def weight(self) -> str:
         """The name of the stored tensor that has the codes."""
-        return self.stored[self.schema.codes]
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.shape, F32)
+        return self.module + self.found.codes
 
 
 class Evidence(NamedTuple):
-    """What the name of a single tensor shows of a file: a word for it, the same in words, and the role whose ending
-    shows it (None: the schema's key). `marks`: whole names that show it too."""
+    """What the name of a single tensor reveals about a file: an id, a description, and the role whose suffix reveals
+    it (None: the schema's key). `marks`: full names that reveal it too."""
 
     what: str
     text: str
@@ -167,22 +218,24 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class PackingSchema:
-    """A form in which packed weights are stored.
+    """How packed weights are stored.
 
-    name      unique; `packing` names the family of forms it belongs to
-    label     what reports call it
+    name      unique; `packing` is the name shared by variants
+    label     its name in reports
     members   role -> stored tensor; the first has the codes
-    key       the role whose name shows a group: the rarest
-    solve     shape and parameters of a group; FormatError where it is misshapen, UnsupportedError where its layout is
-              known and not read
+    key       the role whose name identifies a group: the rarest
+    solve     shape and parameters of a group; FormatError if it is misshapen, UnsupportedError if its layout is known
+              but unsupported
     reader    the module whose `build(match, stored)` makes the tensor
-    applies   what else decides whether a group is of this form
-    logical   the ending of the logical tensor's name
-    ignored   endings of companions that don't affect the weight
+    applies   a further condition on groups
+    logical   the suffix of the logical tensor's name
+    ignored   suffixes of companions that don't affect the weight
     bits      the usual bits of a code
-    movable   whether the members are those of the quantized tensor, row for row, so that its rows can be moved and
-              stored again
-    evidence  what names alone show of a file; None: nothing, or another schema says it
+    movable   whether the stored tensors are the members of the quantized tensor row for row, so that its rows can be
+              moved and stored again
+    by_module whether the config or the members' values may differ between modules of equal specs; if not, groups with
+              equal specs are solved once
+    evidence  what names alone reveal about a file; None: nothing, or another schema has it
     """
 
     name: str
@@ -197,6 +250,7 @@ class PackingSchema:
     ignored: tuple[str, ...] = ()
     bits: int = 4
     movable: bool = False
+    by_module: bool = True
     evidence: Evidence | None = None
 
     @property
@@ -209,24 +263,20 @@ class PackingSchema:
         """The ending that shows a group."""
         return self.members[self.key].suffix
 
-    def match(
-        self, module: str, tensors: Mapping[str, Described], config: Config, read: Callable[[str, int], bytes],
-        *, guess: bool = False,
-    ) -> Match[Any] | None:  # fmt: skip
-        """The group of `module`; None where it isn't of this form. `read` gives the bytes of a stored tensor, at most
-        so many."""
-        stored = {role: module + m.suffix for role, m in self.members.items() if module + m.suffix in tensors}
-        specs = {role: tensors[name].spec for role, name in stored.items()}
-        group = Group(module, specs, config, Probes(self, stored, read), guess)
+    def recognize(self, group: Group, ignored: tuple[str, ...]) -> Recognized[Any] | None:
+        """What a group is, given the suffixes of its ignored companions; None if it doesn't match this schema."""
+        specs, guess = group.specs, group.guess
         if not self._selected(specs) or not self.applies(group) or (guess and self.codes not in specs):
             return None
-        ignored = tuple(module + ending for ending in self.ignored if module + ending in tensors)
         found = self._solution(group)
         known = not guess and (found.axes or any(m.axes for m in self.members.values()))
         axes = {role: found.axes.get(role) or _axes(m, specs[role], found) for role, m in self.members.items()
                 if known and role in specs}  # fmt: skip
-        return Match(self, module, module + self.logical, found.shape, found.bits, found.group, found.layout, stored,
-                     ignored, axes, group.values)  # fmt: skip
+        roles = {role: self.members[role].suffix for role in specs}
+        return Recognized(
+            self, found.shape, found.bits, found.group, found.layout, roles, ignored, (*roles.values(), *ignored),
+            self.members[self.codes].suffix, axes, Spec(found.shape, F32),
+        )  # fmt: skip
 
     def _selected(self, specs: Mapping[str, Spec]) -> bool:
         return all(
@@ -254,7 +304,7 @@ class PackingSchema:
 
 
 class Probes(Mapping[str, bytes]):
-    """The values of the members that a schema declares probes of, each read when it is first asked for."""
+    """The values of the members with a probe, read on first access."""
 
     def __init__(self, schema: PackingSchema, stored: Mapping[str, str], read: Callable[[str, int], bytes]) -> None:
         self._limits = {role: schema.members[role].probe for role in stored if schema.members[role].probe}
@@ -289,13 +339,13 @@ def _use(word: str, units: Mapping[str, Shared | None]) -> AxisUse | None:
 
 
 def axes_of_blocks(dtype: DType) -> StorageAxes:
-    """Of a tensor of a block type: rows one by one, columns in whole blocks."""
+    """The axes of a tensor of a block type: rows one by one, columns in whole blocks."""
     return (AxisUse(ROWS), AxisUse(COLUMNS, dtype.block, dtype.block, "a block"))
 
 
 # ------------------------------------------------------------------------------------------------ groups of a model
 
-#: Called with the stored tensor that shows a group, and the error, where the group can't be read.
+#: Called with the identifying stored tensor and the error if a group can't be read.
 OnError = Callable[[str, WeighbridgeError], None]
 
 
@@ -303,53 +353,81 @@ def find(
     schemas: Iterable[PackingSchema], tensors: Mapping[str, Described], config: Config,
     read: Callable[[str, int], bytes], on_error: OnError | None = None, *, guess: bool = False,
 ) -> dict[str, Match[Any]]:  # fmt: skip
-    """The group of each stored tensor that is in one. `on_error` gets each group that can't be read, which then stays
-    as it is stored; without it the first such error is raised."""
-    joined = "\0".join((*tensors, ""))  # one search over all names a schema: most models have no packed weights
-    active = [schema for schema in schemas if f"{schema.suffix}\0" in joined]
-    endings = tuple({schema.suffix for schema in active})
+    """The group of each stored tensor that belongs to one. `on_error` is called for each group that can't be read,
+    whose tensors then stay ungrouped; without it the first such error is raised."""
+    joined = "\0".join((*tensors, ""))  # one search over all names per schema: most models have no packed weights
+    there = [schema for schema in schemas if f"{schema.suffix}\0" in joined]
+    searches = [_Search(schema, joined, tensors, config, read, guess) for schema in there]
+    endings = tuple({schema.suffix for schema in there})
     out: dict[str, Match[Any]] = {}
-    for name in tensors if active else ():
+    for name in tensors if there else ():
         if not name.endswith(endings) or name in out:
             continue
         try:
-            match = _first(active, name, tensors, config, read, guess)
+            match = next(filter(None, (search.match(name) for search in searches)), None)
         except (FormatError, UnsupportedError) as error:
             if on_error is None:
                 raise
             on_error(name, error)
             continue
         if match:
-            out.update(dict.fromkeys(match.tensors, match))
+            for stored in match.tensors:
+                out[stored] = match
     return out
 
 
-def _first(
-    schemas: Iterable[PackingSchema], name: str, tensors: Mapping[str, Described], config: Config,
-    read: Callable[[str, int], bytes], guess: bool,
-) -> Match[Any] | None:  # fmt: skip
-    for schema in schemas:
-        if name.endswith(schema.suffix):
-            match = schema.match(name.removesuffix(schema.suffix), tensors, config, read, guess=guess)
-            if match:
-                if not guess:
-                    _check_alone(match, tensors)
-                return match
-    return None
+class _Search:
+    """The groups of one schema in one model. Those with equal specs are solved once, unless the schema says otherwise:
+    a model may have 100,000."""
+
+    def __init__(
+        self, schema: PackingSchema, joined: str, tensors: Mapping[str, Described], config: Config,
+        read: Callable[[str, int], bytes], guess: bool,
+    ) -> None:  # fmt: skip
+        """`joined`: all names, a NUL behind each. `read` gives the bytes of a stored tensor, at most so many."""
+        self._schema, self._tensors, self._config, self._read, self._guess = schema, tensors, config, read, guess
+        self._members = [(role, m.suffix) for role, m in schema.members.items() if f"{m.suffix}\0" in joined]
+        self._ignored = [ending for ending in schema.ignored if f"{ending}\0" in joined]
+        self._known: dict[tuple[Any, ...], Recognized[Any] | None] = {}
+
+    def match(self, name: str) -> Match[Any] | None:
+        """The group that a tensor's name shows; None where it is none of this form."""
+        schema, tensors = self._schema, self._tensors
+        if not name.endswith(schema.suffix):
+            return None
+        module = name.removesuffix(schema.suffix)
+        specs = {role: tensors[stored].spec for role, ending in self._members if (stored := module + ending) in tensors}
+        ignored = tuple([ending for ending in self._ignored if module + ending in tensors]) if self._ignored else ()
+        key = (ignored, *specs, *specs.values())
+        values = _NONE
+        if key in self._known:
+            found = self._known[key]
+        else:
+            probes = Probes(schema, {role: module + schema.members[role].suffix for role in specs}, self._read)
+            found = schema.recognize(Group(module, specs, self._config, probes, self._guess), ignored)
+            if schema.by_module:
+                values = probes if probes else _NONE
+            else:
+                self._known[key] = found
+        if found is None:
+            return None
+        if not self._guess and schema.logical not in found.endings:
+            _check_alone(module + schema.logical, tensors)
+        return Match(module, found, values)
 
 
-def _check_alone(match: Match[Any], tensors: Collection[str]) -> None:
-    """FormatError where the logical tensor is there a second time, under its own name."""
-    if match.name in tensors and match.name not in match.tensors:
+def _check_alone(name: str, tensors: Collection[str]) -> None:
+    """FormatError if the logical tensor `name` also exists under its own name."""
+    if name in tensors:
         raise FormatError(
-            "a weight is there twice, packed and plain", field=match.name, expected="one of them", found="both",
-            hint="leftovers of a conversion: remove one",
+            "a weight is stored twice, packed and plain", field=name, expected="one of them", found="both",
+            hint="probably left over from a conversion: remove one",
         )  # fmt: skip
 
 
 def companions(schemas: Iterable[PackingSchema]) -> dict[str, tuple[set[DType], tuple[str, ...]]]:
-    """Ending of a stored tensor's name -> dtypes in which it means nothing alone, and the endings of which one must be
-    there too."""
+    """Suffix of a stored tensor -> the dtypes in which it has no meaning alone, and the suffixes of which one must
+    exist too."""
     out: dict[str, tuple[set[DType], dict[str, None]]] = {}
     for schema in schemas:
         for member in schema.members.values():
@@ -368,20 +446,20 @@ def described(specs: Mapping[str, Spec]) -> str:
 
 
 def settings(config: Config) -> Config:
-    """What a config says of quantization; {} where it says nothing."""
+    """A config's quantization settings; {} without any."""
     found = config.get("quantization_config") or config.get("quantization") or {}
     return found if isinstance(found, Mapping) else {}
 
 
 def configured_bits(config: Config) -> int:
-    """The bits that a config gives all packed weights; 0 where it names none, or several."""
+    """The bits that a config declares for all packed weights; 0 if there are none, or several."""
     own = settings(config)
     named = next((own[key] for key in ("bits", "w_bit", "num_bits") if isinstance(own.get(key), int)), 0)
     return named or configured_group_bits(config)
 
 
 def configured_group_bits(config: Config) -> int:
-    """The bits that compressed-tensors' config gives all its groups of layers; 0 where it names none, or several."""
+    """The bits that compressed-tensors' config declares for all groups of layers; 0 if there are none, or several."""
     groups = settings(config).get("config_groups")
     tables = (
         [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
@@ -392,16 +470,16 @@ def configured_group_bits(config: Config) -> int:
 
 
 def in_group(size: int, columns: int) -> Shared | None:
-    """Columns under one scale; None where that is all of them."""
+    """Columns per scale; None if all share one."""
     return None if size >= columns else Shared(size)
 
 
 def in_words(bits: int, count: int, words: int) -> Shared:
-    """`count` codes in `words` words of 32 bits: dense (as many codes as come out even), or whole ones in each word."""
+    """`count` codes in `words` 32-bit words: dense (a continuous stream), or whole codes in each word."""
     return dense(bits) if words == -(-count * bits // 32) else Shared(32 // bits, 1, "a word")
 
 
 def dense(bits: int) -> Shared:
-    """Codes in words of 32 bits without a gap: as few words as hold whole codes."""
+    """Codes in 32-bit words without gaps: the fewest words that contain whole codes."""
     even = gcd(bits, 32)
     return Shared(32 // even, bits // even, "a word" if bits == even else "words")

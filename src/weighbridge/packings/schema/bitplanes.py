@@ -26,9 +26,9 @@ from weighbridge.packings.schema.base import FLOATS, Evidence, Group, Member, Pa
 from weighbridge.packings.schema.values import integers
 
 NAME: Final = "planes"
-#: What hqq's loader evaluates as Python.
+#: Settings that hqq's loader evaluates as Python.
 EVALUATED: Final = (".compute_dtype", ".unpack_view_dtype")
-# What hqq saves beside the codes and isn't needed to read them, each a tensor of its own.
+# Settings that hqq saves as tensors and that aren't needed to read the codes.
 _SETTINGS: Final = (
     ".packing", ".view_as_float", *EVALUATED, ".offload_meta", ".encoded_state_dict", ".stores_quant_config",
     ".channel_wise", ".optimize", ".round_zero", ".group_size",
@@ -37,12 +37,12 @@ _SETTINGS: Final = (
 SHIFTS: Final[Mapping[int, tuple[int, ...]]] = MappingProxyType(
     {1: tuple(range(7, -1, -1)), 2: (6, 4, 2, 0), 3: tuple(range(27, -1, -3)), 4: (4, 0), 5: (0,), 6: (0,), 8: (0,)}
 )
-#: Where BitNet's codes lie in a byte, first rows first.
+#: The positions of BitNet's codes in a byte, first rows first.
 FIELDS: Final = (0, 2, 4, 6)
 
 
 class HqqLayout(NamedTuple):
-    """Codes as [rows, columns] in words of `word`; one of the two is a group, the `axis` says which."""
+    """Codes as [rows, columns] in words of `word`; `axis` tells which of the two is a group."""
 
     axis: int
     word: DType
@@ -62,7 +62,9 @@ def _solve_hqq(group: Group) -> Solution:
     rows, columns = (count, elements // count) if axis == 1 else (elements // count, count)
     word = I32 if bits == 3 else U8
     size = -(-rows // len(SHIFTS[bits])) * columns * word.size
-    group.need(group.specs["codes"].nbytes == size, "W_q doesn't hold the codes", f"{size} bytes", group.specs["codes"])
+    group.need(
+        group.specs["codes"].nbytes == size, "W_q doesn't contain the codes", f"{size} bytes", group.specs["codes"]
+    )
     return Solution(shape, bits, elements // count, HqqLayout(axis, word, rows, columns))
 
 

@@ -30,7 +30,7 @@ _READER: Final = "weighbridge.packings.read.bitsandbytes"
 
 
 class Bnb4Layout(NamedTuple):
-    """Elements of a block; blocks that share a nested_absmax (0: none), and what is added to it."""
+    """Elements per block; blocks per nested_absmax (0: not nested), and the offset added to it."""
 
     block: int
     nested: int
@@ -63,7 +63,7 @@ def _state(group: Group) -> Mapping[str, Any]:
         and type(state.get("nested_blocksize", 256)) is int and state.get("nested_blocksize", 256) > 0
         and isinstance(state.get("nested_offset", 0.0), int | float)
     )  # fmt: skip
-    group.need(sound, "quant_state lacks something", "shape, blocksize (and nested_*)", dict(state))
+    group.need(sound, "quant_state is incomplete", "shape, blocksize (and nested_*)", dict(state))
     return state
 
 

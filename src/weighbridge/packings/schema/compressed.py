@@ -67,7 +67,7 @@ def _shape(group: Group) -> tuple[int, int]:
 
 
 def _layout(group: Group, words: int, inner: int) -> tuple[int, str]:
-    """Bits and layout by the width; the config where several fit, as may be with few columns."""
+    """Bits and layout by the width; by the config if several match, as is possible with few columns."""
     dense = [(b, "stream") for b in _BITS if -(-inner * b // 32) == words]
     padded = [(b, "padded") for b in _BITS if 32 % b and -(-inner // (32 // b)) == words]
     configured = configured_group_bits(group.config)
@@ -75,14 +75,14 @@ def _layout(group: Group, words: int, inner: int) -> tuple[int, str]:
     if len(fits) == 1 or len({b for b, _ in fits}) == 1:
         return fits[0]
     raise FormatError(
-        f"{group.module}: bits can't be told from {words} words for {inner} columns",
+        f"{group.module}: bits are ambiguous: {words} words for {inner} columns",
         expected=f"one of {sorted({b for b, _ in fits})} as num_bits in the config" if fits else "1 to 8 bits",
         found=configured or "nothing",
     )
 
 
 def _groups(group: Group, outer: int, inner: int) -> int:
-    """Groups of columns of scales [out, groups], [out] or one."""
+    """The number of column groups, for scales of shape [out, groups] or [out], or a single scale."""
     spec = group.specs["scales"]
     shape = spec.shape
     groups = max(shape[1], 1) if len(shape) == 2 and shape[0] == outer else 1
@@ -102,12 +102,12 @@ def _check_companions(group: Group, layout: str, bits: int, outer: int, inner: i
 
 def _solve_bytes(group: Group) -> Solution:
     weight, zeros = group.specs["codes"], group.specs.get("zeros")
-    group.need(len(weight.shape) == 2 and weight.elements > 0, "weight is no matrix", "I8 [out, in]", weight)
+    group.need(len(weight.shape) == 2 and weight.elements > 0, "weight isn't a matrix", "I8 [out, in]", weight)
     outer, inner = weight.shape
     groups, scales = _groups(group, outer, inner), group.specs["scales"]
     group.need(zeros is None or zeros.elements == scales.elements, "weight_zero_point is not like weight_scale",
                f"I8 {list(scales.shape)}", zeros)  # fmt: skip
-    # Codes of fewer bits are stored in bytes too: no bits to hold against a config.
+    # Codes of fewer bits are stored in bytes too, so there are no bits to compare with a config.
     return Solution(weight.shape, None, inner // groups, units={"group": in_group(inner // groups, inner)})
 
 
@@ -132,5 +132,6 @@ INT8: Final = PackingSchema(
         "scales": _SCALES,
         "zeros": Member(".weight_zero_point", (_I8,), "rows columns/group", required=False),
     },
-    key="scales", solve=_solve_bytes, reader="weighbridge.packings.read.compressed", ignored=_ACTIVATIONS, bits=8,
+    key="scales", solve=_solve_bytes, by_module=False, reader="weighbridge.packings.read.compressed",
+    ignored=_ACTIVATIONS, bits=8,
 )  # fmt: skip

@@ -39,14 +39,14 @@ from weighbridge.packings.schema.base import (
 
 NAME: Final = "gptq"
 _BITS: Final = (2, 3, 4, 5, 6, 7, 8)
-# Bits that only gptq_p has, whose zeros are those of format 2.
+# Bits that only gptq_p supports, whose zero points are those of format 2.
 _PLANAR: Final = (5, 6, 7)
-# Forms made for one kernel at run time: their codes are shuffled, and nothing in the file says how.
+# Layouts made for one kernel at run time: their codes are shuffled, and the file doesn't record how.
 _SHUFFLED: Final = ("marlin", "exllama", "exllamav2", "bitblas", "machete")
 
 
 class GptqLayout(NamedTuple):
-    """`planar`: codes lie in planes of bits. `version`: the checkpoint format by the config."""
+    """`planar`: codes are stored in planes of bits. `version`: the checkpoint format by the config."""
 
     planar: bool
     version: str
@@ -80,14 +80,14 @@ def _solve(group: Group) -> Solution:
 
 
 def _sizes(group: Group, own: Mapping[str, Any]) -> tuple[int, int]:
-    """(bits, inputs): g_idx gives the inputs and qzeros the bits; the config only where both are missing."""
+    """(bits, inputs): g_idx gives the inputs and qzeros the bits; the config decides only if both are missing."""
     words, (groups, outer) = group.specs["codes"].shape[0], group.specs["scales"].shape
     index, zeros = group.specs.get("g_idx"), group.specs.get("zeros")
     if index is not None and index.elements:
         inner = index.elements
         bits = words * 32 // inner
     elif zeros is not None:
-        group.need(len(zeros.shape) == 2, "zeros are no matrix", "[groups, words]")
+        group.need(len(zeros.shape) == 2, "zeros aren't a matrix", "[groups, words]")
         bits = zeros.shape[-1] * 32 // max(outer, 1)
         inner = words * 32 // max(bits, 1)
     else:
@@ -109,7 +109,7 @@ def _check_companions(group: Group, bits: int) -> None:
 
 
 def _configured(module: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of one module: GPTQModel's `dynamic` has regular expressions with settings of their own."""
+    """The settings of one module: GPTQModel's `dynamic` maps regular expressions to settings that override the rest."""
     dynamic = table.get("dynamic")
     for pattern, changes in dynamic.items() if isinstance(dynamic, Mapping) else ():
         if not pattern.startswith("-:") and isinstance(changes, Mapping) and _fits(pattern.removeprefix("+:"), module):
@@ -118,8 +118,8 @@ def _configured(module: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _fits(pattern: str, module: str) -> bool:
-    """An expression of a config is untrusted: one that backtracks without end would hang, so only plain ones are
-    run."""
+    """Whether an expression of a config matches. It is untrusted: exponential backtracking would hang, so only
+    simple ones run."""
     if len(pattern) > 200 or re.search(r"[)\]}*+?][*+?{]|\\[1-9]", pattern):
         return False
     try:
@@ -129,7 +129,7 @@ def _fits(pattern: str, module: str) -> bool:
 
 
 def columns(spec: Spec) -> int:
-    """Columns of a matrix; -1 for what is none."""
+    """The columns of a matrix; -1 if it isn't one."""
     return spec.shape[-1] if len(spec.shape) == 2 else -1
 
 

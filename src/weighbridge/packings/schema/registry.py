@@ -1,4 +1,4 @@
-"""Every form of packed weights that is read, in the order in which they are tried."""
+"""All packing schemas that can be read, in the order in which they are tried."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SMALL: Final = (E4M3, *(BY_NAME[name] for name in ("F8_E5M2", "F8_E4M3FNUZ", "F8
 _SCALES: Final = (*FLOATS, E8M0, U8)
 _READER: Final = "weighbridge.packings.read.scaled"
 _ACTIVATIONS: Final = (".input_scale", ".activation_scale", ".qscale_act", ".scale_input", ".k_scale", ".v_scale")
-# The ending of the scale's name -> what it shows of a file.
+# The suffix of the scale -> what it reveals about a file.
 _ENDINGS: Final = {
     ".weight_scale_inv": Evidence("fp8-block", "FP8 weights with weight_scale_inv"),
     ".weight_scale": None,
@@ -75,7 +75,7 @@ def _mlx(group: Group) -> Solution:
 
 
 def _solve(group: Group, weight: Spec) -> Solution:
-    group.need(len(weight.shape) in (2, 3) and weight.elements > 0, "the weight is no matrix",
+    group.need(len(weight.shape) in (2, 3) and weight.elements > 0, "the weight isn't a matrix",
                "[out, in] or [experts, out, in]", weight)  # fmt: skip
     block, grid = _blocks(group, weight)
     *lead, outer, _ = weight.shape
@@ -121,7 +121,7 @@ def _schema(name: str, ending: str, logical: str = ".weight", evidence: Evidence
             "weight": Member(logical, SMALL, selects=True),
             "scales": Member(ending, _SCALES, selects=True),
         },
-        key="scales", solve=solve, reader=_READER, ignored=_ACTIVATIONS, logical=logical, bits=8,
+        key="scales", solve=solve, reader=_READER, by_module=False, ignored=_ACTIVATIONS, logical=logical, bits=8,
         movable=ending in _MOVABLE or not logical, evidence=evidence,
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ FP8: Final = (DEEPSEEK_FP8, COMPRESSED_FP8, *_OTHERS, _schema("fp8-experts", "_s
 MLX_FP8: Final = PackingSchema(
     "mlx-fp8", NAME, "mlx",
     {"weight": Member(".weight", (U32,), selects=True), "scales": Member(".scales", (U8,), selects=True)},
-    key="scales", solve=_mlx, reader=_READER, ignored=_ACTIVATIONS, bits=8, movable=True,
+    key="scales", solve=_mlx, reader=_READER, by_module=False, ignored=_ACTIVATIONS, bits=8, movable=True,
     # Half the columns of its 4-bit modes.
     applies=lambda g: g.specs["scales"].shape[-1:] == (g.specs["weight"].shape[-1] / 8,) != (0,),
 )  # fmt: skip

@@ -1,5 +1,5 @@
-"""The stored tensors that a packing makes of a logical one: the way out. A maker gives those parts that are asked for:
-all of them where they go to one file, and a part alone costs only what it needs.
+"""Packers for MLX: the stored tensors of a logical one. Each computes only the requested parts: all of them if they go
+to one file; a single part costs only what it needs.
 
     AffineOf    F32 values -> MLX affine, quantized by the rule of its CPU kernel
     FloatOf     F32 values -> MLX mxfp4, mxfp8, nvfp4, by the rule of its CPU kernel
@@ -25,7 +25,7 @@ from weighbridge.tensors.nodes.base import Bytes, Node
 from weighbridge.tensors.reference.regroup import FORMS, RegroupForm
 
 Floats = NDArray[np.float32]
-#: What MLX stores of an affine tensor.
+#: The members of an affine tensor in MLX.
 PARTS: Final = tuple(AFFINE.members)
 
 
@@ -37,19 +37,19 @@ def _rows(source: Spec, columns: int) -> tuple[int, ...]:
 
 
 def finite(name: str, source: Bytes) -> Floats:
-    """The values. RefusedError where one is none: a scale would be none either, and a whole group lost by it."""
+    """The values. RefusedError for NaN or Inf: the scale would be invalid too, which loses a whole group."""
     values = source.view(np.float32)
     if kernels.nonfinite(values):
         raise RefusedError(
             f"{name} has values that aren't finite (NaN or Inf), so it can't be quantized",
-            hint="repair the checkpoint (wb verify --values tells where they are)",
+            hint="repair the checkpoint (wb verify --values lists them)",
         )
     return values
 
 
 @dataclass(frozen=True)
 class AffineOf:
-    """MLX affine of F32 values; scales and biases of `scale_dtype`, that of the weights."""
+    """F32 values as MLX affine; `scale_dtype`: of scales and biases, that of the weights."""
 
     bits: int
     group: int
@@ -79,8 +79,8 @@ class AffineOf:
 
 
 class _Mode(NamedTuple):
-    """A float mode of MLX: the elements that share a scale, the bits of a code, the largest value, the type of the
-    scale, and the rule of the codes."""
+    """A float mode of MLX: elements per scale, bits of a code, the largest value, the scale's dtype, and the
+    rounding rule."""
 
     group: int
     bits: int
@@ -100,7 +100,7 @@ MODES: Final[Mapping[str, _Mode]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class FloatOf:
-    """A float mode of MLX of F32 values. `dtype`: the type of the weights, in which MLX computes amax / largest.
+    """F32 values in a float mode of MLX. `dtype`: of the weights, in which MLX computes amax / largest.
 
     The scale of mxfp4 and mxfp8 is the smallest power of two that is not below it (mlx 0.32.4: pull request 4353), that
     of nvfp4 the nearest E4M3. Ties go to the smaller magnitude in 4 bits, and small negative values become +0."""
@@ -136,7 +136,7 @@ class FloatOf:
         ratio = self._rounded(peaks / np.float32(how.largest))
         if how.scale == "F8_E4M3":
             return _bytes_of("F8_E4M3", ratio)
-        fraction, exponent = np.frexp(ratio)  # 0.5 <= fraction < 1: a power of two is 0.5
+        fraction, exponent = np.frexp(ratio)  # 0.5 <= fraction < 1: a power of two has 0.5
         up = exponent - (fraction == 0.5)
         return np.where(ratio == 0, 127, up + 127).astype(np.uint8)
 
@@ -153,9 +153,9 @@ def _bytes_of(name: str, x: Floats) -> Bytes:
 # ------------------------------------------------------------------------------------------------ repacking
 
 
-#: Block types that MLX holds with the same values.
+#: Block types that MLX can store with the same values.
 EXACT: Final = tuple(BY_NAME[name] for name in FORMS)
-# Scales of FP4 that ggml and MLX read differently: NaN in MLX, a number in ggml; of E4M3 negative ones too.
+# FP4 scales from here on are NaN in MLX but numbers in ggml; for E4M3 negative ones too.
 _STRANGE: Final = MappingProxyType({"F8_E8M0": 0xFF, "F8_E4M3": 0x7F})
 _DECODED: Final = "convert with --dtype f32"
 _MODES_OF: Final = MappingProxyType({"F8_E8M0": "mxfp4", "F8_E4M3": "nvfp4"})
@@ -163,7 +163,7 @@ _MODES_OF: Final = MappingProxyType({"F8_E8M0": "mxfp4", "F8_E4M3": "nvfp4"})
 
 @dataclass(frozen=True)
 class BlocksOf:
-    """A ggml block type in MLX's form of the same codes and parameters: affine, or a mode of 4-bit floats."""
+    """A ggml block type in MLX's format with the same codes and parameters: affine, or a mode of 4-bit floats."""
 
     dtype: DType
 
@@ -201,17 +201,17 @@ class BlocksOf:
     def _check(self, parameters: Bytes) -> None:
         if self.mode != "affine":
             if (parameters >= _STRANGE[self.form.parameter]).any():
-                raise UnsupportedError(f"a scale of {self.dtype} means something else outside of ggml", hint=_DECODED)
+                raise UnsupportedError(f"a scale of {self.dtype} has another meaning outside of ggml", hint=_DECODED)
             return
         found = kernels.stats(BY_NAME[self.form.parameter], parameters)
         if found.nan or found.inf:
             raise UnsupportedError(
-                f"a scale of {self.dtype} has no {self.form.parameter} for itself or its bias", hint=_DECODED
+                f"a scale of {self.dtype} or its bias isn't finite in {self.form.parameter}", hint=_DECODED
             )
 
 
 def in_parts(node: Node) -> tuple[Node, Node]:
-    """MXFP4 blocks as gpt-oss holds them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
+    """MXFP4 blocks as gpt-oss stores them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
     parts = nodes.pack(node, BlocksOf(node.spec.dtype))
     *lead, groups = parts["scales"].spec.shape
     codes = nodes.bitcast(parts["weight"], U8, groups * 16)

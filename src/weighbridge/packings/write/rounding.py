@@ -33,11 +33,11 @@ Floats = NDArray[np.float32]
 
 _LARGEST: Final = np.float32(448)  # of E4M3
 _E2M1_LARGEST: Final = np.float32(6)
-#: What stands for a scale of zero: the type's epsilon (torch.finfo).
+#: The scale used in place of zero: the dtype's epsilon (torch.finfo).
 _EPSILON: Final[Mapping[DType, float]] = MappingProxyType({F32: 2.0**-23, F16: 2.0**-10, BF16: 2.0**-7})
-# ... and for one of NVFP4 (`_get_dtype_eps`).
+# ... and for NVFP4 (`_get_dtype_eps`).
 _EPSILON_E4M3: Final = np.float32(0.125)
-# Bits of the mantissa, and the unsigned type of as many bytes.
+# Mantissa bits, and the unsigned type of the same size.
 _MANTISSA: Final[Mapping[DType, int]] = MappingProxyType({F32: 23, F16: 10, BF16: 7})
 
 
@@ -49,7 +49,7 @@ def as_bytes(dtype: DType, x: Floats) -> Bytes:
 
 
 def rounded(dtype: DType, x: Floats) -> Floats:
-    """Values rounded to numbers of `dtype`."""
+    """Values rounded to `dtype`."""
     return x if dtype is F32 else kernels.widened(dtype, as_bytes(dtype, x)).reshape(x.shape)
 
 
@@ -61,8 +61,8 @@ def _f32(x: NDArray[Any]) -> Floats:
 
 
 class _Found(NamedTuple):
-    """Scales and zero points (of unsigned codes) of groups, and the numbers that the rule of the codes adds to values
-    (none: where it needs none)."""
+    """Scales and zero points (of unsigned codes) of groups, and the offsets that the rounding rule adds to values
+    (empty if it needs none)."""
 
     scales: Floats
     zeros: Floats
@@ -77,7 +77,7 @@ def _compressed(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DT
     else:
         scales = rounded(dtype, rounded(dtype, high - low) / top)
         at = np.clip(rounded(dtype, -half - rounded(dtype, low / scales)), -half, half - 1)
-        zeros = np.nan_to_num(np.rint(at))  # of a group of zeros it is 0 / 0
+        zeros = np.nan_to_num(np.rint(at))  # 0 / 0 for a group of zeros
     scales = np.where(scales == 0, np.float32(_EPSILON[dtype]), scales)
     return _Found(_f32(scales), _f32(zeros + half), None if symmetric else _f32(zeros))
 
@@ -95,8 +95,8 @@ def _gptq(low: Floats, high: Floats, bits: int, symmetric: bool, dtype: DType) -
 
 
 class _Rule(NamedTuple):
-    """Parameters of groups with these least and largest values (each of which is also zero), the rule of their codes,
-    and whether its steps are rounded to the type of the weights."""
+    """The parameters of groups with these minima and maxima (of values including zero), their rounding rule, and
+    whether its steps are rounded to the weights' dtype."""
 
     parameters: Callable[[Floats, Floats, int, bool, DType], _Found]
     codes: str
@@ -110,8 +110,8 @@ RULES: Final[Mapping[str, _Rule]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class IntegersOf:
-    """Codes from 0 to 2 ** bits - 1, a byte each. `dtype`: of the weights; `scale_dtype`: of the scales; `group`:
-    columns that share one."""
+    """Codes from 0 to 2**bits - 1, one byte each. `dtype`: of the weights; `scale_dtype`: of the scales; `group`:
+    columns per scale."""
 
     rule: str
     bits: int
@@ -152,7 +152,7 @@ class IntegersOf:
 
 @dataclass(frozen=True)
 class SmallOf:
-    """E4M3 with a scale for `block` rows and columns of a matrix of `columns`, the last of which may be short.
+    """E4M3 with one scale per `block` of rows and columns in a matrix of `columns`; the last block may be short.
     `multiplied`: by transformers' rule, whose scales are F32."""
 
     block: tuple[int, int]
@@ -171,7 +171,7 @@ class SmallOf:
         return {"weight": Spec(source.shape, E4M3), "scales": Spec(scales, F32 if self.multiplied else self.dtype)}
 
     def make(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """Whole blocks of rows, except for the last."""
+        """Row ranges in whole blocks, except for the last."""
         (height, width), values = self.block, finite(self.name, source)
         low, high = kernels.extremes(values, self.columns, width)
         rows = np.maximum(np.abs(low), np.abs(high)).reshape(-1, -(-self.columns // width))
@@ -202,8 +202,8 @@ class SmallOf:
 
 
 class _Micro(NamedTuple):
-    """A type of elements under a shared exponent: the rule of its codes, floor(log2) of the largest value, the bits of
-    mantissa with which the exponent is rounded (`generate_mx_scales`)."""
+    """An element type under a shared exponent: its rounding rule, floor(log2) of its largest value, and the mantissa
+    bits to which the exponent is rounded (`generate_mx_scales`)."""
 
     rule: str
     exponent: int
@@ -221,8 +221,8 @@ _MICRO: Final[Mapping[int, _Micro]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class MicroOf:
-    """Elements of `bits` bits under a shared scale: without `overall` a power of two for 32 columns, with it (4 bits)
-    an E4M3 for 16 that is meant to be divided by a scale of the whole tensor, which `make_with` is given."""
+    """Elements of `bits` bits under a shared scale: without `overall` a power of two per 32 columns; with it (4
+    bits) an E4M3 per 16 columns, relative to the whole-tensor scale that `make_with` receives."""
 
     bits: int
     dtype: DType
@@ -271,8 +271,9 @@ class MicroOf:
         return kernels.round_codes(_MICRO[self.bits].rule, values, scales, self.group, self.group, dtype=dtype)
 
     def _exponents(self, peaks: Floats) -> tuple[Bytes, Floats]:
-        """The bytes of the scales and what they stand for in the weights' type: the peak's exponent, its mantissa
-        rounded as `round_to_power_2` does, less that of the largest element. A power too small for the type is 1."""
+        """The bytes of the scales and their values in the weights' dtype: the peak's exponent with its mantissa
+        rounded as in `round_to_power_2`, minus that of the largest element. A power too small for the dtype becomes
+        1."""
         how, mantissa = _MICRO[self.bits], _MANTISSA[self.dtype]
         words: NDArray[Any] = as_bytes(self.dtype, peaks).view(f"<u{self.dtype.size}").astype(np.int64)
         words += 1 << (mantissa - how.mantissa - 1)
@@ -285,9 +286,9 @@ class MicroOf:
 
 
 def overall_scale(peak: Floats, dtype: DType) -> Floats:
-    """The scale of a whole tensor with this largest magnitude (`generate_gparam`): 448 * 6 by way of the peak's
-    inverse, as torch divides a number by a tensor, in the weights' type. In F32 where f16 overflows: there the library
-    (0.20) takes 1, and most scales of groups then underflow."""
+    """The scale of a whole tensor with this largest magnitude (`generate_gparam`): 448 * 6 times the peak's inverse,
+    as torch divides a number by a tensor, in the weights' dtype. In F32 if f16 overflows: the library (0.20) uses 1
+    there, and most group scales then underflow."""
     top, least = np.float32(448 * 6), np.float32(np.finfo(np.float32).tiny)
     with np.errstate(all="ignore"):
         inverse = _f32(1 / np.maximum(peak, least))
@@ -298,7 +299,7 @@ def overall_scale(peak: Floats, dtype: DType) -> Floats:
 
 @dataclass(frozen=True)
 class OverallOf:
-    """The scale of a whole tensor of its peak; `dtype`: of the weights."""
+    """The scale of a whole tensor, from its peak; `dtype`: of the weights."""
 
     dtype: DType
 

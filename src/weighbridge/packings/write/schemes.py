@@ -43,7 +43,7 @@ def _named(schema: PackingSchema, **members: Node | None) -> Stored:
 
 @dataclass(frozen=True)
 class PackWords:
-    """Rows of `columns` codes, a byte each, as the words of a layout of `tensors.bits`."""
+    """Rows of `columns` codes, one byte each, packed into words in a layout of `tensors.bits`."""
 
     layout: str
     bits: int
@@ -91,7 +91,7 @@ def gptq(form: IntQuantTensor, symmetric: bool) -> Stored:
 
 
 def awq(form: IntQuantTensor, symmetric: bool) -> Stored:
-    """GEMM."""
+    """The GEMM layout."""
     return _named(
         AWQ,
         codes=_words(nodes.transpose(form.codes), "awq", form.bits),

@@ -165,11 +165,11 @@ def read_manifest(path: Path) -> tuple[str, list[Wanted]]:
             raise FormatError("the file is too large", path=source.name, expected=f"at most {INDEX_JSON} bytes")
         raw = source.read(0, source.size)
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8", "surrogateescape")
         for form, read in FORMS:
             if found := list(read(text, path)):
                 return form, found
-    except (UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (UnicodeError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"no list of digests: {error!r}", path=str(path)) from None
     raise FormatError("no list of digests of a known form", path=str(path), expected=", ".join(f for f, _ in FORMS))
 

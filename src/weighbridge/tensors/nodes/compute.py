@@ -1,5 +1,5 @@
-"""The nodes that compute on whole slabs: codes of bits, block types, casts, low-rank changes, transposes. Those that
-compute each element or row by itself are in elementwise.py."""
+"""Nodes that compute on whole slabs: bit codes, block types, casts, low-rank changes, transposes. Nodes that compute
+each element or row on its own are in elementwise.py."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from weighbridge.tensors.nodes.base import BAND, Bytes, Node, RowRange, UnaryNod
 from weighbridge.tensors.nodes.quantized import aligned_values
 from weighbridge.tensors.reference import legacy_blocks
 
-#: What making a band of a source may take, where fewer rows take less.
+#: Memory for making a band of a source, if fewer rows take less.
 _BAND_COST = 2 * MIB
 
 
 @dataclass(frozen=True, eq=False)
 class UnpackBits(UnaryNode):
-    """The integer codes packed in a tensor's words, one U8 each; row for row. `layout`: see `tensors/bits.py`."""
+    """The integer codes packed in a tensor's words, one U8 each, row for row. `layout`: see `tensors/bits.py`."""
 
     layout: str
     bits: int
@@ -42,7 +42,7 @@ class UnpackBits(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Decode(UnaryNode):
-    """Values in F32 of a block type. `reason`: why it had to be decoded, for the plan."""
+    """A block type decoded to F32. `reason`: why it had to be decoded, for the plan."""
 
     reason: str = ""
 
@@ -54,7 +54,7 @@ class Decode(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class AbsMax(Node):
-    """The largest magnitude in several F32 tensors, F32 [1]. They are read in bands, once."""
+    """The largest magnitude in several F32 tensors, as F32 [1]. They are read once, in bands."""
 
     over: tuple[Node, ...]
 
@@ -81,7 +81,7 @@ class AbsMax(Node):
 
     @cached_property
     def _cost(self) -> int:
-        """Of the first band of each tensor: the others are as large, and a plan asks often."""
+        """The scratch of each tensor's first band: the others are as large, and a plan asks often."""
         first: dict[int, RowRange] = {}
         for run in self._bands():
             first.setdefault(id(run.node), run)
@@ -94,7 +94,7 @@ class AbsMax(Node):
 
 @dataclass
 class CastReport:
-    """What casts lost, added up over slabs and threads. `name`: of the tensor, for errors."""
+    """What casts lost, summed over slabs and threads. `name`: the tensor, for errors."""
 
     name: str = ""
     overflow: int = 0
@@ -109,7 +109,7 @@ class CastReport:
 
 @dataclass(frozen=True, eq=False)
 class UpgradeBlocks(UnaryNode):
-    """Blocks of before GGUF as today's of the same numbers; scales of 32 bits are rounded to 16."""
+    """Blocks of the time before GGUF as today's blocks with the same values; 32-bit scales are rounded to 16 bits."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with borrow(RowRange(self.source, lo, hi)) as (blocks,):
@@ -118,7 +118,7 @@ class UpgradeBlocks(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Cast(UnaryNode):
-    """Another plain number type, rounded to nearest even; what over- or underflows is counted in `report`."""
+    """A cast to another plain type, rounded to nearest even; over- and underflows are counted in `report`."""
 
     report: CastReport = field(default_factory=CastReport)
 
@@ -130,9 +130,9 @@ class Cast(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Encode(UnaryNode):
-    """F32 rows quantized to a block type, byte for byte as the reference does. RefusedError for what the reference
-    refuses too: values that aren't finite, and scales that f16 can't hold.
-    `importance`: f32 weights of the columns [groups, columns], each for as many rows as the others (an expert's)."""
+    """F32 rows quantized to a block type, byte for byte as the reference does. RefusedError where the reference
+    refuses too: non-finite values, and scales beyond f16. `importance`: f32 weights of the columns [groups,
+    columns], each for an equal number of rows (an expert's)."""
 
     report: CastReport = field(default_factory=CastReport)
     importance: NDArray[np.float32] | None = None
@@ -170,7 +170,7 @@ class Encode(UnaryNode):
         return self.report.name or "a tensor"
 
     def _broken(self, data: Bytes) -> bool:
-        """Scales that are NaN or Inf (what ggml_validate_row_data rejects)."""
+        """Scales that are NaN or Inf (which ggml_validate_row_data rejects)."""
         found = kernels.stats(self.spec.dtype, data)
         return bool(found.nan or found.inf)
 
@@ -180,11 +180,11 @@ class Encode(UnaryNode):
     def _refused(self, row: int, reason: str) -> RefusedError:
         return RefusedError(
             f"{self._name}: row {row} {reason}, so it can't be quantized to {self.spec.dtype}",
-            hint="keep this tensor as BF16 or F32, or repair the checkpoint (wb scan tells what stands in it)",
+            hint="keep this tensor as BF16 or F32, or repair the checkpoint (wb verify --values lists the values)",
         )
 
     def _groups(self, lo: int, hi: int) -> Iterator[tuple[int, int, NDArray[np.float32] | None]]:
-        """Row ranges that share weights, and these."""
+        """Row ranges that share weights, with the weights."""
         if self.importance is None:
             yield lo, hi, None
             return
@@ -200,8 +200,8 @@ def _not_finite(row: NDArray[Any]) -> bool:
 @dataclass(frozen=True, eq=False)
 class LowRank(UnaryNode):
     """An F32 matrix plus `scale` times b @ a, in F32: `a` [rank, columns] is read whole, `b` [rows, rank] by rows.
-    Added up rank by rank, so that a row's bits don't depend on which rows are read with it (a library's product's
-    do)."""
+    Summed rank by rank, so that a row's bits don't depend on which rows are read with it, as they do with a
+    library's product."""
 
     a: Node
     b: Node
@@ -231,8 +231,8 @@ class LowRank(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Transpose(UnaryNode):
-    """The last two axes swapped (plain types only). Rows lo..hi are a column stripe of the source, which is read whole
-    in bands for each stripe: the plan makes stripes as large as its budget allows and tells the passes."""
+    """The last two axes swapped (plain types only). Rows lo..hi are a column stripe of the source, which is read
+    whole in bands for each stripe: the plan makes stripes as large as the budget allows and reports the passes."""
 
     @property
     def stripes(self) -> bool:
@@ -258,14 +258,14 @@ class Transpose(UnaryNode):
 
     @cached_property
     def _step(self) -> int:
-        """Rows of the source at a time: a band's worth, and fewer where that takes less memory to make them."""
+        """Rows of the source per band, fewer if that takes less memory."""
         height, width = self.source.spec.shape[-2:]
         rows = max(1, min(height, BAND // max(width * self.spec.dtype.size, 1)))
         cost = self.source.scratch(0, rows)
         while rows > 1 and cost > _BAND_COST:
             half = -(-rows // 2)
             less = self.source.scratch(0, half)
-            if 4 * less > 3 * cost:  # what it is made of comes in blocks of rows
+            if 4 * less > 3 * cost:  # its source comes in blocks of rows
                 break
             rows, cost = half, less
         return rows

@@ -1,5 +1,5 @@
-"""The nodes that compute each element of a tensor by itself: `Shift`, `Scaled`, `Elementwise`; each row:
-`NormalizeRows`, `RescaleRows`."""
+"""Nodes that compute each element on its own (`Shift`, `Scaled`, `Elementwise`) or each row (`NormalizeRows`,
+`RescaleRows`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHORTEST = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Shift(UnaryNode):
-    """Every element of an F32 or F16 tensor plus `by`, rounded once in its own type."""
+    """Each element of an F32 or F16 tensor plus `by`, rounded once in its own type."""
 
     by: float = 0.0
 
@@ -32,8 +32,8 @@ class Shift(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Scaled(UnaryNode):
-    """Every element of an F32 or F16 tensor times `by` as an F32, or divided by it: computed in F32 and rounded to its
-    own type, as torch does it, a piece at a time. FormatError where a number becomes too large."""
+    """Each element of an F32 or F16 tensor times `by` as an F32, or divided by it: computed in F32 and rounded to
+    its own type, as torch does, a piece at a time. FormatError on overflow."""
 
     by: float
     over: bool = False
@@ -65,8 +65,8 @@ class Scaled(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(UnaryNode):
-    """A function of `tensors/functions.py` of every element of an F32 tensor, a piece at a time. FormatError where an
-    element has no value."""
+    """A function of `tensors/functions.py` applied to each element of an F32 tensor, a piece at a time. FormatError
+    where an element is outside the function's domain."""
 
     function: str
 
@@ -92,8 +92,8 @@ class Elementwise(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class NormalizeRows(UnaryNode):
-    """Every row of an F32 matrix over its length (the root of the sum of its squares, taken in F64), which counts as
-    1e-12 where it is less: torch.nn.functional.normalize."""
+    """Each row of an F32 matrix divided by its length (the root of the sum of squares, in F64; at least 1e-12), as
+    torch.nn.functional.normalize."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         width = max(self.spec.shape[-1], 1)
@@ -113,8 +113,8 @@ class NormalizeRows(UnaryNode):
 
 @dataclass(frozen=True, eq=False)
 class RescaleRows(UnaryNode):
-    """Every row of an F32 matrix times what makes it as long as `lengths` [rows, 1] says: length / (Euclidean length of
-    the row), the latter from a sum in F64. FormatError for a row of zeros, which no number makes longer."""
+    """Each row of an F32 matrix scaled to the length in `lengths` [rows, 1]: times length / (Euclidean length of the
+    row), the latter from a sum in F64. FormatError for a row of zeros, which can't be scaled."""
 
     lengths: Node
 
@@ -139,5 +139,5 @@ class RescaleRows(UnaryNode):
 
 
 def _rows(lo: int, first: int, end: int, width: int) -> str:
-    """Where elements [first, end) behind the beginning of row `lo` lie."""
+    """The place of elements [first, end), counted from the start of row `lo`."""
     return f"in rows {lo + first // width} to {lo + (end - 1) // width}"

@@ -1,4 +1,4 @@
-"""Questions to logical tensors, which may be quantized, and their values as floats or in another type."""
+"""Properties of logical tensors, which may be quantized, and their values as floats or in another type."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from weighbridge.tensors.nodes.compute import Cast, CastReport, Decode, Encode
 from weighbridge.tensors.nodes.quantized import LogicalTensor, PackedSource, QuantizedTensor
 from weighbridge.tensors.reference import legacy_blocks
 
-#: A node stays one; a tensor that may be quantized stays so where its rows allow.
+#: A node stays a node; a quantized tensor stays one if its rows allow.
 T = TypeVar("T", Node, LogicalTensor)
 
 
 def packed_in(tensor: LogicalTensor) -> QuantizedTensor | None:
-    """The quantized tensor that a tensor is, or the first that it is decoded from."""
+    """The quantized tensor itself, or the first one that this tensor is decoded from."""
     if isinstance(tensor, QuantizedTensor):
         return tensor
     return next((node.tensor for node in walk(tensor) if isinstance(node, PackedSource)), None)
 
 
 def needs_decoding(tensor: LogicalTensor) -> bool:
-    """Whether its values have to be decoded: packed, or of a block type."""
+    """Whether its values have to be decoded: packed, or a block type."""
     return isinstance(tensor, QuantizedTensor) or tensor.spec.dtype.kind is Kind.BLOCK
 
 
 def is_plain(tensor: LogicalTensor) -> TypeGuard[Node]:
-    """Whether it is stored as numbers of a plain type."""
+    """Whether it is stored in a plain type."""
     return isinstance(tensor, Node) and tensor.spec.dtype.plain
 
 
 def is_floating(tensor: LogicalTensor) -> TypeGuard[Node]:
-    """Whether it is stored in F32 or F16, the types in which elements are computed."""
+    """Whether it is stored in F32 or F16, the types of elementwise nodes."""
     return isinstance(tensor, Node) and tensor.spec.dtype in (F16, F32)
 
 
 def is_stored_as(tensor: LogicalTensor, dtype: DType) -> TypeGuard[Node]:
-    """Whether it is of this type without being decoded."""
+    """Whether it has this type without being decoded."""
     return isinstance(tensor, Node) and tensor.spec.dtype is dtype
 
 
 def stored_bytes(tensor: LogicalTensor) -> int:
-    """The bytes in which it is stored."""
+    """Its size as stored, in bytes."""
     if isinstance(tensor, QuantizedTensor):
         return sum(member.spec.nbytes for member in tensor.members.values())
     return tensor.spec.nbytes
@@ -59,14 +59,14 @@ def storage_name(tensor: LogicalTensor) -> str:
 
 
 def as_node(tensor: LogicalTensor, dtype: DType | None = None) -> Node:
-    """As `dtype` where one is given, else as it is stored; F32 of a quantized tensor."""
+    """`dtype` if given, else the stored type; F32 for a quantized tensor."""
     return (
         cast(tensor, dtype) if dtype is not None else tensor.decode() if isinstance(tensor, QuantizedTensor) else tensor
     )
 
 
 def decode(node: LogicalTensor, reason: str = "") -> Node:
-    """Values as F32 of a quantized tensor or a block type; a plain tensor is returned as it is."""
+    """Decodes a quantized tensor or a block type to F32; a plain tensor is returned unchanged."""
     if isinstance(node, QuantizedTensor):
         return node.decode(reason)
     if node.spec.dtype.kind is Kind.BLOCK:
@@ -79,8 +79,8 @@ def decode(node: LogicalTensor, reason: str = "") -> Node:
 def cast(
     node: LogicalTensor, dtype: DType, report: CastReport | None = None, importance: NDArray[np.float32] | None = None
 ) -> Node:
-    """The tensor as `dtype`: untouched where it is that already, through F32 where a block type is involved.
-    `importance` is for the quantizer of a block type (see `Encode`)."""
+    """The tensor as `dtype`: unchanged if it has that type, through F32 where a block type is involved. `importance`
+    is for the quantizer of a block type (see `Encode`)."""
     if isinstance(node, QuantizedTensor) or (node.spec.dtype is not dtype and node.spec.dtype.kind is Kind.BLOCK):
         return cast(decode(node), dtype, report, importance)
     if node.spec.dtype is dtype:
@@ -91,7 +91,7 @@ def cast(
         source = cast(node, F32)
         spec = source.spec.with_dtype(dtype)
         if spec.flat:
-            raise UsageError(f"rows of {node.spec} are not whole blocks of {dtype}")
+            raise UsageError(f"rows of {node.spec} aren't a multiple of the block size of {dtype}")
         return Encode(spec, source, report or CastReport(), importance)
     if not kernels.casts(node.spec.dtype, dtype):
         raise UnsupportedError(f"no cast from {node.spec.dtype} to {dtype}")

@@ -1,6 +1,4 @@
-"""Moves: nodes that take the bytes of others in another order or shape. The functions check, and simplify as they
-build: a concat of neighbouring slices of one tensor is that tensor, a slice of a stored tensor is a stored tensor, two
-gathers are one; so a tensor that reaches the output unchanged is known to be a copy.
+"""Moves: nodes that rearrange or reshape the bytes of others.
 
 A move of a quantized tensor is done in its members. One that isn't aligned with the packing's rows, or a join of parts
 whose parameters differ, becomes a `DecodePacked` with its reason, which the plan lists as a loss.
@@ -11,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -26,25 +25,25 @@ from weighbridge.tensors.nodes.quantized import LogicalTensor, QuantizedTensor, 
 
 
 def const(array: NDArray[Any], dtype: DType) -> Const:
-    """A numpy array as a node; its bytes are taken as `dtype`'s."""
+    """A numpy array as a node; its bytes are interpreted as `dtype`."""
     return Const(Spec(array.shape, dtype), np.ascontiguousarray(array).tobytes())
 
 
 def zeros(shape: Sequence[int], dtype: DType) -> Node:
-    """A tensor of a plain type that is zero throughout, of one stored atom."""
+    """A tensor of zeros of a plain type, stored as one atom."""
     return strided(Const(Spec((1,), dtype), bytes(dtype.size)), 0, shape, [0] * len(shape))
 
 
 def reshape(node: T, shape: Sequence[int]) -> T:
-    """The same atoms under another shape."""
+    """The same atoms in another shape."""
     shape = tuple(shape)
     if shape == node.spec.shape:
         return node
     if math.prod(shape) != node.spec.elements:
-        raise UsageError(f"{node.spec} has not the elements of shape {list(shape)}")
+        raise UsageError(f"{node.spec} doesn't have the elements of shape {list(shape)}")
     if isinstance(node, QuantizedTensor):
         if shape[-1:] != node.spec.shape[-1:]:
-            return reshape(node.decode("its rows are cut anew"), shape)
+            return reshape(node.decode("its rows are split differently"), shape)
         return replace(node, spec=node.spec.with_shape(*shape))
     if isinstance(node, Stored | Const):
         return replace(node, spec=node.spec.with_shape(*shape))
@@ -64,10 +63,10 @@ def _slice(source: Node, start: int, spec: Spec) -> Node:
 
 
 def slice_rows(node: T, start: int, shape: Sequence[int]) -> T:
-    """The tensor of `shape` that begins at row `start` of `node`. Shares the source: nothing is copied."""
+    """The tensor of `shape` that begins at row `start` of `node`. It shares the source; nothing is copied."""
     spec = node.spec.with_shape(*shape)
     if start < 0 or start + spec.rows > node.spec.rows or (len(shape) > 1 and spec.row_atoms != node.spec.row_atoms):
-        raise UsageError(f"{spec} does not lie in {node.spec} at row {start}")
+        raise UsageError(f"{spec} doesn't fit into {node.spec} at row {start}")
     if spec.rows == node.spec.rows:
         return reshape(node, shape)
     if isinstance(node, QuantizedTensor):
@@ -88,7 +87,7 @@ def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTenso
 
 
 def _columns(node: Node) -> int:
-    """Elements of one row."""
+    """The elements of one row."""
     return node.spec.row_atoms * node.spec.dtype.block
 
 
@@ -98,7 +97,7 @@ def _matrix(node: Node) -> Node:
 
 
 def flat_range(node: Node, start: int, shape: Sequence[int]) -> Node:
-    """The tensor of `shape` that begins at element `start` of a tensor seen as one line (a ZeRO group's partition)."""
+    """The tensor of `shape` that begins at element `start` of a flattened tensor (a ZeRO group's partition)."""
     block = node.spec.dtype.block
     spec = node.spec.with_shape(*shape)
     if start % block or start < 0 or start + spec.elements > node.spec.elements:
@@ -111,7 +110,7 @@ def concat(parts: Sequence[Node], axis: int = 0) -> Node: ...
 @overload
 def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor: ...
 def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor:
-    """Parts joined on `axis`. UsageError where dtypes or the other dimensions differ."""
+    """The parts concatenated along `axis`. UsageError if dtypes or the other dimensions differ."""
     first = parts[0].spec
     axis = axis % max(len(first.shape), 1)
     for p in (p for p in parts[1:] if p.spec.dtype is not first.dtype or p.spec.shape != first.shape):
@@ -131,7 +130,7 @@ def concat(parts: Sequence[LogicalTensor], axis: int = 0) -> LogicalTensor:
 
 
 def _rejoin(parts: Sequence[Node], shape: tuple[int, ...]) -> Node | None:
-    """Neighbouring cuts of one tensor, put side by side again, are one cut of it."""
+    """Adjacent cuts of one tensor, put together again, are one cut."""
     spec = Spec(shape, parts[0].spec.dtype)
     if all(isinstance(p, Slice) for p in parts):
         cuts = [(p.source, p.start) for p in parts if isinstance(p, Slice)]
@@ -151,7 +150,7 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
     why = None
     if len(packed) < len(parts):
         why = "only some of the joined parts are quantized"
-    elif any(p.packing != packed[0].packing or p.spec.rows % p.block_rows for p in packed):
+    elif not _alike(packed):
         why = "the joined parts are quantized with different parameters"
     elif math.prod(shape[:axis]) != 1 or (axis == len(shape) - 1 and len(shape) > 1):
         why = f"the parts are joined on axis {axis}, inside a block"
@@ -169,9 +168,15 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
     return replace(head, spec=head.spec.with_shape(*shape), members=members)
 
 
+def _alike(packed: Sequence[QuantizedTensor]) -> bool:
+    """Whether parts have the same parameters, and end where these do."""
+    packing, block = packed[0].packing, packed[0].block_rows
+    return all((p.packing is packing or p.packing == packing) and p.spec.rows % block == 0 for p in packed)
+
+
 def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
-    """Parts that share parameters among all their rows as ones that have them for each run of rows, where the packing
-    has that and the parts differ by it."""
+    """Parts with row-shared parameters, rewritten to have them per run of rows, if the packing supports that and the
+    parts differ in them."""
     shared = [m for m, k in packed[0].packing.row_map.items() if not k]
     if all(p.members.get(m) is packed[0].members[m] for p in packed for m in shared):
         return packed
@@ -186,43 +191,69 @@ def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
 
 
 def stack(parts: Sequence[T]) -> T:
-    """Tensors of one shape on a new leading axis (experts)."""
+    """Tensors of one shape stacked on a new leading axis (experts)."""
     shape: tuple[int, ...] = (1, *parts[0].spec.shape)
     return reshape(
         parts[0] if len(parts) == 1 else concat([reshape(p, shape) for p in parts]), (len(parts), *shape[1:])
     )
 
 
-def gather(node: T, order: NDArray[np.int64]) -> T:
-    """Rows in the order given; two gathers in a row are one, and one that changes nothing is none."""
-    order = np.ascontiguousarray(order, np.int64)
-    if len(order) != node.spec.rows or (len(order) and not (order.min() >= 0 and order.max() < node.spec.rows)):
-        raise UsageError(f"an order of {len(order)} rows for {node.spec}")
-    if np.array_equal(order, np.arange(len(order))):
+class RowOrder:
+    """Rows in another order: row i is row `rows[i]`. Made, and checked, once for all layers and experts."""
+
+    def __init__(self, rows: NDArray[np.int64]) -> None:
+        self.rows = np.ascontiguousarray(rows, np.int64)
+        self._blocks: dict[int, RowOrder | None] = {1: self}
+
+    @cached_property
+    def inside(self) -> bool:
+        """Whether all are rows of a tensor of as many."""
+        return not len(self.rows) or bool(self.rows.min() >= 0 and self.rows.max() < len(self.rows))
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether any row moves."""
+        return not np.array_equal(self.rows, np.arange(len(self.rows)))
+
+    def blocks(self, height: int) -> RowOrder | None:
+        """The order of blocks of rows; None where these don't stay whole."""
+        if height not in self._blocks:
+            split = self.rows.reshape(-1, height) if len(self.rows) % height == 0 else self.rows[:0].reshape(0, 1)
+            whole = len(split) and (split[:, 0] % height == 0).all() and (np.diff(split, axis=1) == 1).all()
+            self._blocks[height] = RowOrder(self.rows[::height] // height) if whole else None
+        return self._blocks[height]
+
+
+def gather(node: T, order: RowOrder | NDArray[np.int64]) -> T:
+    """Rows in the given order; two gathers in a row become one, and an identity order is dropped."""
+    if not isinstance(order, RowOrder):
+        order = RowOrder(order)
+    if len(order.rows) != node.spec.rows or not order.inside:
+        raise UsageError(f"an order of {len(order.rows)} rows for {node.spec}")
+    if not order.changes:
         return node
     if node.spec.flat:
         raise UnsupportedError(f"{node.spec}: rows that aren't whole atoms can't be moved")
     if isinstance(node, Gather):
-        return gather(node.source, node.order[order])
+        return gather(node.source, node.order[order.rows])
     if isinstance(node, QuantizedTensor):
         return _gather_packed(node, order)
-    return Gather(node.spec, node, order)
+    return Gather(node.spec, node, order.rows)
 
 
-def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> LogicalTensor:
-    groups = order.reshape(-1, node.block_rows) if len(order) % node.block_rows == 0 else order[:0].reshape(0, 1)
-    whole = len(groups) and (groups[:, 0] % node.block_rows == 0).all() and (np.diff(groups, axis=1) == 1).all()
-    if not whole:
+def _gather_packed(node: QuantizedTensor, order: RowOrder) -> LogicalTensor:
+    if not len(order.rows) or order.blocks(node.block_rows) is None:
         return gather(node.decode(f"rows are moved inside a block of {node.block_rows}"), order)
     members = {}
     for name, member in node.members.items():
         k = node.packing.row_map[name]
-        members[name] = gather(_matrix(member), order[::k] // k) if k else member
+        blocks = order.blocks(k) if k else None
+        members[name] = gather(_matrix(member), blocks) if blocks else member
     return replace(node, members=members)
 
 
 def transpose(node: LogicalTensor) -> Node:
-    """The last two axes swapped. A quantized tensor is decoded first: its blocks run along the other axis."""
+    """The last two axes swapped. A quantized tensor is decoded first, since its blocks run along the other axis."""
     if len(node.spec.shape) < 2:
         raise UsageError(f"{node.spec} has no two axes to swap")
     if isinstance(node, Transpose):
@@ -235,7 +266,7 @@ def transpose(node: LogicalTensor) -> Node:
 
 
 def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]) -> Node:
-    """A strided view of a one-dimensional plain tensor; a contiguous one becomes a slice."""
+    """A strided view of a one-dimensional plain tensor; a contiguous view becomes a slice."""
     shape, strides = tuple(shape), tuple(strides)
     if len(node.spec.shape) != 1 or not node.spec.dtype.plain or len(shape) != len(strides):
         raise UsageError(f"strides {list(strides)} of {node.spec}")
@@ -251,11 +282,11 @@ def strided(node: Node, start: int, shape: Sequence[int], strides: Sequence[int]
 
 
 def bitcast(node: Node, dtype: DType, columns: int) -> Node:
-    """The same bytes of a stored tensor taken as rows of `columns` elements of another type (words of packed floats).
-    UsageError where a row's bytes are others."""
+    """The bytes of a stored tensor as rows of `columns` elements of another type (words of packed floats).
+    UsageError if a row's size would change."""
     spec = Spec((*node.spec.shape[:-1], columns), dtype)
     if spec.nbytes != node.spec.nbytes or spec.row_bytes != node.spec.row_bytes:
-        raise UsageError(f"{node.spec} has not the bytes of {spec}")
+        raise UsageError(f"{node.spec} doesn't have the bytes of {spec}")
     return replace(node, spec=spec) if _plain_bytes(node) else Bitcast(spec, node)
 
 

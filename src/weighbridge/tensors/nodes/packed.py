@@ -1,4 +1,4 @@
-"""The stored tensors that a packing makes of a logical one, as nodes."""
+"""Nodes for the stored tensors that a packing produces from a logical one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weighbridge.tensors.scratch import scratch_buffers
 
 
 class Packer(Protocol):
-    """How a logical tensor becomes several stored ones. `packings/write` has them."""
+    """A writer of logical tensors as several stored ones. See `packings/write`."""
 
     @property
     def quantizes(self) -> bool:
-        """True where values change: they are rounded to codes."""
+        """Whether values are rounded to codes."""
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         """Specs of the stored tensors for a logical tensor `source`, keyed by name suffix."""
@@ -27,8 +27,8 @@ class Packer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PackedMember(UnaryNode):
-    """One of the stored tensors that `maker` makes of a logical one, row for row. `block`: the rows of the logical one
-    that share a parameter; a part then has a row for each, or one for so many."""
+    """One of the stored tensors that `maker` produces from a logical one, row for row. `block`: rows of the logical
+    tensor that share a parameter; a part has one row per row, or one per block."""
 
     maker: Packer
     part: str
@@ -38,16 +38,16 @@ class PackedMember(UnaryNode):
         make([self], lo, hi, [out])
 
     def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        """Parts from the bytes of the same rows of the source."""
+        """The parts, from the bytes of the same rows of the source."""
         self.maker.make(source, outs)
 
     @property
     def tall(self) -> bool:
-        """Whether it has one row for several of the source."""
+        """Whether it has one row for several rows of the source."""
         return self.spec.rows != self.source.spec.rows
 
     def span(self, lo: int, hi: int) -> RowRange:
-        """The rows of the source that rows lo..hi depend on, in whole blocks."""
+        """The source rows that rows lo..hi depend on, in whole blocks."""
         k = self.block
         a, b = (lo * k, hi * k) if self.tall else (lo // k * k, -(-hi // k) * k)
         return RowRange(self.source, a, min(b, self.source.spec.rows))
@@ -61,7 +61,8 @@ class PackedMember(UnaryNode):
 
 
 def make(parts: Sequence[PackedMember], lo: int, hi: int, outs: Sequence[Bytes]) -> None:
-    """Rows lo..hi of several parts of one tensor, which is read once for all of them; parts of one height."""
+    """Rows lo..hi of several parts of one tensor, which is read once for all of them; the parts have equally many
+    rows."""
     first, run = parts[0], parts[0].span(lo, hi)
     with borrow(run) as (source,):
         if first.tall or (run.lo, run.hi) == (lo, hi):
@@ -82,7 +83,7 @@ class GlobalScalePacker(Packer, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PackedMemberWithGlobal(PackedMember):
-    """As `PackedMember`, by a maker that is `given` something of the whole tensor: a small one."""
+    """As `PackedMember`, for a packer that also needs a whole-tensor value, `given`."""
 
     maker: GlobalScalePacker
     given: Node = field(kw_only=True)

@@ -1,5 +1,5 @@
-"""Quantized tensors: several stored ones that make a logical one, and the nodes that decode them or take them over into
-a block type."""
+"""Quantized tensors: several stored tensors that form a logical one, and the nodes that decode them or transcode
+them to a block type."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, borrow
 
 
 class Packing(Protocol):
-    """How several stored tensors make one logical one. `packings/` has them; equal ones compare equal."""
+    """How several stored tensors form a logical one. Implemented in `packings/`; equal packings compare equal."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def row_map(self) -> Mapping[str, int]:
-        """Logical rows to one row of a member; 0: the member is shared by all rows."""
+        """Logical rows per row of a member; 0: the member is shared by all rows."""
 
     def decode(self, spec: Spec, parts: Mapping[str, Bytes], lo: int, hi: int, out: NDArray[np.float32]) -> None:
         """Values of rows lo..hi of `spec` from the members' bytes. `parts[m]` starts at row lo // row_map[m]."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Members that are rounded where they aren't exact in a block type."""
+        """Members that get rounded where a block type can't store them exactly."""
 
     @property
     def blocks(self) -> tuple[DType, ...]:
-        """Block types with room for its codes, smallest first: what `transcode` can be asked for."""
+        """Block types that can store its codes, smallest first: the possible targets of `transcode`."""
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
-        """Why `dtype` does not hold the very same values; empty where it does. Reads parameters, never codes."""
+        """Why `dtype` can't store exactly the same values; empty if it can. Reads parameters, never codes."""
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in one of `blocks`; scales are rounded to its type where they aren't exact in it."""
@@ -47,17 +47,18 @@ class Packing(Protocol):
 
 @runtime_checkable
 class Spreading(Packing, Protocol):
-    """A packing with parameters that all rows share, which also has them for runs of rows."""
+    """A packing with row-shared parameters that can also store them per run of rows."""
 
     def spread(self, rows: int) -> Packing:
-        """A copy whose row-shared parameters are repeated once per `rows` rows; itself where nothing is shared."""
+        """A copy whose row-shared parameters are repeated once per `rows` rows; the packing itself if nothing is
+        shared."""
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class QuantizedTensor:
-    """One logical tensor (`spec`; its dtype is the one it decodes to) in several stored `members`. It has no bytes of
-    its own, so it is no node: rows move in its members, everything else needs `decode`."""
+    """A logical tensor (`spec`, with the dtype it decodes to) in several stored `members`. It has no bytes of its
+    own, so it isn't a node: row moves apply to its members, everything else needs `decode`."""
 
     spec: Spec
     packing: Packing
@@ -65,7 +66,7 @@ class QuantizedTensor:
 
     @property
     def block_rows(self) -> int:
-        """Rows between which the packing can be cut."""
+        """The number of rows at whose multiples the packing can be cut."""
         return math.lcm(*(k for k in self.packing.row_map.values() if k))
 
     def runs(self, lo: int, hi: int) -> dict[str, RowRange]:
@@ -87,11 +88,11 @@ class QuantizedTensor:
         return DecodePacked(self.spec.with_dtype(F32), self, reason)
 
 
-#: A tensor of a model: stored as it is, or in several stored tensors that are packed.
+#: A tensor of a model: stored directly, or packed in several stored tensors.
 LogicalTensor = Node | QuantizedTensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class PackedSource(Node):
     """A node over a quantized tensor."""
 
@@ -105,9 +106,9 @@ class PackedSource(Node):
         return tuple(self.tensor.members.values())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class DecodePacked(PackedSource):
-    """Values in F32 of a quantized tensor. `reason`: why it had to be decoded, for the plan."""
+    """The values of a quantized tensor in F32. `reason`: why it had to be decoded, for the plan."""
 
     reason: str = ""
 
@@ -118,7 +119,7 @@ class DecodePacked(PackedSource):
 
 @contextmanager
 def aligned_values(out: Bytes) -> Iterator[NDArray[np.float32]]:
-    """`out` as F32 values, which are copied there at the end where it isn't aligned."""
+    """`out` as F32 values; an unaligned `out` is filled by a copy at the end."""
     aligned = out.ctypes.data % 4 == 0
     values = out.view(np.float32) if aligned else np.empty(out.nbytes // 4, np.float32)
     yield values
@@ -126,9 +127,9 @@ def aligned_values(out: Bytes) -> Iterator[NDArray[np.float32]]:
         out[:] = values.view(np.uint8)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Transcode(PackedSource):
-    """A quantized tensor in a block type with the same parameters: exact, nothing is requantized."""
+    """A quantized tensor in a block type with the same parameters: exact, without requantizing."""
 
     def _read(self, lo: int, hi: int, out: Bytes) -> None:
         with self.tensor.borrow(lo, hi) as parts:

@@ -62,7 +62,7 @@ def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, high_f
 
 
 def affine_encode(bits: int, group: int, dtype: str, x: Floats) -> tuple[Bytes, Bytes, Bytes]:
-    """(weight, scales, biases) as MLX's CPU kernel 0.32 makes them; GPU kernels round ties otherwise. Scale and bias
+    """(weight, scales, biases) as MLX's CPU kernel 0.32 makes them; GPU kernels round ties differently. Scale and bias
     are stored in `dtype`; the codes come from them before that rounding."""
     rows, top, eps = x.reshape(-1, group), np.float32(2**bits - 1), np.float32(AFFINE_EPS)
     with quiet():

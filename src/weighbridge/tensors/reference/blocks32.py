@@ -68,7 +68,7 @@ def pack_5bit(name: str, codes: NDArray[np.int32], **scales: NDArray[np.float16]
 
 
 def running_max(a: Floats) -> Floats:
-    """C's `amax = amax > a ? amax : a` over a block: a NaN is taken, and dropped again at the next element."""
+    """C's `amax = amax > a ? amax : a` over a block: a NaN is taken, then dropped at the next element."""
     best = np.zeros(len(a), np.float32)
     for column in a.T:
         best = np.where(best > column, best, column)
@@ -165,7 +165,7 @@ def decode_q5_1(src: Bytes) -> Floats:
 
 
 def encode_q5_1(x: Floats) -> tuple[Bytes, Lost]:
-    """m = min, d = (max - min) / 31, q = the low five bits of trunc((x - m) / d + 0.5): here nothing limits q."""
+    """m = min, d = (max - min) / 31, q = the low five bits of trunc((x - m) / d + 0.5): q isn't clamped."""
     rows = x.reshape(-1, QK)
     with quiet():
         low, high = _range(rows)

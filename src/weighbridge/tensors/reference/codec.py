@@ -1,4 +1,4 @@
-"""Codecs of block types: what one is, and blocks as structured arrays.
+"""Codecs of block types, and blocks as structured arrays.
 
 blocks = view("Q4_0", src)           blocks["d"] [n] f16, blocks["qs"] [n, 16] u8: the fields of `base/dtypes.py`
 data = pack("Q4_0", d=d, qs=codes)   the same way back
@@ -16,8 +16,8 @@ from weighbridge.tensors.reference.floats import Array, Bytes, Decoder, Encoder,
 
 
 class Codec(NamedTuple):
-    """The codec of a block type: its scales as f32, and its operations (None: not offered). `weighted` is None where
-    the type ignores an importance matrix, `encode` where it requires one."""
+    """A block type's codec: its scales as f32, and its operations (None: not supported). `weighted` is None if the
+    type ignores an importance matrix, `encode` if it requires one."""
 
     scales: Decoder
     decode: Decoder

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Array = NDArray[Any]
-# (overflow, underflow), and the first refused block where there is one.
+# (overflow, underflow), and the first refused block, if any.
 Lost = tuple[int, ...]
 Decoder = Callable[[Bytes], Floats]
 Encoder = Callable[[Floats], tuple[Bytes, Lost]]
@@ -58,14 +58,15 @@ SCALAR: Final = MappingProxyType(
 
 
 def aligned(src: Bytes, dtype: np.dtype[Any]) -> Array:
-    """The numbers in `src`, copied where they don't lie at an address that numpy can use."""
+    """The numbers in `src`, copied if they aren't aligned for numpy."""
     address = src.__array_interface__["data"][0]
     return (src if address % dtype.itemsize == 0 else src.copy()).view(dtype)
 
 
 def round_to_odd(x: NDArray[np.float64]) -> Floats:
-    """f64 -> f32, inexact results to the neighbour with an odd last bit. Rounding that to any type at least two bits
-    narrower gives the one correct rounding; rounding twice to nearest doesn't (Boldo and Melquiond 2005)."""
+    """f64 -> f32 with round-to-odd: inexact results become the neighbour with an odd last bit. Rounding that to any
+    type at least two bits narrower gives the correctly rounded result, unlike rounding to nearest twice (Boldo and
+    Melquiond 2005)."""
     with quiet():
         near = x.astype(np.float32)
         back = near.astype(np.float64)
@@ -76,7 +77,7 @@ def round_to_odd(x: NDArray[np.float64]) -> Floats:
 
 
 def widen(name: str, src: Bytes) -> Floats:
-    """Stored floats as f32. Exact but for f64, which is rounded once. A signalling f16 NaN becomes quiet."""
+    """Stored floats as f32: exact, except for f64, which is rounded once. A signalling f16 NaN becomes quiet."""
     values = aligned(src, SCALAR[name])
     with quiet():
         out: Floats = values.astype(np.float32)
@@ -149,7 +150,7 @@ def scale_loss(scales: Floats) -> Lost:
 
 
 def truncate(x: Floats) -> NDArray[np.int32]:
-    """float -> int32 as x86 does it: towards zero; NaN and what doesn't fit are INT_MIN (C leaves them undefined)."""
+    """float -> int32 as on x86: towards zero; NaN and out-of-range values become INT_MIN (undefined in C)."""
     with quiet():
         return np.where(np.abs(x) < np.float32(2**31), x, np.float32(-(2**31))).astype(np.int32)
 
@@ -161,7 +162,7 @@ def round_away(x: Floats) -> NDArray[np.int32]:
 
 
 def inverse(d: Floats) -> Floats:
-    """1 / d, or 0 where d is 0."""
+    """1 / d, or 0 for d = 0."""
     with quiet():
         return np.where(d != 0, np.float32(1) / d, np.float32(0)).astype(np.float32)
 

@@ -145,7 +145,7 @@ def _pack_q4_scales(scale: Ints, minimum: Ints) -> Bytes:
 
 def unpack_q4_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     """Eight scales and minima. Bytes 0..3 and 4..7 hold the first four of each in six bits; bytes 8..11 low parts of
-    the others as nibbles, and their upper two bits are on top of the first eight bytes."""
+    the others as nibbles, with their upper two bits on top of the first eight bytes."""
     first, second, nibble = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([first & 63, nibble & 15 | first >> 6 << 4], axis=1)
     minima = np.concatenate([second & 63, nibble >> 4 | second >> 6 << 4], axis=1)
@@ -226,7 +226,7 @@ def _recode_signed(how: Signed, parts: Floats, codes: Ints, d: Floats, scale: In
 
 
 def _q3_k(parts: Floats, codes: Ints, d: Floats, scale: Ints) -> tuple[Bytes, Lost]:
-    """Scales of six bits: the low four of j and j + 8 in one byte, the upper two of each fourth in another."""
+    """Six-bit scales: the low four bits of j and j + 8 in one byte, the upper two of every fourth scale in another."""
     low = scale[:, :8] & 15 | (scale[:, 8:] & 15) << 4
     high = (scale.reshape(-1, 4, 4) >> 4 << np.array([0, 2, 4, 6])[:, None]).sum(axis=1)
     codes = _recode_signed(Q3_SEARCH, parts, codes, d, scale + Q3_SCALE_LOW)
@@ -272,7 +272,7 @@ def weighted_q6_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 
 
 def _q6_k(parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
-    """The part's scale of largest magnitude becomes -128. A block of nothing is zeros throughout."""
+    """The part's scale of largest magnitude becomes -128. An all-zero block stays zero."""
     found, codes = search_signed(Q6_SEARCH, parts, weights)
     scales: Floats = found.reshape(-1, 16)
     top = extreme(scales)

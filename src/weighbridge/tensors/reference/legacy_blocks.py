@@ -28,7 +28,7 @@ from weighbridge.tensors.reference.floats import Array, Bytes
 
 class LegacyForm(NamedTuple):
     """How codes are arranged: `neighbours` in one byte, or halves of the block. `zero`: the code that means zero.
-    `today`: the type it becomes, where there is one."""
+    `today`: the current type it is upgraded to, if any."""
 
     neighbours: bool
     zero: int
@@ -53,13 +53,13 @@ DECODED: Final = frozenset(OLD.values())
 
 
 def today(dtype: DType) -> DType | None:
-    """The type of today that an old one becomes without decoding; None where there is none."""
+    """The current type that an old one can be upgraded to without decoding; None if there is none."""
     name = FORMS[dtype.name].today if dtype in DECODED else None
     return None if name is None else BY_NAME[name]
 
 
 def exact(dtype: DType) -> bool:
-    """Whether that loses nothing, whatever the numbers."""
+    """Whether the upgrade is lossless for any values."""
     return dtype.fields[0].scalar == "f16"
 
 
@@ -79,7 +79,7 @@ def repack(dtype: DType, data: Bytes, out: Bytes) -> None:
     """Today's blocks of the same numbers."""
     form, blocks = FORMS[dtype.name], view(dtype.name, data)
     fields: dict[str, Array] = {name: blocks[name] for name in blocks.dtype.names or ()}
-    with np.errstate(over="ignore"):  # no scale of an honest file is beyond F16; one that is becomes infinite
+    with np.errstate(over="ignore"):  # real files have no scale beyond F16; such a scale becomes infinite
         fields |= {name: fields[name].astype(np.float16) for name in ("d", "m") if name in fields}
     if blocks["qs"].dtype == np.uint8:
         fields["qs"] = pack_nibbles(_codes(form, blocks["qs"]).astype(np.int32))

@@ -39,7 +39,7 @@ FP4_VALUES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 FP4_TOP: Final = 6  # the largest value of FP4
 MXFP4_BIAS: Final = 125  # 127, less the exponent of FP4's largest value
 UE4M3_TOP: Final = 0x7E  # 448
-UE4M3_SPAN: Final = 0x77  # codes up to here come from rounding, the larger ones all become the largest
+UE4M3_SPAN: Final = 0x77  # codes up to here come from rounding; larger values all get the largest code
 TQ1_PARTS: Final = ((32, 5), (16, 5), (4, 4))  # (bytes, base-3 digits in each) of a TQ1_0 block
 
 
@@ -72,7 +72,7 @@ def magnitude(rows: Floats) -> Floats:
 
 
 def nearest_fp4(rows: Floats, d: Floats) -> NDArray[np.int32]:
-    """The code nearest to each element where d is the scale; of equals the first, and 0 for NaN (best_index_mxfp4)."""
+    """The code nearest to each element under the scale d; the first among equals, and 0 for NaN (best_index_mxfp4)."""
     best, least = np.zeros(rows.shape, np.int32), np.full(rows.shape, np.inf, np.float32)
     with quiet():
         for code, value in enumerate(FP4_VALUES):
@@ -100,7 +100,7 @@ def floor_log2(x: Floats) -> NDArray[np.int32]:
 
 
 def encode_mxfp4(x: Floats) -> tuple[Bytes, Lost]:
-    """e = (uint8_t)(floor(log2(max |x|)) - 2 + 127), q the nearest. As C on x86-64 has the cast: tiny blocks wrap round
+    """e = (uint8_t)(floor(log2(max |x|)) - 2 + 127), q the nearest. With C's cast on x86-64, tiny blocks wrap around
     to scales far too large (counted as underflow), and Inf gives 0."""
     rows = x.reshape(-1, QK)
     amax = magnitude(rows)
@@ -112,7 +112,7 @@ def encode_mxfp4(x: Floats) -> tuple[Bytes, Lost]:
 
 
 def _mxfp4_scales(src: Bytes) -> Floats:
-    """As OCP MX reads them: 255 is NaN. No quantizer writes it, so it is worth telling."""
+    """The scales by OCP MX: 255 is NaN. No quantizer writes it, so it is worth reporting."""
     return widen("F8_E8M0", np.ascontiguousarray(view("MXFP4", src)["e"]))
 
 
@@ -142,7 +142,7 @@ def _narrow_ue4m3(x: Floats) -> Bytes:
 
 
 def encode_nvfp4(x: Floats) -> tuple[Bytes, Lost]:
-    """By parts of 16: scale = max |x| / 6 as E4M3, q the nearest. A scale that becomes zero is counted as underflow."""
+    """Per 16 elements: scale = max |x| / 6 as E4M3, q the nearest. A scale that becomes zero counts as underflow."""
     parts = x.reshape(-1, 16)
     with quiet():
         ideal = magnitude(parts) / np.float32(FP4_TOP)
@@ -153,7 +153,7 @@ def encode_nvfp4(x: Floats) -> tuple[Bytes, Lost]:
 
 
 def _nvfp4_scales(src: Bytes) -> Floats:
-    """As E4M3 has them: 127 is NaN. No quantizer writes it, so it is worth telling."""
+    """The scales as E4M3: 127 is NaN. No quantizer writes it, so it is worth reporting."""
     return widen("F8_E4M3", view("NVFP4", src)["d"].reshape(-1) & np.uint8(0x7F))
 
 

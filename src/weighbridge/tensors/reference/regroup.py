@@ -1,5 +1,5 @@
-"""The same codes and parameters laid otherwise, in plain numpy: ggml's blocks, which hold both, and the parts that MLX
-stores, codes as one bit stream and beside it a scale, and a bias, for each group. Nothing is quantized again.
+"""Rearranges codes and parameters in plain numpy, between ggml's blocks, which contain both, and the parts that MLX
+stores: codes as one bit stream, and a scale and a bias per group. Nothing is quantized again.
 
     split(name, blocks) -> codes, scales, biases        join(name, bits, group, codes, scales, offsets) -> blocks
 """
@@ -27,8 +27,8 @@ Parameters = Callable[[Array], tuple[Array, Array | None]]
 
 
 class RegroupForm(NamedTuple):
-    """A block type: bits of a code in the stream, elements that share parameters, the type of these; its codes
-    [n, elements], as far above zero as its own lie below; its parameters."""
+    """A block type: bits of a code in the stream, elements per parameter, the parameters' type, the codes [n,
+    elements] shifted to be unsigned, and the parameters."""
 
     name: str
     bits: int
@@ -36,9 +36,9 @@ class RegroupForm(NamedTuple):
     parameter: str
     codes: Callable[[Array], Array]
     parameters: Parameters
-    # codes [n, elements] of the stream -> the fields that hold them; None: not offered
+    # codes [n, elements] of the stream -> the fields that store them; None: not supported
     stored: Callable[[Ints], dict[str, Array]] | None = None
-    zero: int = 0  # the code of the stream that means zero, where the type has no minimum
+    zero: int = 0  # the stream's code for zero, if the type has no minimum
 
     @property
     def elements(self) -> int:
@@ -69,7 +69,7 @@ def _with_offset(zero: int) -> Parameters:
 
 
 def _both_signs(blocks: Array) -> tuple[Array, Array]:
-    """d for a set bit, -d for another: 2 * d * bit - d."""
+    """d for a set bit, -d for a clear one: 2 * d * bit - d."""
     with quiet():
         return half(blocks["d"]) * np.float32(2), _negated(blocks["d"])
 
@@ -192,7 +192,7 @@ def split(name: str, src: Bytes) -> tuple[Bytes, Bytes, Bytes]:
 
 
 def _stored(form: RegroupForm, parameters: Array | None) -> Bytes:
-    """f32 in the form's type; what is stored already, as it is."""
+    """f32 in the form's dtype; stored bytes unchanged."""
     if parameters is None:
         return np.empty(0, np.uint8)
     flat = np.ascontiguousarray(parameters).reshape(-1)
@@ -200,8 +200,8 @@ def _stored(form: RegroupForm, parameters: Array | None) -> Bytes:
 
 
 def join(name: str, bits: int, group: int, codes: Bytes, scales: Bytes, offsets: Bytes) -> Bytes:
-    """Blocks of codes of `bits` bits in groups of `group`. `scales` are of the form's type; `offsets` its minima, or a
-    zero point of a byte for each group, or nothing (FP4)."""
+    """Blocks from codes of `bits` bits in groups of `group`. `scales` have the form's dtype; `offsets`: its minima,
+    or one U8 zero point per group, or empty (FP4)."""
     form, found = FORMS[name], unpack_codes(bits, codes).astype(np.int32)
     assert form.stored is not None
     if form.zero:

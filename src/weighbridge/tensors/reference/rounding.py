@@ -1,5 +1,5 @@
-"""Floats to codes of few bits under a scale for each run of a row, in plain numpy: the same as
-`native/kernels/rounding.cpp`, where the rules are described."""
+"""Rounds floats to low-bit codes under a scale per run of a row, in plain numpy: the same as
+`native/kernels/rounding.cpp`, which describes the rules."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ E2M1: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 E2M3: Final = np.concatenate([np.arange(8) / 8, *((1 + np.arange(8) / 8) * 2**e for e in range(3))]).astype(np.float32)
 _LARGEST: Final = np.float32(448)  # of E4M3
 _NAN: Final = 0x7F
-_FAR: Final = np.float32(1024)  # beyond every whole number: what is rounded is limited to it first
+_FAR: Final = np.float32(1024)  # beyond every integer code: values are clamped to it before rounding
 
 
 class Step(NamedTuple):
-    """What a rule is told: the type that steps are rounded to, zero points [rows, columns], and of whole numbers how
-    many bits they have."""
+    """The parameters of a rule: the type that steps are rounded to, zero points [rows, columns], and the bits of
+    integer codes."""
 
     dtype: str
     zeros: Floats | np.float32
@@ -36,8 +36,8 @@ class Step(NamedTuple):
 
 
 class RoundingRule(NamedTuple):
-    """`bits` of a stored code, the types that steps may be rounded to, whether scales may be multiplied, and codes of
-    values [rows, columns]."""
+    """A rule: `bits` of a stored code, the types that steps may be rounded to, whether scales may multiply, and the
+    codes of values [rows, columns]."""
 
     bits: int
     steps: tuple[str, ...]

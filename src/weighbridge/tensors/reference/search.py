@@ -23,7 +23,7 @@ ROUNDER: Final = 12582912.0  # 1.5 * 2^23: too large for fractions
 NOTHING: Final = 1e-15  # magnitudes below are zero (GROUP_MAX_EPS)
 SIGNED_TRIES: Final = 9  # grids finer and coarser than the plain one
 LADDER_TRIES: Final = 4
-ROUNDS: Final = 5  # how often codes are gone through one by one
+ROUNDS: Final = 5  # how often codes are refined one by one
 BYTE: Final = 255  # codes of scales are kept in bytes
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from weighbridge.base.errors import UsageError
 from weighbridge.base.plugins import FAMILIES, plugins
-from weighbridge.models.arch.tables.schema import nearest_word
+from weighbridge.models.arch.tables.schema import WrapperEntry, convert, nearest_word
 
 INHERITED: Final = ("dialect", "size", "index", "layers", "role", "fuse", "drop", "tensor_parallel")
 _COLUMNS: Final = ("names", "layout", "shapes", "zeros", "unstacked", "as_metadata")  # of a role, by dialect
@@ -66,6 +66,15 @@ def mixin(name: str) -> Document:
         known = [f.name.removesuffix(".toml") for f in folder.iterdir()]
         raise UsageError(f"include: unknown mixin {name!r}{nearest_word(name, sorted(known))}")
     return parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def wrappers() -> Mapping[str, WrapperEntry]:
+    """The classes of models of several parts, by name."""
+    import tomllib
+
+    text = (resources.files("weighbridge.models.arch.tables") / "wrappers.toml").read_text(encoding="utf-8")
+    return {name: convert(entry, WrapperEntry) for name, entry in tomllib.loads(text).items()}
 
 
 @cache
@@ -134,7 +143,7 @@ def resolve(
     own: Document, read: Callable[[str], Document] = document, included: Callable[[str], Document] = mixin
 ) -> dict[str, Any]:
     """The whole table of a document. `read` gives another family's document by name, `included` a mixin's."""
-    return _overlaid(mixin(_COMMON), _resolve(own, read, included, ()))
+    return _with_wrappers(_overlaid(mixin(_COMMON), _resolve(own, read, included, ())))
 
 
 def _resolve(
@@ -156,6 +165,32 @@ def _resolve(
         if isinstance(roles := table.get("role"), dict)
         else table
     )
+
+
+def _with_wrappers(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with the classes that may have a model of the family as a part: before its own, the last of which stays
+    the plain one. The part's names have their prefixes, and what is beside it is ignored."""
+    names = table.get("wrappers", ())
+    if unknown := next((name for name in names if name not in wrappers()), None):
+        raise UsageError(f"wrappers: unknown class {unknown!r}{nearest_word(unknown, wrappers())}")
+    listed = [wrappers()[name] for name in names]
+    if not listed or "dialect" not in table:
+        return table
+    classes = {name: _class_of(entry) for name, entry in zip(names, listed, strict=True)}
+    names_of_hf = table["dialect"]["hf"]
+    prefixes = dict.fromkeys((*names_of_hf["prefixes"], *(p for entry in listed for p in entry.prefixes)))
+    apart = dict.fromkeys((*table.get("ignored_prefixes", ()), *(start for entry in listed for start in entry.apart)))
+    return {
+        **table,
+        "architecture": {**classes, **table["architecture"]},
+        "dialect": {**table["dialect"], "hf": {**names_of_hf, "prefixes": [*prefixes]}},
+        "ignored_prefixes": [*apart],
+    }
+
+
+def _class_of(entry: WrapperEntry) -> dict[str, str]:
+    own = {key: getattr(entry, key) for key in ("model_type", "part", "part_type")}
+    return {**own, "prefix": entry.prefixes[0]}
 
 
 def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -45,7 +45,9 @@ class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     model_type: Annotated[str, _doc("`model_type` of its config.json")]
     aliases: Annotated[Words, _doc("other names of the class")] = field(default_factory=list)
-    prefix: Annotated[str, _doc("prefix of its tensors' names, one of the `hf` dialect's `prefixes`")] = ""
+    prefix: Annotated[
+        str | None, _doc("prefix of its tensors' names, one of the `hf` dialect's `prefixes`; default: the first")
+    ] = None
     gguf: Annotated[
         Words | None,
         _doc("conditions on a GGUF's keys and tensors, any of which shows this class; `[]`: any GGUF; absent: none"),
@@ -59,19 +61,35 @@ class ArchitectureEntry(Struct, frozen=True, forbid_unknown_fields=True):
         Words, _doc("`layers[a::b]` of keys: layers with full attention where a config has no `layer_types`")
     ] = field(default_factory=list)
     part: Annotated[str | None, _doc("object of config.json that describes this model, such as `text_config`")] = None
+    part_type: Annotated[
+        str | None, _doc("`model_type` of that object where it has none; only a class of this family is of the table")
+    ] = None
     requires: Annotated[str | None, _doc("set of layers that a model of the class must have to be of this family")] = (
         None
     )
     forbids: Annotated[str | None, _doc("set of layers that it must not have")] = None
 
 
+class WrapperEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A section of `wrappers.toml`: a class of several parts, of which one is a model of a family."""
+
+    model_type: Annotated[str, _doc("`model_type` of its config.json")]
+    prefixes: Annotated[
+        Words, _doc("what stands in place of the `model.` of the part's names; the first is the usual one")
+    ]
+    part_type: Annotated[str, _doc("`model_type` of the part where its config has none")]
+    part: Annotated[str, _doc("object of config.json that describes the part")] = "text_config"
+    apart: Annotated[Words, _doc("how names of the other parts begin")] = field(default_factory=list)
+
+
 class DialectEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """`[dialect]`: one convention of tensor names (hf, gguf, mlx, canonical ...)."""
 
     base: Annotated[str | None, _doc("dialect whose names it takes where it has none of its own")] = None
-    replace: Annotated[dict[str, str], _doc("text replaced in all names; `{m}` stands for the prefix")] = field(
-        default_factory=dict
-    )
+    replace: Annotated[
+        dict[str, str],
+        _doc("text replaced in all names; `{m}` stands for the prefix, `{o}` for what is in front of its `model.`"),
+    ] = field(default_factory=dict)
     prefixes: Annotated[Words, _doc("what `{m}` may be; the first is the usual one")] = field(
         default_factory=lambda: [""]
     )
@@ -333,6 +351,9 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=dict
     )
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)
+    wrappers: Annotated[Words, _doc("classes of `wrappers.toml` that may have a model of the family as a part")] = (
+        field(default_factory=list)
+    )
     dialect: dict[str, DialectEntry] = field(default_factory=dict)
     size: dict[str, SizeEntry] = field(default_factory=dict)
     index: Annotated[dict[str, str], _doc("index of names to the size that it runs to; the first is the layer's")] = (

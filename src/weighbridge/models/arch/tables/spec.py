@@ -29,6 +29,8 @@ _PLACEHOLDER = re.compile(r"{(\w+)}")
 _TRANSPOSING: Final = frozenset({"transpose"})  # layouts that swap a tensor's last two axes
 _FROM_CONFIG: Final = frozenset({"times"})  # layouts whose arguments are keys of the config, and no sizes
 PREFIX = "m"  # the placeholder that stands for a name prefix and is no index
+OUTER = "o"  # the same for what is in front of the `model.` of a prefix: of names beside it
+PREFIXES: Final = (PREFIX, OUTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class NameTemplate:
 
     @property
     def indices(self) -> tuple[str, ...]:
-        return tuple(i for i in placeholders(self.name) if i != PREFIX)
+        return tuple(i for i in placeholders(self.name) if i not in PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,9 @@ class Dialect:
     block_dtype: str | None = None
     without: tuple[str, ...] = ()
 
-    def prefix_for(self, wanted: str, plain: Sequence[str]) -> str:
-        """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own."""
+    def prefix_for(self, wanted: str | None, plain: Sequence[str]) -> str:
+        """A class's prefix among Hugging Face's (`plain`), or what stands in its place among the dialect's own; None:
+        the first."""
         if wanted in self.prefixes:
             return wanted
         matched = len(plain) == len(self.prefixes) and wanted in plain
@@ -154,7 +157,7 @@ class Architecture:
     name: str
     model_type: str
     aliases: tuple[str, ...]
-    prefix: str
+    prefix: str | None
     gguf: tuple[str, ...] | None
     defaults: Mapping[str, Any]
     null: Mapping[str, str]
@@ -163,11 +166,25 @@ class Architecture:
     part: str | None = None
     requires: str | None = None
     forbids: str | None = None
+    part_type: str | None = None
 
     def merged(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """The config with what it says of this part of the model on top, as the reference converter lays them."""
-        own = config.get(self.part) if self.part else None
-        return {**config, **own} if isinstance(own, Mapping) else config
+        own = self.own_part(config)
+        return config if own is None else {**config, **own}
+
+    def own_part(self, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The object of a config that describes this part of the model; None where all of it does."""
+        own: Any = config if self.part else None
+        for key in self.part.split(".") if self.part else ():
+            own = own.get(key) if isinstance(own, Mapping) else None
+        return own if isinstance(own, Mapping) else None
+
+
+def outer(prefix: str) -> str:
+    """What is in front of a prefix's `model.`, and so of the names that stand beside it: `thinker.` of
+    `thinker.model.`; nothing where it ends otherwise."""
+    return prefix.removesuffix("model.") if f".{prefix}".endswith(".model.") else ""
 
 
 def placeholders(template: str) -> list[str]:
@@ -210,7 +227,7 @@ def build_architecture(name: str, entry: ArchitectureEntry, shared: Mapping[str,
     return Architecture(
         name, entry.model_type, tuple(entry.aliases), entry.prefix, None if entry.gguf is None else tuple(entry.gguf),
         {**shared, **entry.defaults}, entry.null, tuple(entry.like), tuple(entry.full_layers), entry.part,
-        entry.requires, entry.forbids,
+        entry.requires, entry.forbids, entry.part_type,
     )  # fmt: skip
 
 
@@ -300,7 +317,7 @@ def check(
         for template in dialect.templates:
             _check_template(template, roles, table)
         used = {i for name in dialect.drop for i in placeholders(name)}
-        _check_known(f"drop.{dialect.name}", "index", used, {*table.index, PREFIX})
+        _check_known(f"drop.{dialect.name}", "index", used, {*table.index, *PREFIXES})
         _check_known(f"dialect.{dialect.name}.without", "set of layers", dialect.without, layers)
     for name, fuses in table.fuse.items():
         _check_known("fuse", "dialect", [name], table.dialect)

@@ -56,8 +56,8 @@ Tried = tuple[Floats, Floats, int, int, int]
 
 
 class Parts(NamedTuple):
-    """Parts [parts, size]: points' numbers, whether their values are shifted down [parts, size / 8], scales [parts, 1]
-    and which would stop llama.cpp."""
+    """Parts [parts, size]: the points' indices, whether their values are shifted down [parts, size / 8], the scales
+    [parts, 1], and the parts at which llama.cpp would abort."""
 
     points: Ints
     down: Bools
@@ -66,7 +66,7 @@ class Parts(NamedTuple):
 
 
 def values_of(down: Bools) -> Floats:
-    """[..., 3]: what -1, 0 and 1 stand for."""
+    """[..., 3]: the values of -1, 0 and 1."""
     delta = np.where(down, -np.float32(IQ1_DELTA), np.float32(IQ1_DELTA))
     out: Floats = np.array([-1, 0, 1], np.float32) + delta[..., None]
     return out
@@ -152,7 +152,7 @@ def encoded_parts(x: Floats, w: Floats, nothing: float) -> Parts:
 
 
 def _points(x: Floats, w: Floats, codes: Ints, some: Bools, values: Floats) -> tuple[Ints, Bools, Bools]:
-    """Each [parts, size / 8]: points' numbers, which had to be looked for, and where that stops llama.cpp."""
+    """Each [parts, size / 8]: the points' indices, which ones needed a search, and where that aborts llama.cpp."""
     shape, eights = values.shape[:2], (-1, 8)
     groups = np.broadcast_to(some, shape).reshape(-1)
     number, outside, lost = into_codebook(
@@ -162,7 +162,7 @@ def _points(x: Floats, w: Floats, codes: Ints, some: Bools, values: Floats) -> t
 
 
 def _values(points: Ints, down: Bools) -> Floats:
-    """What the coordinates of points [parts, n] stand for [parts, 8 n]."""
+    """The values of points [parts, n] as [parts, 8 n]."""
     ranks = neighbours("IQ1_S").ranks[points]
     return np.take_along_axis(values_of(down), ranks.astype(np.intp), axis=2).reshape(-1, 8 * points.shape[1])
 

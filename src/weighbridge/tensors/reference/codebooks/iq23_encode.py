@@ -66,9 +66,9 @@ SEARCHES: Final = MappingProxyType(
 
 
 class GridMatch(NamedTuple):
-    """What becomes of blocks: points' numbers [blocks, N / point], signs of eight [blocks, 32], scales of four bits
-    [blocks, parts], the blocks' scales and whether they have one [blocks, 1], parts without anything to search, and the
-    first block that stops llama.cpp."""
+    """The encoded blocks: points' indices [blocks, N / point], signs of eight elements [blocks, 32], four-bit scales
+    [blocks, parts], the blocks' scales and whether they have one [blocks, 1], parts without anything to search, and
+    the first block at which llama.cpp aborts."""
 
     points: Ints
     signs: Ints
@@ -89,7 +89,7 @@ def tiled(columns: Floats | None, blocks: int) -> Floats | None:
 
 
 def first_of(lost: Bools) -> tuple[int, ...]:
-    """Which of the blocks [blocks, parts] is the first with something lost."""
+    """The first of the blocks [blocks, parts] that lost something."""
     at = np.flatnonzero(lost.any(axis=1))
     return (int(at[0]),) if at.size else ()
 
@@ -103,7 +103,7 @@ def weights_of(how: SearchOptions, x: Floats, columns: Floats | None) -> Floats:
 
 
 def _folded(how: SearchOptions, x: Floats, w: Floats) -> tuple[Floats, Ints]:
-    """Magnitudes of eights [n, 8], and their signs [n]. Seven of them where the eighth follows."""
+    """Magnitudes of eight elements [n, 8], and their signs [n]: seven if the eighth is implied."""
     minus, rows = ~(x >= 0), np.arange(len(x))
     if how.even:
         cost, cheapest = w * x * x, np.zeros(len(x), np.intp)
@@ -120,7 +120,7 @@ def _folded(how: SearchOptions, x: Floats, w: Floats) -> tuple[Floats, Ints]:
 
 
 class _Search:
-    """Parts [parts, part]: magnitudes, weights; what is found of them."""
+    """Encodes parts [parts, part] of magnitudes under weights."""
 
     def __init__(self, name: str, x: Floats, w: Floats) -> None:
         self.name, self.how, self.x, self.w = name, SEARCHES[name], x, w
@@ -140,7 +140,7 @@ class _Search:
         self.outside = np.full(shape, self.how.again != "outside")
 
     def find(self, scale: Floats, inverse: Floats, active: Bools) -> tuple[Ints, Bools]:
-        """Points on the grid of `scale`, and which had to be looked for."""
+        """Points on the grid of `scale`, and which of them needed a search."""
         top = self.how.largest // 2
         ranks = np.clip(nearest(np.float32(0.5) * (inverse * self.x - np.float32(1))), 0, top)
         groups = self.points.shape[1]
@@ -210,7 +210,7 @@ def _nibbles(codes: Ints) -> Ints:
 
 
 def _upper(points: Ints, bits: int) -> Ints:
-    """What the codes have above eight bits, `bits` each, from the lowest."""
+    """The code bits above the lowest eight, `bits` per code, lowest first."""
     parts = (points >> 8).reshape(len(points), points.shape[1] * bits // 8, 8 // bits)
     out: Ints = (parts << np.arange(0, 8, bits)).sum(axis=2)
     return out
@@ -242,9 +242,8 @@ def _iq3_xxs(found: GridMatch) -> Fields:
 
 
 def closed_up(values: Ints, empty: Bools) -> Ints:
-    """quantize_iq3_s steps over a run of zeros without stepping on in its codes' low bits and signs: those of later
-    runs stand where the empty one's should (upper bits and scales don't), and what was written reads as something
-    else."""
+    """quantize_iq3_s skips a run of zeros without advancing in its codes' low bits and signs: those of later runs
+    take the empty run's place (upper bits and scales don't), so what was written decodes to other values."""
     order = np.argsort(empty, axis=1, kind="stable")
     runs = values.reshape(*empty.shape, values.shape[1] // empty.shape[1])
     return np.take_along_axis(runs, order[:, :, None], axis=1).reshape(values.shape)

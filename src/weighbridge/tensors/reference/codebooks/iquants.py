@@ -58,7 +58,7 @@ def _odd_scale(d: Floats, parts: Array, factor: float) -> Floats:
 
 
 def _signed(points: NDArray[np.int8], scales: Floats, signs: Bytes) -> Floats:
-    """scale * magnitude * sign. The sign of a NaN flips too: ggml multiplies by -1, of which compilers make a
+    """scale * magnitude * sign. The sign of a NaN flips too: ggml multiplies by -1, which compilers turn into a
     negation."""
     minus = np.unpackbits(signs.reshape(-1), bitorder="little").reshape(-1, QK_K)
     values = _by_parts(points, scales)

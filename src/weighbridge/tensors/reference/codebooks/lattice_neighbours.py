@@ -1,5 +1,5 @@
-"""What lies around each point of a codebook's lattice: encoders round to the lattice, and what isn't in the codebook
-becomes one of its neighbours that are. The rule is llama.cpp's (iq2xs_init_impl and iq3xs_init_impl in ggml-quants.c):
+"""The neighbours of each point of a codebook's lattice. Encoders round to the lattice, and replace points outside the
+codebook by a neighbour in it. The rule is llama.cpp's (iq2xs_init_impl and iq3xs_init_impl in ggml-quants.c):
 those at the smallest distance, at the second smallest, and so on for as many distances as the type says (`DISTANCES`).
 """
 

@@ -1,0 +1,52 @@
+"""docs/reference-classes.toml has the classes that the reference converter registers, and what the page made of it says
+of them is so."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.models.family_judges import golden
+from tests.oracles import tree
+
+from weighbridge.models.arch.registry import families, families_of_class
+
+DOCS = Path(__file__).parents[2] / "docs"
+LISTED = tomllib.loads((DOCS / "reference-classes.toml").read_text("utf-8"))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("part", "name"), [("text", "TEXT_MODEL_MAP"), ("other", "MMPROJ_MODEL_MAP")])
+def test_the_list_is_the_reference_s(part: str, name: str) -> None:
+    source = ast.parse((tree.require() / "conversion" / "__init__.py").read_text("utf-8"))
+    maps = (n.value for n in source.body if isinstance(n, ast.AnnAssign) and getattr(n.target, "id", "") == name)
+    (found,) = (node for node in maps if isinstance(node, ast.Dict))
+    assert sorted(LISTED[part]) == sorted(ast.literal_eval(key) for key in found.keys if key is not None)
+
+
+def test_the_list_is_of_the_oracle_s_version() -> None:
+    assert LISTED["package"] == f"xllamacpp {tree.VERSION}"
+    assert LISTED["version"] == f"b{tree.VERSION.rpartition('.')[2]}"
+
+
+def test_no_class_is_listed_twice() -> None:
+    assert len({*LISTED["text"]}) == len(LISTED["text"])
+
+
+def test_the_page_has_every_class_with_its_state() -> None:
+    page = (DOCS / "reference-classes.md").read_text("utf-8")
+    for name in LISTED["text"]:
+        family = next(families_of_class(name), None)
+        state = "absent" if family is None else "converts"
+        if family is not None and any(name == a.name and a.part for a in family.architectures.values()):
+            state = "partly"
+        assert f"| `{name}` | {state} |" in page, name
+
+
+def test_every_class_of_several_parts_has_a_recorded_model() -> None:
+    """What the page calls `partly` was compared with the reference for a model of the very class."""
+    recorded = {model["config"]["architectures"][0] for model in golden().values()}
+    partly = {a.name for f in families().values() for a in f.architectures.values() if a.part}
+    assert partly - recorded == set()
