@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -159,8 +160,9 @@ class Checkpoint(Closing):
         texts = {name: self.place.read(name, CONFIG_JSON) for name in ("config.json", "generation_config.json")}
         odd = {name: ", ".join(oddities(data)) for name, data in texts.items() if data is not None}
         words = [f"{name} is no JSON, but was read: it has {found}" for name, found in odd.items() if found]
-        if quoted := numbers_as_text(self.config if self.format != "gguf" else {}):
-            words.append(f"config.json has numbers in quotes: {', '.join(quoted)}")
+        with suppress(FormatError):  # who needs the config refuses it
+            if quoted := numbers_as_text(self.json("config.json") or {}):
+                words.append(f"config.json has numbers in quotes: {', '.join(quoted)}")
         return [*self.place.notes, *words]
 
     @property

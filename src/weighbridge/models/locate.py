@@ -43,8 +43,8 @@ def is_training(name: str) -> bool:
 @dataclass(frozen=True)
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
-    `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one. `notes`:
-    what was passed over on the way."""
+    `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one.
+    `notes`: what was passed over on the way."""
 
     path: Path
     weights: tuple[Path, ...]
