@@ -104,7 +104,8 @@ def test_a_planned_file_is_parsed_as_it_will_be() -> None:
 
 
 def test_data_that_cannot_be_mapped_is_a_note(tmp_path: Path) -> None:
-    source, notes = small(tmp_path / "m.gguf"), []
+    source = small(tmp_path / "m.gguf")
+    notes: list[str] = []
     for length in range(8, 40, 8):
         with wb.plan_convert(source, tmp_path / "a.gguf", align=8, name="x" * length) as plan:
             notes += plan.notes

@@ -18,7 +18,10 @@ Break = Callable[[Path], None]
 
 
 def rewrite(change: Callable[[str], str], name: str = "config.json") -> Break:
-    return lambda folder: (folder / name).write_text(change((folder / name).read_text()), "utf-8") and None
+    def breaks(folder: Path) -> None:
+        (folder / name).write_text(change((folder / name).read_text()), "utf-8")
+
+    return breaks
 
 
 def put(name: str, value: object) -> Break:

@@ -264,7 +264,10 @@ def test_an_alignment_of_one_is_a_warning() -> None:
     """The specification asks for a multiple of 8; llama.cpp for data at a multiple of 32, wherever that comes from."""
     for pad in range(32):
         architecture = Item(STR, "llama" + "x" * pad)
-        keys = [("general.architecture", architecture), ("general.alignment", Item(U32, 1))]
+        keys: list[tuple[str | bytes, Item]] = [
+            ("general.architecture", architecture),
+            ("general.alignment", Item(U32, 1)),
+        ]
         index = gguf.parse(BytesSource(File(keys=keys, tensors=[Tensor("t", [8])], alignment=1).bytes()))
         found = gguf.check(index)
         assert {f.severity for f in found} == {Severity.WARNING}

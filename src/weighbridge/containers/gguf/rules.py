@@ -72,7 +72,9 @@ RULES: Final = MappingProxyType(
         "gguf/overlap": _rule(_W, _HEADER, "tensors share bytes"),
         "gguf/order": _rule(_W, _HEADER, "tensor data doesn't lie in the order of the directory"),
         "gguf/data-start": _rule(
-            _W, _MODEL, "tensor data doesn't begin at a multiple of 32, so llama.cpp aborts where it maps the file",
+            _W,
+            _MODEL,
+            "tensor data doesn't begin at a multiple of 32, so llama.cpp aborts where it maps the file",
             "wb convert writes it anew with an alignment of 32; llama.cpp reads this one with --no-mmap",
         ),
         "gguf/truncated-data": _rule(_E, _DATA, "the file ends inside its tensor data", _CUT),

@@ -121,7 +121,8 @@ def plan_edit(
         edited = Edited(source, header.start, rendered)
         check(source, edited, metadata)
         if changes and header.format == "gguf" and not force:
-            refuse_new(*(refusals([gguf.parse(s, level="lenient")]) for s in (edited, source)), option="--force")
+            after, before = (refusals([gguf.parse(s, level="lenient")]) for s in (edited, source))
+            refuse_new(after, before, option="--force")
         span = range(0) if why or not changes else changed_span(source.read(0, header.start), rendered)
         stat = os.fstat(source.fileno())
         return EditPlan(
