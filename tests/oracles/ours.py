@@ -9,8 +9,8 @@ import pytest
 
 import weighbridge as api
 
-# Small models whose GGUF llama.cpp has no graph for: biases and norms that it doesn't know, a width that it has built in,
-# fewer layers than it tells a model by. `wb convert` refuses them (tests/proof/test_refused.py).
+# Small models whose GGUF llama.cpp has no graph for: biases and norms that it doesn't know, a width that it has built
+# in, fewer layers than it tells a model by. `wb convert` refuses them (tests/proof/test_refused.py).
 REFUSED = frozenset(
     {
         "smollm3-bias", "seed-oss-out", "command-r-plus", "starcoder2-plain", "phi-moe-plain", "deepseek-v2-lite",

@@ -25,7 +25,7 @@ def judge() -> Iterator[Judge]:
 def test_a_model_without_a_graph_is_refused(
     name: str, judge: Judge, folder_of: Callable[[str], Path], gguf_of: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(RefusedError, match="llama.cpp would refuse"):
+    with pytest.raises(RefusedError, match=r"llama\.cpp would refuse"):
         ours.to_gguf(folder_of(name), tmp_path / "m.gguf", "f32", pre=models.CASES[name].pre)
     assert not (tmp_path / "m.gguf").exists()
     assert judge.refusal(gguf_of(name, "f32")) is not None
