@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.api.test_provider import CONFIG, llama_tensors
 from tests.conversion.test_published import make_folder
 
 import weighbridge as wb
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UnsupportedError
 
 Break = Callable[[Path], None]
 
@@ -80,3 +81,44 @@ def test_what_could_mean_two_things_is_refused(name: str, folder: Path, tmp_path
     breaks(folder)
     with pytest.raises(FormatError, match=words):
         wb.convert(folder, tmp_path / "odd.gguf")
+
+
+def renamed(change: Callable[[str], str]) -> dict[str, np.ndarray]:
+    return {change(name): values for name, values in llama_tensors().items()}
+
+
+CACHES = {f"model.layers.0.self_attn.rotary_emb.{n}": np.zeros(8, np.float32) for n in ("inv_freq", "cos_cached")}
+# name -> tensors of the same model under other names, or with others beside, and the words about it
+NAMES: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "torch.compile": (renamed(lambda n: f"_orig_mod.{n}"), "begin with _orig_mod."),
+    "DistributedDataParallel": (renamed(lambda n: f"module.{n}"), "begin with module."),
+    "both": (renamed(lambda n: f"module._orig_mod.{n}"), "begin with module._orig_mod."),
+    "PEFT": (renamed(lambda n: f"base_model.model.{n}"), "begin with base_model.model."),
+    "inside another class": (renamed(lambda n: f"transformer.{n}"), "begin with transformer."),
+    "bare": (renamed(lambda n: n.removeprefix("model.")), ""),
+    "caches of rotation": (llama_tensors() | CACHES, "2 tensors that carry nothing are left out"),
+    "frequencies at the top": (
+        llama_tensors() | {"model.rotary_emb.inv_freq": np.zeros(8, np.float32)},
+        "1 tensors that",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(NAMES))
+def test_names_as_they_are(name: str, folder: Path, tmp_path: Path) -> None:
+    tensors, words = NAMES[name]
+    wb.convert(folder, tmp_path / "tidy.gguf", name="llama")
+    odd = make_folder(tmp_path / "odd", CONFIG, tensors)
+    with wb.plan_convert(odd, tmp_path / "odd.gguf", name="llama") as plan:
+        assert words in " ".join(plan.notes)
+        plan.run()
+    with wb.open(tmp_path / "tidy.gguf") as tidy, wb.open(tmp_path / "odd.gguf") as found:
+        assert dict(found.metadata) == dict(tidy.metadata)
+        assert sorted(found) == sorted(tidy)  # the order is that of the names in the file
+        assert all(found[n].raw() == tidy[n].raw() for n in tidy)
+
+
+def test_names_of_no_family_stay_refused(folder: Path, tmp_path: Path) -> None:
+    odd = make_folder(tmp_path / "odd", CONFIG, renamed(lambda n: f"a.b.{n}"))
+    with pytest.raises(UnsupportedError, match="has a name of the llama family"):
+        wb.convert(odd, tmp_path / "odd.gguf")
