@@ -20,6 +20,7 @@ from typing import Any, Final
 from weighbridge.base.dtypes import F32, DType, Kind
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
 from weighbridge.containers.gguf import container as gguf
+from weighbridge.conversion.gguf.loadable import check_loadable
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan.fingerprint import state_of
 from weighbridge.conversion.plan.losses import is_quantized
@@ -179,7 +180,11 @@ def finish(
         folder=options.keep_split,
         files=files,
         losses=(*inputs.losses, *_losses(choice, inputs, weights), *copied(model, made)),
-        notes=(*_notes(inputs, weights), *(line for f in files for line in f.layout.notes)),
+        notes=(
+            *_notes(inputs, weights),
+            *(line for f in files for line in f.layout.notes),
+            *check_loadable(((f.name, f.layout) for f in files), model),
+        ),
         write=write,
         model=model,
         reports=reports,
