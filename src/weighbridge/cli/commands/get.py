@@ -78,6 +78,8 @@ def _write(tensor: str, out: str, key: str | None, *, dtype: str | None, raw: bo
         raise UsageError(
             f"{suffix!r} is not a format for a tensor", hint=f"name a file .npy, {', '.join(_MODELS)} or .bin; or --raw"
         )
+    if raw or suffix != ".npy":
+        refuse_others("stored bytes", {"--dtype": dtype}, hint="numbers go to .npy")
     with get.Picked(tensor, key, dtype, raw or suffix != ".npy") as picked, Progress() as progress:
         return get.save(picked, out, overwrite=overwrite, progress=progress)
 
