@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import jax_process
 
 import weighbridge as wb
 from weighbridge.base.errors import RefusedError, UnsupportedError, UsageError
@@ -34,13 +35,8 @@ def _mlx(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {k: mx.array(v) for k, v in values.items()}
 
 
-def _jax(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    jax = pytest.importorskip("jax", reason="JAX IS MISSING, so its arrays weren't tried")
-    return {k: jax.numpy.asarray(v) for k, v in values.items() if v.dtype != np.int64}
-
-
 MAKERS: dict[str, Callable[[Mapping[str, np.ndarray]], dict[str, Any]]] = {
-    "numpy": dict, "torch": _torch, "mlx": _mlx, "jax": _jax,
+    "numpy": dict, "torch": _torch, "mlx": _mlx,
 }  # fmt: skip
 
 
@@ -49,13 +45,29 @@ def test_safetensors_of_any_framework(framework: str, tmp_path: Path) -> None:
     st = pytest.importorskip("safetensors.numpy", reason=NOTHING)
     wb.save(MAKERS[framework](arrays()), tmp_path / "a.safetensors", metadata={"by": "me"})
     found = st.load_file(tmp_path / "a.safetensors")
-    want = arrays() if framework != "jax" else {k: v for k, v in arrays().items() if k != "ids"}
+    want = arrays()
     assert found.keys() == want.keys()
     for name, array in want.items():
         assert found[name].dtype == array.dtype
         assert found[name].shape == array.shape
         assert found[name].tobytes() == array.tobytes()
     assert wb.open(tmp_path / "a.safetensors").metadata["by"] == "me"
+
+
+JAX = """
+wb.save({"w": jax.numpy.arange(6, dtype="bfloat16").reshape(2, 3), "i": jax.numpy.arange(3)}, sys.argv[1])
+with wb.open(sys.argv[1]) as model:
+    assert (model["w"].dtype, model["i"].dtype) == ("BF16", "I32")
+    assert model["w"].numpy().astype(float).tolist() == [[0, 1, 2], [3, 4, 5]]
+from weighbridge.safetensors import flax
+flax.save_file({"a": jax.numpy.arange(3)}, sys.argv[2])
+assert flax.load_file(sys.argv[2])["a"].tolist() == flax.load(flax.save({"a": jax.numpy.arange(3)}))["a"].tolist()
+print("saved")
+"""
+
+
+def test_arrays_of_jax(tmp_path: Path) -> None:
+    assert jax_process.run(JAX, str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")) == "saved\n"
 
 
 def test_bf16_of_torch_and_mlx(tmp_path: Path) -> None:

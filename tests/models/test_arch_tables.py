@@ -120,7 +120,7 @@ def test_the_rope_order_is_the_reference_s_permutation_and_its_inverse_undoes_it
     want = rows.reshape(heads, 2, pairs).swapaxes(1, 2).reshape(-1)  # conversion/llama.py `permute`
     order = rope_order(len(rows), heads)
     assert np.array_equal(rows[order], want)
-    assert np.array_equal(rows[order][inverse(rope_order, len(rows), heads)], rows)
+    assert np.array_equal(rows[order][inverse(rope_order, len(rows), heads).rows], rows)
 
 
 _ORDERS = {"rope": rope_order, "parted": parted_order, "halves": halves_order}

@@ -223,6 +223,15 @@ def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> 
 # ---------------------------------------------------------------------- tables with mistakes
 
 
+def _key(fields: str) -> str:
+    return f"\n[[meta.key]]\nname='x'\ntype='u32'\n{fields}\n"
+
+
+def test_keys_that_no_other_section_names_are_fine(table: Path) -> None:
+    table.write_text(table.read_text() + _key("config=['eod_token_id', 'rope.rope_theta', 'some_other_key']"))
+    assert read_family(table).document.meta
+
+
 @pytest.mark.parametrize(
     ("damage", "error", "words"),
     [
@@ -250,6 +259,16 @@ def test_check_ends_with_1_where_something_is_wrong(acme: Path, table: Path) -> 
         (lambda t: t + '\n[dialect]\nhf = { base = "mlx" }\n', UsageError, "no other dialect"),
         (lambda t: t + '\n[dialect]\nhf = { base = "none" }\n', UsageError, "no other dialect"),
         (lambda t: t + "\n[drop]\nhf = ['a.{q}']\n", UsageError, "drop.hf: unknown index 'q'"),
+        (lambda t: t + _key("config=['hiden_size']"), UsageError, "meta.key.x: unknown key 'hiden_size'"),
+        (lambda t: t + _key("config=['a']\nsubtract='hiden_size'"), UsageError, "unknown key 'hiden_size'"),
+        (lambda t: t + _key("config=['a']\nwhen={hiden_size=[1]}"), UsageError, "unknown key 'hiden_size'"),
+        (lambda t: t + _key("config=['a / b']"), UsageError, "meta.key.x: in 'a / b'.*use // to divide"),
+        (lambda t: t + _key("config=['a']\nlayers='fulll'"), UsageError, "unknown set of layers 'fulll'"),
+        (lambda t: t + "\n[meta.presence]\nhiden_size='blk.0.x'", UsageError, "meta.presence: unknown key"),
+        (lambda t: t + "\n[meta.assumed]\nhiden_size=[1]", UsageError, "meta.assumed: unknown key 'hiden_size'"),
+        (lambda t: t + "\n[[meta.implied]]\nconfig='a'\nvalue='hiden_size'", UsageError, "meta.implied.a: unknown key"),
+        (lambda t: t + "\n[[meta.requires_value]]\nconfig='a'\nwhy=''\nequals='hiden_size'", UsageError,
+         "meta.requires_value.a: unknown key"),
         (lambda t: t.replace("[defaults]", 'exclude = ["role.q_nrom"]\n[defaults]'), UsageError, "no 'role.q_nrom'"),
     ],
 )  # fmt: skip

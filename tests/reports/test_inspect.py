@@ -99,7 +99,7 @@ def test_packed_weights_count_as_what_they_stand_for(scheme: str, group: Group, 
         found = parameter_count.count(order, config)
         assert found.schemes == {scheme: 1}
         assert found.total == OUT * IN + 7 + 5
-        assert set(found.parts) == set(layer)
+        assert set(found.found) == set(layer)
 
 
 def test_mxfp4_of_gpt_oss() -> None:

@@ -162,7 +162,8 @@ class Model(Closing, Mapping[str, Tensor]):
     def __init__(self, checkpoint: Checkpoint, names: Names = "logical", options: SourceOptions | None = None) -> None:
         self.checkpoint, self.names, self._options = checkpoint, names, options
         self._nodes = _named_tensors(checkpoint, names)
-        self._entries = checkpoint.index.by_name if self._nodes is checkpoint.stored else {}
+        own = self._nodes is checkpoint.stored and checkpoint.nodes is None
+        self._entries = checkpoint.index.by_name if own else {}
         self._cache: dict[Any, Any] | None = None
 
     def __getitem__(self, name: str) -> Tensor:
@@ -210,6 +211,15 @@ class Model(Closing, Mapping[str, Tensor]):
         """Free every array that was kept."""
         if self._cache is not None:
             self._cache.clear()
+
+    def rank(self, rank: int, *, of: int) -> Model:
+        """The part of a tensor-parallel rank: this model's names, each tensor as the rank has it. Only its slices are
+        read. Quantized tensors keep their codes; UsageError names the numbers of ranks by which they can be cut."""
+        if self.names not in ("stored", "logical"):
+            raise UsageError(f"a rank has the file's names, not {self.names}", hint="open the model without names=")
+        from weighbridge.models.tensor_parallel.rank_view import rank_view
+
+        return Model(rank_view(self.checkpoint, rank, of), self.names, None)
 
     def state_dict(self, device: str | None = None) -> dict[str, torch.Tensor]:
         """The same as `torch()`, as `load_state_dict` takes it."""

@@ -14,6 +14,7 @@ structs (ggml.c, ggml-common.h of llama.cpp b11549, ids 0..42), numpy/ml_dtypes 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -82,9 +83,10 @@ def parse_fields(text: str) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One number type: `block` elements are stored in `size` bytes (one atom)."""
+    """One number type: `block` elements are stored in `size` bytes (one atom). There is one object of each type, so
+    types compare by identity."""
 
     name: str
     kind: Kind
@@ -117,6 +119,14 @@ class DType:
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return _known, (self.name,)
+
+
+def _known(name: str) -> DType:
+    """The type of this name: what a pickle of one is."""
+    return _by_name.get(name) or OLD[name]
 
 
 def _plain(name: str, kind: Kind, size: int, **names: str | int | None) -> DType:

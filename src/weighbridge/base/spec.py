@@ -7,7 +7,7 @@ it is read by ranges of atoms (one a row, like rank 1) and takes part in no row 
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 
@@ -64,10 +64,16 @@ class Spec(msgspec.Struct, frozen=True, dict=True):
         return self.row_atoms * self.dtype.size
 
     def with_shape(self, *shape: int) -> Spec:
-        return Spec(shape, self.dtype)
+        return spec_of(shape, self.dtype)
 
     def with_dtype(self, dtype: DType) -> Spec:
-        return Spec(self.shape, dtype)
+        return spec_of(self.shape, dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@lru_cache(maxsize=1024)
+def spec_of(shape: Shape, dtype: DType) -> Spec:
+    """The spec that tensors of one shape and type share: a model of 100,000 tensors has a few dozen of them."""
+    return Spec(shape, dtype)

@@ -21,7 +21,7 @@ import msgspec
 
 from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
-from weighbridge.base.spec import Shape, Spec
+from weighbridge.base.spec import Shape, Spec, spec_of
 from weighbridge.io.source import Source
 
 
@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spec(self) -> Spec:
-        return Spec(self.shape, self.dtype)
+        return spec_of(self.shape, self.dtype)
 
 
 #: The rule of the finding about `Index.capped`.

@@ -185,8 +185,8 @@ def _norms(adapter: LoraAdapter, family: Family, sizes: Sizes, out: PlanBuilder)
                 hint=_MERGE,
             )
         out.losses.append(Loss("fully trained: llama.cpp ignores it in an adapter", name))
-    holder = {places[name].cells[0].instance: node for name, node in adapter.whole.items()}
-    names = {place.cells[0].instance: n for n, place in family.expansion("gguf", sizes).places.items()}
+    holder = {places[name].instances[0]: node for name, node in adapter.whole.items()}
+    names = {place.instances[0]: n for n, place in family.expansion("gguf", sizes).places.items()}
     layouts = {i: family.layout_of("gguf", i[0], sizes) for i in holder}
     return {names[i]: layout.apply(node) if (layout := layouts[i]) else node for i, node in holder.items()}
 
@@ -291,7 +291,7 @@ def _whole(model: Checkpoint, adapter: LoraAdapter, dialect: str) -> Mapping[Any
     for name, node in adapter.whole.items():
         if name not in places or places[name].shape != node.spec.shape:
             raise UnsupportedError(f"the adapter contains {name}, but the model has no such tensor of its shape")
-        instance = places[name].cells[0].instance
+        instance = places[name].instances[0]
         layout = family.layout_of(dialect, instance[0], sizes)
         out[instance] = cast(layout.undo(node) if layout else node, model.roles[instance].spec.dtype)
     return out

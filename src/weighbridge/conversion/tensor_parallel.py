@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.errors import UsageError
 from weighbridge.base.limits import SHARDS
 from weighbridge.containers.gguf.values import KV, Metadata, kvs
 from weighbridge.conversion.options import RankOptions, WriteOptions
@@ -18,11 +18,11 @@ from weighbridge.conversion.plan.target import check_target
 from weighbridge.conversion.plan.ties import copied
 from weighbridge.io.source import FileSource
 from weighbridge.models.checkpoint import Checkpoint
-from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
+from weighbridge.models.tensor_parallel.packed_shards import rank_part
 from weighbridge.models.tensor_parallel.rank_files import metadata
 from weighbridge.models.tensor_parallel.rank_set import stem_of
+from weighbridge.models.tensor_parallel.rank_view import splits_of
 
-_TRIED: Final = 64  # the largest number of ranks that a hint suggests
 _GGUF: Final = "gguf"
 _WHOLE_GGUF: Final = "llama.cpp splits a whole GGUF itself while loading; these files are for other programs"
 
@@ -33,7 +33,7 @@ def plan_ranks(model: Checkpoint, target: Path, options: RankOptions, write: Wri
     if not 2 <= ranks <= SHARDS:
         raise UsageError(f"a tensor-parallel group has 2 to {SHARDS:,} ranks, not {ranks}")
     check_target(target, model, folder=True)
-    splits = _splits(model, ranks)
+    splits = splits_of(model, ranks)
     container = _GGUF if model.format == _GGUF else "safetensors"
     parts = [
         {name: rank_part(model.stored[name], split, rank, ranks) for name, split in splits.items()}
@@ -67,38 +67,3 @@ def _metadata(model: Checkpoint, own: Mapping[str, str]) -> Mapping[str, Any]:
     if model.format == _GGUF:
         return Metadata(kvs(model.metadata) | {key: KV("str", value) for key, value in own.items()})
     return {**{k: str(v) for k, v in model.metadata.items()}, **own}
-
-
-def _splits(model: Checkpoint, ranks: int) -> dict[str, Split]:
-    """How each stored tensor is split. UsageError if a tensor can't be split among `ranks`, with the numbers that
-    work for it."""
-    family = model.family
-    shapes = {name: node.spec.shape for name, node in model.tensors.items()}
-    report = family.check(model.dialect, model.sizes, shapes)
-    if not report.ok:
-        raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
-    splitter = Splitter(family, model.dialect, model.sizes, model.stored, model.packed)
-    out: dict[str, Split] = {}
-    for name in model.logical:
-        if name in report.dropped:
-            continue
-        try:
-            out |= splitter.split(name, ranks)
-        except UsageError as error:
-            raise UsageError(error.message, hint=_hint(splitter, name)) from None
-    return {name: out[name] for name in model.stored if name in out}
-
-
-def _hint(splitter: Splitter, name: str) -> str:
-    """The numbers of ranks that a tensor can be split among."""
-    if fits := [n for n in range(2, _TRIED + 1) if _works(splitter, name, n)]:
-        return f"this tensor can be split among {', '.join(map(str, fits))} ranks"
-    return "no number of ranks works for this tensor; decode the model: wb convert SRC DST --to hf --dtype bf16"
-
-
-def _works(splitter: Splitter, name: str, ranks: int) -> bool:
-    try:
-        splitter.split(name, ranks)
-    except UsageError:
-        return False
-    return True

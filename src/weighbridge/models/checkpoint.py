@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -57,7 +57,8 @@ def open_checkpoint(path: str | Path, options: SourceOptions = SourceOptions()) 
     try:
         for weight in place.weights:
             sources.append(_shard(place, weight))
-        return Checkpoint(place, _index(place, sources, options.allow_expand), options.arch_file)
+        index = _index(place, sources, options.allow_expand)
+        return Checkpoint(replace(place, shards=None), index, options.arch_file)  # its names would be there twice
     except BaseException:
         for source in sources:
             source.close()
@@ -241,7 +242,8 @@ class Checkpoint(Closing):
         """The packed weight that each of its stored tensors belongs to."""
         from weighbridge.packings.unpacking import groups
 
-        return groups(self.stored, self.packing_hints, self._unreadable)
+        described = self.index.by_name if self.nodes is None else None
+        return groups(self.stored, self.packing_hints, self._unreadable, described)
 
     @cached_property
     def logical(self) -> Mapping[str, LogicalTensor]:

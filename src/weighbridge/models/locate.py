@@ -43,7 +43,7 @@ def is_training(name: str) -> bool:
 @dataclass(frozen=True)
 class Place:
     """`weights`: the files with tensors, in order. `folder`: where config.json and the tokenizer are looked for.
-    `index`: the JSON that lists the shards, and `shards` its content, where there is one."""
+    `index`: the JSON that lists the shards, and `shards` its content until they are opened, where there is one."""
 
     path: Path
     weights: tuple[Path, ...]

@@ -29,14 +29,9 @@ class ResolvedModel:
     format: str
     path: str
 
-    @cached_property
-    def _nodes(self) -> dict[str, LogicalTensor]:
-        """`tensors`, all of them built."""
-        return dict(self.tensors)
-
-    @cached_property
+    @property
     def _shapes(self) -> dict[str, Shape]:
-        return {name: node.spec.shape for name, node in self._nodes.items()}
+        return {name: node.spec.shape for name, node in self.tensors.items()}
 
     @cached_property
     def report(self) -> MappingReport:
@@ -48,7 +43,7 @@ class ResolvedModel:
         """(role, index) -> tensor in the role's own layout. MappingError, with the file and advice, unless all fit."""
         if not self.report.ok:
             raise self._mapping_error()
-        return self.family.load_checked(self.dialect, self.sizes, self._nodes, self.prefix)
+        return self.family.load_checked(self.dialect, self.sizes, self.tensors, self.prefix)
 
     def _mapping_error(self) -> MappingError:
         from weighbridge.models.arch.diagnose import advice

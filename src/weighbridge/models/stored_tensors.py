@@ -22,7 +22,7 @@ def node_builder(index: Index) -> Callable[[Entry], Node]:
     def build(entry: Entry) -> Node:
         source = files[entry.file]
         if entry.strides is None:
-            return Stored(Spec(entry.shape, entry.dtype), source, entry.offset, swap)
+            return Stored(entry.spec, source, entry.offset, swap)
         window = Spec((entry.nbytes // entry.dtype.size,), entry.dtype)
         return strided(Stored(window, source, entry.offset, swap), 0, entry.shape, entry.strides)
 
@@ -42,7 +42,8 @@ class StoredTensors(Mapping[str, "Node"]):
     def __getitem__(self, name: str) -> Node:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = self._build(self._entries[name])
+            entry = self._entries[name]
+            node = self._nodes[entry.name] = self._build(entry)  # not `name`: equal strings would be there twice
         return node
 
     def __iter__(self) -> Iterator[str]:

@@ -6,12 +6,13 @@ Recognising reads nothing. What a schema declares as a probe is read here, bound
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from weighbridge.base.errors import FormatError, UnsupportedError
-from weighbridge.packings.schema.base import Config, Match, OnError, find
+from weighbridge.packings.schema.base import Config, Described, Match, OnError, find
 from weighbridge.packings.schema.registry import schemas
 from weighbridge.tensors.nodes import LogicalTensor, Node
 
@@ -31,7 +32,7 @@ class PackedGroup(NamedTuple):
     @property
     def stored(self) -> frozenset[str]:
         """The names of the stored tensors that it replaces."""
-        return self.match.tensors
+        return frozenset(self.match.tensors)
 
 
 def unpack(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, LogicalTensor]:
@@ -51,31 +52,38 @@ def replaced(tensors: Nodes, found: Mapping[str, PackedGroup]) -> Mapping[str, L
     return out
 
 
-def groups(tensors: Nodes, config: Config, on_error: OnError | None = None) -> Mapping[str, PackedGroup]:
-    """The group of each stored tensor that belongs to one."""
+def groups(
+    tensors: Nodes, config: Config, on_error: OnError | None = None, described: Mapping[str, Described] | None = None
+) -> Mapping[str, PackedGroup]:
+    """The group of each stored tensor that belongs to one. `described`: the same tensors, if their specs are known
+    without building nodes."""
 
     def read(name: str, limit: int) -> bytes:
         return probe(name, tensors[name], limit)
 
-    out: dict[str, PackedGroup] = {}
-    found = find(schemas(), tensors, config, read, on_error)
+    built: dict[int, PackedGroup] = {}  # by the identity of the match
+    found = find(schemas(), tensors if described is None else described, config, read, on_error)
     for match in {id(m): m for m in found.values()}.values():
         try:
-            group = PackedGroup(match, build(match, tensors))
+            built[id(match)] = PackedGroup(match, build(match, tensors))
         except (FormatError, UnsupportedError) as error:
             if on_error is None:
                 raise
             on_error(match.stored[match.schema.key], error)
-            continue
-        out.update(dict.fromkeys(match.tensors, group))
-    return out
+    members = ((name, found[name]) for name in tensors if name in found)
+    return {name: built[id(match)] for name, match in members if id(match) in built}
 
 
 def build(match: Match[Any], tensors: Nodes) -> LogicalTensor:
     """The logical tensor of a match."""
     members = {role: tensors[name] for role, name in match.stored.items()}
-    node: LogicalTensor = import_module(match.schema.reader).build(match, members)
-    return node
+    return _reader(match.schema.reader)(match, members)
+
+
+@cache
+def _reader(module: str) -> Callable[[Match[Any], Nodes], LogicalTensor]:
+    found: Callable[[Match[Any], Nodes], LogicalTensor] = import_module(module).build
+    return found
 
 
 def probe(name: str, node: Node, limit: int) -> bytes:

@@ -21,6 +21,7 @@ from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import (
     LogicalTensor,
     QuantizedTensor,
+    RowOrder,
     T,
     apply_function,
     concat,
@@ -63,13 +64,19 @@ def rope_order(rows: int, heads: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=64)
-def inverse(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> NDArray[np.int64]:
+def ordered(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> RowOrder:
+    """The order `order_of(*arguments)`, checked once for all tensors that have it."""
+    return RowOrder(order_of(*arguments))
+
+
+@lru_cache(maxsize=64)
+def inverse(order_of: Callable[..., NDArray[np.int64]], *arguments: int) -> RowOrder:
     """The inverse of the order `order_of(*arguments)`."""
     order = order_of(*arguments)
     back = np.empty_like(order)
     back[order] = np.arange(order.size, dtype=np.int64)
     back.setflags(write=False)
-    return back
+    return RowOrder(back)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class Rope:
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, rope_order(node.spec.rows, self.heads))
+        return gather(node, ordered(rope_order, node.spec.rows, self.heads))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(rope_order, node.spec.rows, self.heads))
@@ -109,7 +116,7 @@ class NeoxPairs:
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, halves_order(node.spec.rows, self.heads, self.rotated))
+        return gather(node, ordered(halves_order, node.spec.rows, self.heads, self.rotated))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(halves_order, node.spec.rows, self.heads, self.rotated))
@@ -137,7 +144,7 @@ class SplitQkv:
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, parted_order(node.spec.rows, self.heads, self.groups))
+        return gather(node, ordered(parted_order, node.spec.rows, self.heads, self.groups))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(parted_order, node.spec.rows, self.heads, self.groups))
@@ -264,7 +271,7 @@ class InterleaveGroups:
     exact: bool = True
 
     def apply(self, node: T) -> T:
-        return gather(node, interleaved_order(self.groups, *self.heights))
+        return gather(node, ordered(interleaved_order, self.groups, *self.heights))
 
     def undo(self, node: T) -> T:
         return gather(node, inverse(interleaved_order, self.groups, *self.heights))
@@ -300,13 +307,13 @@ class Tiled:
     def undo(self, node: T) -> T:
         return gather(node, self._order(self.heads // self.groups if self.groups else 0, node))
 
-    def _order(self, groups: int, node: LogicalTensor) -> NDArray[np.int64]:
+    def _order(self, groups: int, node: LogicalTensor) -> RowOrder:
         """The inverse of tiling is tiling with as many groups as a group has heads."""
         if self.heads <= 0 or node.spec.rows % self.heads:
             raise FormatError(
                 "heads don't divide the rows", expected=f"a multiple of {self.heads}", found=node.spec.rows
             )
-        return tiled_order(groups, self.heads, node.spec.rows // self.heads)
+        return ordered(tiled_order, groups, self.heads, node.spec.rows // self.heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +340,7 @@ class TiledColumns:
         times, width = math.prod(lead), columns // self.heads
         if _cuts_blocks(node, width):
             node = decode(node, "its columns are moved")
-        heads = gather(reshape(node, (times * self.heads, width)), tiled_order(groups, self.heads, 1, times))
+        heads = gather(reshape(node, (times * self.heads, width)), ordered(tiled_order, groups, self.heads, 1, times))
         return reshape(heads, (*lead, columns))
 
 

@@ -120,7 +120,10 @@ def _pair(key: str, kv: KV) -> bytes:
 
 
 def _string(raw: bytes) -> bytes:
-    return struct.pack("<Q", len(raw)) + raw
+    return _LENGTH(len(raw)) + raw
+
+
+_LENGTH: Final = struct.Struct("<Q").pack
 
 
 def _value(kv: KV) -> bytes:
@@ -145,7 +148,8 @@ def _array(kind: str, values: Any) -> bytes:
     if isinstance(values, LazyArray) and values.type == kind and (values.order, values.width) == ("<", 8):
         return head + values.raw
     if kind == "str":
-        return head + b"".join(_string(raw_text(v)) for v in values)
+        raws = list(map(raw_text, values))
+        return head + b"".join([part for raw in raws for part in (_LENGTH(len(raw)), raw)])
     if kind.startswith("arr"):
         return head + b"".join(_array(*_nested(kind, v)) for v in values)
     if kind == "bool":

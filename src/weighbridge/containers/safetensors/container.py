@@ -26,6 +26,7 @@ from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import FormatError
 from weighbridge.base.gc_pause import paused
 from weighbridge.base.limits import MIB, SAFETENSORS_HEADER
+from weighbridge.base.spec import Shape
 from weighbridge.containers import by_magic
 from weighbridge.containers.base import Entry, Finding, Index, Region, Severity
 from weighbridge.containers.safetensors.exact import FIELDS, LENGTH, SPACE, TYPES, HeaderEntry, exact, members, short
@@ -219,22 +220,36 @@ def _place(head: _ParsedHeader, file_size: int) -> tuple[Entry, ...]:
     from the first byte of the data to the last, and that each is exactly as long as its shape and dtype say."""
     start, at, last = LENGTH + head.length, 0, ""
     entries: list[Entry] = []
+    forms: dict[tuple[str, Shape], _Form] = {}  # of a few dozen dtypes and shapes, which their tensors then share
     for name, info in sorted(head.infos.items(), key=_by_offsets):
         begin, end = info.data_offsets
-        dtype, bits = TYPES[info.dtype]
-        size = end - begin
+        form = forms.get(key := (info.dtype, info.shape)) or forms.setdefault(key, _form(*key))
         if begin != at:
             _report_gap(name, last, start, begin, at, head.problems)
-        if prod(info.shape) * bits == size * 8 and (size or not _overflows(info.shape, bits)):
-            entries.append(Entry(name, dtype, info.shape, start + begin, size))
+        if end - begin == form.nbytes:
+            entries.append(Entry(name, form.dtype, form.shape, start + begin, form.nbytes))
         else:
-            _report_size(name, info, dtype, start + begin, head.problems)
+            _report_size(name, info, form.dtype, start + begin, head.problems)
         last = name
         if end > at:
             at = end
     _report_end(head, start + at, file_size)
     _report_oddities(head, entries)
     return tuple(entries)
+
+
+class _Form(NamedTuple):
+    """A dtype and shape, and the bytes that they take; None where they are no whole number of 64 bits."""
+
+    dtype: DType
+    shape: Shape
+    nbytes: int | None
+
+
+def _form(name: str, shape: Shape) -> _Form:
+    dtype, bits = TYPES[name]
+    size, rest = divmod(prod(shape) * bits, 8)
+    return _Form(dtype, shape, None if rest or (not size and _overflows(shape, bits)) else size)
 
 
 def _by_offsets(item: tuple[str, HeaderEntry]) -> tuple[int, int]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Any, NamedTuple
 
+from weighbridge.base.dtypes import DType
 from weighbridge.base.errors import RefusedError
 from weighbridge.base.limits import MIB, SLAB
-from weighbridge.tensors.nodes import Node, walk
+from weighbridge.base.spec import Spec
+from weighbridge.tensors.nodes import CastReport, Node, QuantizedTensor, Stored, walk
 
 # Slabs that a node has to compute are smaller than copied ones: source, temporary and result then stay in the cache.
 _COMPUTED_SLAB = MIB
@@ -49,3 +54,51 @@ def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int
             hint="raise --max-memory or lower --jobs",
         )
     return rows
+
+
+class SlabCost(NamedTuple):
+    """Rows of a slab of a unit, the bytes it takes at most, and whether each slab costs a whole pass over a source."""
+
+    rows: int
+    memory: int
+    striped: bool
+
+
+class SlabCosts:
+    """Slabs within a budget. Layers and experts are alike, so a model of 100,000 tensors has a few dozen costs."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._numbers: dict[Hashable, int] = {}  # of nodes; equal where all that bears on their cost is equal
+        self._known: dict[Hashable, SlabCost] = {}  # by the numbers of a unit's nodes
+
+    def of(self, nodes: Sequence[Node], name: str) -> SlabCost:
+        """The slabs of a unit. RefusedError where one row needs more than the budget."""
+        key = tuple(map(self._number, nodes))
+        if key not in self._known:
+            rows = slab_rows(nodes, self._budget, name)
+            striped = any(below.stripes for node in nodes for below in walk(node))
+            self._known[key] = SlabCost(rows, slab_cost(nodes, rows), striped)
+        return self._known[key]
+
+    def _number(self, value: Any) -> Hashable:
+        """Something that equals that of another value where these cost the same; where the bytes lie doesn't matter."""
+        kind: object = type(value)
+        if isinstance(value, Stored):
+            return value.spec
+        if kind is tuple:
+            return tuple([self._number(each) for each in value])
+        if isinstance(value, Node | QuantizedTensor):
+            key = kind, *[self._number(getattr(value, name)) for name in _names(kind)]
+            return self._numbers.setdefault(key, len(self._numbers))
+        if isinstance(value, Mapping):
+            return tuple(value), self._number(tuple(value.values()))
+        if isinstance(value, CastReport):
+            return None
+        return value if isinstance(value, int | str | Spec | DType | None) else id(value)
+
+
+@cache
+def _names(kind: object) -> tuple[str, ...]:
+    """The fields of a class."""
+    return tuple(field.name for field in fields(kind))  # type: ignore[arg-type]

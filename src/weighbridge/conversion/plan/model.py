@@ -15,7 +15,7 @@ from weighbridge.base.closeable import Closing
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import run as running
-from weighbridge.conversion.plan.memory import slab_cost, slab_rows
+from weighbridge.conversion.plan.memory import SlabCost, SlabCosts
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.sink import foreign_files, listed
 from weighbridge.tensors.nodes import (
@@ -135,25 +135,25 @@ class Plan(Closing):
         return self.write.memory // self.write.workers
 
     @cached_property
-    def slabs(self) -> Mapping[int, int]:
-        """Rows a slab for every node, by the node's id. RefusedError where one row needs more than the budget."""
-        found: dict[int, int] = {}
+    def slabs(self) -> Mapping[int, SlabCost]:
+        """The slabs of every node, by the node's id. RefusedError where one row needs more than the budget."""
+        found: dict[int, SlabCost] = {}
+        costs = SlabCosts(self.slab_budget)
         for unit in (unit for file in self.files for unit in file.units):
-            nodes = tuple(node for _, node in unit)
-            found |= dict.fromkeys(map(id, nodes), slab_rows(nodes, self.slab_budget, unit[0][0].name))
+            nodes = [node for _, node in unit]
+            found |= dict.fromkeys(map(id, nodes), costs.of(nodes, unit[0][0].name))
         return found
 
-    @cached_property
+    @property
     def memory(self) -> int:
         """Most bytes that slabs hold at one time, over all workers."""
-        units = ([node for _, node in unit] for file in self.files for unit in file.units)
-        return self.write.workers * max((slab_cost(nodes, self.slabs[id(nodes[0])]) for nodes in units), default=0)
+        return self.write.workers * max((cost.memory for cost in self.slabs.values()), default=0)
 
-    @cached_property
+    @property
     def passes(self) -> int:
         """How often the most re-read source is read."""
-        striped = (n for f in self.files for n in f.nodes if any(below.stripes for below in walk(n)))
-        return max((-(-n.spec.rows // self.slabs[id(n)]) for n in striped), default=1)
+        costs = ((n.spec.rows, self.slabs[id(n)]) for f in self.files for n in f.nodes)
+        return max((-(-rows // cost.rows) for rows, cost in costs if cost.striped), default=1)
 
     def describe(self) -> dict[str, Any]:
         """The plan as plain data, for JSON and for people."""

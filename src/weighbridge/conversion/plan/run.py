@@ -23,6 +23,7 @@ from weighbridge.tensors.nodes.packed import PackedMember, make
 from weighbridge.tensors.scratch import scratch_buffers
 
 if TYPE_CHECKING:
+    from weighbridge.conversion.plan.memory import SlabCost
     from weighbridge.conversion.plan.model import Plan, PlannedFile
 
 # Copies inside the kernel hold no buffer, so their pieces may be longer than a slab.
@@ -84,11 +85,11 @@ def _result(plan: Plan, seconds: float, before: int) -> Result:
     return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, notes)
 
 
-def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, int]) -> Iterator[Task]:
+def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, SlabCost]) -> Iterator[Task]:
     """The work of one file."""
     for unit in file.units:
         slot, node = unit[0]
-        rows = slabs[id(node)]
+        rows = slabs[id(node)].rows
         if file.layout.fixups is not None:  # a checksum runs over the bytes in their order: one task a tensor
             whole = Piece(number, slot.offset, slot.spec.nbytes)
             yield Task((whole,), partial(_digested, out, slot, node, rows))

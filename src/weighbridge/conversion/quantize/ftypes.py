@@ -323,9 +323,6 @@ def _more_bits(at: _TensorFacts) -> bool:
 
 CONDITIONS: Final[Mapping[str, Callable[[_TensorFacts], bool]]] = MappingProxyType(
     {
-        "falcon": lambda at: at.facts.architecture == "falcon",
-        "glm5-next": lambda at: at.facts.architecture == "glm5-next",
-        "bailingmoe3": lambda at: at.facts.architecture == "bailingmoe3",
         "70B": lambda at: at.facts.is_70b,
         "grouped by 4": lambda at: at.facts.gqa >= 4,
         "8 experts": lambda at: at.facts.experts == 8,
@@ -471,6 +468,9 @@ class _TypeChooser:
 
 
 def _holds(condition: str, place: _TensorFacts) -> bool:
+    """Whether a condition holds: a word of `CONDITIONS`, or `architecture NAME`; with `not` before it, whether not."""
     if condition.startswith("not "):
-        return not CONDITIONS[condition[4:]](place)
+        return not _holds(condition.removeprefix("not "), place)
+    if condition.startswith("architecture "):
+        return place.facts.architecture == condition.removeprefix("architecture ")
     return CONDITIONS[condition](place)

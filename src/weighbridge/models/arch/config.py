@@ -25,6 +25,12 @@ _ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all 
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
+#: keys of an effective config that no config states
+DERIVED: Final = (
+    "classifies", "full_attention_every", "gated", "labels", "layer_count", "layer_sets", "layer_types",
+    "longrope_attention_factor", "ntk_alpha_base", "output_labels", "rope", "rope_dim", "rope_sliding", "sparse_layers",
+    "unrotated_every", "unshared_kv_layers",
+)  # fmt: skip
 
 
 def check_heads(values: Config, width: int) -> None:

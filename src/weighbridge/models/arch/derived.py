@@ -182,8 +182,8 @@ def absent_zeros(
     from weighbridge.base.dtypes import F32
     from weighbridge.tensors.nodes import zeros
 
-    cells = (cell.instance for place in expansion.places.values() for cell in place.cells)
-    named = [instance for instance in cells if instance[0] in wanted]
+    places = (place for place in expansion.places.values() if not wanted.isdisjoint(place.roles))
+    named = [instance for place in places for instance in place.instances if instance[0] in wanted]
     given = {role for role, index in named if (role, index) in roles}
     shapes = {role: shape_of(rows[role], sizes) for role, _ in named}
     return {instance: zeros(shapes[instance[0]], F32) for instance in named if instance[0] not in given}

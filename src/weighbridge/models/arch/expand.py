@@ -109,29 +109,31 @@ class CompiledTemplate:
             return lambda at: at
         return lambda at: tuple([at[n] for n in self.order])
 
-    def cells(self, named: tuple[int, ...]) -> tuple[RoleSlice, ...]:
+    def instances(self, named: tuple[int, ...]) -> list[Instance]:
         """What one physical tensor holds, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
-            role, shape = self.parts[0]
-            return (RoleSlice((role, self.index_of(named)), 0, shape),)
-        cells, start = [], 0
-        for values in product(*map(range, self.stacked)):
-            index = self.index_of(named + values)
-            for role, shape in self.parts:
-                cells.append(RoleSlice((role, index), start, shape))
-                start += height(shape)
-        return tuple(cells)
+            return [(self.parts[0][0], self.index_of(named))]
+        indices = [self.index_of(named + values) for values in product(*map(range, self.stacked))]
+        return [(role, index) for index in indices for role, _ in self.parts]
+
+    def cells(self, named: tuple[int, ...]) -> list[RoleSlice]:
+        """The same with their places."""
+        cells, start, count = [], 0, len(self.parts)
+        for n, instance in enumerate(self.instances(named)):
+            shape = self.parts[n % count][1]
+            cells.append(RoleSlice(instance, start, shape))
+            start += height(shape)
+        return cells
 
 
 class TensorSlot:
     """One physical tensor of a dialect. `need`: None if it must be there, else the name of the all-or-none group. There
-    are as many as names, so its cells are made when they are asked for."""
+    are as many as names, so what is in them is made when it is asked for, and not kept."""
 
-    __slots__ = ("_cells", "_plan", "name", "named")
+    __slots__ = ("_plan", "name", "named")
 
     def __init__(self, plan: CompiledTemplate, named: tuple[int, ...]) -> None:
         self.name, self.named, self._plan = plan.text % named[plan.unnamed :], named, plan
-        self._cells: tuple[RoleSlice, ...] | None = None
 
     @property
     def shape(self) -> Shape:
@@ -171,10 +173,14 @@ class TensorSlot:
         return self._plan.text % (*self.named[:at], number, *self.named[at + 1 :])[self._plan.unnamed :]
 
     @property
-    def cells(self) -> tuple[RoleSlice, ...]:
-        if self._cells is None:
-            self._cells = self._plan.cells(self.named)
-        return self._cells
+    def instances(self) -> list[Instance]:
+        """The logical tensors in it, in the order of its rows."""
+        return self._plan.instances(self.named)
+
+    @property
+    def cells(self) -> list[RoleSlice]:
+        """The logical tensors in it, and their places."""
+        return self._plan.cells(self.named)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import effective
+from weighbridge.models.arch.config import DERIVED, effective
 from weighbridge.models.arch.derived import absent_zeros, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
@@ -47,6 +47,7 @@ from weighbridge.models.arch.mapping_report import MappingError, MappingReport
 from weighbridge.models.arch.tables import schema, spec
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import LayerSet, build_layer_set, layer_sets, optional_layers
+from weighbridge.models.arch.tables.meta import check_meta
 from weighbridge.models.arch.tables.schema import FamilyTable
 from weighbridge.models.arch.tables.spec import Architecture, Dialect, Role, Size
 from weighbridge.models.arch.tables.values import integer
@@ -331,7 +332,7 @@ class Family:
         if not wanted:
             return []
         places = self.expansion(dialect, sizes, self.prefix_of(dialect, tensors, sizes)).places
-        return [n for n, p in places.items() if n in tensors and any(c.instance in wanted for c in p.cells)]
+        return [n for n, p in places.items() if n in tensors and any(i in wanted for i in p.instances)]
 
     def holding_blocks(self, sizes: Sizes, roles: Mapping[Instance, LogicalTensor]) -> str | None:
         """The dialect that holds the codes of these roles' blocks as they are; None where there is none."""
@@ -371,7 +372,7 @@ class Family:
         the reference converter's order, by the stored names (`source_order`, of the dialect and prefix `source`)."""
         places = self.expansion(dialect, sizes, prefix).places
         roles = {**self._made(dialect, sizes, roles, prefix), **roles}
-        present = {n: p for n, p in places.items() if any(cell.instance in roles for cell in p.cells)}
+        present = {n: p for n, p in places.items() if any(i in roles for i in p.instances)}
         self._check_whole(dialect, sizes, present, roles, prefix)
         known = self._lie(dialect, sizes)
         out = {name: self._join(dialect, known, place, roles) for name, place in present.items()}
@@ -390,9 +391,7 @@ class Family:
         """FormatError for parts that don't make a whole: a missing expert, half of a fused tensor, part of a group."""
         if unknown := [i for i in roles if i[0] not in self.rows]:
             raise UsageError(f"the {self.name} family has no role {unknown[0][0]!r}")
-        parts = [
-            f"{p.name} (its {_label(c.instance)})" for p in present.values() for c in p.cells if c.instance not in roles
-        ]
+        parts = [f"{p.name} (its {_label(i)})" for p in present.values() for i in p.instances if i not in roles]
         needed = started_groups(present.values())
         places = self.expansion(dialect, sizes, prefix).places
         missing = [n for n, p in places.items() if n not in present and (p.need is None or p.need in needed)]
@@ -403,7 +402,7 @@ class Family:
         self, dialect: str, known: LayoutMap, place: TensorSlot, roles: Mapping[Instance, LogicalTensor]
     ) -> LogicalTensor:
         parts = []
-        for instance, _, _ in place.cells:
+        for instance in place.instances:
             node, (layout, shape) = roles[instance], known[instance[0]]
             if node.spec.shape != shape:
                 report = MappingReport(misshapen=((_label(instance), shape, node.spec.shape),))
@@ -459,6 +458,7 @@ def build_family(document: Mapping[str, Any]) -> Family:
     sizes = {s: Size(tuple(entry.hf), tuple(entry.gguf), entry.optional) for s, entry in table.size.items()}
     sets = {name: build_layer_set(entry) for name, entry in table.layers.items()}
     spec.check(table, roles, dialects.values(), sets)
+    check_meta(table, sets, DERIVED)
     architectures = {n: spec.build_architecture(n, a, table.defaults) for n, a in table.architecture.items()}
     return Family(
         table.name, table.gguf, MappingProxyType(roles), MappingProxyType(dialects), MappingProxyType(architectures),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from weighbridge.base.spec import Shape
@@ -35,7 +36,7 @@ def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> TensorLayout:
 def cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterable[tuple[Instance, LogicalTensor]]:
     """The logical tensors in a physical one."""
     if place.plan.single:  # as most are, of 100,000
-        instance = place.cells[0].instance
+        (instance,) = place.instances
         layout, own = known[instance[0]]
         if layout is None and node.spec.shape == own:
             return ((instance, node),)
@@ -56,8 +57,8 @@ def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
     """The physical tensor of its parts, which come in the order of its cells and in the layouts of their roles."""
     from weighbridge.tensors.nodes import concat, reshape
 
-    cells = zip(parts, place.cells, strict=True)
-    parts = [part if part.spec.shape == cell.shape else reshape(part, cell.shape) for part, cell in cells]
+    shapes = cycle([shape for _, shape in place.plan.parts])
+    parts = [part if part.spec.shape == shape else reshape(part, shape) for part, shape in zip(parts, shapes)]  # noqa: B905
     layouts, roles = _layouts(place), len(place.roles)
     if not layouts:
         return reshape(concat(parts), place.shape)
@@ -94,12 +95,13 @@ def _laid_out(
 
     plan = place.plan
     roles, rows = len(plan.parts), height(plan.joined)
-    for i in range(len(place.cells) // roles):
+    cells = place.cells
+    for i in range(len(cells) // roles):
         block = slice_rows(node, i * height(plan.block), plan.block)
         for layout in reversed(layouts):
             block = layout.undo(block)
-        cells = place.cells[i * roles : (i + 1) * roles]
-        yield block, [cell._replace(start=cell.start - i * rows) for cell in cells]
+        inside = cells[i * roles : (i + 1) * roles]
+        yield block, [cell._replace(start=cell.start - i * rows) for cell in inside]
 
 
 def _in_rows(place: TensorSlot, node: LogicalTensor) -> LogicalTensor:

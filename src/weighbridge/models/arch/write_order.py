@@ -38,18 +38,19 @@ def reference_order(
     came: dict[Instance, int] = {}
     last: dict[tuple[int, tuple[int, ...]], int] = {}  # of a bundle in a layer
     for position, name in enumerate(source_order):
-        for cell in source[name].cells if name in source else ():
-            role, index = cell.instance
-            came[cell.instance] = position
+        for role, index in source[name].instances if name in source else ():
             if role in rank:
                 last[rank[role][0], index[:1]] = position
+            else:
+                came[role, index] = position
     early = family.dialects[dialect].write_first
 
     def key(name: str) -> tuple[bool, int, int]:
-        first = places[name].cells[0].instance
+        instances = places[name].instances
+        first = instances[0]
         if first[0] in rank:
             bundle, n = rank[first[0]]
             return first[0] not in early, last.get((bundle, first[1][:1]), -1), n
-        return first[0] not in early, max(came.get(cell.instance, -1) for cell in places[name].cells), 0
+        return first[0] not in early, max(came.get(instance, -1) for instance in instances), 0
 
     return sorted(places, key=key)  # stable: what has no source (made tensors) comes first

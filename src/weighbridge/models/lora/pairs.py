@@ -76,8 +76,8 @@ def load(family: Family, dialect: str, sizes: Sizes, pairs: Mapping[str, LoraPai
     for name, pair in pairs.items():
         place = places[name]
         _check(name, place, dialect)
-        for cell, part in zip(place.cells, _cut(family, sizes, place, pair), strict=True):
-            roles[cell.instance] = _laid(family, dialect, sizes, cell.instance[0], part, undo=True)
+        for instance, part in zip(place.instances, _cut(family, sizes, place, pair), strict=True):
+            roles[instance] = _laid(family, dialect, sizes, instance[0], part, undo=True)
     return roles
 
 
@@ -87,17 +87,17 @@ def save(family: Family, dialect: str, sizes: Sizes, roles: Roles, prefix: str |
     out: dict[str, LoraPair] = {}
     kept: set[Instance] = set()
     for name, place in family.expansion(dialect, sizes, prefix).places.items():
-        there = [cell for cell in place.cells if cell.instance in roles]
+        there = [instance for instance in place.instances if instance in roles]
         if not there:
             continue
         _check(name, place, dialect)
-        if len(there) < len(place.cells):
-            missing = next(c.instance for c in place.cells if c.instance not in roles)
+        if len(there) < len(place.instances):
+            missing = next(i for i in place.instances if i not in roles)
             raise FormatError("an adapter must change all parts of this tensor or none", field=name,
-                              expected=f"{len(place.cells)} parts", found=f"no {_label(missing)}")  # fmt: skip
-        laid = [_laid(family, dialect, sizes, c.instance[0], roles[c.instance], undo=False) for c in place.cells]
+                              expected=f"{len(place.instances)} parts", found=f"no {_label(missing)}")  # fmt: skip
+        laid = [_laid(family, dialect, sizes, i[0], roles[i], undo=False) for i in place.instances]
         out[name] = _joined(name, place, laid)
-        kept |= {cell.instance for cell in there}
+        kept.update(there)
     if left := next((i for i in roles if i not in kept), None):
         raise UnsupportedError(f"a {dialect} adapter has no place for {_label(left)}")
     return out
@@ -134,11 +134,11 @@ def _cut(family: Family, sizes: Sizes, place: TensorSlot, pair: LoraPair) -> Seq
     """The parts of each cell of a slot."""
     from weighbridge.tensors.nodes import slice_rows
 
-    if len(place.cells) == 1:
+    if len(place.instances) == 1:
         return [pair]
     rank, width = pair.rank, pair.a.spec.shape[-1]
     if len(place.shape) == 3:
-        count, height = len(place.cells) // len(place.roles), pair.b.spec.shape[-2]
+        count, height = len(place.instances) // len(place.roles), pair.b.spec.shape[-2]
         experts = (
             LoraPair(slice_rows(pair.a, n * rank, (rank, width)), slice_rows(pair.b, n * height, (height, rank)))
             for n in range(count)

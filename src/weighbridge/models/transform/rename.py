@@ -193,10 +193,10 @@ def _pairs(model: Checkpoint, dialect: str, nodes: Mapping[str, LogicalTensor]) 
     """The source names of each tensor."""
     family, sizes = model.family, model.sizes
     places = family.expansion(model.dialect, sizes, family.prefix_of(model.dialect, model.logical, sizes)).places
-    holder: dict[Instance, str] = {c.instance: n for n in model.tensors if n in places for c in places[n].cells}
+    holder: dict[Instance, str] = {i: n for n in model.tensors if n in places for i in places[n].instances}
     after = family.expansion(dialect, sizes).places
     for name in nodes:
-        old = dict.fromkeys(holder[c.instance] for c in after[name].cells if c.instance in holder)
+        old = dict.fromkeys(holder[i] for i in after[name].instances if i in holder)
         if tuple(old) != (name,):
             yield RenamedTensor(tuple(old), name)
 

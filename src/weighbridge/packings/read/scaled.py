@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
@@ -53,5 +54,9 @@ def build(match: Match[ScaledLayout], stored: Mapping[str, Node]) -> QuantizedTe
     weight = stored["weight"]
     if weight.spec.dtype is not dtype:  # MLX has words
         weight = nodes.bitcast(weight, dtype, match.shape[-1])
-    packing = ScaledFloats(dtype, scales.spec.dtype, block)
+    packing = _shared(dtype, scales.spec.dtype, block)
     return QuantizedTensor(match.spec, packing, {"weight": weight, "scales": nodes.reshape(scales, grid)})
+
+
+#: The parameters that tensors share: a model of 100,000 has a few.
+_shared = lru_cache(maxsize=64)(ScaledFloats)

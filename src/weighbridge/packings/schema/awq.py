@@ -62,5 +62,5 @@ AWQ: Final = PackingSchema(
         "zeros": Member(".qzeros", (I32,), "columns/group rows/word", required=False),
         "scales": Member(".scales", FLOATS, "columns/group rows"),
     },
-    key="codes", applies=_applies, solve=_solve, reader="weighbridge.packings.read.awq",
+    key="codes", applies=_applies, solve=_solve, by_module=False, reader="weighbridge.packings.read.awq",
 )  # fmt: skip

@@ -114,45 +114,96 @@ class Solution(NamedTuple):
     axes: Mapping[str, StorageAxes] = _NONE
 
 
-@dataclass(frozen=True)
-class Match(Generic[Layout]):
-    """A logical tensor in several stored ones. `stored`: role -> name of a stored tensor; `ignored`: companions that
-    don't affect its values, such as activation scales; `values`: data of the members with a probe."""
+@dataclass(frozen=True, slots=True)
+class Recognized(Generic[Layout]):
+    """What a schema knows of a group apart from the module's name: one object for all groups with equal specs.
+
+    roles     role -> ending of a stored tensor's name
+    ignored   endings of companions that don't affect its values, such as scales of activations
+    endings   all of these
+    codes     the ending of the tensor that has the codes
+    axes      how the members run along the matrix; {}: they don't"""
 
     schema: PackingSchema
-    module: str
-    name: str
     shape: Shape
     bits: int | None
     group: int | None
     layout: Layout
-    stored: Mapping[str, str]
+    roles: Mapping[str, str]
     ignored: tuple[str, ...]
-    axes: Mapping[str, StorageAxes]  # {}: its members don't run along the matrix
-    values: Mapping[str, bytes]
+    endings: tuple[str, ...]
+    codes: str
+    axes: Mapping[str, StorageAxes]
+    spec: Spec
+
+
+class Match(NamedTuple, Generic[Layout]):
+    """One logical tensor in several stored ones: those of `module`. `values`: of the members with a probe. (A model has
+    100,000: all that they share is in `found`.)"""
+
+    module: str
+    found: Recognized[Layout]
+    values: Mapping[str, bytes] = _NONE
 
     @property
-    def tensors(self) -> frozenset[str]:
-        return frozenset((*self.stored.values(), *self.ignored))
+    def schema(self) -> PackingSchema:
+        return self.found.schema
+
+    @property
+    def shape(self) -> Shape:
+        return self.found.shape
+
+    @property
+    def bits(self) -> int | None:
+        return self.found.bits
+
+    @property
+    def group(self) -> int | None:
+        return self.found.group
+
+    @property
+    def layout(self) -> Layout:
+        return self.found.layout
+
+    @property
+    def spec(self) -> Spec:
+        """Of the logical tensor, as F32."""
+        return self.found.spec
+
+    @property
+    def name(self) -> str:
+        return self.module + self.found.schema.logical
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """Role -> name of a stored tensor."""
+        return {role: self.module + ending for role, ending in self.found.roles.items()}
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The companions that don't affect its values."""
+        return tuple(self.module + ending for ending in self.found.ignored)
+
+    @property
+    def tensors(self) -> list[str]:
+        """All stored tensors."""
+        return [self.module + ending for ending in self.found.endings]
 
     @property
     def storage_axes(self) -> dict[str, StorageAxes]:
         """How each stored tensor runs along the matrix, by name. A cut of the matrix between entries of all of them
         is a cut of each. UnsupportedError if they don't run along it."""
-        if not self.axes:
+        if not self.found.axes:
             raise UnsupportedError(
                 f"{self.name} is packed as {self.schema.label}, whose parts don't follow its rows and columns"
             )
-        return {name: self.axes[role] for role, name in self.stored.items()} | dict.fromkeys(self.ignored, ())
+        axes = {name: self.found.axes[role] for role, name in self.stored.items()}
+        return axes | dict.fromkeys(self.ignored, ())
 
     @property
     def weight(self) -> str:
         """The name of the stored tensor that has the codes."""
-        return self.stored[self.schema.codes]
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.shape, F32)
+        return self.module + self.found.codes
 
 
 class Evidence(NamedTuple):
@@ -182,6 +233,8 @@ class PackingSchema:
     bits      the usual bits of a code
     movable   whether the stored tensors are the members of the quantized tensor row for row, so that its rows can be
               moved and stored again
+    by_module whether the config or the members' values may differ between modules of equal specs; if not, groups with
+              equal specs are solved once
     evidence  what names alone reveal about a file; None: nothing, or another schema has it
     """
 
@@ -197,6 +250,7 @@ class PackingSchema:
     ignored: tuple[str, ...] = ()
     bits: int = 4
     movable: bool = False
+    by_module: bool = True
     evidence: Evidence | None = None
 
     @property
@@ -209,24 +263,20 @@ class PackingSchema:
         """The ending that shows a group."""
         return self.members[self.key].suffix
 
-    def match(
-        self, module: str, tensors: Mapping[str, Described], config: Config, read: Callable[[str, int], bytes],
-        *, guess: bool = False,
-    ) -> Match[Any] | None:  # fmt: skip
-        """The group of `module`; None if it doesn't match this schema. `read(name, n)` reads at most n bytes of a
-        stored tensor."""
-        stored = {role: module + m.suffix for role, m in self.members.items() if module + m.suffix in tensors}
-        specs = {role: tensors[name].spec for role, name in stored.items()}
-        group = Group(module, specs, config, Probes(self, stored, read), guess)
+    def recognize(self, group: Group, ignored: tuple[str, ...]) -> Recognized[Any] | None:
+        """What a group is, given the suffixes of its ignored companions; None if it doesn't match this schema."""
+        specs, guess = group.specs, group.guess
         if not self._selected(specs) or not self.applies(group) or (guess and self.codes not in specs):
             return None
-        ignored = tuple(module + ending for ending in self.ignored if module + ending in tensors)
         found = self._solution(group)
         known = not guess and (found.axes or any(m.axes for m in self.members.values()))
         axes = {role: found.axes.get(role) or _axes(m, specs[role], found) for role, m in self.members.items()
                 if known and role in specs}  # fmt: skip
-        return Match(self, module, module + self.logical, found.shape, found.bits, found.group, found.layout, stored,
-                     ignored, axes, group.values)  # fmt: skip
+        roles = {role: self.members[role].suffix for role in specs}
+        return Recognized(
+            self, found.shape, found.bits, found.group, found.layout, roles, ignored, (*roles.values(), *ignored),
+            self.members[self.codes].suffix, axes, Spec(found.shape, F32),
+        )  # fmt: skip
 
     def _selected(self, specs: Mapping[str, Spec]) -> bool:
         return all(
@@ -306,43 +356,71 @@ def find(
     """The group of each stored tensor that belongs to one. `on_error` is called for each group that can't be read,
     whose tensors then stay ungrouped; without it the first such error is raised."""
     joined = "\0".join((*tensors, ""))  # one search over all names per schema: most models have no packed weights
-    active = [schema for schema in schemas if f"{schema.suffix}\0" in joined]
-    endings = tuple({schema.suffix for schema in active})
+    there = [schema for schema in schemas if f"{schema.suffix}\0" in joined]
+    searches = [_Search(schema, joined, tensors, config, read, guess) for schema in there]
+    endings = tuple({schema.suffix for schema in there})
     out: dict[str, Match[Any]] = {}
-    for name in tensors if active else ():
+    for name in tensors if there else ():
         if not name.endswith(endings) or name in out:
             continue
         try:
-            match = _first(active, name, tensors, config, read, guess)
+            match = next(filter(None, (search.match(name) for search in searches)), None)
         except (FormatError, UnsupportedError) as error:
             if on_error is None:
                 raise
             on_error(name, error)
             continue
         if match:
-            out.update(dict.fromkeys(match.tensors, match))
+            for stored in match.tensors:
+                out[stored] = match
     return out
 
 
-def _first(
-    schemas: Iterable[PackingSchema], name: str, tensors: Mapping[str, Described], config: Config,
-    read: Callable[[str, int], bytes], guess: bool,
-) -> Match[Any] | None:  # fmt: skip
-    for schema in schemas:
-        if name.endswith(schema.suffix):
-            match = schema.match(name.removesuffix(schema.suffix), tensors, config, read, guess=guess)
-            if match:
-                if not guess:
-                    _check_alone(match, tensors)
-                return match
-    return None
+class _Search:
+    """The groups of one schema in one model. Those with equal specs are solved once, unless the schema says otherwise:
+    a model may have 100,000."""
+
+    def __init__(
+        self, schema: PackingSchema, joined: str, tensors: Mapping[str, Described], config: Config,
+        read: Callable[[str, int], bytes], guess: bool,
+    ) -> None:  # fmt: skip
+        """`joined`: all names, a NUL behind each. `read` gives the bytes of a stored tensor, at most so many."""
+        self._schema, self._tensors, self._config, self._read, self._guess = schema, tensors, config, read, guess
+        self._members = [(role, m.suffix) for role, m in schema.members.items() if f"{m.suffix}\0" in joined]
+        self._ignored = [ending for ending in schema.ignored if f"{ending}\0" in joined]
+        self._known: dict[tuple[Any, ...], Recognized[Any] | None] = {}
+
+    def match(self, name: str) -> Match[Any] | None:
+        """The group that a tensor's name shows; None where it is none of this form."""
+        schema, tensors = self._schema, self._tensors
+        if not name.endswith(schema.suffix):
+            return None
+        module = name.removesuffix(schema.suffix)
+        specs = {role: tensors[stored].spec for role, ending in self._members if (stored := module + ending) in tensors}
+        ignored = tuple([ending for ending in self._ignored if module + ending in tensors]) if self._ignored else ()
+        key = (ignored, *specs, *specs.values())
+        values = _NONE
+        if key in self._known:
+            found = self._known[key]
+        else:
+            probes = Probes(schema, {role: module + schema.members[role].suffix for role in specs}, self._read)
+            found = schema.recognize(Group(module, specs, self._config, probes, self._guess), ignored)
+            if schema.by_module:
+                values = probes if probes else _NONE
+            else:
+                self._known[key] = found
+        if found is None:
+            return None
+        if not self._guess and schema.logical not in found.endings:
+            _check_alone(module + schema.logical, tensors)
+        return Match(module, found, values)
 
 
-def _check_alone(match: Match[Any], tensors: Collection[str]) -> None:
-    """FormatError if the logical tensor also exists under its own name."""
-    if match.name in tensors and match.name not in match.tensors:
+def _check_alone(name: str, tensors: Collection[str]) -> None:
+    """FormatError if the logical tensor `name` also exists under its own name."""
+    if name in tensors:
         raise FormatError(
-            "a weight is stored twice, packed and plain", field=match.name, expected="one of them", found="both",
+            "a weight is stored twice, packed and plain", field=name, expected="one of them", found="both",
             hint="probably left over from a conversion: remove one",
         )  # fmt: skip
 

@@ -132,5 +132,6 @@ INT8: Final = PackingSchema(
         "scales": _SCALES,
         "zeros": Member(".weight_zero_point", (_I8,), "rows columns/group", required=False),
     },
-    key="scales", solve=_solve_bytes, reader="weighbridge.packings.read.compressed", ignored=_ACTIVATIONS, bits=8,
+    key="scales", solve=_solve_bytes, by_module=False, reader="weighbridge.packings.read.compressed",
+    ignored=_ACTIVATIONS, bits=8,
 )  # fmt: skip

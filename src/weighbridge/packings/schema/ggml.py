@@ -32,5 +32,5 @@ GGML_NVFP4: Final = PackingSchema(
         "codes": Member(".weight", (NVFP4,), "rows columns/block", selects=True),
         "global": Member(".scale", (F32,), selects=True),
     },
-    key="global", solve=_solve, reader="weighbridge.packings.read.ggml", ignored=(".input_scale",),
+    key="global", solve=_solve, by_module=False, reader="weighbridge.packings.read.ggml", ignored=(".input_scale",),
 )  # fmt: skip

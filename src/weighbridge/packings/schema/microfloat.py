@@ -89,7 +89,7 @@ def _of_gpt_oss(codes: str, scales: str) -> PackingSchema:
             "codes": Member(codes, (U8,), "rows columns/block -", needs="scales"),
             "scales": Member(scales, (U8,), "rows columns/group", needs="codes"),
         },
-        key="scales", solve=_gpt_oss, reader=_READER, logical=codes,
+        key="scales", solve=_gpt_oss, by_module=False, reader=_READER, logical=codes,
         applies=lambda group: "codes" in group.specs, evidence=Evidence("mxfp4", "MXFP4 blocks and scales", "codes"),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ MLX_FLOATS: Final = PackingSchema(
         "global": Member(".global_scale", required=False),
         "biases": Member(".biases", required=False),
     },
-    key="scales", solve=_mlx, reader=_READER, movable=True,
+    key="scales", solve=_mlx, by_module=False, reader=_READER, movable=True,
     # Twice the groups are mxfp8's.
     applies=lambda g: "biases" not in g.specs and g.specs["scales"].shape[-1:] != (g.specs["codes"].shape[-1] / 8,),
 )  # fmt: skip
@@ -116,7 +116,8 @@ COMPRESSED_FP4: Final = PackingSchema(
         "scales": Member(".weight_scale", _OF_FP4, "rows columns/group"),
         "global": Member(".weight_global_scale", (F32,), required=False),
     },
-    key="codes", solve=lambda group: _with_global(group, divided=True), reader=_READER, ignored=_ACTIVATIONS,
+    key="codes", solve=lambda group: _with_global(group, divided=True), by_module=False, reader=_READER,
+    ignored=_ACTIVATIONS,
 )  # fmt: skip
 MODELOPT_NVFP4: Final = PackingSchema(
     "modelopt-nvfp4", NAME, "nvfp4",
@@ -125,6 +126,6 @@ MODELOPT_NVFP4: Final = PackingSchema(
         "scales": Member(".weight_scale", _OF_FP4, "rows columns/group"),
         "global": Member(".weight_scale_2", (F32,)),
     },
-    key="global", solve=lambda group: _with_global(group, divided=False), reader=_READER, ignored=_ACTIVATIONS,
-    evidence=Evidence("nvfp4", "ModelOpt NVFP4 weight_scale_2"),
+    key="global", solve=lambda group: _with_global(group, divided=False), by_module=False, reader=_READER,
+    ignored=_ACTIVATIONS, evidence=Evidence("nvfp4", "ModelOpt NVFP4 weight_scale_2"),
 )  # fmt: skip

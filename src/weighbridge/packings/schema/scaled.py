@@ -121,7 +121,7 @@ def _schema(name: str, ending: str, logical: str = ".weight", evidence: Evidence
             "weight": Member(logical, SMALL, selects=True),
             "scales": Member(ending, _SCALES, selects=True),
         },
-        key="scales", solve=solve, reader=_READER, ignored=_ACTIVATIONS, logical=logical, bits=8,
+        key="scales", solve=solve, reader=_READER, by_module=False, ignored=_ACTIVATIONS, logical=logical, bits=8,
         movable=ending in _MOVABLE or not logical, evidence=evidence,
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ FP8: Final = (DEEPSEEK_FP8, COMPRESSED_FP8, *_OTHERS, _schema("fp8-experts", "_s
 MLX_FP8: Final = PackingSchema(
     "mlx-fp8", NAME, "mlx",
     {"weight": Member(".weight", (U32,), selects=True), "scales": Member(".scales", (U8,), selects=True)},
-    key="scales", solve=_mlx, reader=_READER, ignored=_ACTIVATIONS, bits=8, movable=True,
+    key="scales", solve=_mlx, reader=_READER, by_module=False, ignored=_ACTIVATIONS, bits=8, movable=True,
     # Half the columns of its 4-bit modes.
     applies=lambda g: g.specs["scales"].shape[-1:] == (g.specs["weight"].shape[-1] / 8,) != (0,),
 )  # fmt: skip

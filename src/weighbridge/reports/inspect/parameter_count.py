@@ -7,10 +7,12 @@ logical already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.containers.base import Entry, Index
@@ -18,18 +20,23 @@ from weighbridge.packings.schema.base import Config, Match, find
 from weighbridge.packings.schema.registry import SHIPPED, schemas
 
 
-class Count(NamedTuple):
-    """`logical`: name of a weight -> its parameters; companions map to 0. `schemes`: scheme -> packed weights.
-    `parts`: name -> scheme, for every tensor of a packed weight. `matches`: by the name of the tensor of codes."""
+@dataclass(frozen=True)
+class Count:
+    """`found`: by name, the packed weight that each of its stored tensors belongs to. `schemes`: scheme -> packed
+    weights. `total`: parameters of all tensors."""
 
-    logical: Mapping[str, int]
+    found: Mapping[str, Match[Any]]
     schemes: Mapping[str, int]
-    parts: Mapping[str, str]
-    matches: Mapping[str, Match[Any]] = MappingProxyType({})
+    total: int
 
-    @property
-    def total(self) -> int:
-        return sum(self.logical.values())
+    def of(self, entry: Entry) -> tuple[int, str | None]:
+        """Logical parameters of a stored tensor (0 of a companion, those of a packed weight for its codes), and the
+        scheme of the packed weight that it belongs to."""
+        match = self.found.get(entry.name)
+        if match is None:
+            return prod(entry.shape), None
+        found = match.found
+        return found.spec.elements if entry.name == match.weight else 0, found.schema.label
 
 
 def count(
@@ -39,24 +46,19 @@ def count(
     """Logical parameters of every tensor. `config`: config.json, which decides what shapes leave open. `read`: the
     bytes of a small stored tensor by name, at most so many; without it, and where a group is broken, the count is what
     the codes' bytes suggest."""
-    logical = {e.name: prod(e.shape) for e in entries}
-    schemes: dict[str, int] = {}
-    parts: dict[str, str] = {}
-    matches: dict[str, Match[Any]] = {}
-    for match in _matches(entries, config, read or _nothing):
-        logical |= dict.fromkeys(match.tensors, 0) | {match.weight: prod(match.shape)}
-        parts |= dict.fromkeys(match.tensors, match.schema.label)
-        schemes[match.schema.label] = schemes.get(match.schema.label, 0) + 1
-        matches[match.weight] = match
-    return Count(logical, schemes, parts, matches)
+    found = _found(entries, config, read or _nothing)
+    packed = [match.found for match in {id(match): match for match in found.values()}.values()]
+    plain = sum(prod(e.shape) for e in entries if e.name not in found)
+    schemes = Counter(one.schema.label for one in packed)
+    return Count(found, schemes, plain + sum(one.spec.elements for one in packed))
 
 
-def _matches(entries: Sequence[Entry], config: Config, read: Callable[[str, int], bytes]) -> Iterable[Match[Any]]:
+def _found(entries: Sequence[Entry], config: Config, read: Callable[[str, int], bytes]) -> Mapping[str, Match[Any]]:
     by_name = {e.name: e for e in entries}
     found = find(SHIPPED, by_name, config, read, guess=True)
     if any(_unusual(e) and e.name not in found for e in entries):  # a plug-in may know it
         found = find(schemas(), by_name, config, read, guess=True)
-    return {id(match): match for match in found.values()}.values()
+    return found
 
 
 def _unusual(entry: Entry) -> bool:

@@ -249,11 +249,10 @@ def _paths(model: Checkpoint) -> list[str]:
 
 
 def _row(entry: Entry, counted: parameter_count.Count, paths: Sequence[str]) -> InspectedTensor:
-    parameters = counted.logical[entry.name]
+    parameters, scheme = counted.of(entry)
     return InspectedTensor(
-        entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset,
-        counted.parts.get(entry.name),
-    )  # fmt: skip
+        entry.name, entry.dtype.name, entry.shape, parameters, entry.nbytes, paths[entry.file], entry.offset, scheme
+    )
 
 
 def _files(index: Index, paths: Sequence[str]) -> tuple[InspectedFile, ...]:

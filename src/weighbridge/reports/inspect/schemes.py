@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from weighbridge.base.dtypes import Kind
 from weighbridge.containers.base import Entry
+from weighbridge.packings.schema.base import Match
 from weighbridge.reports.inspect.parameter_count import Count
 
 
@@ -57,39 +58,57 @@ def schemes(entries: Sequence[Entry], counted: Count) -> tuple[SchemeSummary, ..
     """One row a scheme, that of most weights first; nothing where no tensor is quantized."""
     if not counted.schemes and all(e.dtype.kind is not Kind.BLOCK for e in entries):
         return ()
-    by_name = {e.name: e for e in entries}
-    rows: dict[_Kind, list[str]] = defaultdict(list)
-    for entry in entries:
-        if counted.logical[entry.name] and (len(entry.shape) > 1 or entry.name in counted.matches):
-            rows[_kind(entry, counted, by_name)].append(entry.name)
-    found = [_row(kind, names, counted, by_name) for kind, names in rows.items()]
+    rows: dict[_Kind, list[_Weight]] = defaultdict(list)
+    for kind, weight in _weights(entries, counted):
+        rows[kind].append(weight)
+    found = [_row(kind, weights) for kind, weights in rows.items()]
     return tuple(sorted(found, key=lambda row: -row.parameters))
 
 
-def _kind(entry: Entry, counted: Count, by_name: Mapping[str, Entry]) -> _Kind:
-    match = counted.matches.get(entry.name)
-    if match is None:
-        return _Kind(entry.dtype.name, None, entry.dtype.block if entry.dtype.kind is Kind.BLOCK else None)
-    parameters = counted.logical[entry.name]
-    scales = next((by_name[match.stored[role]] for role in _SCALES if role in match.stored), None)
-    bits = round(entry.nbytes * 8 / parameters, 2)
+class _Weight(NamedTuple):
+    """A matrix, or a packed weight with all its stored tensors."""
+
+    name: str
+    parameters: int
+    nbytes: int
+
+
+def _weights(entries: Sequence[Entry], counted: Count) -> Iterator[tuple[_Kind, _Weight]]:
+    by_name = {e.name: e for e in entries}
+    packed: dict[int, tuple[_Kind, int]] = {}  # by the identity of what was recognised, which equal groups share
+    for entry in entries:
+        match = counted.found.get(entry.name)
+        if match is None:
+            parameters = prod(entry.shape)
+            if parameters and len(entry.shape) > 1:
+                yield _plain(entry), _Weight(entry.name, parameters, entry.nbytes)
+        elif entry.name == match.weight and match.found.spec.elements:
+            if (known := packed.get(id(match.found))) is None:
+                nbytes = sum(by_name[name].nbytes for name in match.tensors)
+                known = packed[id(match.found)] = _packed(match, by_name), nbytes
+            yield known[0], _Weight(entry.name, match.found.spec.elements, known[1])
+
+
+def _plain(entry: Entry) -> _Kind:
+    return _Kind(entry.dtype.name, None, entry.dtype.block if entry.dtype.kind is Kind.BLOCK else None)
+
+
+def _packed(match: Match[Any], by_name: Mapping[str, Entry]) -> _Kind:
+    parameters, stored = match.spec.elements, match.stored
+    scales = next((by_name[stored[role]] for role in _SCALES if role in stored), None)
+    bits = round(by_name[match.weight].nbytes * 8 / parameters, 2)
     count = prod(scales.shape) if scales is not None else 0
     group = parameters // count if count and parameters % count == 0 else None
-    scheme = counted.parts[entry.name]
-    if scheme == "mlx" and "biases" not in match.stored:
+    scheme = match.schema.label
+    if scheme == "mlx" and "biases" not in stored:
         scheme = f"mlx {_MODES.get((bits, group or 0), 'floats')}"
     return _Kind(scheme, bits, group)
 
 
-def _row(kind: _Kind, names: Sequence[str], counted: Count, by_name: Mapping[str, Entry]) -> SchemeSummary:
-    nbytes = sum(by_name[member].nbytes for name in names for member in _tensors(name, counted))
-    parameters = sum(counted.logical[name] for name in names)
-    return SchemeSummary(*kind, len(names), parameters, nbytes, round(nbytes * 8 / parameters, 4), tuple(_where(names)))
-
-
-def _tensors(name: str, counted: Count) -> Iterable[str]:
-    """The stored tensors of a weight."""
-    return counted.matches[name].tensors if name in counted.matches else (name,)
+def _row(kind: _Kind, weights: Sequence[_Weight]) -> SchemeSummary:
+    nbytes, parameters = sum(w.nbytes for w in weights), sum(w.parameters for w in weights)
+    where = tuple(_where(w.name for w in weights))
+    return SchemeSummary(*kind, len(weights), parameters, nbytes, round(nbytes * 8 / parameters, 4), where)
 
 
 def _where(names: Iterable[str]) -> Iterator[Layers]:
@@ -97,8 +116,9 @@ def _where(names: Iterable[str]) -> Iterator[Layers]:
     roles: dict[str, list[int | None]] = {}
     for name in names:
         parts = name.split(".")
-        layer = next((int(part) for part in parts if part.isdecimal()), None)
-        roles.setdefault(".".join("*" if part.isdecimal() else part for part in parts), []).append(layer)
+        numbers = [part for part in parts if part.isdecimal()]
+        role = ".".join(["*" if part.isdecimal() else part for part in parts]) if numbers else name
+        roles.setdefault(role, []).append(int(numbers[0]) if numbers else None)
     for role, layers in roles.items():
         yield Layers(role, _ranges({n for n in layers if n is not None}), len(layers))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Leaf(Protocol):
@@ -50,74 +50,103 @@ class TreeLine:
 
 _DEPTH = 32  # of dots in a name; what is deeper stays one part, however long
 
+#: What is below a part of the names, in order of appearance: tensors, and parts with what is below them.
+_Below = list["TreeNode | tuple[str, _Below]"]
+
 
 def grow(rows: Iterable[Leaf]) -> list[TreeNode]:
-    """The forest of the rows' names, in order of appearance, folded."""
-    top = TreeNode("")
-    homes: dict[str, TreeNode] = {}  # by the name up to the last dot: its tensors lie next to each other
-    branches: dict[tuple[int, str], TreeNode] = {}
+    """The forest of the rows' names, in order of appearance, folded. Tensors that are alike are one node."""
+    tops: _Below = []
+    homes: dict[str, _Below] = {"": tops}  # by the name up to the last dot
+    leaves: dict[tuple[object, ...], TreeNode] = {}
     for row in rows:
-        *above, last = row.name.split(".", _DEPTH)
-        prefix = row.name[: len(row.name) - len(last)]
-        home = homes.get(prefix)
-        if home is None:
-            home = homes[prefix] = _branch(top, above, branches)
-        home.children.append(TreeNode(last, 1, row.parameters, row.nbytes, row.dtype, row.shape))
-    _sum(top)
-    return _folded(top, {}).children
+        prefix, last = _parted(row.name)
+        key = last, row.dtype, row.shape, row.parameters, row.nbytes
+        leaf = leaves.get(key)
+        if leaf is None:
+            leaf = leaves[key] = TreeNode(last, 1, row.parameters, row.nbytes, row.dtype, row.shape)
+        (homes.get(prefix) or _home(prefix, homes)).append(leaf)
+    return _Folds().fold(tops).children
 
 
-def _branch(node: TreeNode, parts: Iterable[str], branches: dict[tuple[int, str], TreeNode]) -> TreeNode:
-    """The node below `node` at the end of the path, made where it isn't there yet."""
-    for part in parts:
-        child = branches.get((id(node), part))
-        if child is None:
-            child = branches[id(node), part] = TreeNode(part)
-            node.children.append(child)
-        node = child
-    return node
+def _parted(name: str) -> tuple[str, str]:
+    """The name up to its last dot, and the rest."""
+    if name.count(".") <= _DEPTH:
+        last = name.rpartition(".")[2]
+    else:
+        last = name.split(".", _DEPTH)[-1]
+    return name[: len(name) - len(last)], last
 
 
-def _sum(node: TreeNode) -> None:
-    for child in node.children:
-        _sum(child)
-        node.tensors += child.tensors
-        node.parameters += child.parameters
-        node.nbytes += child.nbytes
+def _home(prefix: str, homes: dict[str, _Below]) -> _Below:
+    """What is below a prefix, made where it isn't there yet."""
+    found = homes.get(prefix)
+    if found is None:
+        found = homes[prefix] = []
+        above, dot, part = prefix[:-1].rpartition(".")
+        _home(above + dot, homes).append((part, found))
+    return found
 
 
-#: Look of a node -> its number: equal looks are found by one comparison of numbers, however much is below.
-_Looks = dict[tuple[object, ...], int]
+class _Content(NamedTuple):
+    """What is below a part of the names, folded, and its sums. `look`: equal for equal names, shapes and types."""
+
+    children: list[TreeNode]
+    look: int
+    tensors: int
+    parameters: int
+    nbytes: int
 
 
-def _folded(node: TreeNode, looks: _Looks) -> TreeNode:
-    """The node with runs of numbered children that look alike made one."""
-    if node.children:
-        node.children = list(_runs([_folded(child, looks) for child in node.children], looks))
-        node.look = _look(node, looks)
-    return node
+class _Folds:
+    """Runs of numbered parts that look alike made one. Most are: what is equal is folded once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], _Content] = {}
+        self._looks: dict[tuple[object, ...], int] = {}
+
+    def fold(self, below: _Below) -> _Content:
+        """Equal contents are one object, so that they are found by identity."""
+        parts = [child if isinstance(child, TreeNode) else (child[0], self.fold(child[1])) for child in below]
+        key = tuple([id(part) if isinstance(part, TreeNode) else (part[0], id(part[1])) for part in parts])
+        content = self._known.get(key)
+        if content is None:
+            children = list(self._runs(parts))
+            content = self._known[key] = _Content(
+                children, self._look(children), sum(n.tensors for n in children),
+                sum(n.parameters for n in children), sum(n.nbytes for n in children),
+            )  # fmt: skip
+        return content
+
+    def _runs(self, parts: Sequence[TreeNode | tuple[str, _Content]]) -> Iterator[TreeNode]:
+        """Numbered siblings are gathered by look (they may be mixed), each look once, at its first place."""
+        alike: dict[int, list[tuple[str, _Content]]] = {}
+        groups: list[TreeNode | list[tuple[str, _Content]]] = []
+        for child in parts:
+            if isinstance(child, TreeNode):
+                groups.append(child)
+            elif child[0].isdecimal() and child[1].look in alike:
+                alike[child[1].look].append(child)
+            else:
+                groups.append(group := [child])
+                if child[0].isdecimal():
+                    alike[child[1].look] = group
+        return (group if isinstance(group, TreeNode) else _branch(group) for group in groups)
+
+    def _look(self, children: Sequence[TreeNode]) -> int:
+        """What must be equal for two siblings to be folded: names, shapes and types below."""
+        below = sorted((child.part, child.repeat, child.look, child.dtype, child.shape or ()) for child in children)
+        return self._looks.setdefault(tuple(below), len(self._looks) + 1)
 
 
-def _runs(children: Sequence[TreeNode], looks: _Looks) -> Iterator[TreeNode]:
-    """Numbered siblings are gathered by look (they may be mixed), each look once, at its first place."""
-    groups: dict[object, list[TreeNode]] = {}
-    for i, child in enumerate(children):
-        key = ("number", child.look) if child.children and child.part.isdecimal() else i
-        groups.setdefault(key, []).append(child)
-    for group in groups.values():
-        first = group[0]
-        if len(group) > 1:
-            first.part, first.repeat = _numbers([int(n.part) for n in group]), len(group)
-            first.tensors = sum(n.tensors for n in group)
-            first.parameters = sum(n.parameters for n in group)
-            first.nbytes = sum(n.nbytes for n in group)
-        yield first
-
-
-def _look(node: TreeNode, looks: _Looks) -> int:
-    """What must be equal for two siblings to be folded: names, shapes and types below."""
-    below = sorted((child.part, child.repeat, child.look, child.dtype, child.shape or ()) for child in node.children)
-    return looks.setdefault(tuple(below), len(looks) + 1)
+def _branch(group: Sequence[tuple[str, _Content]]) -> TreeNode:
+    """Parts that look alike as one node."""
+    part, first = group[0]
+    return TreeNode(
+        _numbers([int(part) for part, _ in group]) if len(group) > 1 else part,
+        sum(c.tensors for _, c in group), sum(c.parameters for _, c in group), sum(c.nbytes for _, c in group),
+        repeat=len(group), look=first.look, children=first.children,
+    )  # fmt: skip
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -50,6 +50,7 @@ from weighbridge.tensors.nodes.logical import (
     stored_bytes,
 )
 from weighbridge.tensors.nodes.moves import (
+    RowOrder,
     as_bytes,
     bitcast,
     concat,
@@ -76,10 +77,10 @@ from weighbridge.tensors.nodes.quantized import (
 __all__ = [
     "AbsMax", "Bitcast", "Cast", "CastReport", "Concat", "Const", "Decode", "DecodePacked", "Elementwise", "Encode",
     "Gather", "GlobalScalePacker", "LogicalTensor", "LowRank", "Node", "NormalizeRows", "PackedMember",
-    "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "QuantizedTensor", "RescaleRows", "RowRange",
-    "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose", "UnpackBits", "UpgradeBlocks",
-    "abs_max", "apply_function", "as_bytes", "as_node", "bitcast", "cast", "codes", "concat", "const", "decode",
-    "flat_range", "gather", "is_plain", "is_stored_as", "low_rank", "needs_decoding", "normalize_rows", "pack",
-    "pack_with_global", "packed_in", "rescale_rows", "reshape", "scaled", "shift", "slice_rows", "stack",
+    "PackedMemberWithGlobal", "PackedSource", "Packer", "Packing", "QuantizedTensor", "RescaleRows", "RowOrder",
+    "RowRange", "Scaled", "Shift", "Slice", "Stored", "Strided", "T", "Transcode", "Transpose", "UnpackBits",
+    "UpgradeBlocks", "abs_max", "apply_function", "as_bytes", "as_node", "bitcast", "cast", "codes", "concat", "const",
+    "decode", "flat_range", "gather", "is_plain", "is_stored_as", "low_rank", "needs_decoding", "normalize_rows",
+    "pack", "pack_with_global", "packed_in", "rescale_rows", "reshape", "scaled", "shift", "slice_rows", "stack",
     "storage_name", "stored_bytes", "strided", "transcode", "transpose", "upgrade_blocks", "walk", "zeros",
 ]  # fmt: skip

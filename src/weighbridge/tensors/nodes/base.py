@@ -48,7 +48,7 @@ class RowRange(NamedTuple):
     hi: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """One lazily read tensor. Nodes are immutable and safe to read from several threads. (Abstract for the type checker
     alone: `ABCMeta` makes `isinstance` several times slower, and plans ask it a million times.)"""
@@ -104,7 +104,7 @@ class Node:
         return ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class UnaryNode(Node):
     """A node with one input. By default output row i depends on input row i only."""
 
@@ -140,7 +140,7 @@ def walk(node: Node) -> Iterator[Node]:
 # ------------------------------------------------------------------------------------------------ leaves
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Stored(Node):
     """Bytes of a source at `offset`, as they lie; `swap` where the file is big-endian."""
 
@@ -154,7 +154,7 @@ class Stored(Node):
             kernels.byteswap(self.spec.dtype, out)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Const(Node):
     """Bytes in memory."""
 
@@ -168,7 +168,7 @@ class Const(Node):
 # ------------------------------------------------------------------------------------------------ moves
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Slice(UnaryNode):
     """A run of a source's atoms from `start` on, under a shape of its own (so reshape is a slice of everything)."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -149,7 +150,7 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
     why = None
     if len(packed) < len(parts):
         why = "only some of the joined parts are quantized"
-    elif any(p.packing != packed[0].packing or p.spec.rows % p.block_rows for p in packed):
+    elif not _alike(packed):
         why = "the joined parts are quantized with different parameters"
     elif math.prod(shape[:axis]) != 1 or (axis == len(shape) - 1 and len(shape) > 1):
         why = f"the parts are joined on axis {axis}, inside a block"
@@ -165,6 +166,12 @@ def _concat_packed(parts: Sequence[LogicalTensor], axis: int, shape: tuple[int, 
         for m, node in head.members.items()
     }
     return replace(head, spec=head.spec.with_shape(*shape), members=members)
+
+
+def _alike(packed: Sequence[QuantizedTensor]) -> bool:
+    """Whether parts have the same parameters, and end where these do."""
+    packing, block = packed[0].packing, packed[0].block_rows
+    return all((p.packing is packing or p.packing == packing) and p.spec.rows % block == 0 for p in packed)
 
 
 def _spread(packed: Sequence[QuantizedTensor]) -> Sequence[QuantizedTensor]:
@@ -191,31 +198,57 @@ def stack(parts: Sequence[T]) -> T:
     )
 
 
-def gather(node: T, order: NDArray[np.int64]) -> T:
+class RowOrder:
+    """Rows in another order: row i is row `rows[i]`. Made, and checked, once for all layers and experts."""
+
+    def __init__(self, rows: NDArray[np.int64]) -> None:
+        self.rows = np.ascontiguousarray(rows, np.int64)
+        self._blocks: dict[int, RowOrder | None] = {1: self}
+
+    @cached_property
+    def inside(self) -> bool:
+        """Whether all are rows of a tensor of as many."""
+        return not len(self.rows) or bool(self.rows.min() >= 0 and self.rows.max() < len(self.rows))
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether any row moves."""
+        return not np.array_equal(self.rows, np.arange(len(self.rows)))
+
+    def blocks(self, height: int) -> RowOrder | None:
+        """The order of blocks of rows; None where these don't stay whole."""
+        if height not in self._blocks:
+            split = self.rows.reshape(-1, height) if len(self.rows) % height == 0 else self.rows[:0].reshape(0, 1)
+            whole = len(split) and (split[:, 0] % height == 0).all() and (np.diff(split, axis=1) == 1).all()
+            self._blocks[height] = RowOrder(self.rows[::height] // height) if whole else None
+        return self._blocks[height]
+
+
+def gather(node: T, order: RowOrder | NDArray[np.int64]) -> T:
     """Rows in the given order; two gathers in a row become one, and an identity order is dropped."""
-    order = np.ascontiguousarray(order, np.int64)
-    if len(order) != node.spec.rows or (len(order) and not (order.min() >= 0 and order.max() < node.spec.rows)):
-        raise UsageError(f"an order of {len(order)} rows for {node.spec}")
-    if np.array_equal(order, np.arange(len(order))):
+    if not isinstance(order, RowOrder):
+        order = RowOrder(order)
+    if len(order.rows) != node.spec.rows or not order.inside:
+        raise UsageError(f"an order of {len(order.rows)} rows for {node.spec}")
+    if not order.changes:
         return node
     if node.spec.flat:
         raise UnsupportedError(f"{node.spec}: rows that aren't whole atoms can't be moved")
     if isinstance(node, Gather):
-        return gather(node.source, node.order[order])
+        return gather(node.source, node.order[order.rows])
     if isinstance(node, QuantizedTensor):
         return _gather_packed(node, order)
-    return Gather(node.spec, node, order)
+    return Gather(node.spec, node, order.rows)
 
 
-def _gather_packed(node: QuantizedTensor, order: NDArray[np.int64]) -> LogicalTensor:
-    groups = order.reshape(-1, node.block_rows) if len(order) % node.block_rows == 0 else order[:0].reshape(0, 1)
-    whole = len(groups) and (groups[:, 0] % node.block_rows == 0).all() and (np.diff(groups, axis=1) == 1).all()
-    if not whole:
+def _gather_packed(node: QuantizedTensor, order: RowOrder) -> LogicalTensor:
+    if not len(order.rows) or order.blocks(node.block_rows) is None:
         return gather(node.decode(f"rows are moved inside a block of {node.block_rows}"), order)
     members = {}
     for name, member in node.members.items():
         k = node.packing.row_map[name]
-        members[name] = gather(_matrix(member), order[::k] // k) if k else member
+        blocks = order.blocks(k) if k else None
+        members[name] = gather(_matrix(member), blocks) if blocks else member
     return replace(node, members=members)
 
 

@@ -55,7 +55,7 @@ class Spreading(Packing, Protocol):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class QuantizedTensor:
     """A logical tensor (`spec`, with the dtype it decodes to) in several stored `members`. It has no bytes of its
     own, so it isn't a node: row moves apply to its members, everything else needs `decode`."""
@@ -92,7 +92,7 @@ class QuantizedTensor:
 LogicalTensor = Node | QuantizedTensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class PackedSource(Node):
     """A node over a quantized tensor."""
 
@@ -106,7 +106,7 @@ class PackedSource(Node):
         return tuple(self.tensor.members.values())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class DecodePacked(PackedSource):
     """The values of a quantized tensor in F32. `reason`: why it had to be decoded, for the plan."""
 
@@ -127,7 +127,7 @@ def aligned_values(out: Bytes) -> Iterator[NDArray[np.float32]]:
         out[:] = values.view(np.uint8)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Transcode(PackedSource):
     """A quantized tensor in a block type with the same parameters: exact, without requantizing."""
 

@@ -1,0 +1,58 @@
+"""A rank's part of a model that is stored whole: how every stored tensor is divided, and the parts of one rank, of
+which only what is asked for is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from weighbridge.base.errors import UnsupportedError, UsageError
+from weighbridge.base.limits import SHARDS
+from weighbridge.models.checkpoint import Checkpoint
+from weighbridge.models.tensor_parallel.packed_shards import Split, Splitter, rank_part
+
+_TRIED: Final = 64  # the largest number of ranks that a hint suggests
+
+
+def rank_view(model: Checkpoint, rank: int, ranks: int) -> Checkpoint:
+    """The checkpoint with the tensors of one rank, under their stored names. Quantized tensors keep their codes: a cut
+    through a word, a block or a group is a UsageError with the numbers of ranks that work."""
+    if not (1 <= ranks <= SHARDS and 0 <= rank < ranks):
+        raise UsageError(f"rank {rank} of {ranks}", hint=f"ranks count from 0; a group has at most {SHARDS:,}")
+    splits = splits_of(model, ranks)
+    return replace(model, nodes={name: rank_part(model.stored[name], splits[name], rank, ranks) for name in splits})
+
+
+def splits_of(model: Checkpoint, ranks: int) -> dict[str, Split]:
+    """How each stored tensor is split. UsageError if a tensor can't be split among `ranks`, with the numbers that
+    work for it."""
+    family = model.family
+    shapes = {name: node.spec.shape for name, node in model.tensors.items()}
+    report = family.check(model.dialect, model.sizes, shapes)
+    if not report.ok:
+        raise UnsupportedError(f"the tensors don't fit a {family.name} model: {report}", hint="wb arch check SRC")
+    splitter = Splitter(family, model.dialect, model.sizes, model.stored, model.packed)
+    out: dict[str, Split] = {}
+    for name in model.logical:
+        if name in report.dropped:
+            continue
+        try:
+            out |= splitter.split(name, ranks)
+        except UsageError as error:
+            raise UsageError(error.message, hint=_hint(splitter, name)) from None
+    return {name: out[name] for name in model.stored if name in out}
+
+
+def _hint(splitter: Splitter, name: str) -> str:
+    """The numbers of ranks that a tensor can be split among."""
+    if fits := [n for n in range(2, _TRIED + 1) if _works(splitter, name, n)]:
+        return f"this tensor can be split among {', '.join(map(str, fits))} ranks"
+    return "no number of ranks works for this tensor; decode the model: wb convert SRC DST --to hf --dtype bf16"
+
+
+def _works(splitter: Splitter, name: str, ranks: int) -> bool:
+    try:
+        splitter.split(name, ranks)
+    except UsageError:
+        return False
+    return True
