@@ -115,12 +115,16 @@ def words(sources: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
     return {word: str(path) for word, path in {**made, **{w: sources[s] for w, s in models.items()}}.items()}
 
 
+def expanded(command: str, words: Mapping[str, str], folder: Path) -> list[str]:
+    """The arguments of a command with files in place of the words."""
+    word = re.compile("[A-Z]{2,}[0-9]?(?=$|::|[.])")
+    return [word.sub(lambda m: words.get(m[0], f"{folder}/{m[0]}"), part) for part in command.split()]
+
+
 def answer(command: str, words: Mapping[str, str], folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> object:
     """The exit code, all that is printed, and all that is written."""
     folder.mkdir()
-    argv = [
-        re.sub("[A-Z]{2,}[0-9]?(?=$|::|[.])", lambda m: words.get(m[0], f"{folder}/{m[0]}"), w) for w in command.split()
-    ]
+    argv = expanded(command, words, folder)
     code = main(argv)
     out, err = (stream.replace(str(folder).encode(), b"") for stream in capfdbinary.readouterr())
     return code, out, err, {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from weighbridge.reports.anatomy import AnatomyReport
 
 _DUMPED: Final = 32  # bytes of a region
+_WIDE: Final = 77  # columns of a line with 16 bytes
 # Options of the dump -> their parameters.
 _PARTS: Final = {"at": "at", "kind": "kinds", "limit": "limit", "bytes": "head"}
 # Colours of kinds, in the dump and in the map.
@@ -76,17 +77,18 @@ def anatomy(file: str, span: dict[str, Any], only_map: bool, as_json: bool, **op
 
 
 def _dump(report: AnatomyReport) -> None:
-    from weighbridge.cli.render import clean, echo, styled
+    from weighbridge.cli.render import clean, echo, styled, width
     from weighbridge.reports.anatomy import hexdump
 
+    columns = 16 if width() >= _WIDE else 8
     for part in report.parts:
         value = f" = {part.value}" if part.value else ""
         words = f"{part.kind:8} {clean(part.label)}{clean(value)}"
         echo(
             f"{styled(f'{part.start:#010x}', 'dim')}  {styled(words, _STYLES.get(part.kind))}  ({part.length:,} bytes)"
         )
-        for at, row, text in hexdump(part.head, part.start):
-            echo(f"  {at:08x}  {row:47}  {styled(text, 'dim')}")
+        for at, row, text in hexdump(part.head, part.start, columns):
+            echo(f"  {at:08x}  {row:{columns * 3 - 1}}  {styled(text, 'dim')}")
         if part.length * 2 > len(part.head) > 0:
             echo(f"  ... {part.length - len(part.head) // 2:,} more", "dim")
     if report.place:

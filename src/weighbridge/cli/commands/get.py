@@ -108,7 +108,7 @@ def _pipe(tensor: str, key: str | None, dtype: str | None, raw: bool) -> None:
 
 
 def _show(s: Stats) -> None:
-    from weighbridge.cli.render import clean, echo, human_bytes, pairs
+    from weighbridge.cli.render import clean, echo, human_bytes, pairs, width
 
     echo(clean(s.tensor), "head")
     bad = [f"{n:,} {word}" for n, word in ((s.nan, "NaN"), (s.inf, "Inf")) if n]
@@ -122,6 +122,6 @@ def _show(s: Stats) -> None:
         ],
         indent=2,
     )
-    most = max(s.histogram, default=0)
+    most, bar = max(s.histogram, default=0), max(min(50, width() - 28), 8)
     for n, lo in zip(s.histogram, s.edges, strict=False):
-        echo(f"  {lo:>12.5g}  {'#' * -(-n * 50 // max(most, 1))} {n:,}")
+        echo(f"  {lo:>12.5g}  {'#' * -(-n * bar // max(most, 1))} {n:,}")
