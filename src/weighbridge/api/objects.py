@@ -230,7 +230,12 @@ class Model(Closing, Mapping[str, Tensor]):
         return {name: self[name].numpy() for name in self}
 
     def torch(self, device: str | None = None) -> dict[str, torch.Tensor]:
-        """All tensors as torch tensors: a state dict."""
+        """All tensors as torch tensors: a state dict. On a CUDA device what lies in files as it is comes through a
+        ring of pinned buffers, copied while the next are read."""
+        if device is not None and device.partition(":")[0] == "cuda":
+            from weighbridge.adapters.streaming import to_cuda
+
+            return to_cuda({name: self[name].node for name in self}, device)
         return {name: self[name].torch(device=device) for name in self}
 
     def __reduce__(self) -> tuple[Any, ...]:
