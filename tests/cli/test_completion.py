@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -47,16 +48,16 @@ def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
     argv, load = SHELLS[shell]
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: its completion isn't tested")
-    wb = shutil.which("wb")
-    if wb is None:
-        pytest.skip("no wb on PATH: completion isn't tested")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if shutil.which("wb", path=path) is None:
+        pytest.skip("wb isn't installed beside this Python: completion isn't tested")
     save_file(
         {n: np.ones(2, np.float32) for n in ("lm_head.weight", "model.norm.weight")}, tmp_path / "only.safetensors"
     )
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
-        os.execvpe(argv[0], argv, {**os.environ, "TERM": "xterm", "PS1": "$ ", "HOME": str(tmp_path)})
+        os.execvpe(argv[0], argv, {**os.environ, "TERM": "xterm", "PS1": "$ ", "PATH": path, "HOME": str(tmp_path)})
     try:
         os.write(terminal, f"{load}; echo rea''dy\n".encode())
         assert "ready" in read(terminal, "ready\r\n", 60)
