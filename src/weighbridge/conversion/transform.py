@@ -87,6 +87,8 @@ def plan_slice(
 
 def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     """What is left of a model. UsageError where nothing is asked for."""
+    if what.renumber and what.layers is None:
+        raise UsageError("--renumber applies to layers", hint="choose some: --layers 0-15")
     steps: list[Callable[[Checkpoint], Transformed]] = []
     if what.layers is not None:
         steps.append(lambda m: slice_layers(m, what.layers or "", renumber=what.renumber))

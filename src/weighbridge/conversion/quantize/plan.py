@@ -131,6 +131,8 @@ def _for_a_size(
     bits, size = options.target_bpw, options.target_size
     if ftype or (bits is not None and size is not None):
         raise UsageError("TYPE, --target-bpw and --target-size are mutually exclusive", hint="give one of them")
+    if options.pure:
+        raise UsageError("--pure doesn't apply to a file of a given size", hint="its types are chosen for each tensor")
     inputs = prepare(model, None, options)
     header = gguf.header_size(specs(inputs.tensors), inputs.keys)
     align = inputs.keys[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in inputs.keys else gguf.DEFAULT_ALIGNMENT
