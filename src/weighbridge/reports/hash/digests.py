@@ -54,7 +54,7 @@ def _package(module: str, name: str) -> Callable[[], Hasher]:
     return make
 
 
-#: Algorithms of anything; those of `hashlib` need nothing, the others the extra `hash`.
+#: Algorithms for files; those of `hashlib` need nothing, the others the extra `hash`.
 ALGORITHMS: Final[Mapping[str, Callable[[], Hasher]]] = MappingProxyType(
     {
         "sha256": hashlib.sha256,
