@@ -89,7 +89,7 @@ def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
 def _check_digests(
     outs: Sequence[tuple[PlannedFile, OutFile]], sink: Sink, plan: Plan, progress: Progress | None
 ) -> None:
-    """Read back the files that must have a digest. RemoteError where one has another; nothing is gone on with then."""
+    """Read back the files that must have a digest. RemoteError where one differs, and the journal is dropped."""
     listed = [(file, out) for file, out in outs if file.digest is not None]
     total, done = sum(out.size for _, out in listed), 0
 
