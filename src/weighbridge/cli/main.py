@@ -83,11 +83,17 @@ def load(row: Verb) -> click.Command:
     command = cast(click.Command, getattr(module, row.name))
     command.name, command.short_help = row.name, row.help
     command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+        _add_common(one)
+    return command
+
+
+def _add_common(command: click.Command) -> None:
+    """The options of every command, under the names that this one leaves free."""
     have = {option for param in command.params for option in param.opts}
     for common in common_options():
         common.opts = [name for name in common.opts if name not in have]
-        command.params += [common] if common.opts else []
-    return command
+        command.params += [common] if common.opts and not have & {common.opts[-1]} else []
 
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:

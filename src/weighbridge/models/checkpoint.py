@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,8 @@ from weighbridge.containers import opening
 from weighbridge.containers.base import Index
 from weighbridge.io.location import open_source
 from weighbridge.io.source import Source
-from weighbridge.models.jsonfile import decode
+from weighbridge.models.arch.config import numbers_as_text
+from weighbridge.models.jsonfile import decode, oddities
 from weighbridge.models.locate import Place, locate
 from weighbridge.models.stored_tensors import StoredTensors
 
@@ -89,6 +91,8 @@ def _shard(place: Place, weight: Path) -> Source:
 
 
 def _index(place: Place, sources: list[Source], allow_expand: bool) -> Index:
+    if not sources:
+        raise FormatError("the index lists no file", path=str(place.index or place.path), field="weight_map")
     indexes = [i.whole() if allow_expand and i.capped else i for i in map(parse, sources)]
     formats = {i.format for i in indexes}
     if len(formats) > 1:
@@ -160,6 +164,17 @@ class Checkpoint(Closing):
             return None
         parsed: dict[str, Any] = decode(data, str(self.place.folder / name), dict[str, Any])
         return parsed
+
+    @property
+    def oddities(self) -> list[str]:
+        """What is unusual about the folder's files and was read all the same."""
+        texts = {name: self.place.read(name, CONFIG_JSON) for name in ("config.json", "generation_config.json")}
+        odd = {name: ", ".join(oddities(data)) for name, data in texts.items() if data is not None}
+        words = [f"{name} is no JSON, but was read: it has {found}" for name, found in odd.items() if found]
+        with suppress(FormatError):  # who needs the config refuses it
+            if quoted := numbers_as_text(self.json("config.json") or {}):
+                words.append(f"config.json has numbers in quotes: {', '.join(quoted)}")
+        return [*self.place.notes, *words]
 
     @property
     def files_of_tensors(self) -> dict[str, str]:

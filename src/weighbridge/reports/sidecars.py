@@ -12,6 +12,7 @@ import msgspec
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
 from weighbridge.io.location import open_source
+from weighbridge.models.jsonfile import oversized
 
 
 def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
@@ -32,7 +33,7 @@ def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
 def decoded(data: bytes | None) -> Any:
     """The JSON value of some bytes; None if they aren't valid."""
     try:
-        return msgspec.json.decode(data) if data else None
+        return msgspec.json.decode(data) if data and oversized(data) is None else None
     except (ValueError, RecursionError):
         return None
 

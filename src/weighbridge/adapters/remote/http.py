@@ -67,7 +67,7 @@ class Passing(Exception):
 
 
 class FirstAnswer(NamedTuple):
-    """What the first request for a file brings: its size, its version, its first bytes."""
+    """The answer to the first request of a file: size, version, first bytes."""
 
     size: int
     version: str

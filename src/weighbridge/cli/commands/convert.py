@@ -90,7 +90,7 @@ def _is_quantized(src: Path | str, target: str, dtype: str | None, to: str | Non
     """Whether --dtype names a type of `wb quantize`: then that is what is done. UsageError for a mere `int8`."""
     if dtype is None or dtype.lower() in ("auto", "f32", "f16", "bf16", "q8_0"):
         return False
-    gguf = "gguf" in (to, PurePath(target).suffix[1:])
+    gguf = (to or PurePath(target).suffix[1:]) == "gguf"
     if bits := _INTEGERS.get(dtype.lower()):
         ways = {"mlx": f"--to mlx --q-bits {bits}"}
         way = f"--dtype q{bits}_0" if gguf else ways.get(to or "", f"--to hf --scheme w{bits}a16")

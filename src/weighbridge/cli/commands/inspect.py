@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weighbridge.base.errors import UsageError
-from weighbridge.cli.options import command, examples, json_option, option
+from weighbridge.cli.options import command, examples, json_option, option, refuse_others
 from weighbridge.cli.paths import SOURCE_OR_TENSOR
 
 if TYPE_CHECKING:
@@ -52,10 +52,15 @@ def inspect(
     filters, or an importance matrix doesn't fit --model, or a damaged model can be shown only in part. docs/schema.md
     describes the JSON, an array for several models.
     """
+    from weighbridge.reports import tensor_path
+
     rows = tensors or any(selection.values()) or selection["limit"] is not None
     report: InspectReport | ImatrixReport
     shown, codes = [], []
     for path in _models(paths):
+        if tensor_path.split(path)[1] is not None:
+            given = {"--tensors": tensors, **{f"--{name}": value for name, value in selection.items()}}
+            refuse_others("one tensor", given, hint="they choose among the tensors of a model")
         if not (rows or tree or metadata) and _is_importance(path):
             report, code = _importance(path, model)
         elif model is not None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from weighbridge.base.errors import UsageError
 from weighbridge.cli.options import command, examples, option
 from weighbridge.cli.paths import OUTPUT, PATH
 from weighbridge.cli.render import Cell, Column, clean, emit_json, note, table
-from weighbridge.cli.views.plan import planned
+from weighbridge.cli.views.plan import given, planned
 from weighbridge.cli.views.transform import transform_options, write_transform
 
 
@@ -41,6 +42,11 @@ def rename(src: Path | str, dst: str | None, dry_run: bool, as_json: bool, **opt
     (stacked experts, rotary rows); the command says where.
     """
     if dst is None:
+        chosen = {option for option, value in given(options).items() if value is not False}
+        if chosen or dry_run:
+            raise UsageError(
+                "no target was given", hint="wb rename SRC DST; wb rename SRC alone suggests what to change"
+            )
         return _suggest(src, as_json)
     import weighbridge
 

@@ -8,12 +8,12 @@ with its size and time. What bears on speed and memory only (threads, slabs) is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from weighbridge.tensors.nodes.compute import CastReport
 
 if TYPE_CHECKING:
     from weighbridge.conversion.plan.model import Plan
+
+
+_SAMPLES: Final = 16
+_SAMPLE: Final = 4096
 
 
 def key_of(plan: Plan) -> dict[str, str]:
@@ -45,6 +49,25 @@ def state_of(path: Path) -> str:
         return f"{path}: version {path.version}"
     found = path.stat()
     return f"{path.resolve()}: {found.st_size} bytes of {found.st_mtime_ns}"
+
+
+def samples_of(states: Sequence[str]) -> list[str]:
+    """The sources of a plan as they are now: their states, inodes, and a digest of some of their bytes, for writers
+    that leave size and time alone. A file that is gone has an empty one."""
+    return [_sampled(Path(state.rpartition(": ")[0])) for state in states]
+
+
+def _sampled(path: Path) -> str:
+    try:
+        state, digest = state_of(path), blake2b(digest_size=16)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for at in range(0, size, max(_SAMPLE, size // _SAMPLES)):
+                file.seek(at)
+                digest.update(file.read(_SAMPLE))
+            return f"{state}, inode {os.fstat(file.fileno()).st_ino}, {digest.hexdigest()}"
+    except OSError:
+        return ""
 
 
 def _remote_place(source: Source, offset: int) -> tuple[str, str, int] | str:

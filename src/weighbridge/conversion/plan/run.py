@@ -11,10 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from weighbridge.base.errors import RemoteError
+from weighbridge.base.errors import FormatError, RemoteError
 from weighbridge.base.limits import MIB
 from weighbridge.containers.base import Slot
-from weighbridge.conversion.plan.fingerprint import key_of
+from weighbridge.conversion.plan.fingerprint import key_of, samples_of
 from weighbridge.conversion.plan.read_ahead import announced
 from weighbridge.conversion.result import Progress, Result
 from weighbridge.io.digest import digest_of
@@ -49,6 +49,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     slabs = plan.slabs  # may refuse, before a file is created
     write = plan.write
     key = key_of(plan) if write.resume else None
+    samples = samples_of(plan.sources)
     with Sink(
         plan.target,
         folder=plan.folder,
@@ -72,13 +73,23 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
         _check_digests(outs, sink, plan, progress)
         for name, data in plan.texts.items():
             sink.create(name, len(data)).write(0, data)
+        _check_sources(plan, samples)
     return _result(plan, time.monotonic() - began, before)
+
+
+def _check_sources(plan: Plan, samples: Sequence[str]) -> None:
+    """FormatError where a source is no longer what was planned: its old and new bytes would be mixed."""
+    for state, before, now in zip(plan.sources, samples, samples_of(plan.sources), strict=True):
+        if before and (before != now or not now.startswith(state)):
+            name = state.rpartition(": ")[0]
+            raise FormatError("the file changed while it was read, so nothing is written", path=name,
+                              hint="try again when nothing else writes to it")  # fmt: skip
 
 
 def _check_digests(
     outs: Sequence[tuple[PlannedFile, OutFile]], sink: Sink, plan: Plan, progress: Progress | None
 ) -> None:
-    """Read back the files that must have a digest. RemoteError where one has another; the next run then begins anew."""
+    """Read back the files that must have a digest. RemoteError where one differs, and the journal is dropped."""
     listed = [(file, out) for file, out in outs if file.digest is not None]
     total, done = sum(out.size for _, out in listed), 0
 

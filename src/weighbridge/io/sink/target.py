@@ -209,6 +209,9 @@ def check_target(
     real = _resolve(path)
     if folder is False and os.fspath(target).endswith(("/", os.sep)):
         raise UsageError(f"{os.fspath(target)} names a folder, but a file is written", hint=f"write {path}")
+    if path.is_symlink() and not real.exists():
+        words = f"{path} is a link to {os.readlink(path)}, which doesn't exist"
+        raise RefusedError(words, hint="remove the link, or name the file itself")
     if real.exists() and not (real.is_dir() or real.is_file()):
         # A rename would put a file in the place of /dev/null.
         raise RefusedError(f"{path} is a device, a pipe or a socket", hint="choose another target")
