@@ -249,7 +249,8 @@ def _metadata(a: Checkpoint, b: Checkpoint) -> tuple[tuple[str, str, str], ...]:
     shortened."""
     templates = _TEMPLATE, _template(a), _template(b)
     if a.format != b.format:
-        return (templates,) if templates[1] and templates[2] and templates[1] != templates[2] else ()
+        differ = templates[1] and templates[2] and templates[1] != templates[2]
+        return ((_TEMPLATE, _short(templates[1]), _short(templates[2])),) if differ else ()
     one, other = dict(a.metadata), dict(b.metadata)
     if a.format != "gguf":
         one[_TEMPLATE], other[_TEMPLATE] = templates[1:]
