@@ -67,13 +67,14 @@ def plan_rename(
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write the model under other names. `given`: options of the target by name."""
-    plan = _planned(model, target, lambda m: rename(m, names), to, given, write)
-    if names.dialect not in (None, _GGUF) and plan.format == _GGUF and model.format == _GGUF:
+    target = Path(target)
+    kind = choose_target(model, target, to or same_format(model, target), given).format
+    if names.dialect not in (None, _GGUF) and kind == _GGUF and model.format == _GGUF:
         raise UsageError(
             f"a GGUF under {names.dialect} names is one that nothing loads",
             hint="name a target that ends in .safetensors",
         )
-    return plan
+    return _planned(model, target, lambda m: rename(m, names), to, given, write)
 
 
 def plan_slice(
@@ -96,7 +97,7 @@ def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     if what.keep or what.drop:
         steps.append(lambda m: _chosen(m, what.keep, what.drop))
     if not steps:
-        raise UsageError("what shall be left?", hint="say --layers 0-15, --experts 0-3, --keep or --drop")
+        raise UsageError("nothing selected", hint="say --layers 0-15, --experts 0-3, --keep or --drop")
     done = Transformed(model)
     for step in steps:
         done = done.then(step(done.model))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -83,9 +82,10 @@ def _models(paths: tuple[str, ...]) -> Iterator[str]:
     """The paths; in place of a folder with several models a file of each."""
     from weighbridge.cli.render import clean, note
     from weighbridge.models.locate import models_in
+    from weighbridge.reports.tensor_path import split
 
     for path in paths:
-        several = models_in(Path(path))
+        several = models_in(split(path)[0])
         if several:
             note(clean(f"note: {path} holds {len(several):,} models; each is shown"))
         yield from map(str, several or (path,))
@@ -93,11 +93,13 @@ def _models(paths: tuple[str, ...]) -> Iterator[str]:
 
 def _is_importance(path: str) -> bool:
     from weighbridge.containers.ggml import imatrix
-    from weighbridge.io.source import FileSource
+    from weighbridge.io.location import open_source
+    from weighbridge.reports.tensor_path import split
 
-    if not Path(path).is_file():
+    file, tensor = split(path)
+    if tensor is not None or not file.is_file():
         return False
-    with FileSource(path) as source:
+    with open_source(file) as source:
         return imatrix.recognised(source)
 
 

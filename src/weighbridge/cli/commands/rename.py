@@ -34,7 +34,7 @@ from weighbridge.cli.views.transform import transform_options, write_transform
 @option("--add-prefix", metavar="PREFIX", help="Put PREFIX before every name.")
 @option("--to-names", metavar="DIALECT", help="Names and layout of hf, gguf, mlx or canonical.")
 @transform_options
-def rename(src: Path, dst: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
+def rename(src: Path | str, dst: str | None, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Write the model SRC to DST with its tensors under other names. Without DST, suggest what to change.
 
     Prefixes are removed first, then patterns replaced, then a prefix added, then names become another dialect's. Two
@@ -54,7 +54,7 @@ def rename(src: Path, dst: str | None, dry_run: bool, as_json: bool, **options: 
     return write_transform(plan, dry_run=dry_run, as_json=as_json)
 
 
-def _suggest(src: Path, as_json: bool) -> int:
+def _suggest(src: Path | str, as_json: bool) -> int:
     import weighbridge
     from weighbridge.models.transform.rename import Suggestions, suggestions
 

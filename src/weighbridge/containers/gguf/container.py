@@ -19,7 +19,7 @@ from typing import Final, Literal
 from weighbridge.base.spec import Shape
 from weighbridge.containers import BUILT_IN
 from weighbridge.containers.base import Entry, Finding, Index
-from weighbridge.containers.gguf.checks import check, placement
+from weighbridge.containers.gguf.checks import check, check_keys, placement
 from weighbridge.containers.gguf.read import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufHeader, walk
 from weighbridge.containers.gguf.regions import regions
 from weighbridge.containers.gguf.rules import RULES, Collector, GGUFError, refused_at
@@ -42,6 +42,7 @@ __all__ = [
     "LazyArray",
     "Metadata",
     "check",
+    "check_keys",
     "examine",
     "header_bytes",
     "header_size",
@@ -61,8 +62,8 @@ def parse(source: Source, *, level: Literal["spec", "lenient"] = "spec") -> Inde
     """The index of a GGUF; only its header is read. Shapes are in C order: a GGUF's dims reversed.
 
     "spec": FormatError (a `GGUFError` with its rule) for what can't be read, such as a file that ends too early.
-    "lenient": only for what is no GGUF at all; everything else becomes a finding, and tensors whose place or size can't
-    be told are left out.
+    "lenient": only for what is no GGUF at all; everything else becomes a finding, and tensors whose place or size is
+    unknown are left out.
     """
     notes = Collector(source.name, strict=level == "spec")
     header = walk(source, notes)
@@ -81,7 +82,7 @@ def parse(source: Source, *, level: Literal["spec", "lenient"] = "spec") -> Inde
 
 
 def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """The index of a GGUF as far as it can be read, and everything that is wrong with the file."""
+    """The readable part of a GGUF's index, and all problems of the file."""
     index = parse(source, level="lenient")
     return index, check(index, deep=True)
 

@@ -1,9 +1,9 @@
-"""What can be wrong with a GGUF: one row a rule, and the collector that turns rows into findings or errors.
+"""The rules for GGUF, one row each, and the collector that turns rows into findings or errors.
 
 Severity follows the specification (docs/gguf.md), not habit:
 
     ERROR    violates the specification
-    WARNING  the specification allows it, llama.cpp refuses it
+    WARNING  the specification allows it, llama.cpp refuses it; or no reader asks for what the specification does
     INFO     an oddity; both take it
 
 `refused` is a second, independent column: the stage at which llama.cpp (b11549) turns the file down, so that the
@@ -55,7 +55,7 @@ RULES: Final = MappingProxyType(
         "gguf/utf8": _rule(_E, _NEVER, "string that isn't UTF-8"),
         "gguf/alignment-type": _rule(_E, _HEADER, "general.alignment isn't a u32"),
         "gguf/alignment-zero": _rule(_E, _HEADER, "general.alignment gives no alignment"),
-        "gguf/alignment-multiple": _rule(_E, _NEVER, "general.alignment isn't a multiple of 8"),
+        "gguf/alignment-multiple": _rule(_W, _NEVER, "general.alignment isn't a multiple of 8"),
         "gguf/alignment-power": _rule(_W, _HEADER, "general.alignment isn't a power of two"),
         "gguf/name-length": _rule(_E, _HEADER, "tensor name longer than 64 bytes"),
         "gguf/name-64": _rule(_W, _HEADER, "tensor name of 64 bytes; llama.cpp takes 63"),
@@ -71,13 +71,19 @@ RULES: Final = MappingProxyType(
         "gguf/gap": _rule(_W, _HEADER, "unused space before a tensor"),
         "gguf/overlap": _rule(_W, _HEADER, "tensors share bytes"),
         "gguf/order": _rule(_W, _HEADER, "tensor data doesn't lie in the order of the directory"),
+        "gguf/data-start": _rule(
+            _W,
+            _MODEL,
+            "tensor data doesn't begin at a multiple of 32, so llama.cpp aborts where it maps the file",
+            "wb convert writes it anew with an alignment of 32; llama.cpp reads this one with --no-mmap",
+        ),
         "gguf/truncated-data": _rule(_E, _DATA, "the file ends inside its tensor data", _CUT),
         "gguf/final-padding": _rule(_W, _DATA, "no padding after the last tensor"),
         "gguf/header-padding": _rule(_I, _NEVER, "no padding after a header without tensors"),
         "gguf/padding": _rule(_E, _NEVER, "padding that isn't zero"),
         "gguf/trailing": _rule(_I, _NEVER, "bytes after the end of the data"),
         "gguf/no-architecture": _rule(_E, _MODEL, "general.architecture is missing"),
-        "gguf/no-quantization-version": _rule(_E, _NEVER, "quantized tensors without general.quantization_version"),
+        "gguf/no-quantization-version": _rule(_W, _NEVER, "quantized tensors without general.quantization_version"),
         "gguf/key-type": _rule(_W, _MODEL, "value of a type that llama.cpp doesn't take for this key"),
         "gguf/block-count": _rule(_W, _MODEL, "block_count outside 1..512"),
         "gguf/layer-array": _rule(_W, _MODEL, "per-layer array whose length isn't block_count"),
@@ -87,14 +93,14 @@ RULES: Final = MappingProxyType(
         "gguf/token-duplicate": _rule(_W, _MODEL, "token given twice"),
         "gguf/split-missing": _rule(_E, _MODEL, "shard missing from the set"),
         "gguf/split-number": _rule(_E, _MODEL, "shard's split.no is missing, wrong, or taken"),
-        # llama.cpp looks at the first shard's count only.
+        # llama.cpp reads only the first shard's count.
         "gguf/split-count": _rule(_E, _NEVER, "shards disagree on split.count"),
         "gguf/split-total": _rule(_E, _MODEL, "split.tensors.count isn't the number of tensors in the set"),
         "gguf/split-duplicate": _rule(_E, _MODEL, "tensor in two shards"),
     }
 )
 
-# Findings of one rule that are listed one by one; a hostile file could make millions.
+# The most findings of one rule that are listed individually; a hostile file could cause millions.
 _LISTED: Final = 50
 
 
@@ -107,7 +113,7 @@ class GGUFError(FormatError):
 
 
 class Collector:
-    """Gathers findings; where `strict`, a `fault` (what can't be read without guessing) is an error instead."""
+    """Collects findings; if `strict`, a `fault` (something that can't be read without guessing) is an error instead."""
 
     def __init__(self, path: str, strict: bool) -> None:
         self.path, self.strict = path, strict
@@ -123,20 +129,20 @@ class Collector:
             self._findings.append(Finding(rule, row.severity, message, self.path, offset, tensor, row.hint))
 
     def fault(self, rule: str, detail: str = "", *, offset: int | None = None, tensor: str | None = None) -> None:
-        """What a strict reader refuses and a lenient one steps over."""
+        """A problem that a strict reader refuses and a lenient one skips."""
         if self.strict:
             self.stop(rule, detail, offset=offset, tensor=tensor)
         self.note(rule, detail, offset=offset, tensor=tensor)
 
     def stop(self, rule: str, detail: str = "", *, offset: int | None = None, tensor: str | None = None) -> NoReturn:
-        """What nobody can read on from."""
+        """A problem beyond which no reader can continue."""
         row = RULES[rule]
         field = None if tensor is None else f"tensor {tensor!r}"
         message = f"{row.text}: {detail}" if detail else row.text
         raise GGUFError(rule, message, path=self.path, offset=offset, field=field, hint=row.hint)
 
     def result(self) -> tuple[Finding, ...]:
-        """All findings; what was too much of one kind is counted in one more line."""
+        """All findings; the surplus of each kind is counted in one more line."""
         more = [
             Finding(rule, RULES[rule].severity, f"{RULES[rule].text}: {count - _LISTED} more", self.path)
             for rule, count in self._count.items()
