@@ -37,6 +37,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, str | None]]] = {
     "rename": (wb.plan_rename, {}),
     "slice": (wb.plan_slice, {}),
     "edit": (wb.plan_edit, {"show_all": None, "wanted": None, "assigned": "set", "arrays": "set", "output": "output"}),
+    "fetch": (wb.plan_fetch, {}),
     "verify": (wb.verify, {"fail_on": None}),
     "diff": (wb.diff, {"limit": None, "brief": None, "html": None, "overwrite": None}),
     "inspect": (wb.inspect, {"tensors": None, "tree": None, "metadata": None, "model": None}),
@@ -203,7 +204,7 @@ def test_a_refusal_names_the_option_and_the_target(
 
 
 def test_a_misspelled_keyword_names_the_nearest(sources: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no option 'dytpe'") as error:
+    with pytest.raises(UsageError, match="unknown option 'dytpe'") as error:
         wb.plan_convert(sources["folder"], tmp_path / "m.gguf", dytpe="f16")  # type: ignore[call-arg]
     assert error.value.hint == "did you mean 'dtype'?"
 

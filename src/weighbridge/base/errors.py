@@ -1,10 +1,11 @@
-"""The exception tree. An error is for when work cannot go on; findings of a check are data, not exceptions.
+"""The exception tree. An error means that work can't continue; findings of a check are data, not exceptions.
 
     WeighbridgeError
     +- FormatError       the file is wrong: path, offset, field, expected, found
     +- UnsupportedError  the file may be right, we can't: what, and what would work
     +- RefusedError      policy (would overwrite, would requantize): names the option that allows it
     +- UsageError        the caller is wrong
+    +- RemoteError       the network, or the server at its other end, failed: what was asked, the next step
 
 `OSError` passes through untouched: the operating system's own words are the best ones.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 
 class WeighbridgeError(Exception):
-    """Base of every error that Weighbridge raises on purpose. `hint` is the next step a user can take."""
+    """Base of every error that Weighbridge raises deliberately. `hint` is the next step for the user."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -27,7 +28,8 @@ class WeighbridgeError(Exception):
 
 
 class FormatError(WeighbridgeError):
-    """The file breaks its format. Names the place: `path`, byte `offset`, `field`, what was `expected` and `found`."""
+    """The file violates its format. Names the place: `path`, byte `offset`, `field`, what was `expected` and
+    `found`."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class FormatError(WeighbridgeError):
 
 
 class UnsupportedError(WeighbridgeError):
-    """The input may be right, but this version can't do it; the message says what would work."""
+    """The input may be valid, but this version can't handle it; the message says what would work."""
 
 
 class RefusedError(WeighbridgeError):
@@ -67,4 +69,8 @@ class RefusedError(WeighbridgeError):
 
 
 class UsageError(WeighbridgeError):
-    """The caller asked for something that makes no sense."""
+    """The caller's request is invalid."""
+
+
+class RemoteError(WeighbridgeError):
+    """A server or the way to it failed: not there, not allowed, cut off, changed under way."""

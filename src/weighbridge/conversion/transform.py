@@ -87,6 +87,8 @@ def plan_slice(
 
 def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     """What is left of a model. UsageError where nothing is asked for."""
+    if what.renumber and what.layers is None:
+        raise UsageError("--renumber applies to layers", hint="choose some: --layers 0-15")
     steps: list[Callable[[Checkpoint], Transformed]] = []
     if what.layers is not None:
         steps.append(lambda m: slice_layers(m, what.layers or "", renumber=what.renumber))
@@ -95,7 +97,7 @@ def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     if what.keep or what.drop:
         steps.append(lambda m: _chosen(m, what.keep, what.drop))
     if not steps:
-        raise UsageError("what shall be left?", hint="say --layers 0-15, --experts 0-3, --keep or --drop")
+        raise UsageError("nothing selected", hint="say --layers 0-15, --experts 0-3, --keep or --drop")
     done = Transformed(model)
     for step in steps:
         done = done.then(step(done.model))

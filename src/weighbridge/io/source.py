@@ -1,4 +1,4 @@
-"""Byte sources: where bytes come from. Read-only, bounds-checked, safe to share between threads.
+"""Byte sources. Read-only, bounds-checked, safe to share between threads.
 
 `run`, `verify` and the parsers read with `pread` through `FileSource`; only `wb.open` maps (`FileSource.map`), because
 a file truncated under a mapping kills the process and mapped pages count as memory.
@@ -11,6 +11,7 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,8 @@ class Source(Closing, ABC):
     size: int
     #: True where reading backwards costs a re-read from the start (a deflated zip member).
     sequential: bool = False
+    #: True where each read may be a round trip, so that reads are announced (`advise`).
+    remote: bool = False
 
     @abstractmethod
     def _readinto(self, offset: int, out: memoryview) -> int:
@@ -45,7 +48,7 @@ class Source(Closing, ABC):
         if got != len(out):
             raise FormatError(
                 "the file became shorter while it was read", path=self.name, offset=offset + got,
-                hint="is it still being written or downloaded? try again when it is whole",
+                hint="is it still being written or downloaded? try again when it is complete",
             )  # fmt: skip
 
     def read(self, offset: int, length: int) -> bytes:
@@ -60,12 +63,18 @@ class Source(Closing, ABC):
         return self.read(0, min(length, self.size))
 
     def window(self, offset: int, size: int, name: str | None = None) -> Window:
-        """A part of this source as a source of its own (a zip member, a GGUF inside another file)."""
+        """A part of this source as a separate source (a zip member, a GGUF inside another file)."""
         return Window(self, offset, size, name)
 
     def location(self, offset: int) -> tuple[FileSource, int] | None:
-        """The file, and the offset in it, that holds the byte at `offset`; None where no file holds it as it is."""
+        """The file, and the offset in it, of the byte at `offset`; None if no file contains it verbatim."""
         return None
+
+    def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce (offset, length) ranges that will be read. Nothing to do where reading costs no round trip."""
+
+    def stream(self, length: int) -> None:
+        """Announce that the first `length` bytes, and perhaps more, will be read in their order."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.size} bytes>"
@@ -94,13 +103,16 @@ class Window(Source):
             )  # fmt: skip
         self.parent, self.offset, self.size = parent, offset, size
         self.name = name or parent.name
-        self.sequential = parent.sequential
+        self.sequential, self.remote = parent.sequential, parent.remote
 
     def _readinto(self, offset: int, out: memoryview) -> int:
         return self.parent._readinto(self.offset + offset, out)
 
     def location(self, offset: int) -> tuple[FileSource, int] | None:
         return self.parent.location(self.offset + offset)
+
+    def advise(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self.parent.advise((self.offset + start, length) for start, length in ranges)
 
 
 class FileSource(Source):
@@ -135,8 +147,8 @@ class FileSource(Source):
         return self, offset
 
     def map(self, private: bool = False) -> memoryview:
-        """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` one may be
-        written to, and the file is not changed by it (pages are copied as they are touched)."""
+        """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` view may be
+        modified without changing the file (pages are copied when written)."""
         with self._lock:
             if private not in self._maps:
                 access = mmap.ACCESS_COPY if private else mmap.ACCESS_READ

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import pairwise
 from typing import Any, Final
 
@@ -18,12 +19,22 @@ from weighbridge.base.limits import CONFIG_JSON
 
 _MARK: Final = b"\xef\xbb\xbf"
 _CONSTANTS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# An integer that no double holds, where a value may stand: whoever computes with it fails.
+_LONG: Final = re.compile(rb"(?<=[\s:,\[])-?\d{309,}(?=[\s,\]}])")
+
+
+def oversized(data: bytes) -> str | None:
+    """What is wrong with a number of some JSON that no program computes with; None where there is none."""
+    match = _LONG.search(data)
+    return f"an integer of {len(match[0].lstrip(b'-'))} digits at byte {match.start()}" if match else None
 
 
 def decode(data: bytes, name: str, kind: Any = Any, limit: int = CONFIG_JSON) -> Any:
     """`data` as JSON of type `kind`."""
     if len(data) > limit:
         raise FormatError("the file is too large", path=name, expected=f"<= {limit} bytes", found=len(data))
+    if (why := oversized(data)) is not None:
+        raise FormatError(f"no such JSON as is needed: {why}", path=name)
     try:
         try:
             return msgspec.json.decode(data, type=kind)

@@ -16,11 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import INDEX_JSON, SHARDS
 from weighbridge.containers import BUILT_IN, model_suffixes
 from weighbridge.containers.numbered import Numbered, numbered
-from weighbridge.io.source import FileSource
+from weighbridge.io.links import check_link
+from weighbridge.io.location import open_source
 
 if TYPE_CHECKING:
     from weighbridge.containers.sharded import ShardIndex
@@ -64,11 +66,13 @@ class Place:
         return tuple(p.relative_to(self.folder).as_posix() for p in (*near, *deep) if p.is_file())
 
     def read(self, name: str, limit: int = INDEX_JSON) -> bytes | None:
-        """A small file beside the weights; None where there is none. FormatError where it is absurdly large."""
+        """A small file beside the weights; None where there is none. FormatError where it is absurdly large,
+        RefusedError for a link that leads out of the folder."""
         path = self.folder / name
         if not path.is_file():
             return None
-        with FileSource(path) as source:
+        check_link(path, self.folder)
+        with open_source(path) as source:
             if source.size > limit:
                 raise FormatError("the file is too large", path=source.name, expected=f"at most {limit} bytes")
             return source.read(0, source.size)
@@ -76,7 +80,7 @@ class Place:
 
 def locate(path: str | Path) -> Place:
     """The files of the model at `path`. FileNotFoundError or UsageError where there is none."""
-    path = Path(path)
+    path = resolve_path(path)
     if str(path) == "-":
         raise UsageError("standard input can't be read", hint="a model is read in any order: write it to a file first")
     try:
@@ -96,7 +100,7 @@ def locate(path: str | Path) -> Place:
 def _indexed(index: Path) -> Place:
     from weighbridge.containers import sharded
 
-    with FileSource(index) as source:
+    with open_source(index) as source:
         shards = sharded.parse_index(source)
     return Place(index.parent, tuple(index.parent / name for name in shards.files), index.parent, index, shards)
 

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import PICKLE_READING
 from weighbridge.containers.opening import format_of
-from weighbridge.io.source import FileSource, Source
+from weighbridge.io.location import open_source
+from weighbridge.io.source import Source
 from weighbridge.unpickle import explain as steps
 from weighbridge.unpickle.machine import Event, Machine
 from weighbridge.unpickle.torch_calls import NAMES
@@ -22,7 +24,7 @@ from weighbridge.unpickle.values import Global, Object
 
 SCHEMA: Final = "weighbridge/explain/1"
 
-#: Steps of a pickle that a report carries unless told otherwise, and names.
+#: The default number of steps of a pickle in a report, and of names.
 LIMIT: Final = 200
 _NAMES: Final = 1000
 #: Opcodes that do more than make plain data.
@@ -83,8 +85,8 @@ class _PickleSpan(NamedTuple):
 def explain(
     path: str | os.PathLike[str], *, member: str | None = None, only_calls: bool = False, limit: int | None = LIMIT
 ) -> ExplainReport:
-    """The pickles of the file at `path`; `member`: only that one, by its name. `limit`: steps of each that are told."""
-    with FileSource(path) as source:
+    """The pickles of the file at `path`; `member`: only that one, by its name. `limit`: steps of each to report."""
+    with open_source(resolve_path(path)) as source:
         form = format_of(source)
         found = [_PickleSpan(*row) for row in form.pickles_in(source)]
         chosen = [f for f in found if member is None or f.name == member or f.name.endswith(f"/{member}")]

@@ -1,7 +1,7 @@
 """What each opcode does to the machine: one step an opcode, by name. A step gets the machine, its window and the place
 behind the opcode, and gives the place of the next opcode. It reads its argument before it changes anything: where the
 window ends too early it raises (IndexError, struct.error, Short), and is run again in a longer one; an IndexError of an
-empty stack is told apart by the machine."""
+empty stack is an error of the machine."""
 
 from __future__ import annotations
 
@@ -240,9 +240,10 @@ def _call(how: str) -> Step:
 
 def _instance(m: Machine, data: bytes, here: int) -> int:
     module, name, end = _names(m, data, here)
+    named = m.name(module, name)  # before the mark is missed, as Python's unpickler does
     items = tuple(m.pop_mark())
     m.spent += 8 * len(items)
-    m.call(m.name(module, name), items, "INST")
+    m.call(named, items, "INST")
     return end
 
 

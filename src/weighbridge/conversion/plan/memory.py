@@ -1,4 +1,4 @@
-"""How many rows of a tensor are processed at a time, and the memory that takes: arithmetic before anything runs."""
+"""The rows of a tensor that are processed at a time, and the memory for that: computed before anything runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLES = 32
 
 
 def slab_cost(nodes: Sequence[Node], rows: int) -> int:
-    """Most bytes that reading any slab of `rows` rows of a unit takes, its results included."""
+    """The most bytes that reading any slab of `rows` rows of a unit needs, including its results."""
     total = nodes[0].spec.rows
     count = -(-total // rows) if rows else 0
     picks = range(count) if count <= _SAMPLES else {round(i * (count - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)}
@@ -34,8 +34,7 @@ def slab_cost(nodes: Sequence[Node], rows: int) -> int:
 
 
 def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int:
-    """Rows of a unit to read at a time: a slab's worth, or as many as the budget holds where every slab costs a whole
-    pass."""
+    """Rows of a unit per read: a slab's worth, or as many as the budget allows if every slab costs a whole pass."""
     total, width = nodes[0].spec.rows, sum(node.spec.row_bytes for node in nodes)
     if total == 0 or width == 0:
         return max(total, 1)
@@ -70,6 +69,7 @@ class SlabCosts:
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._numbers: dict[Hashable, int] = {}  # of nodes; equal where all that bears on their cost is equal
+        self._others: dict[int, int] = {}  # numbers of what isn't a node, by its identity
         self._known: dict[Hashable, SlabCost] = {}  # by the numbers of a unit's nodes
 
     def of(self, nodes: Sequence[Node], name: str) -> SlabCost:
@@ -84,6 +84,8 @@ class SlabCosts:
     def _number(self, value: Any) -> Hashable:
         """Something that equals that of another value where these cost the same; where the bytes lie doesn't matter."""
         kind: object = type(value)
+        if kind in _PLAIN:
+            return value  # type: ignore[no-any-return]
         if isinstance(value, Stored):
             return value.spec
         if kind is tuple:
@@ -93,9 +95,19 @@ class SlabCosts:
             return self._numbers.setdefault(key, len(self._numbers))
         if isinstance(value, Mapping):
             return tuple(value), self._number(tuple(value.values()))
-        if isinstance(value, CastReport):
-            return None
-        return value if isinstance(value, int | str | Spec | DType | None) else id(value)
+        return None if kind is CastReport else self._by_value(value)
+
+    def _by_value(self, value: Any) -> Hashable:
+        """A packing that equals another has its number; arrays go by identity."""
+        if id(value) not in self._others:
+            try:
+                self._others[id(value)] = self._numbers.setdefault((type(value), value), len(self._numbers))
+            except TypeError:  # it can't be hashed
+                self._others[id(value)] = -id(value)
+        return self._others[id(value)]
+
+
+_PLAIN = frozenset((int, bool, str, type(None), Spec, DType))  # of fields that are compared by value
 
 
 @cache

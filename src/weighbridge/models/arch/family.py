@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.base.spec import Shape
-from weighbridge.models.arch.config import DERIVED, effective, numbers_as_text
+from weighbridge.models.arch.config import DERIVED, compiled_rules, effective, numbers_as_text
 from weighbridge.models.arch.derived import absent_zeros, made
 from weighbridge.models.arch.dialects import best_prefix, detect_dialect
 from weighbridge.models.arch.expand import (
@@ -171,7 +171,9 @@ class Family:
             same = [a for a in known if a.model_type == whole.get("model_type")]
             same = same or [a for a in known if isinstance(listed, list) and a.name in listed]  # Kimi says kimi_k2
             architecture = (*same, architecture)[0]
-        facts = effective(whole, architecture.defaults, architecture.null, architecture.full_layers)
+        facts = effective(
+            whole, architecture.defaults, architecture.null, architecture.full_layers, self.document.config_rules
+        )
         facts.setdefault("model_type", architecture.model_type)
         count = self._layer_count("hf", facts) if self.layer_sets else 0
         return {**facts, "layer_count": count, "layer_sets": layer_sets(self.layer_sets, "hf", facts, count)}
@@ -184,7 +186,7 @@ class Family:
 
     def _known(self, config: Mapping[str, Any]) -> Architecture:
         if (architecture := self.architecture(config)) is None:
-            raise UsageError(f"the config is of no class of the {self.name} family")
+            raise UsageError(f"the config's class isn't one of the {self.name} family")
         return architecture
 
     def sizes_from_hf(self, config: Mapping[str, Any]) -> Sizes:
@@ -370,8 +372,12 @@ class Family:
         roles: dict[Instance, LogicalTensor] = {}
         known = self._lie(dialect, sizes)
         for name, place in self.expansion(dialect, sizes, prefix).places.items():
-            if name in tensors:
-                roles.update(cut(place, tensors[name], known))
+            if (node := tensors.get(name)) is None:
+                continue
+            if place.plan.single and known[place.plan.parts[0][0]] == (None, node.spec.shape):  # as most, of 100,000
+                roles[place.plan.first(place.named)] = node
+            else:
+                roles.update(cut(place, node, known))
         return roles
 
     def save(
@@ -469,6 +475,7 @@ def build_family(document: Mapping[str, Any]) -> Family:
     sets = {name: build_layer_set(entry) for name, entry in table.layers.items()}
     spec.check(table, roles, dialects.values(), sets)
     check_meta(table, sets, DERIVED)
+    compiled_rules(tuple(table.config_rules))
     architectures = {n: spec.build_architecture(n, a, table.defaults) for n, a in table.architecture.items()}
     return Family(
         table.name, table.gguf, MappingProxyType(roles), MappingProxyType(dialects), MappingProxyType(architectures),

@@ -106,7 +106,7 @@ class Candidate:
 
     @cached_property
     def _judged(self) -> TensorFit | str | None:
-        """How the tensors fit; a size that the keys don't give; None where that can't be told."""
+        """How the tensors fit; a size that the keys don't give; None where that is unknown."""
         found = self._fit_of(self._completed)
         if isinstance(found, str) and _VARIED in found:
             found = self._fit_of({key: _single(value) for key, value in self._completed.items()})
@@ -171,7 +171,7 @@ class Candidate:
 
     @property
     def fit(self) -> TensorFit | None:
-        """How the tensors fit the architecture; None where that can't be told."""
+        """How the tensors fit the architecture; None where that is unknown."""
         return self._judged if isinstance(self._judged, TensorFit) else None
 
     @property
@@ -181,7 +181,7 @@ class Candidate:
 
     @property
     def unchecked(self) -> bool:
-        """Whether it can't be told which tensors the architecture has."""
+        """Whether the architecture's tensors are unknown."""
         return self._judged is None
 
 

@@ -1,4 +1,4 @@
-"""What a model says of itself: architecture, sizes, tokenizer, chat template, quantization. From a GGUF's keys or from
+"""A model's own description: architecture, sizes, tokenizer, chat template, quantization. From a GGUF's keys or from
 the JSON files of a folder; the same words for both. Reads no tensor and imports no numpy.
 """
 
@@ -13,6 +13,7 @@ import msgspec
 
 from weighbridge.base.ftypes import BY_NUMBER, GUESSED
 from weighbridge.base.limits import MIB, TOKENIZER_JSON
+from weighbridge.io.location import RemotePath
 from weighbridge.models.arch.size_keys import SIZE_KEYS
 from weighbridge.reports import sidecars
 from weighbridge.reports.inspect.adapter_info import AdapterInfo
@@ -40,7 +41,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """None where the files don't say."""
+    """None: the files don't say."""
 
     architecture: str | None = None
     family: str | None = None
@@ -63,7 +64,7 @@ class ModelInfo:
 
 
 def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
-    """What a GGUF's keys say."""
+    """The facts in a GGUF's keys."""
     arch = _text(metadata.get("general.architecture"))
 
     numbers: dict[str, Any] = {size: _largest(metadata.get(f"{arch}.{key.gguf}")) for size, key in SIZE_KEYS.items()}
@@ -84,7 +85,7 @@ def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
 
 def _gguf_tokenizer(metadata: Mapping[str, Any], tokens: Any) -> Tokenizer | None:
     kind = _text(metadata.get("tokenizer.ggml.model"))
-    # llama-vocab.cpp: what tokenizer.ggml.model stands for
+    # llama-vocab.cpp: the meaning of tokenizer.ggml.model
     words = {
         "llama": "SentencePiece",
         "gpt2": "BPE",
@@ -128,7 +129,7 @@ def _largest(value: Any) -> int | None:
 
 
 def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
-    """What config.json, the tokenizer's files and the chat template say."""
+    """The facts in config.json, the tokenizer's files and the chat template."""
     config = (
         sidecars.json(folder / "config.json") or sidecars.json(folder / "params.json") if config is None else config
     )
@@ -164,7 +165,9 @@ class _TokenizerFile(msgspec.Struct):
 
 
 _COUNTED: Final = 16 * MIB
-# Files that are a tokenizer, when there is no tokenizer.json.
+# A tokenizer elsewhere is fetched for its kind and number of tokens up to this size; the config has the number, too.
+_FETCHED: Final = MIB // 2
+# Files that define a tokenizer without tokenizer.json.
 _TOKENIZERS: Final = (
     ("tokenizer.model", "SentencePiece"), ("spiece.model", "SentencePiece"),
     ("sentencepiece.bpe.model", "SentencePiece"), ("tekken.json", "Tekken"), ("vocab.txt", "WordPiece"),
@@ -174,7 +177,10 @@ _TOKENIZERS: Final = (
 
 
 def _folder_tokenizer(folder: Path) -> Tokenizer | None:
-    data = sidecars.read(folder / "tokenizer.json", TOKENIZER_JSON)
+    path = folder / "tokenizer.json"
+    if isinstance(path, RemotePath) and path.is_file() and path.stat().st_size > _FETCHED:
+        return Tokenizer("not read", source="tokenizer.json")
+    data = sidecars.read(path, TOKENIZER_JSON)
     if data is not None:
         return _tokenizer_json(data)
     found = next(((name, kind) for name, kind in _TOKENIZERS if (folder / name).is_file()), None)
@@ -212,7 +218,7 @@ def _template(folder: Path) -> int | None:
 
 
 def quantization(config: Mapping[str, Any]) -> Quantization | None:
-    """What a config says of packing. MLX writes `quantization` (and a copy without `quant_method`)."""
+    """A config's quantization settings. MLX writes `quantization` (and a copy without `quant_method`)."""
     mlx = config.get("quantization")
     if isinstance(mlx, Mapping) and "bits" in mlx:
         mode = mlx.get("mode", "affine")

@@ -12,6 +12,7 @@ import msgspec
 from weighbridge.base.errors import FormatError, UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.base.limits import TOKENIZER_JSON
 from weighbridge.containers.base import Index, Severity
+from weighbridge.models.jsonfile import oversized
 from weighbridge.reports import sidecars
 from weighbridge.reports.verify import packing as verify_packing
 from weighbridge.reports.verify.repo import Repo, RepoFile
@@ -46,8 +47,11 @@ def _json_trouble(file: RepoFile) -> str | None:
     assert file.source is not None
     if file.size > TOKENIZER_JSON:
         return f"{file.size:,} bytes are too many"
+    data = file.source.read(0, file.size)
+    if (why := oversized(data)) is not None:
+        return why
     try:
-        msgspec.json.decode(file.source.read(0, file.size))
+        msgspec.json.decode(data)
     except RecursionError:
         return "it is nested too deeply"
     except ValueError as error:

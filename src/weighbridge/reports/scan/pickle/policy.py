@@ -141,7 +141,7 @@ class PicklePolicy:
         if callee is None:
             words = f"the result of {preview(made.callee)} is called"
             self.add("pickle/computed-call", event, words, args=made.args, use=Use.CALLED,
-                     consequence="what runs can't be told from the file")  # fmt: skip
+                     consequence="the file doesn't show what runs")  # fmt: skip
         elif callee.path in CALLS and callee is made.callee:
             self.allowed(event, made, callee)
         elif callee.path in VALUES and callee is made.callee:
@@ -207,6 +207,10 @@ class PicklePolicy:
                  consequence=denylist.ANY)  # fmt: skip
 
     def bomb(self, event: Event) -> None:
+        if isinstance(event.what, int):
+            self.add("pickle/bomb", event, f"place {event.what} of the memo is taken, far behind the others",
+                     consequence="loading fills the memory: CPython makes room for all places before it")  # fmt: skip
+            return
         self.add("pickle/bomb", event, "a key of tuples that share their parts is hashed",
                  consequence="loading takes forever")  # fmt: skip
 
