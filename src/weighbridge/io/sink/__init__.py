@@ -1,4 +1,4 @@
-"""The only code that writes. Nothing that existed is harmed, nothing half-written is left behind.
+"""The only code that writes. Existing files are never harmed, and nothing half-written stays behind.
 
 A file goes to a temporary sibling (space checked, preallocated), then fsync, then one rename. A folder is staged beside
 its place and exchanged by one rename; one with files that aren't written again is replaced only with `replace_folder`.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from weighbridge.io.sink.files import InPlace, OutFile
 from weighbridge.io.sink.lock import exclusive
-from weighbridge.io.sink.partials import alive
+from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.spool import spooled
 from weighbridge.io.sink.target import Sink, check_target, foreign_files, listed, partial_of, write_file
 
@@ -21,10 +21,10 @@ __all__ = [
     "InPlace",
     "OutFile",
     "Sink",
-    "alive",
     "check_target",
     "exclusive",
     "foreign_files",
+    "is_alive",
     "listed",
     "partial_of",
     "spooled",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weighbridge.base.errors import RefusedError
-from weighbridge.io.sink.partials import alive
+from weighbridge.io.sink.partials import is_alive
 
 _WAIT = "wait until it is done"
 
@@ -47,7 +47,7 @@ def _flock(fd: int, path: str | os.PathLike[str]) -> bool:
 def _lock_file(lock: Path, path: str | os.PathLike[str]) -> Iterator[None]:
     """A file that only one process can create, with its number. That of a process that is gone counts for nothing."""
     with contextlib.suppress(OSError, ValueError):
-        if not alive(int(lock.read_text("ascii"))):
+        if not is_alive(int(lock.read_text("ascii"))):
             lock.unlink(missing_ok=True)
     try:
         fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
