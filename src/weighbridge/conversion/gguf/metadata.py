@@ -56,7 +56,7 @@ def for_gguf(
         directory=options.name or place.folder.resolve().name,
         config=model.config,
         shapes={name: node.spec.shape for name, node in tensors.items()},
-        generation_config=model.json("generation_config.json"),
+        generation_config=_generation(model, lost),
         card={**about, "name": options.name} if options.name else about,
     )
     architecture = config_to_gguf(
@@ -66,6 +66,15 @@ def for_gguf(
     whole = assemble(general, {**keyed, **architecture}, _vocabulary(model, options, lost))
     check_vocabulary(whole, tensors)
     return with_alignment(whole, options.align)
+
+
+def _generation(model: Checkpoint, lost: list[Loss]) -> dict[str, Any] | None:
+    """generation_config.json. One that can't be read costs the defaults of sampling and no more."""
+    try:
+        return model.json("generation_config.json")
+    except FormatError as error:
+        lost.append(Loss(f"generation_config.json is left out: {error.reason}"))
+        return None
 
 
 def _vocabulary(model: Checkpoint, options: GgufOptions, lost: list[Loss]) -> dict[str, KV]:
@@ -95,7 +104,8 @@ def _tokenizer_file(model: Checkpoint, name: str) -> bytes | None:
         return data
     config: dict[str, Any] = decode(data, name, dict[str, Any])
     text = config.get("text_config")
-    stated = "vocab_size" in config or (isinstance(text, Mapping) and "vocab_size" in text)
+    parts = [config, *([text] if isinstance(text, Mapping) else ())]
+    stated = any(isinstance(part.get("vocab_size"), int) for part in parts)
     return data if stated else json.dumps({**config, "vocab_size": size}).encode()
 
 

@@ -12,7 +12,7 @@ from weighbridge.conversion.plan.builder import PlanBuilder, cast_to, ignored_pa
 from weighbridge.conversion.plan.model import Loss, Move
 from weighbridge.conversion.plan.plain import to_container
 from weighbridge.conversion.plan.target import FOLDER_CONTAINERS
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
 from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.packings.schema.microfloat import BLOCKS, SCALES
 from weighbridge.packings.write import packers
@@ -34,7 +34,7 @@ def to_folder(model: Checkpoint, options: HfOptions | TorchFolderOptions, contai
     for path in sidecar_files(folder):
         name = path.relative_to(folder).as_posix()
         if name not in draft.texts:
-            draft.extra_files.append(writers.raw(name, FileSource(path)))
+            draft.extra_files.append(writers.raw(name, open_source(path)))
     return draft
 
 

@@ -19,7 +19,7 @@ from weighbridge.containers.safetensors import container as safetensors
 from weighbridge.conversion.options import SafetensorsOptions, ShardOptions, TargetOptions
 from weighbridge.conversion.plan.model import PlannedFile
 from weighbridge.conversion.plan.shared_storage import share
-from weighbridge.io.source import FileSource
+from weighbridge.io.source import Source
 from weighbridge.tensors.nodes import Node, Stored
 
 Tensors = Mapping[str, Node]
@@ -45,7 +45,7 @@ def planned(name: str, layout: Layout, tensors: Tensors) -> PlannedFile:
     return PlannedFile(name, layout, tuple(tensors[s.name] for s in layout.slots))
 
 
-def raw(name: str, source: FileSource) -> PlannedFile:
+def raw(name: str, source: Source) -> PlannedFile:
     """A file that is copied verbatim."""
     spec = Spec((source.size,), U8)
     return PlannedFile(name, Layout("raw", (), (Slot(name, spec, 0),), source.size), (Stored(spec, source, 0),))

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from weighbridge.adapters.remote.schemes import resolve_path
 from weighbridge.io.links import is_inside, own_folders
+from weighbridge.io.location import is_remote, walk
 from weighbridge.reports.scan.model import ScanRule, ScanVerdict
 
 RULES: Final = MappingProxyType(
@@ -36,11 +39,22 @@ def files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Met]:
     """Every file below the paths, in order. Of a folder only its names are held. FileNotFoundError where a path of the
     call itself is none."""
     for path in [os.fspath(p) for p in paths]:
-        if os.path.isdir(path):
+        if is_remote(path):
+            yield from _elsewhere(resolve_path(path))
+        elif os.path.isdir(path):
             yield from _below(path)
         else:
             os.lstat(path)
             yield Met(path)
+
+
+def _elsewhere(path: Path) -> Iterator[Met]:
+    """A file, or those of a folder, that lie elsewhere: nothing there is a link."""
+    if path.is_file():
+        yield Met(str(path))
+        return
+    for base, _, names in walk(path):
+        yield from (Met(str(base / name)) for name in names)
 
 
 def _below(root: str) -> Iterator[Met]:

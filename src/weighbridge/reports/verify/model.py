@@ -276,6 +276,8 @@ def adapter_config(repo: Repo) -> Iterator[Flaw]:
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+#: The rule whose breach llama.cpp refuses.
+GGUF_SIZE: Final = "tokenizer/gguf-size"
 
 RULES: Final = (
     Check("config/json", _E, "the JSON files that loaders read are JSON", json_broken),
@@ -288,7 +290,7 @@ RULES: Final = (
     *verify_packing.RULES,
     Check("tokenizer/none", _W, "a language model has a tokenizer", no_tokenizer),
     Check("tokenizer/size", _E, "every token has an embedding", vocab_size),
-    Check("tokenizer/gguf-size", _E, "a GGUF's embedding has one row a token", gguf_vocab),
+    Check(GGUF_SIZE, _E, "a GGUF's embedding has one row a token", gguf_vocab),
     Check("parts/missing", _E, "every part that modules.json names is there", modules),
     Check("parts/pooling", _E, "pooling fits the model's vectors", pooling),
     Check("adapter/config", _E, "an adapter has its config, and of its rank", adapter_config),
