@@ -73,5 +73,10 @@ def test_json_loads_no_rich(files: list[Path]) -> None:
     assert "rich" not in after_command("inspect", str(files[0]), "--json")
 
 
+def test_where_no_package_is_a_plugin_none_is_parsed() -> None:
+    found = modules_after("from weighbridge.base.plugins import plugins; assert not plugins('weighbridge.nothing')")
+    assert not found & {"email", "csv"}  # what importlib.metadata loads
+
+
 def test_the_check_sees_an_import() -> None:
     assert "numpy" in modules_after("import numpy")

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from weighbridge.base.errors import FormatError, WeighbridgeError
 from weighbridge.containers.base import Entry
 from weighbridge.conversion.schemes import configs
 from weighbridge.conversion.schemes import plan as schemes
-from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Match, find
+from weighbridge.packings.schema.base import COLUMNS, ROWS, AxisUse, Group, Match, Solution, find
 from weighbridge.packings.schema.registry import SHIPPED
 from weighbridge.packings.schema.registry import schemas as registered
 from weighbridge.packings.unpacking import groups, probe, unpack
@@ -72,6 +73,44 @@ def test_a_group_is_recognised_by_its_own_schema(name: str, make: Callable[[], E
     match = matched(example)
     assert match.schema.name == name
     assert set(match.tensors) == set(example.tensors)
+
+
+class _Unread(dict[str, bytes]):
+    """The values of members, none of which may be read."""
+
+    def __getitem__(self, role: str) -> bytes:
+        raise AssertionError(f"{role} was read")
+
+
+_ONCE = {schema.name for schema in SHIPPED if not schema.by_module}
+
+
+@pytest.mark.parametrize(("name", "make"), [case for case in CASES if case.values[0] in _ONCE])
+def test_what_is_solved_once_for_equal_specs_depends_on_nothing_else(name: str, make: Callable[[], Example]) -> None:
+    example = make()
+    match = matched(example)
+    specs = {role: example.tensors[stored].spec for role, stored in match.stored.items()}
+    found = [
+        match.schema.recognize(Group(module, specs, example.config, _Unread()), match.found.ignored)
+        for module in ("a", "model.layers.7.b")
+    ]
+    assert found[0] == found[1] == match.found
+
+
+def test_a_model_of_many_experts_solves_each_shape_once() -> None:
+    (example, *_) = (make() for make in EXAMPLES["fp8.weight_scale_inv"])
+    (module,) = {name.rpartition(".")[0] for name in example.tensors}
+    solved: list[str] = []
+
+    def solve(group: Group) -> Solution:
+        solved.append(group.module)
+        return schema.solve(group)
+
+    schema = matched(example).schema
+    many = {f"experts.{n}{name.removeprefix(module)}": t for n in range(200) for name, t in example.tensors.items()}
+    found = find([replace(schema, solve=solve)], many, example.config, lambda name, limit: b"")
+    assert {match.module for match in found.values()} == {f"experts.{n}" for n in range(200)}
+    assert solved == ["experts.0"]
 
 
 @each_example

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,12 @@ def test_two_packages_with_one_name_are_an_error(tmp_path: Path) -> None:
     write_package(tmp_path, "two", {"toy_d.py": "A = 1"}, {GROUP: {"thing": "toy_d:A"}})
     with installed(tmp_path), pytest.raises(UnsupportedError, match="two packages register this name"):
         plugins(GROUP)
+
+
+def test_a_plugin_in_an_archive_is_found(tmp_path: Path) -> None:
+    write_package(tmp_path / "toy", "toy", {"toy_f.py": "THING = 3\n"}, {GROUP: {"f": "toy_f:THING"}})
+    with installed(Path(shutil.make_archive(str(tmp_path / "toy"), "zip", tmp_path / "toy"))):
+        assert dict(plugins(GROUP)) == {"f": 3}
 
 
 def test_a_subprocess_sees_the_plugin(tmp_path: Path) -> None:

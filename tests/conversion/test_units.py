@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ import pytest
 from tests.kernels.data import numbers
 
 from weighbridge.base.dtypes import BF16, F32
+from weighbridge.base.spec import Spec
 from weighbridge.containers.base import Layout, Slot
 from weighbridge.conversion.options import WriteOptions
 from weighbridge.conversion.plan import memory as planning
 from weighbridge.conversion.plan.model import Plan, PlannedFile
 from weighbridge.conversion.plan.run import run
 from weighbridge.io.sink.journal import Journal
+from weighbridge.io.source import BytesSource
 from weighbridge.packings.write.packers import AffineOf
 from weighbridge.tensors import nodes
-from weighbridge.tensors.nodes.base import Const, Node
+from weighbridge.tensors.nodes.base import Const, Node, Stored
 
 ROWS, COLUMNS = 96, 256
 PARTS = ("weight", "scales", "biases")
@@ -103,6 +106,25 @@ def test_the_memory_of_a_unit_is_that_of_its_results_and_of_one_source(tmp_path:
     results = rows * sum(node.spec.row_bytes for node in parts)
     assert planning.slab_cost(parts, rows) == results + parts[0].scratch(0, rows) <= 64 << 10
     assert plan_of(tmp_path / "o", [dict(zip(PARTS, parts, strict=True))], budget=64 << 10).memory <= 64 << 10
+
+
+def test_experts_that_are_alike_are_costed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    slab_rows = planning.slab_rows
+
+    def counted(units: Sequence[Node], budget: int, name: str) -> int:
+        asked.append(name)
+        return slab_rows(units, budget, name)
+
+    monkeypatch.setattr(planning, "slab_rows", counted)
+    costs = planning.SlabCosts(64 << 10)
+    spec = Spec((ROWS, COLUMNS), F32)
+    experts = [nodes.cast(Const(spec, bytes(spec.nbytes)), BF16) for _ in range(2)]
+    stored = [nodes.cast(Stored(spec, BytesSource(b"", "x"), at), BF16) for at in range(100)]
+    other = nodes.cast(Stored(Spec((ROWS, 2 * COLUMNS), F32), BytesSource(b"", "x"), 0), BF16)
+    assert len({costs.of([node], "x") for node in stored}) == len(asked) == 1
+    assert costs.of([other], "x") != costs.of(stored[:1], "x")
+    assert costs.of([experts[0]], "x") == costs.of([experts[1]], "x") == costs.of(stored[:1], "x")
 
 
 def test_a_unit_that_was_noted_in_part_is_done_again_and_noted_once(

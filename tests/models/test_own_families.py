@@ -269,6 +269,8 @@ def test_keys_that_no_other_section_names_are_fine(table: Path) -> None:
         (lambda t: t + "\n[[meta.implied]]\nconfig='a'\nvalue='hiden_size'", UsageError, "meta.implied.a: unknown key"),
         (lambda t: t + "\n[[meta.requires_value]]\nconfig='a'\nwhy=''\nequals='hiden_size'", UsageError,
          "meta.requires_value.a: unknown key"),
+        (lambda t: t.replace("[defaults]", 'config_rules = ["unifrm(a)"]\n[defaults]'), UsageError,
+         "config_rules: unknown rule 'unifrm'.*'uniform'"),
         (lambda t: t.replace("[defaults]", 'exclude = ["role.q_nrom"]\n[defaults]'), UsageError, "no 'role.q_nrom'"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from tests.property.trees import MOVED, Tree, stored, trees
 
 from weighbridge.base.dtypes import BY_NAME
 from weighbridge.base.errors import UsageError
+from weighbridge.conversion.plan.memory import SlabCosts
 from weighbridge.tensors import nodes
 from weighbridge.tensors.nodes.base import Node, Stored
 
@@ -43,6 +44,14 @@ def test_the_spec_equals_what_is_read(tree: Tree, data: st.DataObject) -> None:
     assert spec.rows * spec.row_bytes == spec.nbytes == len(tree.node.read_all())
     lo = data.draw(st.integers(0, spec.rows))
     assert len(tree.node.read(lo, spec.rows)) == (spec.rows - lo) * spec.row_bytes
+
+
+@given(st.lists(trees(), min_size=2, max_size=4))
+@settings(max_examples=100)
+def test_what_is_known_of_the_slabs_of_a_node_holds_for_those_that_are_alike(several: list[Tree]) -> None:
+    costs = SlabCosts(1 << 20)
+    for tree in several:
+        assert costs.of([tree.node], "x") == SlabCosts(1 << 20).of([tree.node], "x")
 
 
 class _Watched(Node):

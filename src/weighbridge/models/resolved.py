@@ -29,9 +29,14 @@ class ResolvedModel:
     format: str
     path: str
 
+    @cached_property
+    def _nodes(self) -> dict[str, LogicalTensor]:
+        """`tensors`, all of them built."""
+        return self.tensors if isinstance(self.tensors, dict) else dict(self.tensors)
+
     @property
     def _shapes(self) -> dict[str, Shape]:
-        return {name: node.spec.shape for name, node in self.tensors.items()}
+        return {name: node.spec.shape for name, node in self._nodes.items()}
 
     @cached_property
     def report(self) -> MappingReport:
@@ -43,7 +48,7 @@ class ResolvedModel:
         """(role, index) -> tensor in the role's own layout. MappingError, with the file and advice, unless all fit."""
         if not self.report.ok:
             raise self._mapping_error()
-        return self.family.load_checked(self.dialect, self.sizes, self.tensors, self.prefix)
+        return self.family.load_checked(self.dialect, self.sizes, self._nodes, self.prefix)
 
     def _mapping_error(self) -> MappingError:
         from weighbridge.models.arch.diagnose import advice

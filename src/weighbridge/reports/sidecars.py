@@ -11,13 +11,14 @@ import msgspec
 
 from weighbridge.base.errors import WeighbridgeError
 from weighbridge.base.limits import CONFIG_JSON
-from weighbridge.io.source import FileSource
+from weighbridge.io.location import open_source
+from weighbridge.models.jsonfile import oversized
 
 
 def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
     """A file's bytes; None if it is missing, unreadable or implausibly large."""
     try:
-        with FileSource(path) as source:
+        with open_source(path) as source:
             return source.read(0, source.size) if source.size <= limit else None
     except (OSError, WeighbridgeError):
         return None
@@ -32,9 +33,23 @@ def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
 def decoded(data: bytes | None) -> Any:
     """The JSON value of some bytes; None if they aren't valid."""
     try:
-        return msgspec.json.decode(data) if data else None
+        return msgspec.json.decode(data) if data and oversized(data) is None else None
     except (ValueError, RecursionError):
         return None
+
+
+def chat_template(folder: Path) -> str | None:
+    """The chat template: its own file (since transformers 4.44), else inside tokenizer_config.json."""
+    data = read(folder / "chat_template.jinja")
+    if data is not None:
+        return data.decode("utf-8", "replace")
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        template = json(folder / name).get("chat_template")
+        if isinstance(template, list):  # several named ones
+            template = "".join(str(t.get("template", "")) for t in template if isinstance(t, dict))
+        if isinstance(template, str):
+            return template
+    return None
 
 
 def text_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class SlabCosts:
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._numbers: dict[Hashable, int] = {}  # of nodes; equal where all that bears on their cost is equal
+        self._others: dict[int, int] = {}  # numbers of what isn't a node, by its identity
         self._known: dict[Hashable, SlabCost] = {}  # by the numbers of a unit's nodes
 
     def of(self, nodes: Sequence[Node], name: str) -> SlabCost:
@@ -83,6 +84,8 @@ class SlabCosts:
     def _number(self, value: Any) -> Hashable:
         """Something that equals that of another value where these cost the same; where the bytes lie doesn't matter."""
         kind: object = type(value)
+        if kind in _PLAIN:
+            return value  # type: ignore[no-any-return]
         if isinstance(value, Stored):
             return value.spec
         if kind is tuple:
@@ -92,9 +95,19 @@ class SlabCosts:
             return self._numbers.setdefault(key, len(self._numbers))
         if isinstance(value, Mapping):
             return tuple(value), self._number(tuple(value.values()))
-        if isinstance(value, CastReport):
-            return None
-        return value if isinstance(value, int | str | Spec | DType | None) else id(value)
+        return None if kind is CastReport else self._by_value(value)
+
+    def _by_value(self, value: Any) -> Hashable:
+        """A packing that equals another has its number; arrays go by identity."""
+        if id(value) not in self._others:
+            try:
+                self._others[id(value)] = self._numbers.setdefault((type(value), value), len(self._numbers))
+            except TypeError:  # it can't be hashed
+                self._others[id(value)] = -id(value)
+        return self._others[id(value)]
+
+
+_PLAIN = frozenset((int, bool, str, type(None), Spec, DType))  # of fields that are compared by value
 
 
 @cache

@@ -8,20 +8,23 @@ defaults stand in the family's TOML. Pure functions over parsed JSON; wrong valu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
-from weighbridge.base.errors import FormatError
+from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.limits import LAYERS
 from weighbridge.models.arch.size_keys import HEADS
 from weighbridge.models.arch.tables import expression
 from weighbridge.models.arch.tables.expression import evaluate
 from weighbridge.models.arch.tables.layers import slice_bounds
+from weighbridge.models.arch.tables.schema import nearest_word
 from weighbridge.models.arch.tables.values import INT_MAX, integer, number
 
 Config = Mapping[str, Any]
 _LARGEST_STRETCH = 1e6  # published ones are 1000
-_ALIKE = ("moe_topk", "num_shared_expert")  # Hunyuan lists these by layer, all the same
 #: what classes call the base frequency of their rotation, and that of layers with a sliding window
 THETA: Final = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 LOCAL_THETA: Final = ("rope_local_base_freq", "local_rope_theta")
@@ -31,6 +34,16 @@ DERIVED: Final = (
     "longrope_attention_factor", "ntk_alpha_base", "output_labels", "rope", "rope_dim", "rope_sliding", "sparse_layers",
     "unrotated_every", "unshared_kv_layers",
 )  # fmt: skip
+
+
+_NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?", re.ASCII)
+_WORDS: Final = frozenset({"transformers_version", "model_type", "dtype", "torch_dtype", "_name_or_path"})
+
+
+def numbers_as_text(config: Config) -> dict[str, int | float]:
+    """The numbers that a config has in quotes, by key."""
+    texts = {k: v for k, v in config.items() if isinstance(v, str) and k not in _WORDS and _NUMBER.fullmatch(v)}
+    return {k: int(v) if v.lstrip("-").isdigit() else float(v) for k, v in texts.items()}
 
 
 def check_heads(values: Config, width: int) -> None:
@@ -89,22 +102,19 @@ def labels(config: Config) -> tuple[str, ...] | None:
 
 
 def effective(
-    config: Config, defaults: Config, null: Mapping[str, str], full_layers: Sequence[str] = ()
-) -> dict[str, Any]:
+    config: Config, defaults: Config, null: Mapping[str, str], full_layers: Sequence[str] = (),
+    rules: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
     """The config as its class would hold it, with `rope`, `labels` and `layer_types` in one form. Keys of the file are
-    kept. `full_layers`: see `layer_types`."""
+    kept. `full_layers`: see `layer_types`; `rules`: those of `RULES` that the family's table names."""
     out = {**defaults, **config}
     for key, text in null.items():
         if out.get(key) in (None, "auto"):  # transformers' word for the same
             out[key] = evaluate(text, out)
-    out |= adjusted_width(out)
-    for key in _ALIKE:
-        if isinstance(listed := out.get(key), list) and listed and all(value == listed[0] for value in listed):
-            out[key] = listed[0]
     if full_layers and out.get("layer_types") is None:
         out["layer_types"] = layer_types(full_layers, out)
-    out |= unlike_layers(out)
-    out |= _sparsity(out)
+    for rule in compiled_rules(tuple(rules)):
+        out |= rule(out)
     if (word := next((w for w in THETA if w in defaults), None)) is not None:
         out["rope_sliding"] = sliding_rope(out)
         share = "rotary_pct" if "rotary_pct" in defaults else "partial_rotary_factor"  # GPT-NeoX has its own word
@@ -124,12 +134,15 @@ def effective(
     return out
 
 
-def _sparsity(config: Config) -> dict[str, Any]:
-    """A Gemma 3n's list of how sparse each layer is, which its class makes up where a config has none, and how many
-    layers lead with the usual 0.95 before dense ones (-1: the list is another). transformers 5.23, `Gemma3nTextConfig`.
-    """
-    if "altup_num_inputs" not in config:
-        return {}
+def uniform(config: Config, *keys: str) -> dict[str, Any]:
+    """One value in place of a list by layer whose values are all the same."""
+    listed = {key: value for key in keys if isinstance(value := config.get(key), list) and value}
+    return {key: value[0] for key, value in listed.items() if all(one == value[0] for one in value)}
+
+
+def layer_sparsity(config: Config) -> dict[str, Any]:
+    """The list of how sparse each layer is, which the class makes up where a config has none, and how many layers lead
+    with the usual 0.95 before dense ones (-1: the list is another). transformers 5.23, `Gemma3nTextConfig`."""
     key = "activation_sparsity_pattern"
     count, shared = _layers(config), integer(config.get("num_kv_shared_layers"), "num_kv_shared_layers")
     if shared > count:
@@ -156,13 +169,11 @@ def _classifies(config: Config) -> bool:
 
 
 def adjusted_width(config: Config) -> dict[str, Any]:
-    """The width of an LFM2's feed forward as its tensors have it: older configs say it under another key, and the class
+    """The width of a feed forward as its tensors have it: older configs say it under another key, and the class
     adjusts it if configured (modeling_lfm2.py `Lfm2MLP`, transformers 5.23)."""
-    if "block_auto_adjust_ff_dim" not in config:
-        return {}
     key = "intermediate_size" if config.get("block_ff_dim") is None else "block_ff_dim"
     width = integer(config.get(key), key)
-    if config["block_auto_adjust_ff_dim"]:
+    if config.get("block_auto_adjust_ff_dim"):
         multiplier = config.get("block_ffn_dim_multiplier")
         multiple = integer(config.get("block_multiple_of"), "block_multiple_of", 1)
         width = int(2 * width / 3)
@@ -175,12 +186,10 @@ _OF_FULL: Final = {"head_dim": "global_head_dim", "num_key_value_heads": "num_gl
 
 
 def unlike_layers(config: Config) -> dict[str, Any]:
-    """What Gemma 4's layers have that not all of them have: those that attend to all tokens heads of another width, and
-    another number of keys where these are the values too; those that share keys maybe a feed forward of twice the
-    width. transformers 5.23 writes the first by layer (`per_layer_config`), published configs and mlx-lm in words of
-    their own (configuration_gemma4.py). The last layer always attends to all tokens."""
-    if "global_head_dim" not in config:
-        return {}
+    """What some layers have that others haven't: those that attend to all tokens heads of another width, and another
+    number of keys where these are the values too; those that share keys maybe a feed forward of twice the width.
+    transformers 5.23 writes the first by layer (`per_layer_config`), published configs and mlx-lm in words of their own
+    (configuration_gemma4.py). The last layer always attends to all tokens."""
     kinds = list(config.get("layer_types") or ())
     kinds[-1:] = ["full_attention"] if kinds else []
     full = {i for i, kind in enumerate(kinds) if kind == "full_attention"}
@@ -290,3 +299,31 @@ def sliding_rope(config: Config) -> dict[str, Any] | None:
         return dict(own)
     local = next((v for key in LOCAL_THETA if (v := config.get(key)) is not None), None)
     return None if local is None else {"rope_theta": local, "rope_type": "default"}
+
+
+# ---------------------------------------------------------------------- rules that tables select
+
+Rule = Callable[[Config], dict[str, Any]]
+#: The rules that a table may name in `config_rules`: what each adds to a config, from it and the keys in the brackets.
+RULES: Final[Mapping[str, Callable[..., dict[str, Any]]]] = MappingProxyType(
+    {
+        "adjusted_width": adjusted_width,
+        "layer_sparsity": layer_sparsity,
+        "uniform": uniform,
+        "unlike_layers": unlike_layers,
+    }
+)
+
+
+@lru_cache(maxsize=256)
+def compiled_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
+    """The rules of `NAME(keys)`. UsageError for one that doesn't exist."""
+    return tuple(map(_rule, texts))
+
+
+def _rule(text: str) -> Rule:
+    name, arguments = expression.call(expression.parse(text)) or (text, ())
+    if name not in RULES:
+        raise UsageError(f"config_rules: unknown rule {name!r}{nearest_word(name, RULES)}")
+    keys = [expression.path(argument) or "" for argument in arguments]
+    return lambda config: RULES[name](config, *keys)

@@ -109,10 +109,14 @@ class CompiledTemplate:
             return lambda at: at
         return lambda at: tuple([at[n] for n in self.order])
 
+    def first(self, named: tuple[int, ...]) -> Instance:
+        """What a physical tensor holds that holds one logical tensor."""
+        return self.parts[0][0], self.index_of(named)
+
     def instances(self, named: tuple[int, ...]) -> list[Instance]:
         """What one physical tensor holds, in the order of its rows."""
         if not self.stacked and len(self.parts) == 1:  # most do so, and models have 100,000
-            return [(self.parts[0][0], self.index_of(named))]
+            return [self.first(named)]
         indices = [self.index_of(named + values) for values in product(*map(range, self.stacked))]
         return [(role, index) for index in indices for role, _ in self.parts]
 

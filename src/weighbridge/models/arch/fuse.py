@@ -33,17 +33,8 @@ def layout_of(via: LayoutCall, arguments: tuple[float, ...]) -> TensorLayout:
     return layout(via.layout, *arguments)
 
 
-def cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterable[tuple[Instance, LogicalTensor]]:
+def cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterator[tuple[Instance, LogicalTensor]]:
     """The logical tensors in a physical one."""
-    if place.plan.single:  # as most are, of 100,000
-        (instance,) = place.instances
-        layout, own = known[instance[0]]
-        if layout is None and node.spec.shape == own:
-            return ((instance, node),)
-    return _cut(place, node, known)
-
-
-def _cut(place: TensorSlot, node: LogicalTensor, known: LayoutMap) -> Iterator[tuple[Instance, LogicalTensor]]:
     from weighbridge.tensors.nodes import reshape, slice_rows
 
     for block, cells in _blocks(place, node):

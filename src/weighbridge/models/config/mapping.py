@@ -101,10 +101,11 @@ def facts_losses(facts: Mapping[str, Any], family: Family) -> list[str]:
 def with_tokenizer_keys(tokenizer: Mapping[str, KV], config: Mapping[str, Any], family: Family) -> dict[str, KV]:
     """The tokenizer's key-values with what the reference adds to them, or puts in their place, for a family."""
     facts = family.effective(config)
-    facts["token"] = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)}
+    named = [row.token for row in rules(family).tokenizer if row.token]
+    ids = {token: i for i, token in enumerate(tokenizer["tokenizer.ggml.tokens"].value)} if named else {}
     out, first, last = dict(tokenizer), dict[str, KV](), dict[str, KV]()
     for row in rules(family).tokenizer:
-        kv = KV(row.type, facts["token"].get(row.token)) if row.token else to_kv(row, facts)
+        kv = KV(row.type, ids.get(row.token)) if row.token else to_kv(row, facts)
         if kv is None or kv.value is None:
             continue
         if row.first:

@@ -44,8 +44,10 @@ def reshape(node: T, shape: Sequence[int]) -> T:
     if isinstance(node, QuantizedTensor):
         if shape[-1:] != node.spec.shape[-1:]:
             return reshape(node.decode("its rows are split differently"), shape)
-        return replace(node, spec=node.spec.with_shape(*shape))
-    if isinstance(node, Stored | Const):
+        return QuantizedTensor(node.spec.with_shape(*shape), node.packing, node.members)
+    if isinstance(node, Stored):
+        return Stored(node.spec.with_shape(*shape), node.source, node.offset, node.swap)
+    if isinstance(node, Const):
         return replace(node, spec=node.spec.with_shape(*shape))
     if isinstance(node, Slice):
         return _slice(node.source, node.start, node.spec.with_shape(*shape))
@@ -56,7 +58,7 @@ def _slice(source: Node, start: int, spec: Spec) -> Node:
     if isinstance(source, Slice):  # a slice of a slice is one slice
         return _slice(source.source, source.start + start, spec)
     if isinstance(source, Stored):
-        return replace(source, spec=spec, offset=source.offset + start * spec.dtype.size)
+        return Stored(spec, source.source, source.offset + start * spec.dtype.size, source.swap)
     if start == 0 and spec == source.spec:
         return source
     return Slice(spec, source, start)
@@ -83,7 +85,7 @@ def _slice_packed(node: QuantizedTensor, start: int, spec: Spec) -> LogicalTenso
         if k:
             member = slice_rows(_matrix(member), start // k, (spec.rows // k, _columns(member)))
         members[name] = member
-    return replace(node, spec=spec, members=members)
+    return QuantizedTensor(spec, node.packing, members)
 
 
 def _columns(node: Node) -> int:

@@ -350,6 +350,13 @@ class FamilyTable(Struct, frozen=True, forbid_unknown_fields=True):
     defaults: Annotated[ByKey, _doc("what a config means where it is silent; a table, or several in a list")] = field(
         default_factory=dict
     )
+    config_rules: Annotated[
+        Words,
+        _doc(
+            "rules that complete a config: `uniform(KEYS)`: one value for a list of the same; `adjusted_width`, "
+            "`layer_sparsity`, `unlike_layers`: as the classes that bring these keys compute them"
+        ),
+    ] = field(default_factory=list)
     architecture: dict[str, ArchitectureEntry] = field(default_factory=dict)
     wrappers: Annotated[Words, _doc("classes of `wrappers.toml` that may have a model of the family as a part")] = (
         field(default_factory=list)
