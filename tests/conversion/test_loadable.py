@@ -121,3 +121,15 @@ def test_rows_of_another_number_than_tokens(tmp_path: Path) -> None:
     verdict = wb.verify(small(tmp_path / "m.gguf", longer)).verdicts[0]
     assert (verdict.accepts, verdict.stage) == (False, "model")
     assert BY_NAME["F32"].block == 1
+
+
+def test_a_vocabulary_becomes_the_files_of_a_tokenizer(tmp_path: Path) -> None:
+    def vocabulary(keys: Metadata, slots: Tensors) -> None:
+        slots.clear()
+
+    source = small(tmp_path / "vocab.gguf", vocabulary)
+    result = wb.convert(source, tmp_path / "folder", to="hf")
+    assert any("the folder has its tokenizer and no model" in note for note in result.notes)
+    names = {path.name for path in (tmp_path / "folder").iterdir()}
+    assert "tokenizer.model" in names
+    assert not [name for name in names if name.endswith(".safetensors") or name == "config.json"]

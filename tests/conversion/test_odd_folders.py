@@ -14,6 +14,8 @@ from tests.conversion.test_published import make_folder
 
 import weighbridge as wb
 from weighbridge.base.errors import FormatError, UnsupportedError
+from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.config.mapping import config_to_gguf
 
 Break = Callable[[Path], None]
 
@@ -122,3 +124,20 @@ def test_names_of_no_family_stay_refused(folder: Path, tmp_path: Path) -> None:
     odd = make_folder(tmp_path / "odd", CONFIG, renamed(lambda n: f"a.b.{n}"))
     with pytest.raises(UnsupportedError, match="has a name of the llama family"):
         wb.convert(odd, tmp_path / "odd.gguf")
+
+
+OLDER = [{"hidden_size": "n_embed"}, {"n_head": "num_attention_heads"}, {"n_layer": "num_hidden_layers"}]
+
+
+@pytest.mark.parametrize("old", OLDER, ids=lambda words: next(iter(words)))
+def test_a_bloom_in_older_words(old: dict[str, str]) -> None:
+    """As bigscience/bloom is published: 112 heads, where the class's default is 8."""
+    words = {"hidden_size": 14336, "n_head": 112, "n_layer": 70}
+    bloom = {"architectures": ["BloomForCausalLM"], "model_type": "bloom", "vocab_size": 250880, "seq_length": 2048}
+    written = [
+        config_to_gguf({**bloom, **{names.get(k, k): v for k, v in words.items()}}, family_of_hf(bloom), file_type=1)
+        for names in ({}, old)
+    ]
+    assert written[0] == written[1]
+    assert written[1]["bloom.attention.head_count"].value == 112
+    assert written[1]["bloom.feed_forward_length"].value == 4 * 14336

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,17 @@ REFUSED = frozenset(
 def to_gguf(source: Path, target: Path, dtype: str | None, *, pre: str | None = None, checked: bool = True) -> Path:
     """`source` (a folder or a file) as one GGUF. `pre` as the command's `--pre`. Without `checked` also one that
     llama.cpp refuses, for its bytes."""
-    with pytest.MonkeyPatch.context() as patched:
-        if not checked:
-            patched.setattr("weighbridge.conversion.plan.build.check_loadable", lambda files, source: [])
+    with nullcontext() if checked else unchecked():
         api.convert(source, target, to="gguf", dtype=dtype, pre=pre)
     return target
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Plans of GGUFs aren't held to what llama.cpp loads."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("weighbridge.conversion.plan.build.check_loadable", lambda files, source: [])
+        yield
 
 
 def to_folder(source: Path, target: Path, dtype: str | None = None) -> Path:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -177,13 +178,20 @@ def for_hf(
         return texts, [*lost, Loss("left out, as asked: the tokenizer")]
     if "tokenizer.ggml.tokens" not in model.metadata:
         return texts, [*lost, Loss("the GGUF has no vocabulary, so the folder has no tokenizer")]
+    _fits(len(model.metadata[_TOKENS]), found.config.get("vocab_size"))
     try:
-        vocab = from_gguf(model.metadata)
-        _fits(len(vocab), found.config.get("vocab_size"))
-        files = to_hf(vocab, model.family.document.tokenizer)
+        files, why = tokenizer_files(model)
     except UnsupportedError as error:
         raise _with_way_out(error) from None
-    return {**texts, **files}, [*lost, *(Loss(f"tokenizer: {what}") for what in losses(vocab))]
+    return {**texts, **files}, [*lost, *why]
+
+
+def tokenizer_files(model: Checkpoint) -> tuple[dict[str, bytes], list[Loss]]:
+    """The tokenizer's files for a GGUF's vocabulary, and what they can't tell."""
+    vocab, rules = from_gguf(model.metadata), None
+    with suppress(UnsupportedError):  # an architecture without a table has no rules of its own
+        rules = model.family.document.tokenizer
+    return to_hf(vocab, rules), [Loss(f"tokenizer: {what}") for what in losses(vocab)]
 
 
 def _fits(tokens: int, rows: Any) -> None:

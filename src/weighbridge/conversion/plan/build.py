@@ -66,7 +66,8 @@ def _build(model: Checkpoint, target: Target, write: WriteOptions) -> Plan:
     policy = options if isinstance(options, CastOptions) else CastOptions()
     if policy.inexact == "refuse":
         check_lossless(draft.tensors, draft.moves)
-    written = writers.writer(container)(draft.stem, draft.tensors, draft.metadata, options)
+    write_to = writers.writer(container) if draft.tensors or not draft.texts else writers.write_nothing
+    written = write_to(draft.stem, draft.tensors, draft.metadata, options)
     refused = check_loadable(((f.name, f.layout) for f in written.files), model) if container == "gguf" else []
     lost = [*losses_of(draft.tensors, policy.allow_requantize), *copied(model, draft.tensors, written.storages)]
     if draft.index is not None:

@@ -50,7 +50,7 @@ def _unpacked(model: Checkpoint, options: CastOptions) -> PlanBuilder:
 def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> PlanBuilder:
     """A GGUF's weights under Hugging Face's names, and the config and tokenizer that its keys stand for."""
     if not model.index.by_name:
-        raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
+        return _tokenizer_alone(model)
     own = model.family.holding_blocks(model.sizes, model.roles) if options.dtype is None else None
     named = model.resolved.save(own or "hf")
     draft = PlanBuilder({}, {"format": "pt"}, losses=_unmapped(model, own or "hf"))
@@ -67,6 +67,16 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
             wanted = F16
         draft.tensors[name] = cast_to(name, node, narrow.get(name, wanted), draft)
     draft.texts, lost = metadata.for_hf(model, draft.tensors, options.tokenizer, quantized=own)
+    draft.losses += lost
+    return draft
+
+
+def _tokenizer_alone(model: Checkpoint) -> PlanBuilder:
+    """The tokenizer of a GGUF that is a vocabulary and no model."""
+    if "tokenizer.ggml.tokens" not in model.metadata:
+        raise UsageError(f"{model.place.path} has keys but no tensors", hint="pass the GGUF with the weights")
+    draft = PlanBuilder({}, notes=["the GGUF is a vocabulary: the folder has its tokenizer and no model"])
+    draft.texts, lost = metadata.tokenizer_files(model)
     draft.losses += lost
     return draft
 

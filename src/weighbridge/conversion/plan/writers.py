@@ -115,6 +115,11 @@ def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], option
     return Written(files, texts, files[0].layout.notes, storages)
 
 
+def write_nothing(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
+    """A folder of small files alone."""
+    return Written((), {})
+
+
 def write_one(
     container: Format, stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions
 ) -> Written:
