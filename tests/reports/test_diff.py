@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from weighbridge.base.errors import UsageError, WeighbridgeError
+from weighbridge.cli.main import main
 from weighbridge.reports.diff import report as reports
 from weighbridge.reports.diff.report import DiffReport, diff
 
@@ -127,3 +128,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "<b>x</b>" not in html
     assert main(["diff", a, b]) == 1
     assert "1 values" in capsys.readouterr().out
+
+
+def test_metadata_and_templates_are_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal tensors under another key, another config or another chat template: exit code 1, and what differs."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        save_file({"x": np.ones(3, np.float32)}, tmp_path / name / "model.safetensors", {"format": "pt"})
+        (tmp_path / name / "config.json").write_text('{"model_type": "none", "layers": 3}')
+    assert diff(tmp_path / "a", tmp_path / "b")
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    (tmp_path / "b" / "chat_template.jinja").write_text("{{ messages }}")
+    (tmp_path / "b" / "config.json").write_text('{"model_type": "none", "layers": 4}')
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert (bool(found), found.same, len(found.metadata)) == (False, True, 2)
+    capsys.readouterr()
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    out = capsys.readouterr().out
+    assert "chat template: not there | {{ messages }}" in out
+    assert "config.json: layers: 3 | 4" in out

@@ -38,6 +38,20 @@ def decoded(data: bytes | None) -> Any:
         return None
 
 
+def chat_template(folder: Path) -> str | None:
+    """The chat template: its own file (since transformers 4.44), else inside tokenizer_config.json."""
+    data = read(folder / "chat_template.jinja")
+    if data is not None:
+        return data.decode("utf-8", "replace")
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        template = json(folder / name).get("chat_template")
+        if isinstance(template, list):  # several named ones
+            template = "".join(str(t.get("template", "")) for t in template if isinstance(t, dict))
+        if isinstance(template, str):
+            return template
+    return None
+
+
 def text_of(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a config that speaks of the language model: itself, or `text_config` of a multimodal one over it."""
     inner = config.get("text_config") or config.get("llm_config") or config.get("language_config")

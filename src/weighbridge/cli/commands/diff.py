@@ -44,7 +44,8 @@ def diff(a: str, b: str, html: str | None, overwrite: bool, limit: int, brief: b
     """Compare the models A and B: names, bytes, then values after decoding (largest difference, NMSE, cosine).
 
     A Hugging Face folder, a GGUF, an MLX folder: names are mapped where both families are known. Exit code 1 where a
-    tensor is missing, of another shape or of other values; another number type with the same values is no difference.
+    tensor is missing, of another shape or of other values, or metadata, config or chat template differ; another number
+    type with the same values is no difference.
     """
     from weighbridge.cli.render import Progress, emit_json
     from weighbridge.io.sink import check_target, write_file
@@ -63,7 +64,7 @@ def diff(a: str, b: str, html: str | None, overwrite: bool, limit: int, brief: b
         emit_json(found)
     else:
         _show(found, 0 if brief else limit, brief)
-    return int(not found.same)
+    return int(not found)
 
 
 def _show(found: DiffReport, limit: int, brief: bool) -> None:

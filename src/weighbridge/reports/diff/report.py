@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from weighbridge.base.dtypes import F32, Kind
 from weighbridge.base.errors import UnsupportedError, UsageError, WeighbridgeError
 from weighbridge.models.checkpoint import Checkpoint, open_checkpoint
+from weighbridge.reports import sidecars
 
 if TYPE_CHECKING:
     from weighbridge.tensors.nodes import LogicalTensor, Node
 
 SCHEMA: Final = "weighbridge/diff/1"
+_TEMPLATE: Final = "chat template"
+_OF_THE_FILE: Final = ("split.", "general.alignment")  # how keys begin that say nothing of the model
 Progress = Callable[[int, int, str], None]
 Names = Literal["auto", "stored", "logical", "canonical"]
 _SLAB: Final = 1 << 20  # elements compared at a time
@@ -61,7 +64,7 @@ class DiffReport:
     schema: str = field(default=SCHEMA)
 
     def __bool__(self) -> bool:
-        return self.same
+        return self.same and not self.metadata
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n:,} {kind}" for kind, n in self.counts.items() if n)
@@ -242,15 +245,26 @@ class _Sums:
 
 
 def _metadata(a: Checkpoint, b: Checkpoint) -> tuple[tuple[str, str, str], ...]:
-    """Keys whose values differ, if both have one format: (key, in a, in b), long values shortened."""
+    """Keys whose values differ, where both are of one format, and chat templates: (key, in a, in b), long values
+    shortened."""
+    templates = _TEMPLATE, _template(a), _template(b)
     if a.format != b.format:
-        return ()
+        differ = templates[1] and templates[2] and templates[1] != templates[2]
+        return ((_TEMPLATE, _short(templates[1]), _short(templates[2])),) if differ else ()
     one, other = dict(a.metadata), dict(b.metadata)
     if a.format != "gguf":
+        one[_TEMPLATE], other[_TEMPLATE] = templates[1:]
         one |= {f"config.json: {k}": v for k, v in a.config.items()}
         other |= {f"config.json: {k}": v for k, v in b.config.items()}
-    keys = sorted(k for k in {*one, *other} if one.get(k) != other.get(k))
+    keys = sorted(k for k in {*one, *other} if one.get(k) != other.get(k) and not k.startswith(_OF_THE_FILE))
     return tuple((k, _short(one.get(k)), _short(other.get(k))) for k in keys)
+
+
+def _template(model: Checkpoint) -> str:
+    """The chat template of a GGUF, or of a model's folder; "" where there is none."""
+    if model.format == "gguf":
+        return str(model.metadata.get("tokenizer.chat_template") or "")
+    return (sidecars.chat_template(model.place.folder) if model.place.path.is_dir() else None) or ""
 
 
 def _short(value: Any) -> str:

@@ -201,17 +201,9 @@ def _tokenizer_json(data: bytes) -> Tokenizer | None:
 
 
 def _template(folder: Path) -> int | None:
-    """The length of the chat template: its own file (since transformers 4.44), else inside tokenizer_config.json."""
-    data = sidecars.read(folder / "chat_template.jinja")
-    if data is not None:
-        return len(data.decode("utf-8", "replace"))
-    for name in ("tokenizer_config.json", "chat_template.json"):
-        template = sidecars.json(folder / name).get("chat_template")
-        if isinstance(template, list):  # several named ones
-            template = "".join(str(t.get("template", "")) for t in template if isinstance(t, dict))
-        if isinstance(template, str):
-            return len(template)
-    return None
+    """The length of the chat template."""
+    text = sidecars.chat_template(folder)
+    return None if text is None else len(text)
 
 
 # ---- quantization ----
