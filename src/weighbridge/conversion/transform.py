@@ -67,8 +67,7 @@ def plan_rename(
     given: Mapping[str, Any] = MappingProxyType({}), write: WriteOptions = WriteOptions(),
 ) -> TransformPlan:  # fmt: skip
     """Plans to write the model under other names. `given`: options of the target by name."""
-    target = Path(target)
-    kind = choose_target(model, target, to or same_format(model, target), given).format
+    kind = choose_target(model, target, to or same_format(model, Path(target)), given).format
     if names.dialect not in (None, _GGUF) and kind == _GGUF and model.format == _GGUF:
         raise UsageError(
             f"a GGUF under {names.dialect} names is one that nothing loads",
