@@ -288,7 +288,7 @@ _QWENS = (
         },
         decoder(head_norms=True, front="model.language_model."),
         ("model.visual.",),
-        unheld=_MROPE_UNHELD,
+        unheld=_QWEN_UNHELD,
         taken="qwen3",
     ),
     whole(
@@ -297,7 +297,7 @@ _QWENS = (
         {"model_type": "qwen3_asr", "thinker_config": {"text_config": QWEN3 | _INTERLEAVED}},
         decoder(head_norms=True, front="thinker.model.", head="thinker.lm_head."),
         ("thinker.audio_tower.",),
-        unheld=_MROPE_UNHELD,
+        unheld=_QWEN_UNHELD,
         taken="qwen3",
     ),
     whole(
@@ -311,7 +311,20 @@ _QWENS = (
         without_ffn(decoder(head_norms=True, front="model.language_model."))
         | experts("model.language_model.", fused=True),
         ("model.visual.",),
-        unheld=_MROPE_UNHELD | {"num_experts", "num_local_experts"},
+        unheld=_QWEN_UNHELD | {"num_experts", "num_local_experts"},
+        taken="qwen3_moe",
+    ),
+    whole(
+        "qwen3-vl-moe-unseeing",
+        "Qwen3VLMoeForConditionalGeneration",
+        {
+            "model_type": "qwen3_vl_moe",
+            "text_config": _QWEN_MOE | _INTERLEAVED | {"model_type": "qwen3_vl_moe_text"},
+        },
+        without_ffn(decoder(head_norms=True, front="model.language_model."))
+        | experts("model.language_model.", fused=True),
+        ("model.visual.",),
+        unheld=_QWEN_UNHELD | {"num_experts", "num_local_experts"},
         taken="qwen3_moe",
     ),
     whole(
