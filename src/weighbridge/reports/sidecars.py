@@ -31,7 +31,7 @@ def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
 
 
 def decoded(data: bytes | None) -> Any:
-    """The JSON value of some bytes; None if they aren't valid."""
+    """The JSON value of some bytes; None if they aren't valid, or hold an integer too long to compute with."""
     try:
         return msgspec.json.decode(data) if data and oversized(data) is None else None
     except (ValueError, RecursionError):

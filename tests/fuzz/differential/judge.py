@@ -110,19 +110,20 @@ class Tally:
         self.acting += 1
         self.kinds[first.partition(" ")[0]] += 1
         report = scan_source(BytesSource(data, name), name)
-        if _is_prose(data, first):
+        if _is_prose(data, name, first):
             return
         bomb = first.partition(" ")[0] in BOMBS
         if (verdict := report.verdict) in QUIET and not (bomb and report.kind not in PICKLED):
             self.silent.append((data, name, first, verdict.value))
 
 
-def _is_prose(data: bytes, did: str) -> bool:
-    """Whether a text only imports a module whose name is no identifier: lines of prose are read as such, and it takes a
-    file of that name on the search path to run anything."""
-    kind, _, module = did.partition(" ")
-    package = module.partition(" ")[0].partition(".")[0]
-    return kind == "name" and not package.isidentifier() and pickles.is_text(BytesSource(data))
+def _is_prose(data: bytes, name: str, did: str) -> bool:
+    """Whether a text, under a name that text has, only imports a module whose name is no identifier: lines of prose are
+    read as such, and it takes a file of that name on the search path to run anything."""
+    kind, _, asked = did.partition(" ")
+    package = asked.rpartition(" ")[0].partition(".")[0]
+    prose = pickles.may_be_text(name) and pickles.is_text(BytesSource(data))
+    return kind == "name" and not package.isidentifier() and prose
 
 
 def run(loader: str, pythons: Sequence[str], seconds: float, seed: int, count: int = 1 << 62,

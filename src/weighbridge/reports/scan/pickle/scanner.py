@@ -92,6 +92,8 @@ _CARRIED: Final = 16 * MIB  # how far values are searched for pickles
 _OPCODES: Final = bytes(TABLE)
 _NAMED: Final = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".p")
 _WEIGHTS: Final = (*_NAMED, ".npy", ".npz", ".bin", ".ckpt", ".model", ".dat", ".data", ".weights", ".tar")
+# Names under which text lies as well: lists of paths (.pth), notes without a suffix, tables.
+_TEXTUAL: Final = (".pth", ".model", ".dat", ".data", ".p", ".weights")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 _TEXT: Final = 1024
 _PRINTABLE: Final = MappingProxyType(dict.fromkeys((9, 10, 13)))  # lines and columns of text
@@ -134,26 +136,32 @@ def probe(
     machine = JoblibMachine(_Metered(source, Budget(min(most, budget.nbytes))), strict=False)
     named = not storage and is_named_pickle(place.name)
     whole, text = False, is_text(source)
+    prose = text and may_be_text(place.name)
     try:
         machine.run()
         whole = machine.end == source.size and machine.steps > 1
     except UnsupportedError:
-        if not storage and not _acts(machine.events, named, text):
+        if not storage and not _acts(machine.events, named, prose):
             yield finding(
                 RULES, "pickle/limit", source, place, "as a pickle it is too long to be followed", at=machine.at
             )
     except FormatError as error:
-        if unknown and place.name.lower().endswith(_NAMED) and not text and not _acts(machine.events, named, text):
+        if unknown and place.name.lower().endswith(_NAMED) and not text and not _acts(machine.events, named, prose):
             words = f"by its name a pickle: {error.message}"
             yield finding(RULES, "pickle/not-one", source, place, words, at=machine.at)
         whole = source.head(2) in PICKLES and any(_harmful(source.head(_PROBED)))
-    if whole or _acts(machine.events, named, text) or (named and machine.reframed):
+    if whole or _acts(machine.events, named, prose) or (named and machine.reframed):
         yield Nested(source, place, "pickle")
 
 
 def is_named_pickle(name: str) -> bool:
     """Whether loaders unpickle a file of this name, whatever is in it."""
     return name.lower().endswith(_WEIGHTS) or "." not in name
+
+
+def may_be_text(name: str) -> bool:
+    """Whether a file of this name may honestly be text."""
+    return "." not in name or name.lower().endswith(_TEXTUAL) or not is_named_pickle(name)
 
 
 def is_text(source: Source) -> bool:
@@ -194,16 +202,16 @@ def _string(data: bytes, match: re.Match[bytes]) -> tuple[bytes, int]:
     return text if _NAME.match(text) else b"", memo.end() if memo else end
 
 
-def _acts(events: Iterable[Event], named: bool, text: bool) -> bool:
+def _acts(events: Iterable[Event], named: bool, prose: bool) -> bool:
     """Whether an unpickler would do something: call a name that can be imported, or import one that does harm. `named`:
-    the file's name says that it is a pickle, so that importing alone counts; in `text` a module that is no identifier
-    doesn't, as lines of prose are read as such."""
+    the file's name says that it is a pickle, so that importing alone counts; in `prose` a module that is no identifier
+    doesn't, as lines of it are read as such."""
     for event in events:
         if event.kind == "call":
             name = class_of(event.what.callee)
             if name is not None and _is_called(name, named):
                 return True
-        elif event.kind == "import" and _is_imported(event.what, named, text):
+        elif event.kind == "import" and _is_imported(event.what, named, prose):
             return True
     return False
 
@@ -213,10 +221,10 @@ def _is_called(name: Global, named: bool) -> bool:
     return _is_file_name(package) if named else package.isidentifier() and bool(_WORD.match(name.name))
 
 
-def _is_imported(name: Global, named: bool, text: bool) -> bool:
+def _is_imported(name: Global, named: bool, prose: bool) -> bool:
     package = name.module.partition(".")[0]
     if named:
-        return package.isidentifier() or (not text and _is_file_name(package))
+        return package.isidentifier() or (not prose and _is_file_name(package))
     # INST needs a mark: without one Python's unpickler alone imports, and two lines of a list of words look like it.
     harmful = name.how != "INST" and denylist.consequence(*name.path)
     return bool(harmful) and package.isidentifier() and bool(_WORD.match(name.name))
