@@ -140,6 +140,7 @@ WRITERS: dict[str, list[str]] = {
     "hash": ["hash", "SRC", "--manifest", "DST"],
     "diff": ["diff", "SRC", "SRC", "--html", "DST"],
     "scan": ["scan", "SRC", "--sarif", "DST"],
+    "fetch": ["fetch", "SRC", "DST"],
 }
 
 

@@ -82,6 +82,7 @@ def test_huggingface_hub_downloads_a_form(url: str, quantized: bytes, tmp_path: 
     assert Path(folder, "tiny-Q4_K_M.gguf").read_bytes() == quantized
 
 
+@pytest.mark.slow
 def test_safetensors_of_the_form_open_in_transformers(url: str, tmp_path: Path) -> None:
     """A process of its own, as huggingface_hub reads HF_ENDPOINT at import."""
     pytest.importorskip("transformers")

@@ -14,6 +14,8 @@ import pytest
 from tests.remote.test_stores_of_others import store
 from tests.reports.makers import llama_folder
 
+import weighbridge as wb
+from weighbridge.base.errors import UsageError
 from weighbridge.cli.main import main
 from weighbridge.io.sink import share
 from weighbridge.reports.stores.duplicates import dedupe, usage
@@ -78,6 +80,18 @@ def test_shared_blobs_count_once(home: Path) -> None:
     report = list_models()
     assert len(report.entries) == 2
     assert report.bytes == size
+
+
+@pytest.mark.parametrize("ref", [COMMIT, "../../..", "b" * 40, "", "x" * 1000])
+def test_a_repository_s_folder_of_the_cache_opens_by_its_ref(ref: str, home: Path) -> None:
+    repository = hub_cache(home / "hub")
+    (repository / "refs" / "main").write_text(ref)
+    if ref == COMMIT:
+        with wb.open(repository) as model:
+            assert len(model) == 21
+    else:
+        with pytest.raises(UsageError, match="holds no weights"):
+            wb.open(repository)
 
 
 @pytest.mark.parametrize("sort", ["name", "size:desc", "used", "params", "format", "store:asc"])

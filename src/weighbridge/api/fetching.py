@@ -21,6 +21,7 @@ def plan_fetch(
     exclude: Sequence[str] = (),
     overwrite: bool = False,
     replace_folder: bool = False,
+    resume: bool = True,
     parents: bool = False,
     jobs: int | None = None,
     max_memory: int | None = None,
@@ -30,7 +31,12 @@ def plan_fetch(
     lists. Interrupted, it keeps what is done; the same call goes on from there. UsageError where `src` is on this
     machine; RemoteError where a digest differs."""
     write = WriteOptions(
-        overwrite=overwrite, replace_folder=replace_folder, parents=parents, jobs=jobs, max_memory=max_memory
+        overwrite=overwrite,
+        replace_folder=replace_folder,
+        resume=resume,
+        parents=parents,
+        jobs=jobs,
+        max_memory=max_memory,
     )
     return fetching.plan_fetch(resolve_path(src), FilePath(dst), tuple(include), tuple(exclude), write)
 

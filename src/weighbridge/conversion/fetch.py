@@ -37,7 +37,7 @@ def plan_fetch(
     unchecked = [file.name for file in files if file.digest is None]
     notes = (f"{len(unchecked):,} files have no digest to compare with: {src} lists none",) if unchecked else ()
     return Plan(
-        str(src), target, "files", True, files, notes=notes, write=replace(write, resume=True),
+        str(src), target, "files", True, files, notes=notes, write=write,
         sources=tuple(state_of(root / name) for name in found),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ anything.safetensors              that file alone
 from __future__ import annotations
 
 import errno
+import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -128,7 +129,19 @@ def _folder(folder: Path) -> Place:
         if found:
             one = tuple(folder / n for n in _one_model(folder, found, suffix))
             return Place(folder, one, folder, notes=tuple(dict.fromkeys(stale)))
+    if (snapshot := _snapshot(folder)) is not None:
+        return _folder(snapshot)
     raise UsageError(f"{folder} holds no weights", hint=_elsewhere(folder) or f"looked for {', '.join(_SUFFIXES)}")
+
+
+def _snapshot(folder: Path) -> Path | None:
+    """The snapshot that `main` names, if this is a repository's folder in the cache of Hugging Face."""
+    ref = folder / "refs" / "main"
+    if not (folder / "snapshots").is_dir() or not ref.is_file() or ref.stat().st_size > 256:
+        return None
+    commit = ref.read_text("utf-8", "replace").strip()
+    found = folder / "snapshots" / commit
+    return found if re.fullmatch(r"[0-9a-f]{40}", commit) and found.is_dir() else None
 
 
 def _elsewhere(folder: Path) -> str | None:

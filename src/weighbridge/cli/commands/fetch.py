@@ -37,6 +37,12 @@ from weighbridge.cli.views.plan import planned, write
 @overwrite_option
 @replace_folder_option
 @option("--parents", is_flag=True, section="Writing", help="Create missing parent folders, more than one level deep.")
+@option(
+    "--resume/--no-resume",
+    default=True,
+    section="Writing",
+    help="Keep finished work when interrupted, and continue from it [yes].",
+)
 @jobs_option
 @size_option("--max-memory", help="Memory limit, excluding the interpreter.", section="Writing")
 @dry_run_option
