@@ -9,6 +9,7 @@ median of the rounds' own ratios. `--write` puts the result into docs/benchmarks
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -211,8 +212,18 @@ def open_section(work: Path) -> Section:
     return Section(
         "safetensors-open",
         "Open a Safetensors file of 20 tensors and list them.",
-        {"weighbridge": task("wb-open", path, warm), "safetensors": task("safe-open", path, warm)},
-        [faster("safetensors", 1)],
+        {
+            "weighbridge": task("wb-open", path, warm),
+            "weighbridge.safetensors": task("drop-in-open", path, warm),
+            "safetensors": task("safe-open", path, warm),
+        },
+        [
+            faster("safetensors", 1),
+            Target(
+                "the drop-in: at most 1.2 times the seconds of safetensors",
+                lambda m: m.ratio("safetensors", "weighbridge.safetensors") >= 1 / 1.2,
+            ),
+        ],
         rounds=15,
     )
 
@@ -225,6 +236,48 @@ def numpy_section(work: Path) -> Section:
         {"weighbridge": task("wb-numpy", path, warm), "safetensors load_file": task("load-file", path, warm)},
         [faster("safetensors load_file", 3)],
     )
+
+
+def loading_section(work: Path, gigabytes: float, cold: bool) -> Section:
+    """A file as torch tensors of the CPU, by every loader that is installed."""
+    path, warm = make("large", work / "large.safetensors", gigabytes), make("small", work / "warm.safetensors")
+    saved, saved_warm = (
+        make("torch_large", work / f"{name}.pt", size) for name, size in (("large", gigabytes), ("w", 0.1))
+    )
+    start = "cold:" if cold else ""
+    contenders = {
+        "wb.open().torch()": task(f"{start}wb-torch", path, warm),
+        "weighbridge.safetensors": task(f"{start}drop-in", path, warm),
+        "safetensors, mmap": task(f"{start}st-mmap", path, warm),
+        "safetensors, pread": task(f"{start}st-pread", path, warm),
+        "torch.load(mmap=True)": task(f"{start}torch-load-touched", saved, saved_warm),
+    }
+    peers = {"mlx": "mx-load", "fastsafetensors": "fastsafetensors", "runai_model_streamer": "runai"}
+    contenders |= {n: task(f"{start}{t}", path, warm) for n, t in peers.items() if importlib.util.find_spec(n)}
+    state = "dropped from the page cache before each round (checked with mincore)" if cold else "its pages in memory"
+    return Section(
+        f"load-{'cold' if cold else 'warm'}",
+        f"A Safetensors file of {gigabytes:g} GB as torch tensors (MLX: its arrays), every byte read once; {state}.",
+        contenders,
+        [faster(name, 0.95) for name in [*contenders][2:]],
+    )
+
+
+def gguf_torch_section(work: Path, gigabytes: float) -> Section:
+    folder, path, warm = make("llama", work / "model", gigabytes), work / "q4.gguf", work / "warm.gguf"
+    make("llama", work / "small", 0.01)
+    wb = [sys.executable, "-m", "weighbridge", "-q", "quantize"]
+    for source, target in ((folder, path), (work / "small", warm)):
+        subprocess.run([*map(str, (*wb, source, target, "Q4_K_M"))], check=True)
+    return Section(
+        "gguf-torch",
+        f"A GGUF of Q4_K_M ({path.stat().st_size / 1e9:.2f} GB) as torch tensors of bf16; its pages in memory.",
+        {"weighbridge": task("wb-bf16", path, warm), "gguf": task("gguf-bf16", path, warm),
+         "transformers": task("transformers-bf16", path, warm)},
+        [faster("gguf", 5), faster("transformers", 5)],
+        rounds=3,
+        slow=frozenset({"gguf", "transformers"}),
+    )  # fmt: skip
 
 
 def start_section(work: Path) -> Section:
@@ -521,6 +574,9 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Section]] = {
     "safetensors-header": lambda work, args: header_section(work),
     "plan-experts": lambda work, args: plan_section(work),
     "safetensors-numpy": lambda work, args: numpy_section(work),
+    "load-warm": lambda work, args: loading_section(work, 1, cold=False),
+    "load-cold": lambda work, args: loading_section(work, 1, cold=True),
+    "gguf-torch": lambda work, args: gguf_torch_section(work, 0.5),
     "start": lambda work, args: start_section(work),
     "convert": lambda work, args: convert_section(work, args.gigabytes),
     "quantize": lambda work, args: quantize_section(work, args.quantized),

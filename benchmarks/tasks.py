@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _ENOUGH = 0.1  # seconds of repetition
+_COLD = "cold:"  # before a task's name: the file is dropped from the page cache first, and the task done once
 
 Task = Callable[[str], Callable[[], Any]]  # path -> what is clocked
 
 
 def wb_open(path: str) -> Callable[[], Any]:
-    from weighbridge.api import open as wb_open
+    from weighbridge import open as wb_open
 
     def work() -> int:
         with wb_open(path) as model:
@@ -58,7 +59,7 @@ def touched(arrays: Iterable[Any]) -> int:
 
 
 def wb_numpy(path: str) -> Callable[[], Any]:
-    from weighbridge.api import open as wb_open
+    from weighbridge import open as wb_open
 
     def work() -> int:
         with wb_open(path) as model:
@@ -73,6 +74,138 @@ def load_file(path: str) -> Callable[[], Any]:
     return lambda: touched(reference(path).values())
 
 
+def torch_touched(tensors: Iterable[Any]) -> int:
+    """As `touched`, of torch tensors."""
+    import torch
+
+    return touched(t.reshape(-1).view(torch.uint8).numpy() for t in tensors)
+
+
+def wb_torch(path: str) -> Callable[[], Any]:
+    from weighbridge import open as wb_open
+
+    def work() -> int:
+        with wb_open(path) as model:
+            return torch_touched(model.torch().values())
+
+    return work
+
+
+def drop_in(path: str) -> Callable[[], Any]:
+    from weighbridge.safetensors.torch import load_file as ours
+
+    return lambda: torch_touched(ours(path).values())
+
+
+def drop_in_open(path: str) -> Callable[[], Any]:
+    from weighbridge.safetensors import safe_open as ours
+
+    def work() -> int:
+        with ours(path, "np") as file:
+            return len(list(file.keys())) + len(file.metadata() or {})
+
+    return work
+
+
+def st_mmap(path: str) -> Callable[[], Any]:
+    from safetensors.torch import load_file as reference
+
+    return lambda: torch_touched(reference(path).values())
+
+
+def st_pread(path: str) -> Callable[[], Any]:
+    from safetensors.torch import load_file as reference
+
+    return lambda: torch_touched(reference(path, backend="pread").values())
+
+
+def fastsafetensors(path: str) -> Callable[[], Any]:
+    from fastsafetensors import fastsafe_open
+
+    def work() -> int:
+        with fastsafe_open(path, device="cpu", nogds=True) as file:
+            return torch_touched([file.get_tensor(name) for name in file.keys()])  # noqa: SIM118
+
+    return work
+
+
+def runai(path: str) -> Callable[[], Any]:
+    from runai_model_streamer import SafetensorsStreamer
+
+    def work() -> int:
+        with SafetensorsStreamer() as streamer:
+            streamer.stream_file(path)
+            return torch_touched(tensor for _, tensor in streamer.get_tensors())
+
+    return work
+
+
+def mx_load(path: str) -> Callable[[], Any]:
+    import mlx.core as mx
+    import numpy as np
+
+    return lambda: touched(np.array(array, copy=False) for array in mx.load(path).values())
+
+
+def wb_bf16(path: str) -> Callable[[], Any]:
+    from weighbridge import open as wb_open
+
+    def work() -> int:
+        with wb_open(path, names="stored") as model:
+            return len([tensor.torch(dtype="bf16") for tensor in model.values()])
+
+    return work
+
+
+def gguf_bf16(path: str) -> Callable[[], Any]:
+    import torch
+    from gguf import GGUFReader, dequantize
+
+    def work() -> int:
+        tensors = GGUFReader(path).tensors
+        return len([torch.from_numpy(dequantize(t.data, t.tensor_type).copy()).to(torch.bfloat16) for t in tensors])
+
+    return work
+
+
+def transformers_bf16(path: str) -> Callable[[], Any]:
+    import torch
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    def work() -> int:
+        tensors = load_gguf_checkpoint(path, return_tensors=True)["tensors"]
+        return len([t.to(torch.bfloat16) for t in tensors.values()])
+
+    return work
+
+
+def torch_load_touched(path: str) -> Callable[[], Any]:
+    from torch import load
+
+    return lambda: torch_touched(load(path, map_location="cpu", weights_only=True, mmap=True).values())
+
+
+def evicted(path: str) -> None:
+    """Drops a file from the page cache, and checks with mincore that no page of it is left."""
+    import ctypes
+    import mmap
+
+    import numpy as np
+
+    fd = os.open(path, os.O_RDONLY)
+    size = os.fstat(fd).st_size
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as view:
+        pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+        start = np.frombuffer(view, np.uint8).ctypes.data
+        if ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data)):
+            raise OSError("mincore failed")
+        if (pages & 1).mean() > 0.001:
+            raise SystemExit(f"{path}: {(pages & 1).sum()} of {len(pages)} pages are still in memory")
+    os.close(fd)
+
+
 def torch_load(path: str) -> Callable[[], Any]:
     from torch import load
 
@@ -80,13 +213,13 @@ def torch_load(path: str) -> Callable[[], Any]:
 
 
 def wb_plan(path: str) -> Callable[[], Any]:
-    from weighbridge.api import plan
+    from weighbridge import plan_convert as plan
 
     return lambda: plan(path, path + ".gguf", dtype="bf16", tokenizer=False).files
 
 
 def wb_scan(path: str) -> Callable[[], Any]:
-    from weighbridge.api import scan
+    from weighbridge import scan
 
     return lambda: scan(path).verdict
 
@@ -106,6 +239,18 @@ TASKS: dict[str, Task] = {
     "wb-plan": wb_plan,
     "load-file": load_file,
     "torch-load": torch_load,
+    "wb-torch": wb_torch,
+    "drop-in": drop_in,
+    "drop-in-open": drop_in_open,
+    "st-mmap": st_mmap,
+    "st-pread": st_pread,
+    "fastsafetensors": fastsafetensors,
+    "runai": runai,
+    "mx-load": mx_load,
+    "torch-load-touched": torch_load_touched,
+    "wb-bf16": wb_bf16,
+    "gguf-bf16": gguf_bf16,
+    "transformers-bf16": transformers_bf16,
     "wb-scan": wb_scan,
     "picklescan": picklescan,
 }
@@ -129,11 +274,15 @@ def clocked(work: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    make, path, warm = TASKS[sys.argv[1]], sys.argv[2], sys.argv[3]
+    name, path, warm = sys.argv[1:4]
+    cold = name.startswith(_COLD)
+    make = TASKS[name.removeprefix(_COLD)]
     make(warm)()
     work = make(path)
+    if cold:
+        evicted(path)
     times = [clocked(work)]
-    while sum(times) < _ENOUGH:
+    while sum(times) < _ENOUGH and not cold:
         times.append(clocked(work))
     print(json.dumps({"seconds": statistics.median(times), "memory": peak_memory()}))
 

@@ -8,6 +8,7 @@ Look. Each function gives a report, a dataclass; `bool(report)` is whether all i
     wb.inspect(path)        what is inside                 wb.scan(path)     what it would do when it is loaded
     wb.diff(a, b)           what differs                   wb.hash(path)     digests of files or tensors
     wb.anatomy(path)        every byte                     wb.explain(path)  a pickle, step by step
+    wb.fit(path)            whether it fits on a device
 
 Read. Any format, lazily: names to tensors.
 
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from weighbridge.conversion.quantize.imatrix_report import inspect_imatrix
     from weighbridge.conversion.quantize.inputs import QuantizeOptions
     from weighbridge.conversion.result import Result
+    from weighbridge.fitting.report import FitReport, fit
     from weighbridge.models.checkpoint import SourceOptions
     from weighbridge.reports.anatomy import anatomy
     from weighbridge.reports.diff.report import DiffReport, diff
@@ -95,14 +97,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdapterOptions", "CheckpointOptions", "DiffReport", "GgufOptions", "HashReport", "HfOptions", "InspectReport",
-    "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result", "SafetensorsOptions",
-    "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions", "TorchOptions", "VerifyReport",
-    "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert", "diff", "edit", "errors", "explain",
-    "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix", "load", "load_checkpoint", "merge", "open",
-    "plan_convert", "plan_edit", "plan_merge", "plan_quantize", "plan_rename", "plan_save", "plan_slice", "plan_split",
-    "plan_strip", "provider", "quantize", "rename", "save", "save_checkpoint", "scan", "slice", "split", "strip",
-    "verify",
+    "AdapterOptions", "CheckpointOptions", "DiffReport", "FitReport", "GgufOptions", "HashReport", "HfOptions",
+    "InspectReport", "Loss", "MlxOptions", "Model", "Move", "NumpyOptions", "Plan", "QuantizeOptions", "Result",
+    "SafetensorsOptions", "ScanReport", "SchemeOptions", "SourceOptions", "Tensor", "TorchFolderOptions",
+    "TorchOptions", "VerifyReport", "WriteOptions", "__version__", "anatomy", "compare_quantized", "convert",
+    "diff", "edit", "errors", "explain", "fit", "from_pretrained", "hash", "identify", "inspect", "inspect_imatrix",
+    "load", "load_checkpoint", "merge", "open", "plan_convert", "plan_edit", "plan_merge", "plan_quantize",
+    "plan_rename", "plan_save", "plan_slice", "plan_split", "plan_strip", "provider", "quantize", "rename", "save",
+    "save_checkpoint", "scan", "slice", "split", "strip", "verify",
 ]  # fmt: skip
 
 # Module -> the public names in it.
@@ -123,6 +125,7 @@ _MODULES: Final = {
     "conversion.quantize.inputs": "QuantizeOptions",
     "conversion.result": "Result",
     "models.checkpoint": "SourceOptions",
+    "fitting.report": "FitReport fit",
     "reports.anatomy": "anatomy",
     "reports.diff.report": "DiffReport diff",
     "reports.explain": "explain",

@@ -25,6 +25,7 @@ FLOORS = {
     "conversion": 6,
     "providers": 6,
     "reports": 6,
+    "fitting": 7,
     "api": 7,
     "safetensors": 7,
     "cli": 8,

@@ -1,9 +1,11 @@
-"""Names are the field's: one class name means one thing, and no identifier is of a private language."""
+"""Names and texts use the terms of the field: one meaning per class name, no private words in identifiers or prose."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,29 @@ BANNED = {
     "regrid": "the name of what is converted",
     "dealt": "interleaved",
     "surgery": "transform",
+    "mergelists": "merges",
+    "maker": "packer",
 }
+
+# The same for docstrings, comments, messages and pages: pattern -> what to write.
+BANNED_PROSE = {
+    r"told": "reported, configured, known",
+    r"unsaid": "default",
+    r"lent": "borrowed",
+    r"shall": "must, will",
+    r"dealt": "interleaved",
+    r"somebody": "a user",
+    r"gone on with": "resumed",
+    r"says yes": "accepts",
+    r"says no": "isn't a",
+    r"as it stands": "unchanged",
+    r"lies? otherwise": "has another layout",
+    r"is of no": "has no",
+    r"unlooked": "not scanned",
+    r"the way (out|back|in)": "the inverse, writing, reading",
+    r"crumbs": "two-bit codes",
+}
+_PROSE = re.compile(rf"\b({'|'.join(BANNED_PROSE)})\b", re.IGNORECASE)
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -63,6 +87,29 @@ def test_the_words_are_seen_in_a_name() -> None:
     assert banned("_told_by") == ["told"]
     assert banned("HeldBytes") == ["held"]
     assert banned("threshold") == []
+
+
+def prose(path: Path) -> Iterator[tuple[str, int]]:
+    """The comments and strings of a module that have spaces: docstrings and messages, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING) and " " in token.string:
+            for offset, line in enumerate(token.string.split("\n")):
+                yield line, token.start[0] + offset
+
+
+def test_no_text_is_of_a_private_language() -> None:
+    texts = [(path, line, text) for path in house.modules() for text, line in prose(path)]
+    pages = [p for p in (*(house.ROOT / "docs").glob("*.md"), *house.ROOT.glob("*.md")) if p.name != "CHANGELOG.md"]
+    texts += [(p, i, text) for p in pages for i, text in enumerate(p.read_text("utf-8").splitlines(), 1)]
+    hits = [f"{path.name}:{line} {found[0]!r}: {text.strip()[:80]}" for path, line, text in texts
+            if (found := _PROSE.search(text))]  # fmt: skip
+    assert hits == [], BANNED_PROSE
+
+
+def test_the_words_are_seen_in_a_text() -> None:
+    assert _PROSE.search("what is lost is told")
+    assert _PROSE.search("Shall it be?")
+    assert not _PROSE.search("threshold, untold")
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -15,8 +15,9 @@ from tests.containers import ggml_files
 from tests.reports.makers import gguf
 
 from weighbridge.base.dtypes import dtype
+from weighbridge.base.errors import UnsupportedError, UsageError
 from weighbridge.base.spec import Spec
-from weighbridge.containers import Format
+from weighbridge.containers import BUILT_IN, Format
 from weighbridge.containers.base import Layout
 
 Tensors = Sequence[tuple[str, Spec]]
@@ -72,8 +73,20 @@ REFUSED: Final[Mapping[str, frozenset[str]]] = {
 
 
 def accepted(format: Format) -> dict[str, Tensors]:
-    """The sets that a format writes."""
-    return {name: tensors for name, tensors in TENSORS.items() if name not in REFUSED.get(format.name, ())}
+    """The sets that a format writes; of a plug-in's, those that it doesn't refuse."""
+    refused = REFUSED.get(format.name, ()) if format.name in BUILT_IN else refused_by(format)
+    return {name: tensors for name, tensors in TENSORS.items() if name not in refused}
+
+
+def refused_by(format: Format) -> frozenset[str]:
+    """The sets that a format says it can't write."""
+    found = set()
+    for name, tensors in TENSORS.items():
+        try:
+            format.layout(tensors, METADATA)
+        except (UnsupportedError, UsageError):
+            found.add(name)
+    return frozenset(found)
 
 
 def own(format: Format) -> list[bytes]:

@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.samples import METADATA, REFUSED, TENSORS, Tensors, accepted, contents, samples, written
 
 from weighbridge.base.errors import FormatError, RefusedError, UnsupportedError, UsageError
-from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, Format, by_suffix, by_target, reader, target_of
+from weighbridge.containers import BUILT_IN, MISNAMED_UNLESS, Format, by_suffix, by_target, plugged, reader, target_of
 from weighbridge.containers.base import Index, Layout, check_regions
 from weighbridge.containers.formats import READ
 from weighbridge.containers.opening import format_of
@@ -20,8 +20,11 @@ from weighbridge.containers.sniff.detect import sniff
 from weighbridge.io.source import BytesSource
 
 ERRORS = (FormatError, UnsupportedError, RefusedError)
-WRITTEN = [f for f in READ if f.target]
-by_name = pytest.mark.parametrize("format", READ, ids=lambda f: f.name)
+#: The built-in formats, and those of plug-ins that happen to be installed.
+EVERY = (*READ, *plugged().values())
+WRITTEN = [f for f in EVERY if f.target]
+by_name = pytest.mark.parametrize("format", EVERY, ids=lambda f: f.name)
+built_in = pytest.mark.parametrize("format", READ, ids=lambda f: f.name)
 by_written = pytest.mark.parametrize(
     ("format", "tensors"),
     [pytest.param(f, tensors, id=f"{f.name}-{name}") for f in WRITTEN for name, tensors in accepted(f).items()],
@@ -121,7 +124,7 @@ def test_examining_a_good_file_agrees_with_parsing_it(format: Format) -> None:
         assert {f.rule for f in parsed.findings} <= {f.rule for f in findings}
 
 
-@by_name
+@built_in
 def test_recognising_agrees_with_parsing(format: Format) -> None:
     for data in samples(format):
         if not format.parse(BytesSource(data)).entries:
@@ -171,7 +174,7 @@ def any_bytes(format: Format, data: bytes) -> None:
 # ---- names ----
 
 
-@by_name
+@built_in
 def test_names_lead_back(format: Format) -> None:
     assert reader(format.name) is format
     assert all(format.name in MISNAMED_UNLESS[suffix] for suffix in (*format.suffixes, *format.met_as))

@@ -242,8 +242,8 @@ REFUSED = [
     ("text as array", [], {"k": KV("arr[str]", "abc")}, {}, UsageError, "no list"),
     ("array of other", [], {"k": KV("arr[i32]", ["a"])}, {}, UsageError, "i32"),
     ("empty list", [], {"k": []}, {}, UsageError, "element type"),
-    ("mixed list", [], {"k": [1, "a"]}, {}, UsageError, "no one GGUF type"),
-    ("list of both extremes", [], {"k": [-1, 1 << 63]}, {}, UsageError, "no one GGUF type"),
+    ("mixed list", [], {"k": [1, "a"]}, {}, UsageError, "no single GGUF type"),
+    ("list of both extremes", [], {"k": [-1, 1 << 63]}, {}, UsageError, "no single GGUF type"),
     ("2^64", [], {"k": 1 << 64}, {}, UsageError, "64 bits"),
     ("None", [], {"k": None}, {}, UsageError, "NoneType"),
 ]  # fmt: skip

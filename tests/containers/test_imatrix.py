@@ -195,9 +195,9 @@ def file(
 ONE, GOOD = Spec((1, 1), F32), [("x.in_sum2", Spec((2, 3), F32)), ("x.counts", Spec((2, 1), F32))]
 BAD = {
     "empty": (b"", "ends inside"),
-    "no entries": (legacy(), "no importance matrix"),
-    "too many entries": (struct.pack("<i", 9) + bytes(60), "no importance matrix"),
-    "negative": (struct.pack("<i", -1) + bytes(60), "no importance matrix"),
+    "no entries": (legacy(), "isn't an importance matrix"),
+    "too many entries": (struct.pack("<i", 9) + bytes(60), "isn't an importance matrix"),
+    "negative": (struct.pack("<i", -1) + bytes(60), "isn't an importance matrix"),
     "no name": (legacy((b"", 1, [1.0])) + bytes(9), "without a name"),
     "a long name": (legacy((b"n" * 257, 1, [1.0])), "no length"),
     "no values": (legacy((b"name", 1, [])) + bytes(9), "without values"),
@@ -208,7 +208,7 @@ BAD = {
     "a name of a data set too long": (legacy((b"name", 1, [1.0]), tail=struct.pack("<ii", 1, 9) + b"x"), "no length"),
     "more after the tail": (legacy((b"name", 1, [1.0]), tail=struct.pack("<ii", 1, 1) + b"xy"), "follow the end"),
     "not finite": (legacy((b"name", 1, [1.0, float("nan")])), "not finite"),
-    "a model": (file(GOOD, metadata={"general.architecture": "llama"}), "no importance matrix"),
+    "a model": (file(GOOD, metadata={"general.architecture": "llama"}), "isn't an importance matrix"),
     "no tensors": (file([]), "without entries"),
     "no counts": (file(GOOD[:1]), "without counts"),
     "no sums": (file(GOOD[1:]), "without counts"),

@@ -137,11 +137,11 @@ def test_headers_get_numpys_verdict(text: str) -> None:
     [
         (F32.replace("'<f4'", "'|O'"), RefusedError, "pickle"),
         (F32.replace("'<f4'", "[('a', '<f4')]"), UnsupportedError, "records"),
-        (F32.replace("<f4", "<U3"), UnsupportedError, "no numbers"),
-        (F32.replace("<f4", "<M8[s]"), UnsupportedError, "no numbers"),
+        (F32.replace("<f4", "<U3"), UnsupportedError, "unknown number type"),
+        (F32.replace("<f4", "<M8[s]"), UnsupportedError, "unknown number type"),
         (F32.replace("<f4", "<V2"), UnsupportedError, "bfloat16"),
         (F32.replace("<f4", "<f1"), UnsupportedError, "float8"),
-        (F32.replace("<f4", "<f16"), UnsupportedError, "no numbers"),
+        (F32.replace("<f4", "<f16"), UnsupportedError, "unknown number type"),
         (F32.replace("False", "True"), UnsupportedError, "ascontiguousarray"),
         (F32.replace("<f4", "=f4"), FormatError, "byte order"),
         (F32.replace("<f4", "f4"), FormatError, "byte order"),
@@ -219,4 +219,4 @@ def test_one_array_a_file() -> None:
     for tensors in ([], [("a", spec), ("b", spec)]):
         with pytest.raises(UsageError):
             npy.layout(tensors)
-    assert npy.layout([("a", spec)], {"k": "v"}).notes == ("the format holds no metadata: 1 keys are left out",)
+    assert npy.layout([("a", spec)], {"k": "v"}).notes == ("the format has no metadata:  1 keys are left out",)

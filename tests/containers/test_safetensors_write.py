@@ -168,7 +168,7 @@ def test_a_header_can_be_made_to_measure() -> None:
         safetensors.header_bytes(named, size=len(bare) + 7)
         == (len(bare) - 1).to_bytes(8, "little") + bare[8:] + b" " * 7
     )
-    with pytest.raises(UsageError, match=f"needs {len(bare)} bytes, there is room for {len(bare) - 1}"):
+    with pytest.raises(UsageError, match=f"needs {len(bare)} bytes, but only {len(bare) - 1}"):
         safetensors.header_bytes(named, size=len(bare) - 1)
 
 

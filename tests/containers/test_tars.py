@@ -110,7 +110,7 @@ PAX = made([("a" * 200, tarfile.REGTYPE, b"1", "")], tarfile.PAX_FORMAT)
         (b"x" * 512, "checksum"),
         (GOOD[:1024] + b"x" * 512, "checksum"),
         (GOOD[:300], "ends inside a header"),
-        (changed(124, b"99999999999\0"), "no octal number"),
+        (changed(124, b"99999999999\0"), "isn't an octal number"),
         (changed(124, b"77777777777\0"), "lies outside"),
         (changed(124, b"\x80" + b"\xff" * 11), "lies outside"),
         (PAX[:512] + b"\0" * 512 + PAX[1024:], "extended header is damaged"),

@@ -124,22 +124,22 @@ def test_old_blocks_are_read_as_the_numbers_that_they_were(tmp_path: Path, form:
 
 @pytest.mark.mutation
 @pytest.mark.parametrize("name", OLD)
-@pytest.mark.parametrize("change", ["neighbours", "zero", "today"])
+@pytest.mark.parametrize("change", ["neighbours", "zero", "current_type"])
 def test_a_wrong_form_is_seen(tmp_path: Path, name: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     form = legacy_blocks.FORMS[name]
-    if (change == "today" and form.today is None) or (change == "neighbours" and name == "Q8_0_V1"):
+    if (change == "current_type" and form.current_type is None) or (change == "neighbours" and name == "Q8_0_V1"):
         pytest.skip("it has none")
     values: dict[str, Any] = {
         "neighbours": not form.neighbours,
         "zero": form.zero + 1,
-        "today": "Q5_1" if form.today != "Q5_1" else "Q5_0",
+        "current_type": "Q5_1" if form.current_type != "Q5_1" else "Q5_0",
     }
     monkeypatch.setattr(
         legacy_blocks, "FORMS", {**legacy_blocks.FORMS, name: form._replace(**{change: values[change]})}
     )
     kind = name.removesuffix("_V1").removesuffix("_V2")
     test = (
-        test_old_blocks_become_todays_with_the_same_numbers if change == "today"
+        test_old_blocks_become_todays_with_the_same_numbers if change == "current_type"
         else test_old_blocks_are_read_as_the_numbers_that_they_were
     )  # fmt: skip
     with pytest.raises((AssertionError, ValueError)):

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pytest
 
 from weighbridge.base.errors import RefusedError, UsageError
-from weighbridge.io.sink import InPlace, Sink, alive, files, publish, write_file
+from weighbridge.io.sink import InPlace, Sink, files, is_alive, publish, write_file
 from weighbridge.io.source import FileSource
 
 
@@ -262,7 +262,7 @@ def test_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**30])
 def test_a_number_that_no_process_has_is_nobody_alive(pid: int) -> None:
-    assert not alive(pid)  # and os.kill, to which 0 and -1 mean many processes, isn't asked
+    assert not is_alive(pid)  # and os.kill, to which 0 and -1 mean many processes, isn't asked
 
 
 def test_windows_is_asked_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_windows_is_asked_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal was sent"))
-    assert [alive(pid) for pid in (7, 8, 9)] == [True, False, False]
+    assert [is_alive(pid) for pid in (7, 8, 9)] == [True, False, False]
     assert kernel.closed == [7, 8]
 
 

@@ -36,6 +36,8 @@ FLASH_ATTN_DISABLED = 0
 POOLING_UNSPECIFIED, POOLING_NONE, POOLING_MEAN, POOLING_RANK = -1, 0, 1, 4
 THREADS = 2
 
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else an abort starts a debugger, which takes seconds
+
 _Log = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
 _messages: list[str] = []
 

@@ -72,9 +72,9 @@ def repacked(name: str) -> None:
     """A block type as MLX affine decodes to what the block decodes to."""
     dtype = BY_NAME[name]
     x = np.random.default_rng(3).normal(size=(2, 512)).astype(np.float32)
-    node, maker = nodes.cast(nodes.const(x, F32), dtype), packers.BlocksOf(dtype)
-    parts = {f"m.{k}": v for k, v in nodes.pack(node, maker).items()}
-    told = {"quantization": {"bits": maker.bits, "group_size": maker.group}}
+    node, packer = nodes.cast(nodes.const(x, F32), dtype), packers.BlocksOf(dtype)
+    parts = {f"m.{k}": v for k, v in nodes.pack(node, packer).items()}
+    told = {"quantization": {"bits": packer.bits, "group_size": packer.group}}
     np.testing.assert_array_equal(values(unpack(parts, told)["m.weight"]), values(node) + 0.0)  # -0 is 0 in ggml's FP4
 
 

@@ -196,7 +196,7 @@ def test_values_that_are_none_are_refused(scheme: str, value: float) -> None:
     weight = weights(torch.float32, rows=128, columns=128)
     weight[70, 3] = value
     for node in made(scheme, {}, weight).values():
-        below = [x for x in nodes.walk(node) if isinstance(x, nodes.PackedMember) and x.maker.quantizes]
+        below = [x for x in nodes.walk(node) if isinstance(x, nodes.PackedMember) and x.packer.quantizes]
         if below and node.spec.shape != (1,):
             with pytest.raises(RefusedError, match="m has values that aren't finite"):
                 node.read_all()

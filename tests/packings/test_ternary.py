@@ -137,8 +137,8 @@ def test_ternary_blocks_are_q2_0_by_way_of_mlx(name: str) -> None:
     dtype = BY_NAME[name]
     x = np.random.default_rng(4).integers(-1, 2, (6, 512)).astype(np.float32) * np.float32(0.125)
     source = nodes.cast(nodes.const(x, F32), dtype)
-    maker = packers.BlocksOf(dtype)
-    parts = {f"m.{k}": v for k, v in nodes.pack(source, maker).items()}
+    packer = packers.BlocksOf(dtype)
+    parts = {f"m.{k}": v for k, v in nodes.pack(source, packer).items()}
     node = unpack(parts, {"quantization": {"bits": 2, "group_size": 128}})["m.weight"]
     assert isinstance(node, QuantizedTensor)
     assert node.packing == Affine(2, 128, BY_NAME["F16"])

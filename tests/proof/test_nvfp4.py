@@ -166,12 +166,12 @@ def test_only_where_llama_cpp_multiplies_with_it() -> None:
     from weighbridge.packings.read import ggml
 
     for name in ggml.SCALED:
-        parted = ggml.apart("llama", f"blk.0.{name}.weight", scaled())
+        parted = ggml.split_global_scale("llama", f"blk.0.{name}.weight", scaled())
         assert parted is not None
         np.testing.assert_array_equal(parted.scale.read_all().view(np.float32), [np.float32(1) / np.float32(3)])
-    assert ggml.apart("llama", "token_embd.weight", scaled()) is None
-    assert ggml.apart("qwen2", "blk.0.ffn_up.weight", scaled()) is None
-    assert ggml.apart("llama", "blk.0.attn_q.weight", scaled(columns=48)) is None
+    assert ggml.split_global_scale("llama", "token_embd.weight", scaled()) is None
+    assert ggml.split_global_scale("qwen2", "blk.0.ffn_up.weight", scaled()) is None
+    assert ggml.split_global_scale("llama", "blk.0.attn_q.weight", scaled(columns=48)) is None
     near = plan._transcoded("token_embd.weight", scaled(), F16, keep=True, options=GgufOptions(inexact="near"))
     assert (near.move.kind, near.tensors) == ("decoded", {})
 

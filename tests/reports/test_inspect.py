@@ -19,7 +19,7 @@ from weighbridge.base.ftypes import BY_NUMBER
 from weighbridge.containers.base import Entry
 from weighbridge.reports.inspect import model_info, parameter_count
 from weighbridge.reports.inspect.report import inspect, short
-from weighbridge.reports.inspect.tree import grow, lines
+from weighbridge.reports.inspect.tree import build_tree, lines
 from weighbridge.reports.select import FIELDS, Selection, select
 
 # ---- parameters of packed weights ----
@@ -361,10 +361,10 @@ def test_every_field_sorts(rows: list[Any], field: str) -> None:
 
 def test_the_tree_folds_layers_that_look_alike(tmp_path: Path) -> None:
     report = inspect(m.llama_folder(tmp_path / "m"))
-    shown = {line.name: line for line in lines(grow(report.tensors))}
+    shown = {line.name: line for line in lines(build_tree(report.tensors))}
     assert shown["0-1"].node.repeat == 2
     assert shown["0-1"].node.tensors == 18
-    top = [line.node for line in lines(grow(report.tensors)) if line.depth == 0]
+    top = [line.node for line in lines(build_tree(report.tensors)) if line.depth == 0]
     assert sum(node.parameters for node in top) == report.parameters
     assert sum(node.tensors for node in top) == report.tensor_count
 
@@ -375,7 +375,7 @@ def test_the_tree_keeps_layers_that_differ_apart(tmp_path: Path) -> None:
         f"l.{i}.w.bias": ("F32", (2,)) for i in range(5)
     }
     file.write_bytes(m.safetensors(odd))
-    named = {line.name: line.node.repeat for line in lines(grow(inspect(file).tensors))}
+    named = {line.name: line.node.repeat for line in lines(build_tree(inspect(file).tensors))}
     assert named["0-1,3-4.w"] == 4
     assert named["2.w"] == 1
 

@@ -29,7 +29,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def to_numpy(node: LogicalTensor, dtype: DType | None = None) -> NDArray[Any]:
-    """The values of `node`, as `dtype` where given; quantized tensors come decoded to F32 unless told otherwise.
+    """The values of `node`, as `dtype` if given; quantized tensors are decoded to F32 by default.
 
     The array is read-only where it is a view of the file (no copy), and the caller's own otherwise.
     """

@@ -27,8 +27,8 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def to_torch(node: LogicalTensor, dtype: DType | None = None, device: str | None = None) -> torch.Tensor:
-    """The values of `node` on `device` (the CPU unless told); quantized tensors come decoded to F32 unless told
-    otherwise. F4 keeps torch's packed shape: two values a byte on the last axis."""
+    """The values of `node` on `device` (default: the CPU); quantized tensors are decoded to F32 unless `dtype` is
+    given. F4 keeps torch's packed shape: two values a byte on the last axis."""
     import torch
 
     if dtype is None and (not isinstance(node, Node) or node.spec.dtype.torch is None):

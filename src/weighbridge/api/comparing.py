@@ -1,4 +1,4 @@
-"""What needs a model and what was made of it."""
+"""Compares a model with its quantized version."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class ConvertKeywords(TransformKeywords, total=False):
 
 
 class QuantizeTypes(SourceKeywords, total=False):
-    """What bears on what `quantize` writes, and not on how."""
+    """The options that affect the content that `quantize` writes, not how it is written."""
 
     imatrix: Path | None
     include_weights: Sequence[str]
@@ -104,7 +104,7 @@ class QuantizeKeywords(QuantizeTypes, WriteKeywords, total=False):
 
 
 class SortedKeywords(NamedTuple):
-    """Keywords by what they are for. `target`: those of the target's options that were given."""
+    """Keywords by purpose. `target`: the given options of the target."""
 
     source: SourceOptions
     write: WriteOptions
@@ -112,11 +112,11 @@ class SortedKeywords(NamedTuple):
 
 
 def sort_keywords(given: Mapping[str, Any]) -> SortedKeywords:
-    """Splits the keywords of a call. None counts as not given. UsageError for a keyword that no function has."""
+    """Splits the keywords of a call. None counts as not given. UsageError for an unknown keyword."""
     known = ConvertKeywords.__annotations__ | QuantizeKeywords.__annotations__
     for name in given.keys() - known.keys():
         near = get_close_matches(name, known, 1)
-        raise UsageError(f"there is no option {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
+        raise UsageError(f"unknown option {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
     left = {name: value for name, value in given.items() if value is not None}
     source, write = (
         {f.name: left.pop(f.name) for f in fields(kind) if f.name in left} for kind in (SourceOptions, WriteOptions)

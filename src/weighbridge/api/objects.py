@@ -1,4 +1,4 @@
-"""The two objects that the interface hands out: a tensor that is read when it is asked for, and a model of them."""
+"""The two public objects: a lazily read tensor, and a model as a mapping of tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open(path: Path, *, names: Names = "logical", **options: Unpack[SourceKeywor
 
 
 class Tensor:
-    """One tensor that is read when it is asked for: `numpy()`, `torch()`, `[rows]`."""
+    """One lazily read tensor: `numpy()`, `torch()`, `[rows]`."""
 
     __slots__ = ("_cache", "_entry", "_model", "_nodes", "name")
 
@@ -100,7 +100,7 @@ class Tensor:
         return cast("torch.Tensor", self._kept(("torch", dtype, device), make))
 
     def parts(self) -> dict[str, Tensor]:
-        """The stored tensors this one consists of (MLX: weight, scales, biases); itself alone where it is one."""
+        """The stored tensors of this one (MLX: weight, scales, biases); itself if it is a single one."""
         members: Mapping[str, Node] = getattr(self.node, "members", {self.name: self.node})
         return {part: Tensor(part, members) for part in members}
 
@@ -180,7 +180,7 @@ class Model(Closing, Mapping[str, Tensor]):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """config.json; for a GGUF the config its keys stand for."""
+        """config.json; for a GGUF the equivalent of its keys."""
         return self.checkpoint.config
 
     @property
@@ -203,7 +203,7 @@ class Model(Closing, Mapping[str, Tensor]):
         return Tensor(name, {name: concat([self._nodes[n] for n in names], axis)}, self._cache)
 
     def cache(self) -> Model:
-        """Keep arrays once made, so that a second `numpy()` gives the same one."""
+        """Keeps arrays once made, so that a second `numpy()` returns the same one."""
         self._cache = self._cache if self._cache is not None else {}
         return self
 
@@ -222,7 +222,7 @@ class Model(Closing, Mapping[str, Tensor]):
         return Model(rank_view(self.checkpoint, rank, of), self.names, None)
 
     def state_dict(self, device: str | None = None) -> dict[str, torch.Tensor]:
-        """The same as `torch()`, as `load_state_dict` takes it."""
+        """As `torch()`, in the form that `load_state_dict` accepts."""
         return self.torch(device)
 
     def numpy(self) -> dict[str, NDArray[Any]]:
@@ -230,7 +230,12 @@ class Model(Closing, Mapping[str, Tensor]):
         return {name: self[name].numpy() for name in self}
 
     def torch(self, device: str | None = None) -> dict[str, torch.Tensor]:
-        """All tensors as torch tensors: a state dict."""
+        """All tensors as torch tensors: a state dict. On a CUDA device what lies in files as it is comes through a
+        ring of pinned buffers, copied while the next are read."""
+        if device is not None and device.partition(":")[0] == "cuda":
+            from weighbridge.adapters.streaming import to_cuda
+
+            return to_cuda({name: self[name].node for name in self}, device)
         return {name: self[name].torch(device=device) for name in self}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """Byte order of tensor data. A big-endian GGUF swaps the scalars inside every block too, so a swap is a fixed
 permutation of the bytes of one atom, and is its own inverse.
 
-(gguf-py 0.19 writes big-endian files in which bf16 and block data stays little-endian. Nothing in such a file says so.)
+(gguf-py 0.19 writes big-endian files in which bf16 and block data stays little-endian. Such a file can't be
+recognised.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def swap_plan(dtype: DType) -> tuple[int, ...]:
 
 
 def swap(dtype: DType, data: bytearray | memoryview) -> None:
-    """Swap whole atoms in place: one strided copy for each pair of bytes that change places."""
+    """Swaps whole atoms in place: one strided copy per pair of bytes that trade places."""
     for to, origin in enumerate(swap_plan(dtype)):
         if to < origin:
             data[to :: dtype.size], data[origin :: dtype.size] = (

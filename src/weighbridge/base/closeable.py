@@ -10,7 +10,7 @@ class Closing:
     """Closes itself at the end of a `with`, whatever happened in it."""
 
     def close(self) -> None:
-        """Free what is held. Closing twice is harmless."""
+        """Releases all resources. Closing twice is harmless."""
 
     def __enter__(self) -> Self:
         return self

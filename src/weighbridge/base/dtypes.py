@@ -24,7 +24,7 @@ from weighbridge.base.errors import UsageError
 
 
 class Kind(StrEnum):
-    """What the bits of a type mean."""
+    """The interpretation of a type's bits."""
 
     BOOL = "bool"
     INT = "int"
@@ -94,11 +94,11 @@ class DType:
     size: int
     safetensors: str | None = None  # its name in a safetensors header
     ggml: int | None = None  # its ggml_type id
-    numpy: str | None = None  # numpy or ml_dtypes name of one element; None where numpy can't hold it
+    numpy: str | None = None  # numpy or ml_dtypes name of one element; None if numpy has no such type
     torch: str | None = None  # attribute of torch
     word: int = 1  # bytes of the largest scalar inside
     importance: Importance = "ignored"  # what its quantizer does with an importance matrix
-    fields: tuple[Field, ...] = ()  # of a block type
+    fields: tuple[Field, ...] = ()  # block types only
 
     @property
     def bits(self) -> float:
@@ -107,7 +107,7 @@ class DType:
 
     @property
     def plain(self) -> bool:
-        """True where one element is one whole numpy scalar."""
+        """Whether one element is exactly one numpy scalar."""
         return self.block == 1
 
     @property
@@ -239,8 +239,8 @@ _ALIASES: Final = MappingProxyType(
 
 
 def register(row: DType) -> None:
-    """Add a block type that isn't shipped (`block_type` makes its row). Its codec goes into
-    `tensors.reference.codec.register`, which calls this. UsageError where the name or the ggml id is taken."""
+    """Add a block type that isn't shipped (`block_type` makes its row). Use `tensors.reference.registry.register`,
+    which also adds the codec. UsageError where the name or the ggml id is taken."""
     if row.kind is not Kind.BLOCK or not row.fields:
         raise UsageError(f"{row} has no block fields", hint="make the row with base.dtypes.block_type")
     if row.name.upper() in (*_by_name, *_ALIASES) or row.ggml in _by_ggml:

@@ -1,4 +1,4 @@
-"""The exception tree. An error is for when work cannot go on; findings of a check are data, not exceptions.
+"""The exception tree. An error means that work can't continue; findings of a check are data, not exceptions.
 
     WeighbridgeError
     +- FormatError       the file is wrong: path, offset, field, expected, found
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class WeighbridgeError(Exception):
-    """Base of every error that Weighbridge raises on purpose. `hint` is the next step a user can take."""
+    """Base of every error that Weighbridge raises deliberately. `hint` is the next step for the user."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -27,7 +27,8 @@ class WeighbridgeError(Exception):
 
 
 class FormatError(WeighbridgeError):
-    """The file breaks its format. Names the place: `path`, byte `offset`, `field`, what was `expected` and `found`."""
+    """The file violates its format. Names the place: `path`, byte `offset`, `field`, what was `expected` and
+    `found`."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class FormatError(WeighbridgeError):
 
 
 class UnsupportedError(WeighbridgeError):
-    """The input may be right, but this version can't do it; the message says what would work."""
+    """The input may be valid, but this version can't handle it; the message says what would work."""
 
 
 class RefusedError(WeighbridgeError):
@@ -67,4 +68,4 @@ class RefusedError(WeighbridgeError):
 
 
 class UsageError(WeighbridgeError):
-    """The caller asked for something that makes no sense."""
+    """The caller's request is invalid."""

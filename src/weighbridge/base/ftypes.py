@@ -1,6 +1,6 @@
 """The file types of GGUF: `general.file_type`, llama.cpp's `llama_ftype` (include/llama.h, b11549), one row each.
 
-A file type says what a file is mostly quantized to; tensors may have other types. Its letters S, M, L name mixtures of
+A file type names the type of most tensors in a file; tensors may have other types. Its letters S, M, L name mixtures of
 types (`conversion/quantize/ftypes.toml` has their rules).
 """
 
@@ -16,8 +16,8 @@ GUESSED: Final = 1024
 
 
 class FileType(NamedTuple):
-    """`type`: what most tensors get; None where llama-quantize has no rule. `counted`: its rules number layers by
-    counting tensors of a role, instead of by the number in the name. `writable`: llama-quantize knows its name."""
+    """`type`: of most tensors; None if llama-quantize has no rule. `counted`: its rules number layers by counting
+    tensors of a role, not by the number in the name. `writable`: llama-quantize knows its name."""
 
     name: str
     number: int

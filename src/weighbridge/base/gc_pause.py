@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused(when: bool = True) -> Iterator[None]:
-    """No collection inside, for work that makes many objects and no cycles. As it was before, afterwards."""
+    """Pauses garbage collection, for work that makes many objects and no cycles; restores its state afterwards."""
     pause = when and gc.isenabled()
     if pause:
         gc.disable()

@@ -25,39 +25,39 @@ CONFIG_JSON: Final = 64 * MIB
 TOKENIZER_JSON: Final = 512 * MIB
 # serde_json stops at 128 levels; Python's own parser would exhaust the C stack some thousand levels later.
 JSON_DEPTH: Final = 128
-# A shard number in a name has 5 or 6 digits; a set of more shards than this is no model.
+# A shard number in a name has 5 or 6 digits; a larger set is implausible.
 SHARDS: Final = 100_000
-# A `.npy` header is one line of Python literal; numpy itself refuses more than this unless told otherwise.
+# A `.npy` header is one line of Python literal; numpy's own default limit.
 NPY_HEADER: Final = 10_000
 # End-of-central-directory: 22 bytes and a comment of at most 65535 bytes (APPNOTE 4.3.16).
 ZIP_TAIL: Final = 22 + 65_535
 # One slab is the unit of reading, of kernels and of threads: a read into a fresh 64 MiB buffer is 4 times
 # slower than into a warm one of 1-4 MiB (page faults), so buffers are this small and are reused.
 SLAB: Final = 4 * MIB
-# What a conversion may hold in memory beside the interpreter, unless the caller says otherwise.
+# Memory of a conversion, excluding the interpreter, unless the caller sets another limit.
 MEMORY: Final = 192 * MIB
 # The largest vocabulary seen in public has 901,629 tokens (XLM-V). Files pad a vocabulary by a bare number, so the
 # number itself needs a bound.
 VOCABULARY: Final = 1 << 21
-RANK_BYTES: Final = 1024  # of one token in a rank file: the longest published ones are rows of 512 spaces
+RANK_BYTES: Final = 1024  # bytes of one token in a rank file: the longest published ones are rows of 512 spaces
 # Tensor names generated from a config's sizes. The largest models known (384 experts, 61 layers) need some 200,000.
 MAPPED_TENSORS: Final = 2_000_000
-# Layers of a model, of which lists are made. The deepest known have some 200; llama.cpp takes 512.
+# Layers of a model, of which lists are made. The deepest known models have some 200; llama.cpp supports 512.
 LAYERS: Final = 1 << 16
 # The front matter of a model card (README.md). Real ones stay below 100 kB; YAML is parsed at some 100 kB/s.
 MODEL_CARD: Final = 256 << 10
 # The first look at a file (`sniff`): what every recogniser may read of it, and how long a structure may be that is
-# decoded whole to be told apart. Headers, config files and zip directories of real models stay below 8 MiB.
+# decoded to be recognised. Headers, config files and zip directories of real models stay below 8 MiB.
 SNIFF_HEAD: Final = 64 << 10
 SNIFF_WHOLE: Final = 8 * MIB
-# How far it walks: opcodes, protobuf fields, GGUF keys, zip and tar members. Kinds are told by the first few.
+# Steps of recognisers: opcodes, protobuf fields, GGUF keys, zip and tar members. The first few identify a format.
 SNIFF_OPCODES: Final = 4096
 SNIFF_FIELDS: Final = 512
 SNIFF_KEYS: Final = 4096
 SNIFF_STRING: Final = MIB
 SNIFF_ZIP_MEMBERS: Final = 100_000
 SNIFF_TAR_MEMBERS: Final = 256
-# Dictionary of `xz -9`; a stream that asks for more memory is not looked into.
+# Dictionary of `xz -9`; streams that need more memory are not decompressed.
 SNIFF_XZ: Final = 64 * MIB
 # Values that decide how a packed weight is read: single settings; bitsandbytes' JSON (under 1 kB); the group of each
 # column (the widest known matrix has some 250,000); zero points (16 MiB of a head of 128k outputs in groups of 32).
@@ -65,10 +65,10 @@ PROBE_SETTING: Final = 4 << 10
 PROBE_TEXT: Final = MIB
 PROBE_INDEX: Final = 16 * MIB
 PROBE_ZEROS: Final = 256 * MIB
-# Files of a folder that a report lists, and that it looks into; a folder with more is a data set.
+# Files of a folder that a report lists and reads; a folder with more is a data set.
 FOLDER_FILES: Final = 20_000
 FOLDER_SNIFFED: Final = 1000
-# Zeros at the end of a file or tensor that are worth a word: the block of file systems and of download tools' reserves.
+# Zeros at the end of a file or tensor that are worth reporting: the block of file systems and of download tools.
 ZERO_RUN: Final = 64 << 10
 # What the values of one pickle may take, by the machine's own account, which is no less than what they do take. A
 # checkpoint of a million tensors stays below the second, which holds where a file is opened to be read; whoever only
@@ -76,9 +76,9 @@ ZERO_RUN: Final = 64 << 10
 PICKLE_MEMORY: Final = 128 * MIB
 PICKLE_READING: Final = 2 * GIB
 # The machine's window of the file. Opcodes are charged in bursts of a window, so that the account may be overdrawn by
-# what so many opcodes cost.
+# memory of this many opcodes
 PICKLE_WINDOW: Final = 16 << 10
-# Byte strings longer than this stay in the file (arrays and tensors that were pickled whole).
+# Byte strings longer than this stay in the file (arrays and tensors pickled in full).
 PICKLE_BLOB: Final = 64 << 10
 # Bytes of an integer: reading one is linear, but whoever prints it pays quadratic time.
 PICKLE_LONG: Final = 64 << 10
@@ -90,24 +90,25 @@ PICKLE_DIGITS: Final = 4300
 PICKLE_DEPTH: Final = 256
 # Characters of a key that become part of a tensor's name.
 PICKLE_NAME: Final = 1024
-# Bytes of arrays that must be decoded or turned to be read, and so are held (older protocols write bytes as text).
+# Bytes of arrays that must be decoded or reordered to be read, and so occupy memory (older protocols store bytes as
+# text).
 PICKLE_INLINE: Final = 256 * MIB
-# Pickles one behind the other in a file; torch wrote five.
+# Consecutive pickles in a file; torch wrote five.
 PICKLES: Final = 1000
-# Opcodes of a pickle that are regions of their own in an anatomy: a checkpoint of 1,000 tensors has 30,000.
+# Opcodes of a pickle that an anatomy lists: a checkpoint of 1,000 tensors has 30,000.
 PICKLE_REGIONS: Final = 50_000
-# A findings list is for people: beyond this many of one kind only their number is told.
+# Lists of findings are for people: beyond this many of one kind, only their number is reported.
 PICKLE_FINDINGS: Final = 50
 # Plain values (epoch, learning rates) that are kept as metadata.
 PICKLE_PLAIN: Final = 10_000
-# What an expanded view (stride 0) may become beyond the bytes it is stored in: 4 bytes can claim to be terabytes.
+# The most bytes that an expanded view (stride 0) may become: 4 stored bytes can claim to be terabytes.
 EXPANDED: Final = GIB
 # An entry of a legacy importance matrix is named after a tensor, which has 63 bytes at most in ggml.
 IMATRIX_NAME: Final = 256
 # What `wb inspect` shows unasked: tensors that the tree is made of (more than the largest models have), and its lines.
 TREE_TENSORS: Final = 300_000
 TREE_LINES: Final = 1000
-# A family's table that somebody wrote: the largest of ours has 10 kB.
+# A family's table by a user: the largest shipped one has 10 kB.
 FAMILY_TABLE: Final = MIB
 # A scan of one file, with all that is nested in it: bytes unpacked or interpreted (a storage is not), members, levels
 # of archives in archives (a `.nemo` is a tar.gz with a zip: 3), and how many findings are listed.
@@ -117,7 +118,7 @@ SCAN_DEPTH: Final = 8
 SCAN_FINDINGS: Final = 1000
 # Text of a file in a finding: longer names and arguments are cut.
 SCAN_SHOWN: Final = 160
-# Files whose reports a scan of a folder keeps: beyond so many only those that found something.
+# Files whose reports a scan of a folder keeps: beyond that, only those with findings.
 SCAN_FILES: Final = 20_000
 # What a first walk in the extension may read of a pickle: so little that whatever it lets pass is far below the
 # machine's account of memory (a byte makes 208 at most).

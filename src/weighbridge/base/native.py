@@ -1,4 +1,4 @@
-"""The one door to the compiled extension, and what stands in for it where there is none.
+"""The interface to the compiled extension, and the fallbacks without it.
 
 `native` is the module `weighbridge._native`, or None; then `reason` says why. Numbers fall back to
 `tensors/reference/` (see `tensors/kernels.py`); the walk over GGUF strings falls back to the functions here, since
@@ -36,7 +36,7 @@ def _load() -> tuple[Any, str | None]:
     if level:
         if level not in module.levels():
             raise UsageError(
-                f"{ENVIRONMENT}={level}: this machine has no such instruction-set level",
+                f"{ENVIRONMENT}={level}: this machine doesn't have that instruction-set level",
                 hint=f"it has {', '.join(module.levels())}; none turns the native part off",
             )
         module.set_level(level)
@@ -51,7 +51,7 @@ native, reason = _load()
 _LENGTHS: Final = MappingProxyType(
     {(width, big): Struct("<>"[big] + code) for width, code in ((4, "I"), (8, "Q")) for big in (False, True)}
 )
-_MOST: Final = (1 << 63) - 1  # more strings than any buffer holds: a count from a file may be any number
+_MOST: Final = (1 << 63) - 1  # more strings than any buffer contains: a count from a file may be any number
 
 
 def plain_pickle_end(data: Buffer) -> int:
@@ -61,8 +61,8 @@ def plain_pickle_end(data: Buffer) -> int:
 
 
 def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[int, int]:
-    """Step over up to `count` strings at `at`: the position behind them and how many there were. Fewer than `count`
-    where one isn't wholly in the buffer (the position is then where it begins): the caller may fetch more."""
+    """Skips up to `count` strings at `at`: the position after them and their number. Fewer than `count` if one isn't
+    complete in the buffer (the position is then its start): the caller may read more."""
     if native is not None:
         position, done = native.skip_strings(buffer, at, min(count, _MOST), width, big_endian)
         return position, done
@@ -78,8 +78,8 @@ def skip_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bo
 
 
 def string_offsets(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> array[int]:
-    """Where each of up to `count` strings begins (its length field), and one position more: the end of the last. The
-    text of string i is `buffer[offsets[i] + width : offsets[i + 1]]`."""
+    """The offsets of up to `count` strings (of their length fields), and the end of the last. The text of string i
+    is `buffer[offsets[i] + width : offsets[i + 1]]`."""
     data = memoryview(buffer).cast("B")
     most = min(count, max(len(data) - at, 0) // width)  # a string has at least its length
     if native is not None:
@@ -98,8 +98,8 @@ def string_offsets(buffer: Buffer, at: int, count: int, width: int, big_endian: 
 
 
 def read_strings(buffer: Buffer, at: int, count: int, width: int, big_endian: bool) -> tuple[list[str], int]:
-    """Up to `count` strings as str, and the position behind them. Bytes that aren't UTF-8 become lone surrogates
-    (`surrogateescape`), so that they can be written back as they were."""
+    """Up to `count` strings as str, and the position after them. Invalid UTF-8 becomes lone surrogates
+    (`surrogateescape`), so that it can be written back unchanged."""
     if native is not None:
         strings, position = native.read_strings(buffer, at, min(count, _MOST), width, big_endian)
         return strings, position

@@ -73,7 +73,7 @@ def _read(path: str) -> bytes:
 def _load(entry: EntryPoint, group: str, kind: type) -> Any:
     try:
         loaded = entry.load()
-    except Exception as error:  # whatever a foreign module raises when it is imported
+    except Exception as error:  # foreign modules may raise anything on import
         raise _broken(entry, group, f"{type(error).__name__}: {error}") from error
     if not isinstance(loaded, kind):
         raise _broken(entry, group, f"{entry.value} is a {type(loaded).__name__}, not a {kind.__name__}")

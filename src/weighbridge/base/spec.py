@@ -1,7 +1,7 @@
 """A tensor's shape and type without its data, and what follows from them: rows, atoms, bytes.
 
 A *row* is the last axis. A tensor of rank 0 or 1 has one atom a row. A tensor whose rows aren't whole atoms is *flat*:
-it is read by ranges of atoms (one a row, like rank 1) and takes part in no row move. So rows * row_bytes == nbytes.
+it is read by ranges of atoms (one a row, like rank 1) and can't take part in row moves. So rows * row_bytes == nbytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Spec(msgspec.Struct, frozen=True, dict=True):
             raise FormatError("a dimension is negative", found=list(self.shape))
         if self.dtype.block > 1 and self.elements % self.dtype.block:
             raise FormatError(
-                f"{self.elements} elements are not whole atoms of {self.dtype} ({self.dtype.block} elements each)"
+                f"{self.elements} elements aren't a multiple of {self.dtype.block}, the block of {self.dtype}"
             )
 
     @property
@@ -48,7 +48,7 @@ class Spec(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def flat(self) -> bool:
-        """True where a row (the last axis) of a matrix isn't whole atoms."""
+        """Whether the rows (the last axis) of a matrix aren't whole atoms."""
         return len(self.shape) > 1 and bool(self.shape[-1] % self.dtype.block)
 
     @cached_property

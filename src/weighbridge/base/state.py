@@ -1,4 +1,4 @@
-"""A training state as plain data: what nested dicts, lists and tuples hold besides numbers and texts."""
+"""A training state as plain data: the leaves of nested dicts, lists and tuples besides numbers and strings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weighbridge.base.spec import Shape
 Kind = Literal["torch", "numpy", "scalar"]
 KINDS: Final = ("torch", "numpy", "scalar")
 
-#: Nesting of dicts and lists, in what is saved and in what is read. Optimizers need six levels.
+#: Nesting of dicts and lists, for writing and reading. Optimizers need six levels.
 DEPTH: Final = 200
 
 
@@ -32,7 +32,7 @@ class Ordered(dict[object, object]):
 
 
 class Extent(NamedTuple):
-    """Elements `first` to `last` of a storage that a view touches; (0, -1) where there are none."""
+    """The first and last element of a storage that a view touches; (0, -1) if there are none."""
 
     first: int
     last: int
@@ -49,6 +49,6 @@ def path_of(path: str, key: object) -> str:
 
 
 def too_deep(path: str, depth: int) -> None:
-    """UsageError where data is nested beyond what is written."""
+    """UsageError for data nested too deeply to be written."""
     if depth > DEPTH:
         raise UsageError(f"{path[:100]} is nested more than {DEPTH} levels deep, or is a part of itself")

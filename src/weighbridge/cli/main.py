@@ -55,6 +55,7 @@ COMMANDS: Final = (
     Verb("diff", "Compare two models in any form: names, bytes, values.", _LOOK, ("compare",)),
     Verb("arch", "Model families: their tables, and how a model fits them.", _LOOK, ("family", "families")),
     Verb("scan", "Say what a file would do when it is loaded: code, tricks, traps.", _LOOK, ("audit",)),
+    Verb("fit", "Say whether a model fits on a device, and which type to choose.", _LOOK, ("memory", "vram")),
     Verb("hash", "Digests of files and tensors, written and checked.", _LOOK, ("sha256sum", "checksum", "digest")),
     Verb("convert", "Convert between formats and number types; reshard.", _CHANGE, ("cast", "reshard")),
     Verb("quantize", "Quantize to any ggml type, as llama-quantize does.", _CHANGE, ("quant",)),

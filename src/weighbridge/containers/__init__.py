@@ -1,5 +1,5 @@
-"""The registry of formats. Those of plug-ins are loaded only when no built-in format has the name or suffix asked for,
-or recognises a file. The modules that read formats are imported when they are needed.
+"""The registry of formats. Plug-ins are loaded only if no built-in format has the requested name or suffix, or
+recognises a file. The modules that read formats are imported on first use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _by_suffix(formats: Iterable[Format]) -> dict[str, frozenset[str]]:
     return {suffix: frozenset(names) for suffix, names in found.items()}
 
 
-#: Suffix -> the formats that files of this name may have; a suffix that isn't here promises nothing.
+#: Suffix -> the formats that files with it may have; other suffixes imply nothing.
 MISNAMED_UNLESS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(_by_suffix(BUILT_IN.values()))
 
 
@@ -63,7 +63,7 @@ def find(name: str) -> Format | None:
 
 
 def titled(name: str) -> str:
-    """What a format is called in messages; its name where it is unknown."""
+    """The title of a format in messages; the name itself if it is unknown."""
     found = find(name)
     return found.title if found else name
 
@@ -78,12 +78,12 @@ def reader(name: str) -> Format:
 
 
 def by_magic(head: bytes) -> Format | None:
-    """The built-in format whose magic these first bytes have."""
+    """The built-in format whose magic these first bytes contain."""
     return next((f for f in BUILT_IN.values() for m in f.magics if head[m.offset :].startswith(m.sign)), None)
 
 
 def by_suffix(suffix: str) -> Format | None:
-    """The one readable format whose own files have this suffix; None where several or none do."""
+    """The one readable format with this suffix among its own; None if there are several or none."""
     for formats in _tables() if suffix else ():
         found = [f for f in formats if f.readable and suffix.lower() in f.suffixes]
         if found:
@@ -97,12 +97,12 @@ def writable() -> Mapping[str, Format]:
 
 
 def model_suffixes() -> tuple[str, ...]:
-    """The suffixes of built-in formats that are written, in the order in which a folder's weights are looked for."""
+    """The suffixes of built-in writable formats, in the order of preference for a folder's weights."""
     return tuple(dict.fromkeys(suffix for f in writable().values() for suffix in f.suffixes))
 
 
 def target_of(suffix: str) -> str | None:
-    """The target that a file with this suffix is; None where it is no format's that is written."""
+    """The target for files with this suffix; None if no writable format has it."""
     for formats in _tables() if suffix else ():
         for f in formats:
             if f.target and suffix in f.suffixes:
@@ -111,7 +111,7 @@ def target_of(suffix: str) -> str | None:
 
 
 def by_target(word: str) -> Format | None:
-    """The format that `--to WORD` writes: WORD is its target or an alias, in any case."""
+    """The format that `--to WORD` writes. WORD is its target or an alias, in any case."""
     word = word.lower().removeprefix(".")
     for formats in _tables():
         for f in formats:

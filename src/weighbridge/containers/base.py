@@ -26,7 +26,8 @@ from weighbridge.io.source import Source
 
 
 class Severity(StrEnum):
-    """How bad a finding is. ERROR: violates the format or can't be loaded. WARNING: works, but is likely not meant."""
+    """Severity of a finding. ERROR: violates the format or can't be loaded. WARNING: works, but is probably
+    unintended."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -34,7 +35,7 @@ class Severity(StrEnum):
 
 
 class Stage(StrEnum):
-    """Where llama.cpp refuses a GGUF: never, `gguf_init` without data, with data, or the model loader above it."""
+    """The stage at which llama.cpp refuses a GGUF: never, `gguf_init` without data, with data, or the model loader."""
 
     NEVER = ""
     HEADER = "header"
@@ -59,7 +60,7 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong or odd: a stable `rule` id (`format/rule`), words, and the place."""
+    """One problem or oddity: a stable `rule` id (`format/rule`), a message, and the place."""
 
     rule: str
     severity: Severity
@@ -114,7 +115,7 @@ class Index:
     capped: tuple[Entry, ...] = ()  # views far larger than their bytes: left out, with a finding
 
     def whole(self) -> Index:
-        """The same with the views that are capped."""
+        """The same index, with the oversized views replaced."""
         others = tuple(f for f in self.findings if f.rule != CAPPED)
         return replace(self, entries=(*self.entries, *self.capped), capped=(), findings=others)
 
@@ -176,7 +177,7 @@ class Layout:
     pieces: tuple[tuple[int, bytes], ...]
     slots: tuple[Slot, ...]
     size: int
-    notes: tuple[str, ...] = ()  # what the caller should hear (how many tensors are page-aligned ...)
+    notes: tuple[str, ...] = ()  # notes for the caller (how many tensors are page-aligned ...)
     fixups: Callable[[Mapping[str, int]], Sequence[tuple[int, bytes]]] | None = None
 
 

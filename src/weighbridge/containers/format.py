@@ -1,16 +1,16 @@
-"""`Format`: all that is known of one kind of file. A built-in format is a row of `formats.py`; a plug-in registers one
+"""`Format`: everything about one file format. A built-in format is a row of `formats.py`; a plug-in registers one
 as an entry point of the group `weighbridge.formats`:
 
     FORMAT = Format("tnsr", "Toy tensors", (".tnsr",), magics=(Magic(0, b"TNSR"),), module=__name__, target="tnsr")
 
 `module` names the module that has the format's functions. It is imported when one of them is first called:
 
-    parse(source)              -> Index              the headers; FormatError where they can't be read
+    parse(source)              -> Index              the headers; FormatError if they can't be read
     regions(source)            -> [Region]           every byte of the file, named: no gap, no overlap
-    layout(tensors, metadata)  -> Layout             where `target` is given: header bytes, places of the tensors
-    examine(source)            -> Index, [Finding]   optional: what can be read of a damaged file, and what is wrong
-    pickles(source)            -> [(name, source, start)]  optional: the pickles inside (where `pickles` is set)
-    recognise(probe)           -> Hit | None         optional, plug-ins only: where `magics` don't tell the format
+    layout(tensors, metadata)  -> Layout             if `target` is set: header bytes, offsets of the tensors
+    examine(source)            -> Index, [Finding]   optional: the readable part of a damaged file, and its problems
+    pickles(source)            -> [(name, source, start)]  optional: the pickles inside (if `pickles` is set)
+    recognise(probe)           -> Hit | None         optional, plug-ins only: if `magics` don't suffice
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Magic(NamedTuple):
 
 
 class Promises(NamedTuple):
-    """What holds for every file that is written.
+    """Guarantees for every written file.
 
-    alignment   each tensor's data begins at a multiple of so many bytes
-    ordered     the data lies in the order in which the tensors are given to `layout`
+    alignment   each tensor's data begins at a multiple of this many bytes
+    ordered     the data has the order in which the tensors are given to `layout`
     sequential  front to back in one pass: nothing written depends on the tensors' values"""
 
     alignment: int = 1
@@ -63,23 +63,23 @@ class Functions(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of file.
+    """One file format.
 
     name       the stable id, as in reports and in `Index.format`
-    title      what it is called in messages
-    suffixes   of its own files; the first is the usual one
-    met_as     other suffixes that its files may have without being misnamed
-    magics     signs at fixed places that tell the format
-    module     the module that reads it (see above); None where it is only recognised
-    target     what `--to` calls it; empty where it can't be written
-    aliases    other words for `target`
-    rewritten_as  the target of another format that its files are rewritten in
-    hub_name   what the one file of weights in a model folder is called
+    title      its name in messages
+    suffixes   the format's own suffixes, the usual one first
+    met_as     other suffixes under which its files aren't misnamed
+    magics     byte strings at fixed offsets that identify the format
+    module     the module that reads it (see above); None if it is only recognised
+    target     its name for `--to`; empty if it can't be written
+    aliases    other names for `target`
+    rewritten_as  the target of another format that is written in place of this one
+    hub_name   the file name of unsharded weights in a model folder
     pickles    files contain pickles
-    promises   what holds for written files
+    promises   guarantees for written files
     dense_end  files don't end in long runs of zeros: one that does is an unfinished download
     parsed_to_identify  only the parser knows whether a file is complete, so `wb identify` runs it
-    advice     the next step for someone who has such a file and expected weights
+    advice     the next step for users who expected weights
     """
 
     name: str
@@ -104,12 +104,12 @@ class Format:
 
     @property
     def suffix(self) -> str:
-        """The usual suffix; empty where there is none."""
+        """The usual suffix; empty if there is none."""
         return self.suffixes[0] if self.suffixes else ""
 
     @property
     def own_target(self) -> str:
-        """The target that comes nearest to a file's own format; the name where there is none."""
+        """The target closest to a file's own format; the name if there is none."""
         return self.target or self.rewritten_as or self.name
 
     def recognise(self, probe: Probe) -> Hit | None:
@@ -122,16 +122,16 @@ class Format:
             return recognise(probe) if recognise else None
         except WeighbridgeError:
             raise
-        except Exception as error:  # whatever foreign code raises
+        except Exception as error:  # foreign code may raise anything
             words = f"plug-in {self.name!r} can't recognise {probe.source.name}: {type(error).__name__}: {error}"
             raise UnsupportedError(words, hint=f"update or uninstall the package of {self.module}") from error
 
     def parse(self, source: Source) -> Index:
-        """The tensors and metadata of a file, from its headers. FormatError where they can't be read."""
+        """The tensors and metadata of a file, from its headers. FormatError if they can't be read."""
         return self._functions.parse(source)
 
     def examine(self, source: Source) -> tuple[Index, tuple[Finding, ...]]:
-        """As `parse`, with everything that is wrong; of some damaged files the part that can be read."""
+        """As `parse`, with all problems; for some damaged files, only the readable part."""
         examine = getattr(self._functions, "examine", None)
         if examine:
             return cast(tuple[Index, tuple[Finding, ...]], examine(source))
@@ -139,7 +139,7 @@ class Format:
         return index, index.findings
 
     def headers(self, source: Source) -> tuple[Index, tuple[Finding, ...]]:
-        """As `examine`, but with the tensors whose bytes aren't all there, as far as headers declare them."""
+        """As `examine`, including tensors whose data is incomplete, as far as headers declare them."""
         headers = getattr(self._functions, "headers", None)
         return cast(tuple[Index, tuple[Finding, ...]], headers(source)) if headers else self.examine(source)
 
@@ -154,10 +154,10 @@ class Format:
         return self._functions.layout(tensors, metadata)
 
     def pickles_in(self, source: Source) -> list[tuple[str, Source, int]]:
-        """The pickles of a file: name, bytes, where they begin in the file (-1: they are compressed)."""
+        """The pickles of a file: name, bytes, offset in the file (-1: compressed)."""
         if not self.pickles:
             raise UnsupportedError(
-                f"{source.name} is no pickle and holds none", hint=f"wb anatomy explains {self.name}"
+                f"{source.name} isn't a pickle and contains none", hint=f"wb anatomy explains {self.name}"
             )
         return cast(list[tuple[str, Source, int]], cast(Any, self._functions).pickles(source))
 

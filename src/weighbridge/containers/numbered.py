@@ -11,7 +11,7 @@ _NAME: Final = re.compile(r"(?P<stem>.+)-(?P<no>[0-9]{5,6})-of-(?P<of>[0-9]{5,6}
 
 
 class Numbered(NamedTuple):
-    """What a name says: file `no` (from 1, if it is right) `of` so many, both as they are written."""
+    """A numbered file name: file `no` (from 1, if it is right) `of` a total, both as written."""
 
     stem: str
     no: str
@@ -28,17 +28,17 @@ class Numbered(NamedTuple):
 
     @property
     def set(self) -> str:
-        """What the names of the set have in common."""
+        """The common part of the names in the set."""
         return f"{self.stem}-*-of-{self.of}{self.suffix}"
 
     def names(self) -> Iterator[str]:
-        """Those of all files of the set. The total is a name's word: hold it against `limits.SHARDS` first."""
+        """The names of all files in the set. The total comes from a name: check it against `limits.SHARDS` first."""
         width = len(self.no)
         return (f"{self.stem}-{i:0{width}d}-of-{self.of}{self.suffix}" for i in range(1, self.total + 1))
 
 
 def numbered(name: str) -> Numbered | None:
-    """What a file's name says of its set; None where it is no such name."""
+    """The parsed name; None for other names."""
     match = _NAME.fullmatch(name)
     return None if match is None else Numbered(**match.groupdict())
 

@@ -10,8 +10,8 @@ from weighbridge.io.source import Source
 
 
 def format_of(source: Source) -> Format:
-    """The format that reads `source`, by its bytes. UnsupportedError says what it is instead, and what to do about it.
-    The two most common formats are recognised by their first bytes; all others by `sniff`."""
+    """The format that reads `source`, by its bytes. UnsupportedError names the actual format and the next step. The
+    two most common formats are recognised by their first bytes; all others by `sniff`."""
     head = source.head(9)
     if head[:4] == GGUF_MAGIC:
         return BUILT_IN["gguf"]
@@ -22,7 +22,7 @@ def format_of(source: Source) -> Format:
     found = sniff(source)
     named = by_suffix(f".{source.name.rpartition('.')[2]}") if found.format == "unknown" else None
     if named:
-        return named  # its parser says where the bytes go wrong
+        return named  # its parser reports the place of the problem
     if not found.readable:
         raise UnsupportedError(f"{source.name}: {found.title}, which this version doesn't read", hint=found.advice)
     return reader(found.format)

@@ -1,4 +1,4 @@
-"""Sets of files that hold one model: the index (`model.safetensors.index.json`), its shards, and whether they agree.
+"""Sets of files that form one model: the index (`model.safetensors.index.json`), its shards, and whether they agree.
 
     {"metadata": {"total_size": 16060522496}, "weight_map": {"lm_head.weight": "model-00004-of-00004.safetensors", ...}}
 
@@ -60,7 +60,7 @@ RULES: Final = MappingProxyType(
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What an index file says: which file holds which tensor."""
+    """A parsed index file: which file contains which tensor."""
 
     path: str
     weight_map: Mapping[str, str]
@@ -74,7 +74,7 @@ class ShardIndex:
 
 
 def is_index(name: str) -> bool:
-    """Whether a file of this name is an index; variants stand before or after the word (`.index.fp16.json`)."""
+    """Whether a file of this name is an index; the variant comes before or after the word (`.index.fp16.json`)."""
     return re.search(r"\.(safetensors|bin)\.index(\.[\w-]+)?\.json\Z", name) is not None
 
 
@@ -82,7 +82,7 @@ def is_index(name: str) -> bool:
 
 
 def parse_index(source: Source) -> ShardIndex:
-    """An index file. FormatError where it isn't one, or where a shard's name isn't a plain file name."""
+    """An index file. FormatError if it isn't one, or if a shard's name isn't a plain file name."""
     if source.size > INDEX_JSON:
         raise FormatError("too long for an index", path=source.name, expected=f"<= {INDEX_JSON}", found=source.size)
     raw = source.read(0, source.size)
@@ -166,7 +166,7 @@ def shard_name(value: object, tensor: str, path: str) -> str:
     if not _is_plain_name(value):
         raise FormatError(
             "a shard's name is not a plain file name", path=path, field=f"weight_map[{tensor!r}]", found=repr(value),
-            hint="shards lie beside their index; a name that leads elsewhere is refused",
+            hint="shards must be in the folder of their index",
         )  # fmt: skip
     return value
 
@@ -175,9 +175,9 @@ def shard_name(value: object, tensor: str, path: str) -> str:
 
 
 def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
-    """Several files' indexes as one: entries in file order with their file's number, and all their metadata (the first
-    file that has a key wins). FormatError where the set lacks a tensor that `index` lists, or where several files hold
-    one tensor and `index` doesn't say which counts."""
+    """Several files' indexes as one: entries in file order with their file's number, and all metadata (the first
+    file with a key wins). FormatError if the set lacks a tensor that `index` lists, or if a tensor is in several
+    files and `index` doesn't decide between them."""
     if not indexes:
         raise UsageError("a set of no files")
     shards = {_basename(i): i for i in indexes}
@@ -189,7 +189,7 @@ def merge(indexes: Sequence[Index], index: ShardIndex | None = None) -> Index:
         name = _basename(one)
         for e in one.entries:
             if index is not None and index.weight_map.get(e.name, name) != name:
-                continue  # another file holds the one that counts
+                continue  # another file's copy counts
             if e.name in entries:
                 words = f"tensor {e.name!r} is in two files, and no index says which counts"
                 raise FormatError(words, path=one.files[0].name)
@@ -275,8 +275,8 @@ def _check_listed(index: ShardIndex, shards: Mapping[str, Index], finder: _Finde
 
 
 def _aliases(shards: Iterable[Index]) -> dict[str, str]:
-    """safetensors' save_model leaves shared tensors out and notes `name: kept name` in the metadata. (A pickle's plain
-    values are no notes of that kind.)"""
+    """safetensors' save_model omits shared tensors and notes `name: kept name` in the metadata. (Plain values of a
+    pickle aren't such notes.)"""
     noted = (shard.metadata for shard in shards if shard.format == safetensors.NAME)
     return {name: kept for metadata in noted for name, kept in metadata.items()}
 
@@ -369,7 +369,7 @@ def shard_names(count: int, prefix: str = "model", suffix: str = safetensors.SUF
 
 
 def index_json(weight_map: Mapping[str, str], total_size: int, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """An index file's bytes, as huggingface_hub's `save_torch_state_dict` writes them (indent 2, given order)."""
+    """The bytes of an index file, as huggingface_hub's `save_torch_state_dict` writes them (indent 2, given order)."""
     index = {"metadata": {"total_size": total_size, **(metadata or {})}, "weight_map": dict(weight_map)}
     return json.dumps(index, indent=2).encode()
 
@@ -380,7 +380,7 @@ def partition(
     """Names by shard: huggingface_hub's greedy rule, in the given order (`split_state_dict_into_shards_factory`). A
     tensor larger than `max_bytes` gets a shard of its own, which comes before the one being filled."""
     if (max_bytes is not None and max_bytes < 1) or (max_tensors is not None and max_tensors < 1):
-        raise UsageError("a shard must hold something", hint="--max-shard-size 5GB")
+        raise UsageError("the shard size must be positive", hint="--max-shard-size 5GB")
     shards: list[list[str]] = []
     current: list[str] = []
     filled = 0

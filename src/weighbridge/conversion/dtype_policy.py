@@ -1,6 +1,5 @@
-"""Chooses the dtype of each tensor of a target. Family tables know names and shapes, packings know bits; what is wanted
-is decided here.
-"""
+"""Chooses the dtype of each tensor of a target. Family tables have names and shapes, packings have bits; this module
+decides on dtypes."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from weighbridge.base.spec import Spec
 # llama.cpp's file types that the converter writes (general.file_type), by the type of most weights.
 FTYPES: Final = MappingProxyType({name: FILE_TYPES[name].number for name in ("F32", "F16", "Q8_0", "BF16")})
 
-# ... and by the block type that tensors were quantized in already, where they are kept in it.
+# ... or by the block type in which tensors are already quantized, if they are kept in it.
 KEPT_FTYPES: Final = MappingProxyType(
     {name: FILE_TYPES[name].number for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q5_1", "NVFP4")}
     | {"MXFP4": FILE_TYPES["MXFP4_MOE"].number}
 )
 
-# Tensors that ggml's graphs take in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549): everything of
-# one dimension, norms, whatever isn't a `.weight`, and these.
+# Tensors that ggml's graphs accept in F32 only (conversion/base.py `prepare_tensors` of llama.cpp b11549):
+# one-dimensional ones, norms, all whose names don't end in `.weight`, and these.
 _F32_ALWAYS: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
     "ssm_conv1d.weight", "shortconv.conv.weight", "altup_correct_coef.weight", "altup_predict_coef.weight",
@@ -31,8 +30,8 @@ _F32_ALWAYS: Final = (
 
 
 def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
-    """The type of a GGUF tensor as the reference converter chooses it. A row that isn't whole blocks of the wanted type
-    falls back to F16, as there; the caller tells it as a loss."""
+    """The dtype of a GGUF tensor as the reference converter chooses it. If a row isn't whole blocks of the requested
+    type it falls back to F16, as in the reference; the caller reports that as a loss."""
     weight = name.endswith((".weight", ".lora_a", ".lora_b"))
     if len(spec.shape) <= 1 or name.endswith(("_norm.weight", *_F32_ALWAYS)) or not weight:
         return F32
@@ -41,14 +40,14 @@ def gguf_dtype(name: str, spec: Spec, wanted: DType) -> DType:
     return wanted
 
 
-# What a GGUF can hold of a tensor that arrives quantized, where its parameters fit exactly.
+# The types in which a GGUF can store a quantized source, if its parameters fit exactly.
 EXACT_BLOCKS: Final = tuple(
     BY_NAME[d] for d in ("Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "NVFP4")
 )
 
 
 def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:
-    """The type that was asked for; `auto` or nothing: BF16 or F16 where the first matrix is that, else F16, as the
+    """The requested dtype; for `auto` or none: BF16 or F16 if the first matrix has that dtype, else F16, as the
     reference converter guesses (a config's torch_dtype is often wrong)."""
     if name not in (None, "auto"):
         wanted = dtype(name)
@@ -61,7 +60,7 @@ def gguf_wanted(name: str | None, specs: Iterable[Spec]) -> DType:
 
 
 def plain_dtype(name: str | None, spec: Spec) -> DType:
-    """The type of a tensor in a container of plain types: floats are cast where a type is asked for, others stay."""
+    """The dtype of a tensor in a container of plain dtypes: floats are cast if a dtype is requested, others stay."""
     kept = spec.dtype
     if name is None or name == "auto" or kept.kind is not Kind.FLOAT:
         return kept

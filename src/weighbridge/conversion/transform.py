@@ -94,7 +94,7 @@ def sliced(model: Checkpoint, what: SliceOptions) -> Transformed:
     if what.keep or what.drop:
         steps.append(lambda m: _chosen(m, what.keep, what.drop))
     if not steps:
-        raise UsageError("what shall be left?", hint="say --layers 0-15, --experts 0-3, --keep or --drop")
+        raise UsageError("nothing selected", hint="say --layers 0-15, --experts 0-3, --keep or --drop")
     done = Transformed(model)
     for step in steps:
         done = done.then(step(done.model))

@@ -1,5 +1,5 @@
 """A compressed stream (gzip, zlib, bzip2, xz, lzma) as a source: unpacked as it is read, forwards; going back behind
-the window means to start over.
+the window means starting over.
 
 Loaders read such a stream until something is wrong with it, so that is what counts here: what can be unpacked before
 the damage is the source's bytes, and `trouble` says what the damage is. Memory is a window, whatever the stream claims;

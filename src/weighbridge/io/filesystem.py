@@ -1,4 +1,4 @@
-"""Limits of the file system at a path, as far as they are known without trying."""
+"""Limits of the file system at a path, as far as they are known without writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOUNTS: Final = Path("/proc/self/mounts")
 
 
 def largest_file(path: str | os.PathLike[str]) -> int | None:
-    """Bytes that one file at `path` may have; None where there is no bound worth knowing, or it is unknown."""
+    """The largest possible file at `path` in bytes; None if it is irrelevant or unknown."""
     kind = _kind(os.path.realpath(path))
     return _LARGEST.get(kind) if kind else None
 
@@ -29,7 +29,7 @@ def _kind(path: str) -> str | None:
     for line in lines:
         _, point, kind, *_ = [*line.split(" "), "", "", ""]
         point = point.replace("\\040", " ")
-        if _above(point, path) and len(point) >= len(found[0]):  # of two at one place the later one is seen
+        if _above(point, path) and len(point) >= len(found[0]):  # of two mounts at one place the later one is visible
             found = (point, kind)
     return found[1]
 

@@ -1,4 +1,4 @@
-"""Bytes of another source with some bits flipped as they are read: a tensor that was saved negated or conjugated."""
+"""The bytes of another source with some bits flipped on reading: for tensors saved negated or conjugated."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.io.source import Source
 
 _CHUNK: Final = 1 << 16
-# One deflate block can't expand its input further (258 bytes for two bits): a larger claim is a lie.
+# One deflate block expands its input at most this much (258 bytes for two bits): a larger claim is false.
 MAX_RATIO: Final = 1032
 # A remembered decoder takes some 45 kB, 32 of them its window. Slabs come out of order by a pool's width at most.
 _KEPT: Final = 8
@@ -24,7 +24,7 @@ _APART: Final = MIB
 
 
 class _State(NamedTuple):
-    """A decoder that was given `taken` packed bytes and gave `at` unpacked ones, whose CRC-32 is `crc`."""
+    """A decoder after `taken` packed bytes and `at` unpacked ones, whose CRC-32 is `crc`."""
 
     decoder: Any  # zlib's class has no public name
     taken: int = 0
@@ -48,7 +48,7 @@ class InflateSource(Source):
         self.name, self.crc = name or parent.name, crc
         parent.check(offset, packed)
         if size > packed * MAX_RATIO:
-            raise self._broken("deflate can't make so much of so little", 0, f"<= {packed * MAX_RATIO}", size)
+            raise self._broken("deflate can't expand its input this much", 0, f"<= {packed * MAX_RATIO}", size)
         self._lock = threading.Lock()
         self.rewind()
 
@@ -89,7 +89,7 @@ class InflateSource(Source):
         return state
 
     def _nearest(self, offset: int) -> _State:
-        now, self._now = self._now, None  # if an error comes, no half-used decoder stays
+        now, self._now = self._now, None  # on an error, no half-used decoder remains
         past = max((s for s in self._past if s.at <= offset), key=lambda s: s.at, default=None)
         if now is not None and (past.at if past else 0) <= now.at <= offset:
             return now
@@ -100,7 +100,7 @@ class InflateSource(Source):
             self._past = (*self._past[1 - _KEPT :], state.copy())
 
     def _fill(self, state: _State, out: memoryview) -> _State:
-        """Fill `out` with the bytes that come next."""
+        """Fills `out` with the next bytes."""
         done = 0
         while done < len(out):
             piece, state = self._next(state, min(len(out) - done, _CHUNK))
@@ -114,7 +114,7 @@ class InflateSource(Source):
         return state
 
     def _next(self, state: _State, most: int) -> tuple[bytes, _State]:
-        """Up to `most` bytes, and the decoder behind them; perhaps none yet."""
+        """Up to `most` bytes, and the decoder after them; possibly none yet."""
         packed, taken = state.decoder.unconsumed_tail, state.taken
         if not packed:
             packed = self.parent.read(self.offset + taken, min(_CHUNK, self.packed - taken))
@@ -126,7 +126,7 @@ class InflateSource(Source):
         return piece, _State(state.decoder, taken, state.at + len(piece), zlib.crc32(piece, state.crc))
 
     def _dry(self, state: _State) -> bool:
-        """Whether nothing can follow."""
+        """Whether the stream is finished."""
         return state.decoder.eof or (state.taken == self.packed and not state.decoder.unconsumed_tail)
 
     def _check_end(self, state: _State) -> None:

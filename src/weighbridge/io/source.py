@@ -1,4 +1,4 @@
-"""Byte sources: where bytes come from. Read-only, bounds-checked, safe to share between threads.
+"""Byte sources. Read-only, bounds-checked, safe to share between threads.
 
 `run`, `verify` and the parsers read with `pread` through `FileSource`; only `wb.open` maps (`FileSource.map`), because
 a file truncated under a mapping kills the process and mapped pages count as memory.
@@ -45,7 +45,7 @@ class Source(Closing, ABC):
         if got != len(out):
             raise FormatError(
                 "the file became shorter while it was read", path=self.name, offset=offset + got,
-                hint="is it still being written or downloaded? try again when it is whole",
+                hint="is it still being written or downloaded? try again when it is complete",
             )  # fmt: skip
 
     def read(self, offset: int, length: int) -> bytes:
@@ -60,11 +60,11 @@ class Source(Closing, ABC):
         return self.read(0, min(length, self.size))
 
     def window(self, offset: int, size: int, name: str | None = None) -> Window:
-        """A part of this source as a source of its own (a zip member, a GGUF inside another file)."""
+        """A part of this source as a separate source (a zip member, a GGUF inside another file)."""
         return Window(self, offset, size, name)
 
     def location(self, offset: int) -> tuple[FileSource, int] | None:
-        """The file, and the offset in it, that holds the byte at `offset`; None where no file holds it as it is."""
+        """The file, and the offset in it, of the byte at `offset`; None if no file contains it verbatim."""
         return None
 
     def __repr__(self) -> str:
@@ -135,8 +135,8 @@ class FileSource(Source):
         return self, offset
 
     def map(self, private: bool = False) -> memoryview:
-        """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` one may be
-        written to, and the file is not changed by it (pages are copied as they are touched)."""
+        """The whole file as a view, which keeps the mapping alive after `close`. Read-only; a `private` view may be
+        modified without changing the file (pages are copied when written)."""
         with self._lock:
             if private not in self._maps:
                 access = mmap.ACCESS_COPY if private else mmap.ACCESS_READ

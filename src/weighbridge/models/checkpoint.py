@@ -240,6 +240,11 @@ class Checkpoint(Closing):
     @cached_property
     def packed(self) -> Mapping[str, PackedGroup]:
         """The packed weight that each of its stored tensors belongs to."""
+        from weighbridge.packings.schema.base import any_present
+        from weighbridge.packings.schema.registry import schemas
+
+        if not any_present(schemas(), self.stored):
+            return {}  # without a look at config.json
         from weighbridge.packings.unpacking import groups
 
         described = self.index.by_name if self.nodes is None else None
@@ -247,6 +252,8 @@ class Checkpoint(Closing):
 
     @cached_property
     def logical(self) -> Mapping[str, LogicalTensor]:
+        if not self.packed:
+            return self.stored
         from weighbridge.packings.unpacking import replaced
 
         return replaced(self.stored, self.packed)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +76,7 @@ class SubtractModulo:
     bits: int
     dtype: DType
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"bytes": source.with_dtype(self.dtype)}
@@ -98,8 +96,8 @@ def integers(node: LogicalTensor) -> IntQuantTensor | str:
     if isinstance(node, QuantizedTensor):
         return _packed_integers(node)
     if node.spec.dtype in packers.EXACT and packers.BlocksOf(node.spec.dtype).mode == "affine":
-        maker = packers.BlocksOf(node.spec.dtype)
-        return _of_affine(maker.bits, maker.group, node.spec, nodes.pack(node, maker))
+        packer = packers.BlocksOf(node.spec.dtype)
+        return _of_affine(packer.bits, packer.group, node.spec, nodes.pack(node, packer))
     return _NO_INTEGERS
 
 
@@ -180,9 +178,7 @@ class _Zero(NoBlockForm):
 class _AsBytes:
     """Small integers in F32 as U8."""
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"bytes": source.with_dtype(U8)}

@@ -42,7 +42,7 @@ CODE_RANGES: Final[Mapping[DType, CodeRange]] = MappingProxyType(
 )
 
 
-def fitting(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]:
+def types_that_fit(low: int, high: int, minimum: bool, group: int) -> tuple[DType, ...]:
     """The types for codes from `low` to `high` whose blocks fill groups of `group`."""
     return tuple(
         d
@@ -58,7 +58,7 @@ def of_stream(dtype: DType, d: Bytes, group: int, codes: Bytes, out: Bytes) -> N
     rows[:, 2:] = codes.reshape(len(rows), -1)
 
 
-def halves(dtype: DType, part: Bytes) -> Bytes:
+def to_f16_bytes(dtype: DType, part: Bytes) -> Bytes:
     """Parameters as the bytes of f16."""
     if dtype is F16:
         return part

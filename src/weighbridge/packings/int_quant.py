@@ -81,14 +81,14 @@ class IntQuant:
             return ()
         top = (1 << self.width) - 1
         if self.zero is None:
-            return ggml_blocks.fitting(-top, top, False, self.group)
-        return ggml_blocks.fitting(-self.zero, top - self.zero, False, self.group)
+            return ggml_blocks.types_that_fit(-top, top, False, self.group)
+        return ggml_blocks.types_that_fit(-self.zero, top - self.zero, False, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
         return "" if ggml_blocks.fits_f16(members["scales"]) else f"its {self.scale_dtype} scales are not f16 numbers"
 
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
-        scales = ggml_blocks.halves(self.scale_dtype, parts["scales"])
+        scales = ggml_blocks.to_f16_bytes(self.scale_dtype, parts["scales"])
         if dtype is ggml_blocks.Q2_0:
             ggml_blocks.of_stream(dtype, scales, self.group, self._around_one(parts), out)
             return

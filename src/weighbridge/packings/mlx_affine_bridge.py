@@ -1,5 +1,5 @@
 """Integer codes with zero points (GPTQ, AWQ, compressed-tensors) as MLX affine with the same values: the codes are
-copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale. And the way back, where all biases
+copied, and (code - zero) * scale = code * scale + bias with bias = -zero * scale. And the inverse, if all biases
 are such products.
 
 A product of an f16 or bf16 scale and at most 8 bits is exact in F32, so the values are; of an F32 scale that must be
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,7 @@ class _Codes:
     grid: IntQuant
     bits: int
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         columns = source.row_bytes * 8 // self.grid.bits

@@ -225,8 +225,8 @@ def _affine(tensor: LogicalTensor, options: LayoutOptions) -> dict[str, Node]:
     if options.bits is None or options.group is None:
         raise UnsupportedError("it isn't quantized", hint="quantize it on the way: bits=4, group=64")
     kind = tensor.spec.dtype if tensor.spec.dtype.is_float and tensor.spec.dtype.size <= 4 else F32
-    maker = packers.AffineOf(options.bits, options.group, options.scales or kind)
-    return dict(n.pack(n.cast(tensor, F32), maker))
+    packer = packers.AffineOf(options.bits, options.group, options.scales or kind)
+    return dict(n.pack(n.cast(tensor, F32), packer))
 
 
 def _scheme(name: str, make: Callable[[canonical.IntQuantTensor, bool], schemes.Stored], bits: tuple[int, ...]) -> Any:

@@ -20,13 +20,13 @@ from weighbridge.reports import lenient, tensor_path
 
 SCHEMA: Final = "weighbridge/anatomy/1"
 
-#: Bytes of a region that a report carries. A hexdump of all of a tensor is no answer to anything.
+#: Bytes of a region that a report includes: a hexdump of a whole tensor helps nobody.
 HEAD: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RegionRow:
-    """A region: bytes [start, end), what they are, and the first of them in hexadecimal."""
+    """A region: bytes [start, end), their meaning, and the first of them in hexadecimal."""
 
     start: int
     end: int
@@ -61,7 +61,7 @@ class KindTotal:
 
 @dataclass(frozen=True, slots=True)
 class AnatomyReport:
-    """`parts` are the regions asked for, `shares` the whole file. `at` and `place`: the answer to `at=`."""
+    """`parts` are the requested regions, `shares` covers the whole file. `at` and `place`: the answer to `at=`."""
 
     path: str
     format: str
@@ -86,8 +86,8 @@ def anatomy(
     head: int = HEAD,
     cells: int = 64,
 ) -> AnatomyReport:
-    """The regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: how fine `strip` is: the kind of
-    bytes that prevails in each of so many equal pieces of the file."""
+    """The regions of the file at `path` (`PATH::tensor`: of that tensor). `cells`: the resolution of `strip`, the
+    prevailing kind of bytes in each of that many equal pieces of the file."""
     file, name = tensor_path.split(path)
     if os.path.isdir(file):
         raise UsageError(f"{file} is a folder", hint="name one file in it")
@@ -97,7 +97,7 @@ def anatomy(
         start, end = _range(source, at, start, end)
         chosen = [r for r in _meeting(regions, start, end) if _wanted(r, name, kinds)]
         if name is not None and not chosen:
-            tensor_path.entry(form.parse(source), name, file)  # says what is near
+            tensor_path.entry(form.parse(source), name, file)  # reports similar names
         return AnatomyReport(
             path=os.fspath(file),
             format=form.name,
@@ -159,12 +159,12 @@ def strip(regions: Sequence[Region], size: int, cells: int) -> Iterator[str]:
 
 
 def _place(source: Source, form: str, region: Region, at: int) -> TensorPosition | None:
-    """Where `at` lies in the tensor that `region` holds."""
+    """The place of `at` in the tensor of `region`."""
     if region.kind != "tensor":
         return None
     index, _ = lenient.lenient(source, form)
     entry = index.by_name.get(region.label) if index else None
-    # A compressed tensor's entry counts in the unpacked bytes, a file of their own: this byte is no element's.
+    # A compressed tensor's offsets refer to the decompressed bytes, so this byte belongs to no element.
     if entry is None or entry.file or not entry.offset <= at < entry.offset + entry.nbytes:
         return None
     return place(entry, at)

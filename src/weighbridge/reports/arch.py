@@ -1,4 +1,4 @@
-"""What is known of model families, as rows to read; how a model's tensors fit them. Headers and tables only."""
+"""Facts about model families as rows, and how a model's tensors match a family. Reads headers and tables only."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from weighbridge.models.open import SourceOptions, open_model
 
 @dataclass(frozen=True, slots=True)
 class FamilyLine:
-    """A family: its table's name, GGUF's name of it, the table that it begins as, the classes of transformers, whose
-    names it knows, and how many roles (logical tensors of a layer or of the model) it has."""
+    """A family: its table's name, its GGUF name, the table it extends, its transformers classes, its dialects, and
+    the number of roles (logical tensors of a layer or of the model)."""
 
     name: str
     gguf: str
@@ -47,7 +47,7 @@ class RoleLine:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A family's whole table. `sizes`: symbol to where a config and where a GGUF says it."""
+    """A family's whole table. `sizes`: symbol -> its source in a config and in a GGUF."""
 
     family: FamilyLine
     sizes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
@@ -56,7 +56,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Misshapen:
-    """A tensor whose shape isn't what the table says."""
+    """A tensor whose shape differs from the table's."""
 
     name: str
     expected: Shape
@@ -65,9 +65,9 @@ class Misshapen:
 
 @dataclass(frozen=True, slots=True)
 class FamilyCheck:
-    """How a model's tensors fit a family. `known`: the model names a class of it; else it is the nearest one. `stated`:
-    what the model calls itself. `dropped`: constants that carry nothing. `apart`: how many tensors of other
-    parts of the model are left out, by how their names begin."""
+    """How a model's tensors match a family. `known`: the model names one of its classes; otherwise it is the nearest
+    family. `stated`: the model's own name for its class. `dropped`: constants without information. `apart`: the
+    number of ignored tensors of other parts of the model, by name prefix."""
 
     path: str
     stated: str | None
@@ -105,7 +105,7 @@ def shown(name: str, arch_file: str | os.PathLike[str] | None = None) -> Table:
         if name in (family.name, family.gguf, *family.architectures):
             sizes = {symbol: (size.hf, size.gguf) for symbol, size in family.sizes.items()}
             return Table(_line(family), sizes, tuple(_roles(family)))
-    raise UsageError(f"there is no family {name!r}", hint="wb arch list shows them")
+    raise UsageError(f"unknown family {name!r}", hint="wb arch list shows them")
 
 
 def _roles(family: Family) -> Iterable[RoleLine]:
@@ -124,8 +124,8 @@ def _roles(family: Family) -> Iterable[RoleLine]:
 
 
 def check(path: str | os.PathLike[str], arch_file: str | os.PathLike[str] | None = None) -> FamilyCheck:
-    """How the model at `path` fits its family, or the nearest one where it is of none. `arch_file`: a table that is
-    looked at first. UnsupportedError where no family is anything like it."""
+    """How the model at `path` matches its family, or the nearest one if its class is unknown. `arch_file`: a table
+    to try first. UnsupportedError if no family is similar."""
     with open_model(path, SourceOptions(arch_file=arch_file)) as model:
         shapes = _shapes(model.logical)
         try:

@@ -22,7 +22,7 @@ from weighbridge.unpickle.values import Global, Object
 
 SCHEMA: Final = "weighbridge/explain/1"
 
-#: Steps of a pickle that a report carries unless told otherwise, and names.
+#: The default number of steps of a pickle in a report, and of names.
 LIMIT: Final = 200
 _NAMES: Final = 1000
 #: Opcodes that do more than make plain data.
@@ -83,7 +83,7 @@ class _PickleSpan(NamedTuple):
 def explain(
     path: str | os.PathLike[str], *, member: str | None = None, only_calls: bool = False, limit: int | None = LIMIT
 ) -> ExplainReport:
-    """The pickles of the file at `path`; `member`: only that one, by its name. `limit`: steps of each that are told."""
+    """The pickles of the file at `path`; `member`: only that one, by its name. `limit`: steps of each to report."""
     with FileSource(path) as source:
         form = format_of(source)
         found = [_PickleSpan(*row) for row in form.pickles_in(source)]

@@ -1,4 +1,4 @@
-"""One tensor taken out: its statistics, its bytes as they are stored, or a `.npy`. Read slab by slab, so that a tensor
+"""Extracts one tensor: its statistics, its bytes as stored, or a `.npy`. Read slab by slab, so that a tensor
 larger than memory is no trouble.
 
     stats("model.gguf::token_embd.weight")                   values as numbers, quantized ones decoded
@@ -40,8 +40,8 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Numbers about a tensor's values; minimum to standard deviation and the histogram are over the finite ones and
-    None where there are none. `edges` has one value more than `histogram`."""
+    """Statistics of a tensor's values; minimum to standard deviation and the histogram cover the finite ones and are
+    None if there are none. `edges` has one value more than `histogram`."""
 
     path: str
     tensor: str
@@ -87,7 +87,7 @@ class Picked(Closing):
 
     @property
     def whole(self) -> bool:
-        """True where nothing is left to be cut from the rows that are read."""
+        """Whether the rows that are read are exactly the selection."""
         return all(
             isinstance(part, slice) and part.indices(n) == (0, n, 1)
             for part, n in zip(self.rest, self.node.spec.shape, strict=False)
@@ -98,7 +98,7 @@ class Picked(Closing):
         return self.values.spec.shape if self.whole else self.array().shape
 
     def array(self) -> NDArray[Any]:
-        """The values, in memory: decoded to F32 where numpy has no such type."""
+        """The values, in memory: decoded to F32 if numpy has no such type."""
         from weighbridge.adapters.numpy import to_numpy
 
         found: NDArray[Any] = to_numpy(self.values)[self.rest]
@@ -131,8 +131,8 @@ def _find(model: Checkpoint, name: str, path: str, raw: bool) -> LogicalTensor:
 
 
 def _values(node: LogicalTensor, dtype: DType | None) -> Node:
-    """What is written as numbers: the node itself where numpy has its type (ml_dtypes' can't be told in a `.npy`), F32
-    otherwise, or the type that was asked for."""
+    """The node to write as numbers: the node itself if numpy has its type (a `.npy` can't name ml_dtypes'), F32
+    otherwise, or the requested type."""
     from weighbridge.tensors import nodes
 
     own = node.spec.dtype.numpy
@@ -193,7 +193,7 @@ def _npy_header(picked: Picked) -> bytes:
 
 
 def chunks(picked: Picked, progress: Progress | None = None) -> Iterator[memoryview]:
-    """What a file of this tensor consists of, piece after piece."""
+    """The contents of a file with this tensor, piece by piece."""
     if not picked.raw:
         yield memoryview(_npy_header(picked))
     for slab in picked.slabs(progress):
@@ -259,13 +259,13 @@ def _numbers(picked: Picked, progress: Progress | None = None) -> Iterator[NDArr
 
     dtype = picked.values.spec.dtype
     if dtype.kind is Kind.COMPLEX:
-        raise UnsupportedError("complex values have no order to tell statistics of")
+        raise UnsupportedError("complex values have no order, so they have no statistics")
     for slab in picked.slabs(progress):
         yield slab.view(np.dtype(dtype.numpy)).astype("f8")
 
 
 class _Sums:
-    """Running sums; mean and squared deviation are merged piece by piece (Chan et al.), so that they lose nothing."""
+    """Running sums; mean and squared deviation are merged piece by piece (Chan et al.), so that they stay precise."""
 
     def __init__(self) -> None:
         self.count = self.nan = self.inf = self.zeros = self.finite = 0

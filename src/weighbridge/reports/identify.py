@@ -1,8 +1,8 @@
-"""What is this file, what is this folder? By content; a name is only used to say that it lies.
+"""Identifies a file or folder by its content; names are only checked for contradicting it.
 
     identify(path) -> IdentifyReport     JSON-able; a folder's report has a line for each file in it
 
-A file is what its bytes say (`containers/sniff/`). A folder is what its files say together: one table of folder
+A file is identified by its bytes (`containers/sniff/`), a folder by its files: one table of folder
 kinds, tried in order, each with the evidence it saw.
 """
 
@@ -40,7 +40,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class IdentifyReport:
-    """`kind` is "file" or "folder"; `format` of a folder is a word of `FOLDERS`. `readable`: Weighbridge reads it."""
+    """`kind` is "file" or "folder"; `format` of a folder is one of `FOLDERS`. `readable`: Weighbridge reads it."""
 
     path: str
     kind: str
@@ -63,7 +63,7 @@ class IdentifyReport:
 
 
 def identify(path: str | os.PathLike[str]) -> IdentifyReport:
-    """What `path` is. OSError where it can't be read; nothing else is an error."""
+    """The identity of `path`. OSError if it can't be read; nothing else is an error."""
     path = Path(path)
     return _folder(path) if path.is_dir() else _file(path)
 
@@ -78,7 +78,7 @@ def _file(path: Path) -> IdentifyReport:
 
 
 def _identified(source: Source) -> Identity:
-    """What the bytes are, with the damage that only a parser sees."""
+    """The identity of the bytes, with damage that only a parser notices."""
     found = sniff(source)
     format = find(found.format)
     if found.damage or format is None or not format.parsed_to_identify or found.variant == "imatrix":
@@ -88,12 +88,12 @@ def _identified(source: Source) -> Identity:
     except FormatError as error:
         return replace(found, damage=(f"it can't be read: {error.reason}",))
     except (UnsupportedError, RefusedError):
-        pass  # perhaps right, and no damage
+        pass  # possibly valid, so no damage
     return found
 
 
 def name_lies(name: str, found: str) -> str | None:
-    """Words, where a file's suffix promises another format than what was found."""
+    """A message if a file's suffix contradicts its format; None otherwise."""
     suffix = Path(name).suffix.lower()
     promised = MISNAMED_UNLESS.get(suffix)
     if promised is None or found in promised:
@@ -105,7 +105,7 @@ def name_lies(name: str, found: str) -> str | None:
 
 
 class Folder:
-    """What a folder's table rows may ask: the files in it by name, their identities, its JSON files."""
+    """The properties of a folder that the table of kinds tests: its files by name, their identities, its JSON files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -139,7 +139,7 @@ class Folder:
         try:
             with FileSource(path) as source:
                 found, size = _identified(source), source.size
-        except (UnsupportedError, OSError) as error:  # a socket, a dangling link: reported, and no reason to stop
+        except (UnsupportedError, OSError) as error:  # a socket or a dangling link: reported, but no reason to stop
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return FileLine(name, 0, "unknown", "", (why,))
         self.identities[name] = found
@@ -328,10 +328,10 @@ _OTHER: Final = FolderKind("folder", "folder without weights", _weights, False)
 
 
 def _contents(folder: Folder) -> tuple[str, ...]:
-    """What to say of a folder that is no model: where below it weights lie, or what else it holds."""
+    """The evidence for a folder that isn't a model: where below it there are weights, or what else it contains."""
     weights = folder.of("safetensors", "gguf", "npz", *PICKLED, top=False)
     if weights:
-        return (f"weights lie below it, in {', '.join(sorted({os.path.dirname(line.name) for line in weights})[:4])}",)
+        return (f"weights are below it, in {', '.join(sorted({os.path.dirname(line.name) for line in weights})[:4])}",)
     return (f"it holds {', '.join(folder.names[:4]) or 'nothing'}",)
 
 

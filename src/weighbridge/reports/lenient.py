@@ -1,4 +1,4 @@
-"""How reports read a file that may be broken: an index as far as it goes, and findings in place of exceptions."""
+"""Reads files that may be broken, for reports: an index as far as possible, and findings instead of exceptions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from weighbridge.containers import reader
 from weighbridge.containers.base import Finding, Index, Rule, Severity
 from weighbridge.io.source import Source
 
-#: Findings that are made of errors, which end the reading of a file or a set: id -> severity, what is wrong.
+#: Findings made from errors that end the reading of a file or a set: id -> severity, description.
 ENDS: Final = MappingProxyType(
     {
-        "FORMAT/broken": Rule(Severity.ERROR, "what can't be read on from (GGUF has a rule for each such thing)"),
+        "FORMAT/broken": Rule(Severity.ERROR, "the rest can't be read (GGUF has a rule for each case)"),
         "FORMAT/unread": Rule(Severity.WARNING, "perhaps right, but of a kind that this version doesn't read"),
         "gguf/split": Rule(Severity.ERROR, "parts of a split that can't be one model"),
         "values/changed": Rule(Severity.ERROR, "file that changed while it was read"),
@@ -23,7 +23,7 @@ ENDS: Final = MappingProxyType(
 
 
 def lenient(source: Source, form: str) -> tuple[Index | None, tuple[Finding, ...]]:
-    """The index of a file, as far as it can be made out, and everything that its container finds wrong with it."""
+    """The index of a file as far as possible, and all of its container's findings."""
     try:
         index, findings = reader(form).examine(source)
     except FormatError as error:

@@ -1,4 +1,4 @@
-"""How models and tensors look in a notebook: plain HTML without scripts, every name from a file escaped."""
+"""Models and tensors in notebooks: plain HTML without scripts, with every name from a file escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def tensor_html(name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> s
 
 
 def model_html(title: str, form: str, rows: Sequence[Row]) -> str:
-    """A summary, a bar of who takes how much, and the tensors folded away, grouped by the first part of their names."""
+    """A summary, a bar of size shares, and the folded list of tensors, grouped by the first part of their names."""
     total = sum(row[3] for row in rows)
     head = f"<b>{escape(title)}</b> {escape(form)}: {len(rows):,} tensors, {total:,} bytes"
     groups: dict[str, list[Row]] = {}

@@ -1,4 +1,4 @@
-"""Which tensors a report shows, and in what order: `--filter 'size>1MB'`, name globs, `--sort size:desc`, `--limit`."""
+"""Selects and sorts the tensors of a report: `--filter 'size>1MB'`, name globs, `--sort size:desc`, `--limit`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weighbridge.base.errors import UsageError
 
 
 class TensorRow(Protocol):
-    """What a row must tell to be selected."""
+    """The fields of a row that a selection needs."""
 
     @property
     def name(self) -> str: ...
@@ -34,7 +34,7 @@ class TensorRow(Protocol):
 
 _Field = Callable[[Any], Any]
 
-#: Word in a filter or after --sort -> what it reads.
+#: Field name in a filter or after --sort -> its value.
 FIELDS: Final[dict[str, _Field]] = {
     "name": lambda r: r.name,
     "dtype": lambda r: r.dtype,
@@ -62,7 +62,7 @@ _SCALE: Final = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the caller asked for. Empty: all rows in file order."""
+    """The caller's selection. Empty: all rows in file order."""
 
     filters: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
@@ -75,9 +75,8 @@ class Selection:
 
 
 def select(rows: Iterable[TensorRow], selection: Selection) -> list[Any]:
-    """The rows that pass, sorted and cut. UsageError for a filter or a sort that can't be understood.
-
-    Rows are taken one at a time: those that don't pass are let go."""
+    """The matching rows, sorted and limited. UsageError for an invalid filter or sort. Rows are consumed one at a
+    time, and those that don't match are dropped."""
     tests = [_test(part) for text in selection.filters for part in _AND.split(text)]
     kept = [r for r in rows if named(r.name, selection) and all(test(r) for test in tests)]
     if selection.sort:

@@ -1,5 +1,5 @@
-"""Small files beside the weights (config, tokenizer, templates), read within bounds and forgiven: a report says what a
-folder holds even where one of these files is broken. What is wrong with them is `verify`'s to tell.
+"""Small files next to the weights (config, tokenizer, templates), read within limits and leniently: a report covers
+the rest of a folder even if one of these files is broken. `verify` reports their problems.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weighbridge.io.source import FileSource
 
 
 def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
-    """A file's bytes; None where it isn't there, can't be read or is absurdly large."""
+    """A file's bytes; None if it is missing, unreadable or implausibly large."""
     try:
         with FileSource(path) as source:
             return source.read(0, source.size) if source.size <= limit else None
@@ -24,13 +24,13 @@ def read(path: Path, limit: int = CONFIG_JSON) -> bytes | None:
 
 
 def json(path: Path, limit: int = CONFIG_JSON) -> dict[str, Any]:
-    """A JSON object; {} where there is none."""
+    """A JSON object; {} if there is none."""
     value = decoded(read(path, limit))
     return value if isinstance(value, dict) else {}
 
 
 def decoded(data: bytes | None) -> Any:
-    """The JSON value of some bytes; None where they are none."""
+    """The JSON value of some bytes; None if they aren't valid."""
     try:
         return msgspec.json.decode(data) if data else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a user points at: a path, or `PATH::tensor`."""
+"""The argument of several commands: a path, or `PATH::tensor`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from weighbridge.containers.base import Entry, Index
 
 
 def split(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
-    """The path and the tensor's name. A file that really has `::` in its name is taken as the file it is."""
+    """The path and the tensor's name. If a file with `::` in its name exists, it is that file."""
     text = os.fspath(path)
     if "::" not in text or os.path.lexists(text):
         return Path(text), None
     parts = text.split("::")
-    cuts = range(1, len(parts))  # the file's name, or the tensor's, may have a `::` of its own
+    cuts = range(1, len(parts))  # the name of the file or of the tensor may contain `::`
     cut = next((i for i in cuts if os.path.lexists("::".join(parts[:i]))), 1)
     return Path("::".join(parts[:cut])), "::".join(parts[cut:])
 
 
 def entry(index: Index, name: str, path: str | os.PathLike[str]) -> Entry:
-    """The tensor of that name. UsageError names the nearest ones where there is none."""
+    """The tensor with that name. UsageError suggests similar names."""
     if name in index:
         return index[name]
     near = get_close_matches(name, list(index.by_name)[:20_000], 3, 0.5)

@@ -55,7 +55,7 @@ def fill_all(nodes: Sequence[Node], outs: Sequence[Bytes]) -> None:
     groups: dict[tuple[int, ...], list[tuple[Node, Bytes]]] = {}
     for i, (node, out) in enumerate(zip(nodes, outs, strict=True)):
         packed = isinstance(node, PackedMember) and not node.tall
-        key = (id(node.source), id(node.maker), node.spec.rows) if isinstance(node, PackedMember) and packed else (i,)
+        key = (id(node.source), id(node.packer), node.spec.rows) if isinstance(node, PackedMember) and packed else (i,)
         groups.setdefault(key, []).append((node, out))
     for group in groups.values():
         parts = [node for node, _ in group if isinstance(node, PackedMember)]

@@ -102,13 +102,6 @@ class Machine:
                 self._burst()
         return self._finish()
 
-    def run_first(self, count: int) -> None:
-        """Run at most `count` opcodes."""
-        while not self.done and self.steps < count:
-            self._ready()
-            self._stop = min(self._stop, self._next + count - self.steps)
-            self._burst()
-
     def trace(self) -> Iterator[Opcode | None]:
         """Run one opcode at a time. Each is given before it is run (None where it is none): its place is `end`, and
         `stack` is what it finds."""

@@ -1,7 +1,7 @@
 """What each opcode does to the machine: one step an opcode, by name. A step gets the machine, its window and the place
 behind the opcode, and gives the place of the next opcode. It reads its argument before it changes anything: where the
 window ends too early it raises (IndexError, struct.error, Short), and is run again in a longer one; an IndexError of an
-empty stack is told apart by the machine."""
+empty stack is an error of the machine."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _FAIL_ON: Final = {
     "unknown-code": "unknown-code",
     "never": None,
 }
-# Verdict -> how people are told, and the style.
+# Verdict -> its text, and the style.
 _WORDS: Final = {
     "data-only": ("data only", "ok"),
     "unproven": ("unproven", "warning"),
@@ -112,7 +112,7 @@ def _write_sarif(report: ScanReport, target: str, overwrite: bool) -> None:
 
 
 def _shown(every: Iterable[FileReport], named: tuple[str, ...], before: object) -> Iterator[FileReport]:
-    """Each report, told as it comes. Files of a folder that hold data only are just counted."""
+    """Each report, printed as it arrives. Files of a folder that contain only data are just counted."""
     from weighbridge.cli.render import SCREEN
 
     for report in every:

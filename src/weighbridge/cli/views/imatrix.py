@@ -60,7 +60,7 @@ def _fit(fit: ModelFit) -> None:
         ("of no tensor there", fit.extra),
         ("tensors without an entry", fit.missing),
         ("of another size", wrong),
-        ("without an entry, as llama-imatrix leaves them unless told otherwise", fit.seldom),
+        ("without an entry, as llama-imatrix leaves them by default", fit.seldom),
     ):
         if names:
             _names(words, names)

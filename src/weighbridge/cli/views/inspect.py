@@ -25,7 +25,7 @@ from weighbridge.reports.inspect.adapter_info import AdapterInfo
 from weighbridge.reports.inspect.model_info import ModelInfo
 from weighbridge.reports.inspect.report import InspectedTensor, InspectReport
 from weighbridge.reports.inspect.schemes import SchemeSummary
-from weighbridge.reports.inspect.tree import grow, lines
+from weighbridge.reports.inspect.tree import build_tree, lines
 
 
 def summary(report: InspectReport) -> None:
@@ -138,7 +138,7 @@ def _tokenizer(model: ModelInfo) -> str | None:
 def tree(report: InspectReport, most: int | None = None) -> None:
     """The names as a tree, layers that look alike folded; its first `most` lines."""
     echo()
-    branches = list(lines(grow(report.tensors)))
+    branches = list(lines(build_tree(report.tensors)))
     table(
         ["tensor", "type", "shape", Column("parameters", right=True), Column("bytes", right=True)],
         [_branch(line) for line in branches[:most]],

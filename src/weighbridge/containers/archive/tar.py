@@ -1,4 +1,4 @@
-"""Tar archives, as far as models need them: where each member's bytes lie. Nothing is unpacked, nothing is written.
+"""Tar archives, as far as models need them: the place of each member's bytes. Nothing is unpacked, nothing is written.
 
     [header: 512 bytes] [data, padded to 512] ... [two blocks of zeros]
 
@@ -18,7 +18,7 @@ from weighbridge.base.limits import MIB
 from weighbridge.io.source import Source
 
 BLOCK: Final = 512
-# A name in a pax or GNU header: PATH_MAX is 4096 bytes, and a pax header may tell more than the name.
+# A name in a pax or GNU header: PATH_MAX is 4096 bytes, and a pax header may contain more than the name.
 _EXTENDED: Final = MIB
 _SHORT: Final = 8 * BLOCK
 _REGULAR: Final = frozenset(b"\x0007")
@@ -28,8 +28,8 @@ _SPARSE: Final = 0x53
 
 
 class TarMember(NamedTuple):
-    """One member: its header at `at`, its data in bytes [start, start + size). `kind`: file, or what else it is.
-    `link`: where a link leads."""
+    """One member: its header at `at`, its data in bytes [start, start + size). `kind`: file, or another type.
+    `link`: the target of a link."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class TarMember(NamedTuple):
 
 
 class _Overrides(NamedTuple):
-    """What extended headers in front of a member state in place of its own header."""
+    """What extended headers before a member override in its own header."""
 
     name: str | None = None
     link: str | None = None
@@ -65,8 +65,8 @@ def begins(source: Source) -> bool:
 
 
 def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
-    """The members, in order. FormatError at the first header that is broken; UnsupportedError for a part of an archive
-    that isn't read. Not `strict`: also the last member where its data is cut off, and no long extended headers."""
+    """The members, in order. FormatError at the first broken header; UnsupportedError for unsupported kinds of
+    members. If not `strict`, a last member with truncated data is included, and long extended headers aren't read."""
     at, common, own = 0, _Overrides(), _Overrides()
     while source.size - at >= BLOCK:
         block = source.read(at, BLOCK)
@@ -85,7 +85,7 @@ def members(source: Source, *, strict: bool = True) -> Iterator[TarMember]:
             continue
         member = _member(block, own.over(common), start, size)
         if strict and member.size > source.size - body:
-            raise FormatError("a member's data lies outside", path=source.name, offset=start,
+            raise FormatError("a member's data extends beyond the file", path=source.name, offset=start,
                               field=repr(member.name), found=member.size)  # fmt: skip
         yield member
         at, own = body + -(-member.size // BLOCK) * BLOCK, _Overrides()
@@ -101,7 +101,7 @@ def _member(block: bytes, given: _Overrides, at: int, size: int) -> TarMember:
     what = "file" if kind in _REGULAR else _LINKS.get(kind) or _OTHER.get(kind) or f"member of type {kind:#04x}"
     if kind == _SPARSE or given.sparse:
         what = "sparse file"
-    if kind == 0 and name.endswith("/"):  # as tars before POSIX mark a folder
+    if kind == 0 and name.endswith("/"):  # the mark of a folder in tars before POSIX
         what = "folder"
     length = given.size if given.size is not None else size
     holds = what in ("file", "sparse file") or what.startswith("member")
@@ -121,7 +121,7 @@ def _text(raw: bytes) -> str:
 def _check(block: bytes, source: Source, at: int) -> None:
     declared = _digits(block[148:156])
     rest = block[:148] + 8 * b" " + block[156:]
-    signed = sum(rest) - 256 * sum(byte > 127 for byte in rest)  # as some writers before POSIX summed
+    signed = sum(rest) - 256 * sum(byte > 127 for byte in rest)  # the checksum of some writers before POSIX
     if declared is None or declared not in (sum(rest), signed):
         raise FormatError("a header's checksum is wrong", path=source.name, offset=at, found=block[148:156])
 
@@ -130,12 +130,12 @@ def _number(field: bytes, source: Source, at: int) -> int:
     """Octal digits, or (GNU) a big-endian number with the highest bit set."""
     number = _digits(field)
     if number is None or number < 0:
-        raise FormatError("a member's size is no octal number", path=source.name, offset=at, found=field)
+        raise FormatError("a member's size isn't an octal number", path=source.name, offset=at, found=field)
     return number
 
 
 def _digits(field: bytes) -> int | None:
-    """A number as Python's tarfile takes it, which is laxer than POSIX."""
+    """A number as Python's tarfile parses it, which is laxer than POSIX."""
     if field[0] in (0x80, 0xFF):
         return int.from_bytes(field[1:], "big", signed=field[0] == 0xFF)
     try:
@@ -145,7 +145,7 @@ def _digits(field: bytes) -> int | None:
 
 
 def is_canonical(block: bytes) -> bool:
-    """Whether a header's size and checksum are numbers that every reader takes alike."""
+    """Whether all readers agree on a header's size and checksum."""
     return all(field[0] in (0x80, 0xFF) or _OCTAL.fullmatch(field) for field in (block[124:136], block[148:156]))
 
 
@@ -154,7 +154,9 @@ _OCTAL: Final = re.compile(rb" *[0-7]*[ \0]*")
 
 def _extended(source: Source, at: int, size: int, most: int) -> bytes:
     if size > most:
-        raise UnsupportedError(f"{source.name}: an extended header of {size} bytes", hint="it is no archive of a model")
+        raise UnsupportedError(
+            f"{source.name}: an extended header of {size} bytes", hint="it isn't an archive of a model"
+        )
     return source.read(at, size)
 
 
@@ -184,6 +186,6 @@ def _record(given: _Overrides, key: bytes, value: bytes, source: Source, at: int
         return given._replace(link=value.decode("utf-8", "surrogateescape"))
     if key == b"size":
         if not re.fullmatch(rb"\d{1,20}", value):
-            raise FormatError("a size is no number", path=source.name, offset=at, found=value[:40])
+            raise FormatError("a size isn't a number", path=source.name, offset=at, found=value[:40])
         return given._replace(size=int(value))
     return given._replace(sparse=True) if key.startswith(b"GNU.sparse.") else given

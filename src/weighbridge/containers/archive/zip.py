@@ -82,7 +82,7 @@ class _Entry(NamedTuple):
 
 
 def read(source: Source) -> Archive:
-    """The members of an archive. FormatError where it contradicts itself; UnsupportedError for what can't be read."""
+    """The members of an archive. FormatError if it contradicts itself, UnsupportedError for unsupported features."""
     tail, count, size, start = _find_directory(source)
     raw = source.read(start, size)
     entries: list[_Entry] = []
@@ -103,7 +103,7 @@ def read(source: Source) -> Archive:
 
 
 def open_member(source: Source, member: ZipMember) -> Source:
-    """A member's bytes: a window where it is stored, an unpacking source where it is deflated."""
+    """A member's bytes: a window if it is stored, a decompressing source if it is deflated."""
     name = f"{source.name}::{member.name}"
     if member.method == STORED:
         return source.window(member.start, member.size, name)
@@ -111,7 +111,7 @@ def open_member(source: Source, member: ZipMember) -> Source:
 
 
 def checksum(source: Source, member: ZipMember) -> int:
-    """The CRC-32 of a member's bytes, all of which are read."""
+    """The CRC-32 of a member's bytes. Reads all of them."""
     with open_member(source, member) as inner:
         crc = 0
         for at in range(0, inner.size, SLAB):
@@ -123,11 +123,11 @@ def checksum(source: Source, member: ZipMember) -> int:
 
 
 def _find_directory(source: Source) -> tuple[int, int, int, int]:
-    """Where the end records begin; the directory's number of entries, size and start."""
+    """The offset of the end records; the directory's number of entries, size and start."""
     base = max(source.size - ZIP_TAIL, 0)
     tail = source.read(base, source.size - base)
     at = tail.rfind(END)
-    # The comment may hold anything: the record is the one whose comment ends with the file.
+    # The comment may contain anything: the record is the one whose comment ends with the file.
     while at >= 0 and (len(tail) - at < 22 or at + 22 + int.from_bytes(tail[at + 20 : at + 22], "little") != len(tail)):
         at = tail.rfind(END, 0, at)
     if at < 0:
@@ -146,7 +146,7 @@ def _find_directory(source: Source) -> tuple[int, int, int, int]:
 
 
 def _zip64_end(source: Source, end: int, plain: tuple[int, ...]) -> tuple[int, ...]:
-    """The zip64 end record's numbers where there is one, else the plain ones."""
+    """The numbers of the zip64 end record if there is one, else the plain ones."""
     if end < 20 or source.read(end - 20, 4) != LOCATOR:
         return (end, *plain)
     _, _, at, _ = LOCATOR_FORM.unpack(source.read(end - 20, 20))
@@ -179,7 +179,7 @@ def _directory_entry(raw: bytes, at: int, base: int, path: str) -> tuple[_Entry,
 
 
 def _widened(extra: bytes, numbers: tuple[int, ...], disk: int, path: str, place: int) -> list[int]:
-    """Sizes, place and disk as 64-bit numbers. FormatError where one is missing."""
+    """Sizes, offset and disk as 64-bit numbers. FormatError if one is missing."""
     if FULL32 not in numbers and disk != FULL16:
         return [*numbers, disk]
     if any(len(value) < length for _, length, value in extra_fields(extra)):
@@ -271,8 +271,8 @@ def _check_members(members: list[ZipMember], path: str) -> None:
 
 
 def regions(source: Source, inner: Callable[[Source, ZipMember], list[Region]]) -> list[Region]:
-    """Every byte of an archive, named; `inner` names those of a member's data, where it has any. Where the archive
-    can't be read, what is unknown is called so."""
+    """Every byte of an archive, named; `inner` names the bytes of a member's data. What can't be read is named
+    unknown."""
     try:
         archive = read(source)
     except (FormatError, UnsupportedError):

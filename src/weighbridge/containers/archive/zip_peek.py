@@ -1,6 +1,5 @@
-"""The members that a zip's directory lists, as far as it makes sense: to recognise an archive, and to see what readers
-less strict than `zip.py` see. Reads the tail, the directory up to a bound, and nothing else.
-"""
+"""The members listed in a zip's directory, as far as it makes sense: to recognise an archive, and to find out what
+readers see that are less strict than `zip.py`."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class Directory(NamedTuple):
 
 
 def directory(probe: Probe) -> Directory | None:
-    """The central directory that the last end record points to; None where there is none."""
+    """The central directory that the last end record points to; None if there is none."""
     end = probe.tail.rfind(END)
     if end < 0 or len(probe.tail) - end < END_FORM.size:
         return None
@@ -49,18 +48,18 @@ def directory(probe: Probe) -> Directory | None:
     count, length, start, end = _zip64(probe, end + probe.size - len(probe.tail), (count, length, start))
     if length > end:
         return None
-    # Junk in front (an executable): the directory stands right before its end record, whatever its offset says.
+    # With other bytes in front (an executable), the directory ends right before its end record, whatever offset is
+    # stored.
     shift = max(end - length - start, 0)
     data = probe.at(start + shift, min(length, SNIFF_WHOLE))
-    members = _members(data, SNIFF_ZIP_MEMBERS, shift)  # as many as it has: zipfile ignores the count
+    members = _members(data, SNIFF_ZIP_MEMBERS, shift)  # all entries: zipfile ignores the count
     return Directory(members, shift, cut=len(members) != count)
 
 
 def _zip64(probe: Probe, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    """Count, length, start and end position from the zip64 record, or the plain ones where it is not there.
-
-    torch writes the record always, other writers only for big archives. It stands where its locator says, or (bytes
-    in front of the archive) right before the locator."""
+    """Count, length, start and end position from the zip64 record, or the plain ones if there is none. torch always
+    writes the record, other writers only for big archives. It is where its locator points, or (with bytes in front
+    of the archive) right before the locator."""
     locator = probe.at(end - 20, 20)
     places = (struct.unpack("<Q", locator[8:16])[0], end - 76) if locator[:4] == LOCATOR else ()
     for at in places:
@@ -85,7 +84,7 @@ def _members(data: bytes, count: int, shift: int) -> list[ListedMember]:
 
 
 def payload(probe: Probe, member: ListedMember) -> int | None:
-    """Where a member's bytes start (its local header has its own name and extra lengths); None where it is broken."""
+    """The offset of a member's data (its local header repeats the lengths of name and extra); None if it is broken."""
     head = probe.at(member.offset, LOCAL_FORM.size)
     if len(head) < LOCAL_FORM.size or head[:4] != LOCAL:
         return None

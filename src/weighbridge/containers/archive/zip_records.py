@@ -1,4 +1,4 @@
-"""The records of a zip archive as they are stored: forms, marks, and what a directory entry says. No policy: `zip.py`
+"""The records of a zip archive as stored: structs, signatures, directory entries. Without policy: `zip.py`
 refuses what contradicts itself, `zip_peek.py` takes what makes sense, `zip_write.py` writes.
 
 Reference: PKWARE APPNOTE 6.3.10 (4.3.7 local header, 4.3.9 descriptor, 4.3.12 directory, 4.3.14-16 end records, 4.5.3
@@ -52,7 +52,7 @@ class CentralEntry(NamedTuple):
 
 
 def central_entry(data: bytes, at: int) -> CentralEntry | None:
-    """The entry that begins at `at`; None where there is none. One whose `end` is behind the data is cut off."""
+    """The entry at `at`; None if there is none. If its `end` is beyond the data, it is truncated."""
     if len(data) - at < CENTRAL_FORM.size or not data.startswith(CENTRAL, at):
         return None
     fields = CENTRAL_FORM.unpack_from(data, at)
@@ -66,7 +66,7 @@ def central_entry(data: bytes, at: int) -> CentralEntry | None:
 
 
 def extra_fields(extra: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Each extra field: its id, the length it states, its bytes (fewer where it is cut off)."""
+    """Each extra field: its id, its declared length, its bytes (fewer if truncated)."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
@@ -75,8 +75,8 @@ def extra_fields(extra: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def widened(extra: bytes, numbers: Sequence[int], disk: int = 0) -> list[int | None]:
-    """Sizes and places, then the disk, those that are saturated taken from the zip64 field in its fixed order (4.5.3);
-    None where it lacks one."""
+    """Sizes and offset, then the disk; saturated ones come from the zip64 field in its fixed order (4.5.3); None if
+    it lacks one."""
     fields = (*((n, FULL32, 8) for n in numbers), (disk, FULL16, 4))
     if all(n != full for n, full, _ in fields):
         return [*numbers, disk]

@@ -43,7 +43,7 @@ class NewMember(NamedTuple):
 
 
 def place(name: str, size: int, at: int, align: int) -> NewMember:
-    """A stored member whose local header stands at `at` and whose data starts at a multiple of `align`."""
+    """A stored member whose local header is at `at` and whose data starts at a multiple of `align`."""
     bare = at + LOCAL_FORM.size + len(name.encode()) + len(_zip64(size, size) if size >= FULL32 else b"")
     start = -(-bare // align) * align
     if 0 < start - bare < 4:  # an extra field has 4 bytes at least
@@ -83,7 +83,7 @@ def directory_entry(m: NewMember, crc: int) -> bytes:
 
 
 def end_records(count: int, start: int, size: int) -> bytes:
-    """What follows a directory of `count` entries in bytes [start, start + size)."""
+    """The end records after a directory of `count` entries in bytes [start, start + size)."""
     plain = END_FORM.pack(END, 0, 0, min(count, FULL16), min(count, FULL16), min(size, FULL32), min(start, FULL32), 0)
     if count < FULL16 and size < FULL32 and start < FULL32:
         return plain
@@ -97,7 +97,7 @@ LOCAL_SIZE: Final = LOCAL_FORM.size
 
 
 def zip64_field(size: int, at: int) -> bytes:
-    """The extra field of what doesn't fit 32 bits: both sizes, the place."""
+    """The extra field for values beyond 32 bits: both sizes and the offset."""
     numbers = (*((size, size) if size >= FULL32 else ()), *((at,) if at >= FULL32 else ()))
     return _zip64(*numbers) if numbers else b""
 

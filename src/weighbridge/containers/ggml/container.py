@@ -41,7 +41,7 @@ _WHISPER: Final = (
 
 
 class FileVariant(NamedTuple):
-    """A kind of file: the model, its sizes, what stands between them and the tokens, whether tokens have scores."""
+    """A kind of file: the model, its sizes, the data between them and the tokens, whether tokens have scores."""
 
     model: str
     sizes: tuple[str, ...]
@@ -65,26 +65,26 @@ _OTHERS: Final = MappingProxyType({b"algg": "a LoRA adapter", b"nsgg": "a saved 
 
 
 def _types(**old: str) -> Mapping[int, DType]:
-    """Today's types by id, some of them otherwise; of the k-quants and later ones what the old file may have."""
+    """Today's types by id, some of them overridden; of the k-quants and later types only what the old file may have."""
     ids = {"q4_0": 2, "q4_1": 3, "q4_2": 4, "q4_3": 5, "q5_0": 6, "q5_1": 7, "q8_0": 8}
     return MappingProxyType({**{i: BY_GGML[i] for i in (0, 1, 6, 7)}, **{ids[k]: OLD[v] for k, v in old.items()}})
 
 
 _V1: Final = _types(q4_0="Q4_0_V1", q4_1="Q4_1_V1", q4_2="Q4_2", q4_3="Q4_3", q5_0="Q5_0_V1", q5_1="Q5_1_V1",
                     q8_0="Q8_0_V1")  # fmt: skip
-#: What the ids of types mean, by generation of the blocks. 0: before there were versions, when it changed unsaid.
+#: The meaning of type ids, by generation of the blocks. 0: before there were versions, when it changed without notice.
 GENERATIONS: Final = (
     _V1, _V1, _types(q4_0="Q4_0_V2", q4_1="Q4_1_V2", q8_0="Q8_0_V1"),
     MappingProxyType({i: BY_GGML[i] for i in (0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14)}),
 )  # fmt: skip
-# ggml's examples say the generation in `ftype`, in thousands (GGML_QNT_VERSION).
+# ggml's examples store the generation in `ftype`, in thousands (GGML_QNT_VERSION).
 _OF_FTYPE: Final = (0, 2, 3)
 _THOUSANDS: Final = 1000
 
 
 @dataclass
 class GgmlHeader:
-    """What a file says. `tokens`: offset, length and score of each; `marks`: where the parts of the header lie."""
+    """The content of a header. `tokens`: offset, length and score of each; `marks`: offsets of the header's parts."""
 
     kind: str
     version: int | None
@@ -118,8 +118,8 @@ def _findings(header: GgmlHeader, source: Source) -> Iterator[Finding]:
 
 
 def read_header(source: Source) -> GgmlHeader:
-    """The header and all tensor records. FormatError where no form fits; its words are those of the one that got
-    furthest."""
+    """The header and all tensor records. FormatError if no variant matches; its message is that of the variant that
+    got furthest."""
     magic = source.head(4)
     if magic in _OTHERS:
         raise UnsupportedError(f"{source.name}: {_OTHERS[magic]} of a format before GGUF", hint="make it again")
@@ -181,8 +181,8 @@ class _GgmlReader:
         return _OF_FTYPE[quantized]
 
     def stated(self) -> int:
-        """llama: as many tokens as the sizes say. Where the magic leaves it open, the sizes tell a llama: it rotates
-        whole heads."""
+        """llama: as many tokens as the sizes declare. Where the magic is ambiguous, the sizes identify a llama: it
+        rotates whole heads."""
         sizes = self.header.sizes
         if self.header.kind == "ggml" and sizes["n_head"] * sizes["n_rot"] != sizes["n_embd"]:
             raise self.bad("no sizes of a llama", 4, sizes["n_rot"], "n_embd / n_head")
@@ -250,7 +250,9 @@ class _GgmlReader:
         if header.kind == "ggjt":
             cursor.skip(-end % ALIGN, "padding")
         if shape[-1] % dtype.block:
-            raise self.bad("a row is no whole blocks", start + 12, shape[-1], f"a multiple of {dtype.block}")
+            raise self.bad(
+                "rows aren't a multiple of the block size", start + 12, shape[-1], f"a multiple of {dtype.block}"
+            )
         size = math.prod(shape) // dtype.block * dtype.size
         header.infos.append((start, end, Entry(name, dtype, shape, cursor.offset, size)))
         cursor.skip(size, f"data of {name[:60]}")
@@ -277,7 +279,7 @@ def vocabulary(source: Source, header: GgmlHeader) -> Sequence[tuple[bytes, floa
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; where it can't be read, what is unknown is called so."""
+    """Every byte of the file, named; what can't be read is named unknown."""
     try:
         header = read_header(source)
     except (FormatError, UnsupportedError):

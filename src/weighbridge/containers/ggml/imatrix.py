@@ -57,7 +57,8 @@ class ImatrixRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Imatrix:
-    """A parsed file. `datasets`: what text it was computed on; `chunks` of `chunk_size` tokens of it (0: unknown)."""
+    """A parsed file. `datasets`: the text it was computed on; `chunks`: the number of chunks of `chunk_size` tokens
+    (0: unknown)."""
 
     form: ImatrixForm
     source: Source
@@ -70,7 +71,7 @@ class Imatrix:
 
 
 def recognised(source: Source) -> bool:
-    """Whether a file is one, of either form. Costs other files a look at their first bytes."""
+    """Whether a file is an importance matrix, in either format. Reads only the first bytes of other files."""
     if source.head(4) == GGUF_MAGIC:
         found = recognise_gguf(Probe(source))
         return found is not None and found.variant == "imatrix"
@@ -81,15 +82,15 @@ def recognised(source: Source) -> bool:
 
 
 def legacy_names(source: Source, most: int) -> tuple[int, list[str]]:
-    """How many entries a legacy file states, and the names of the first ones. FormatError where it is none."""
+    """The number of entries in a legacy file, and the names of the first ones. FormatError for other files."""
     cursor = Cursor(source)
     count = _legacy_count(cursor)
     return count, [_legacy_record(cursor).name for _ in range(min(count, most))]
 
 
 def parse(source: Source) -> Imatrix:
-    """The entries of a file of either form, in its order. FormatError for what llama.cpp wouldn't load either, for two
-    entries of one name, and for what follows the end of a legacy file."""
+    """The entries of a file in either format, in file order. FormatError for files that llama.cpp wouldn't load, for
+    two entries with one name, and for data after the end of a legacy file."""
     if source.head(4) == GGUF_MAGIC:
         return _parse_gguf(source)
     return _parse_legacy(source)
@@ -116,7 +117,7 @@ def _legacy_count(cursor: Cursor) -> int:
     count, most = cursor.number("i", "number of entries"), cursor.left // _SMALLEST
     if not 1 <= count <= most:
         raise FormatError(
-            "this is no importance matrix", path=cursor.source.name, offset=0, field="number of entries",
+            "this isn't an importance matrix", path=cursor.source.name, offset=0, field="number of entries",
             expected=f"1 to {most}", found=count,
         )  # fmt: skip
     return count
@@ -162,7 +163,9 @@ def _parse_gguf(source: Source) -> Imatrix:
     index = gguf.parse(source)
     missing = [key for key in (DATASETS, CHUNKS, CHUNK_SIZE) if key not in index.metadata]
     if missing:  # llama-quantize: "missing imatrix metadata"
-        raise FormatError("this GGUF is no importance matrix", path=source.name, field=missing[0], found="no such key")
+        raise FormatError(
+            "this GGUF isn't an importance matrix", path=source.name, field=missing[0], found="no such key"
+        )
     records = tuple(_gguf_records(index.by_name, source))
     if not records:
         raise FormatError("an importance matrix without entries", path=source.name)
@@ -203,7 +206,8 @@ def _gguf_records(entries: Mapping[str, Entry], source: Source) -> Iterator[Imat
 
 
 class ImatrixPart(NamedTuple):
-    """An entry to be written: matrices of so many columns. `calls`: legacy form; `inputs`: GGUF, with in_sum."""
+    """An entry to write: matrices of this many columns. `calls`: for the legacy format; `inputs`: for GGUF, with
+    in_sum."""
 
     name: str
     matrices: int
@@ -221,8 +225,8 @@ def layout(
     chunk_size: int = 0,
     nextn: int = 0,
 ) -> Layout:
-    """A file of these entries, in the order given (llama-imatrix sorts them by name). Slots are named as GGUF's tensors
-    are, `NAME.in_sum2` and so on; a legacy file has only these, and room for one data set, the last."""
+    """A file of these entries, in the given order (llama-imatrix sorts them by name). Slots have GGUF's tensor
+    names, `NAME.in_sum2` and so on; a legacy file has no others, and room for one data set, the last."""
     if not parts:
         raise UsageError("an importance matrix has at least one entry")
     if form == "legacy":

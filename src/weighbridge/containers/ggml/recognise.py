@@ -12,7 +12,8 @@ from weighbridge.containers.ggml.container import MAGICS
 from weighbridge.containers.ggml.imatrix import legacy_names
 from weighbridge.containers.sniff.probe import Hit, Probe
 
-# Magic -> name, versions (None: no field). What is read, and its relatives (llama.cpp, March to August 2023).
+# Magic -> name, versions (None: no field). The formats that are read, and their relatives (llama.cpp, March to August
+# 2023).
 _MAGICS: Final[Mapping[bytes, tuple[str, tuple[int, ...] | None]]] = MappingProxyType(
     {magic: row[:2] for magic, row in MAGICS.items()} | {b"algg": ("ggla", (1,)), b"nsgg": ("ggsn", None)}
 )
@@ -35,7 +36,7 @@ def recognise(probe: Probe) -> Hit | None:
 
 
 def imatrix_dat(probe: Probe) -> Hit | None:
-    """A count, then records with plausible names, of which the first two are read."""
+    """A count, then records with plausible names; the first two are checked."""
     try:
         count, names = legacy_names(probe.source, 2)
     except FormatError:

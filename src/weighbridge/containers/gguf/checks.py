@@ -25,11 +25,11 @@ _SIZE_MAX: Final = (1 << 64) - 1
 
 
 def placement(header: GgufHeader, notes: Collector) -> None:
-    """Whether every tensor's data lies in the file, aligned, and where llama.cpp looks for it."""
+    """Whether every tensor's data is inside the file, aligned, and where llama.cpp expects it."""
     if header.broken is not None:
         return
     _alignment(header, notes)
-    if all(info.dtype for info in header.infos):  # else some sizes, and what follows from them, are unknown
+    if all(info.dtype for info in header.infos):  # else some sizes are unknown, and everything derived from them
         _contiguity(header, notes)
         _extent(header, notes)
 
@@ -127,13 +127,13 @@ _PER_LAYER: Final = (
 )  # fmt: skip
 _LAYERS_MAX: Final = 512  # LLAMA_MAX_LAYERS
 _LIST: Final = "tokenizer.ggml.tokens"
-# Arrays that run parallel to the list of tokens, and the element types llama.cpp takes (llama-vocab.cpp `load`).
+# Arrays parallel to the list of tokens, and the element types that llama.cpp accepts (llama-vocab.cpp `load`).
 _PARALLEL: Final = {"tokenizer.ggml.scores": ("arr[f32]", "arr[i32]"), "tokenizer.ggml.token_type": ("arr[i32]",)}
 
 
 def check(index: Index, *, deep: bool = False) -> tuple[Finding, ...]:
-    """All findings on a parsed GGUF: those of the parser, the padding between tensors, keys and vocabulary. `deep` also
-    looks into every string array: duplicate tokens, bytes that aren't UTF-8, odd bools."""
+    """All findings on a parsed GGUF: those of the parser, the padding between tensors, keys and vocabulary. `deep`
+    also checks every string array: duplicate tokens, bytes that aren't UTF-8, odd bools."""
     notes = Collector(index.files[0].name, strict=False)
     metadata = index.metadata
     if isinstance(metadata, Metadata):
@@ -208,7 +208,7 @@ def _contents(metadata: Metadata, notes: Collector) -> None:
 
 
 def _flat(kv: KV) -> Iterable[LazyArray]:
-    """The arrays of a value that hold no arrays."""
+    """The innermost arrays of a value."""
     if isinstance(kv.value, LazyArray):
         if kv.value.type.startswith("arr"):
             for part in kv.value:
@@ -240,7 +240,7 @@ def _duplicates(tokens: LazyArray, notes: Collector) -> None:
 
 
 def _padding(index: Index, number: int, notes: Collector) -> None:
-    """Bytes between the directory, or one tensor, and the next aligned place: zero, says the specification."""
+    """The bytes between the directory, or a tensor, and the next aligned offset: zero, by the specification."""
     source, start, align = index.files[number], index.data_start[number], index.alignment
     end_of_header = walk(source, Collector(source.name, strict=False)).end  # an index doesn't keep it
     spans = sorted((e.offset, e.offset + e.nbytes, e.name) for e in index.entries if e.nbytes and e.file == number)

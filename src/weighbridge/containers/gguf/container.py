@@ -61,8 +61,8 @@ def parse(source: Source, *, level: Literal["spec", "lenient"] = "spec") -> Inde
     """The index of a GGUF; only its header is read. Shapes are in C order: a GGUF's dims reversed.
 
     "spec": FormatError (a `GGUFError` with its rule) for what can't be read, such as a file that ends too early.
-    "lenient": only for what is no GGUF at all; everything else becomes a finding, and tensors whose place or size can't
-    be told are left out.
+    "lenient": only for what is no GGUF at all; everything else becomes a finding, and tensors whose place or size is
+    unknown are left out.
     """
     notes = Collector(source.name, strict=level == "spec")
     header = walk(source, notes)
@@ -81,7 +81,7 @@ def parse(source: Source, *, level: Literal["spec", "lenient"] = "spec") -> Inde
 
 
 def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """The index of a GGUF as far as it can be read, and everything that is wrong with the file."""
+    """The readable part of a GGUF's index, and all problems of the file."""
     index = parse(source, level="lenient")
     return index, check(index, deep=True)
 

@@ -1,4 +1,4 @@
-"""The walk over a GGUF's header: every field once, front to back, with its place. Nothing is decoded that isn't needed:
+"""Walks a GGUF's header: every field once, front to back, with its offset. Decodes only what is needed:
 arrays are stepped over (strings natively) and become `LazyArray`s.
 
 Layout (docs/gguf.md; llama.cpp b11549 gguf.cpp `gguf_init_from_reader`), numbers in the file's byte order:
@@ -75,7 +75,8 @@ class KeyValue(NamedTuple):
 
 
 class TensorInfo(NamedTuple):
-    """A tensor's directory entry, and where its parts begin. `dtype` is None where it is unknown or doesn't fit."""
+    """A tensor's directory entry, and the offsets of its parts. `dtype` is None if it is unknown or contradicts the
+    shape."""
 
     name: str
     dims: tuple[int, ...]  # fastest first, as stored
@@ -90,7 +91,7 @@ class TensorInfo(NamedTuple):
 
 @dataclass
 class GgufHeader:
-    """What a walk found. `broken` is set where a lenient one had to stop."""
+    """The result of a walk. `broken` is set if a lenient walk had to stop."""
 
     source: Source
     order: str = "<"
@@ -99,7 +100,7 @@ class GgufHeader:
     n_kv: int = 0
     pairs: list[KeyValue] = field(default_factory=list)
     infos: list[TensorInfo] = field(default_factory=list)
-    end: int = 0  # of what was read whole
+    end: int = 0  # of what was read completely
     alignment: int = DEFAULT_ALIGNMENT
     broken: FormatError | None = None
 
@@ -110,7 +111,7 @@ class GgufHeader:
 
     @property
     def data_start(self) -> int:
-        """Where tensor data begins; past the end where the header is cut off."""
+        """The offset of the tensor data; beyond the end if the header is truncated."""
         start = padded(self.end, self.alignment)
         return max(start, self.source.size) if self.broken else start
 
@@ -118,7 +119,7 @@ class GgufHeader:
     def metadata(self) -> Metadata:
         kvs: dict[str, KV] = {}
         for pair in self.pairs:
-            kvs.setdefault(pair.key, pair.kv)  # as llama.cpp's lookup would: the first one wins
+            kvs.setdefault(pair.key, pair.kv)  # as in llama.cpp's lookup, the first one wins
         return Metadata(kvs)
 
 
@@ -128,8 +129,8 @@ def padded(size: int, alignment: int) -> int:
 
 
 def peek(source: Source) -> GgufHeader:
-    """The key-values up to the first list of texts, and no more than SNIFF_KEYS of them, of a file that begins with the
-    magic; `broken` where it is damaged before that."""
+    """The key-values up to the first list of strings, at most SNIFF_KEYS, of a file that begins with the magic;
+    `broken` if it is damaged before that."""
     header = GgufHeader(source)
     reader = _HeaderWalk(source, header, Collector(source.name, strict=False), brief=True)
     try:
@@ -141,7 +142,8 @@ def peek(source: Source) -> GgufHeader:
 
 
 def walk(source: Source, notes: Collector) -> GgufHeader:
-    """The header of a GGUF. GGUFError where `notes` is strict and it can't be read, or where it is no GGUF at all."""
+    """The header of a GGUF. GGUFError if `notes` is strict and the header can't be read, or if the file isn't a GGUF
+    at all."""
     header = GgufHeader(source)
     reader = _HeaderWalk(source, header, notes)
     reader.preamble()
@@ -298,7 +300,7 @@ class _HeaderWalk:
         if count > limits.GGUF_ARRAY:
             self.notes.note("gguf/array-huge", f"{label} has {count} elements", offset=at)
         start = cursor.offset
-        if self.brief and kind in ("str", "arr"):  # 260,000 tokens say nothing about what the file is
+        if self.brief and kind in ("str", "arr"):  # 260,000 tokens don't help to recognise the file
             return LazyArray(kind, count, cursor.source, start, 0, order=head.order, width=head.width, raw=None)
         cursor.need(count * (SIZES.get(kind) or head.width + (4 if kind == "arr" else 0)), f"array {label}")
         if kind == "str":
@@ -318,8 +320,8 @@ class _HeaderWalk:
         return self.cursor.source.read(start, size) if found is None else found
 
     def _strings(self, count: int, label: str) -> None:
-        """Step over `count` strings: those that lie whole in the buffer at once, natively, the one across its end by
-        its length."""
+        """Skips `count` strings: those that are complete in the buffer at once, natively, and the one across its end
+        by its length."""
         cursor, width, done = self.cursor, self.header.width, 0
         while done < count:
             at = cursor.fill(width, f"element {done} of {label}")
@@ -341,7 +343,7 @@ class _HeaderWalk:
         return array_of({self._array(label, depth + 1).type for _ in range(count)})
 
     def _alignment(self) -> None:
-        """`general.alignment`, with what the specification and llama.cpp each ask of it."""
+        """`general.alignment`, checked against the specification and llama.cpp."""
         pair = next((p for p in self.header.pairs if p.key == ALIGNMENT_KEY), None)
         if pair is None:
             return
@@ -392,7 +394,7 @@ class _HeaderWalk:
         return dims
 
     def _size(self, name: str, dims: tuple[int, ...], type_id: int, at: int) -> tuple[DType | None, int]:
-        """The type's row and the bytes of the tensor; (None, 0) where they are unknown."""
+        """The dtype and byte size of a tensor; (None, 0) if they are unknown."""
         dtype = BY_GGML.get(type_id)
         if dtype is None:
             self.notes.fault("gguf/tensor-type", _unknown_type(type_id), offset=at, tensor=name)
@@ -415,7 +417,7 @@ def _is_long(kv: KV) -> bool:
 
 def _overflows(dims: tuple[int, ...]) -> bool:
     """Where gguf.cpp's checks on i64 dims and on the number of elements (before a zero ends the product) refuse a
-    tensor. (Its checks on bytes come to one on the sum of all padded sizes, see gguf_checks.)"""
+    tensor. (Its checks on bytes amount to one on the sum of all padded sizes, see gguf/checks.)"""
     product = 1
     for n in dims:
         if n > I64_MAX or (n > 1 and I64_MAX // n < product):
@@ -441,7 +443,7 @@ def _truncated(error: FormatError) -> GGUFError:
 
 
 def value_text(kv: KV, width: int = 80) -> str:
-    """A value in few words."""
+    """A value, abbreviated."""
     value: Any = kv.value
     if isinstance(value, LazyArray):
         return repr(value)[1:-1][:width]

@@ -1,4 +1,4 @@
-"""What a GGUF holds (a model, an adapter, a projector ...), by its keys up to the first list of texts."""
+"""What a GGUF contains (a model, an adapter, a projector ...), by its keys up to the first list of strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weighbridge.containers.sniff.probe import Hit, Probe
 
 
 def recognise(probe: Probe) -> Hit | None:
-    """Magic, version in either byte order, then what `general.*` says it holds."""
+    """Magic, version in either byte order, then the kind by `general.*`."""
     if probe.head[:4] != MAGIC:
         return None
     if probe.size < 8:
@@ -36,7 +36,7 @@ def _detail(header: GgufHeader) -> dict[str, Any]:
     found |= {n: values[f"general.{n}"] for n in ("architecture", "type", "name") if values.get(f"general.{n}")}
     if any(key.startswith("tokenizer.ggml.") for key in values):
         found["has_vocab"] = True
-    elif len(values) == header.n_kv:  # else the walk ended before them, and nothing is known
+    elif len(values) == header.n_kv:  # else the walk ended before them, and it is unknown
         found["has_vocab"] = False
     if values.get("split.count"):
         found["split"] = (values.get("split.no"), values["split.count"])

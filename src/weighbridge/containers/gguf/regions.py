@@ -15,7 +15,7 @@ from weighbridge.io.source import Source
 
 
 def regions(source: Source) -> list[Region]:
-    """All bytes of the file, named, without gap or overlap; all of them unknown where it isn't a GGUF."""
+    """All bytes of the file, named, without gap or overlap; all unknown if it isn't a GGUF."""
     try:
         header = walk(source, Collector(source.name, strict=False))
     except FormatError:
@@ -65,7 +65,7 @@ def _info(info: TensorInfo, width: int) -> Iterator[Region]:
 
 
 def _data(header: GgufHeader) -> Iterator[Region]:
-    """Padding, tensors in the order of their bytes, and what belongs to none of them."""
+    """Padding and tensors in the order of their bytes, and bytes that belong to no tensor."""
     size, start = header.source.size, header.data_start
     at = min(start, size)
     if at > header.end:

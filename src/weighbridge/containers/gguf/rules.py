@@ -1,4 +1,4 @@
-"""What can be wrong with a GGUF: one row a rule, and the collector that turns rows into findings or errors.
+"""The rules for GGUF, one row each, and the collector that turns rows into findings or errors.
 
 Severity follows the specification (docs/gguf.md), not habit:
 
@@ -87,14 +87,14 @@ RULES: Final = MappingProxyType(
         "gguf/token-duplicate": _rule(_W, _MODEL, "token given twice"),
         "gguf/split-missing": _rule(_E, _MODEL, "shard missing from the set"),
         "gguf/split-number": _rule(_E, _MODEL, "shard's split.no is missing, wrong, or taken"),
-        # llama.cpp looks at the first shard's count only.
+        # llama.cpp reads only the first shard's count.
         "gguf/split-count": _rule(_E, _NEVER, "shards disagree on split.count"),
         "gguf/split-total": _rule(_E, _MODEL, "split.tensors.count isn't the number of tensors in the set"),
         "gguf/split-duplicate": _rule(_E, _MODEL, "tensor in two shards"),
     }
 )
 
-# Findings of one rule that are listed one by one; a hostile file could make millions.
+# The most findings of one rule that are listed individually; a hostile file could cause millions.
 _LISTED: Final = 50
 
 
@@ -107,7 +107,7 @@ class GGUFError(FormatError):
 
 
 class Collector:
-    """Gathers findings; where `strict`, a `fault` (what can't be read without guessing) is an error instead."""
+    """Collects findings; if `strict`, a `fault` (something that can't be read without guessing) is an error instead."""
 
     def __init__(self, path: str, strict: bool) -> None:
         self.path, self.strict = path, strict
@@ -123,20 +123,20 @@ class Collector:
             self._findings.append(Finding(rule, row.severity, message, self.path, offset, tensor, row.hint))
 
     def fault(self, rule: str, detail: str = "", *, offset: int | None = None, tensor: str | None = None) -> None:
-        """What a strict reader refuses and a lenient one steps over."""
+        """A problem that a strict reader refuses and a lenient one skips."""
         if self.strict:
             self.stop(rule, detail, offset=offset, tensor=tensor)
         self.note(rule, detail, offset=offset, tensor=tensor)
 
     def stop(self, rule: str, detail: str = "", *, offset: int | None = None, tensor: str | None = None) -> NoReturn:
-        """What nobody can read on from."""
+        """A problem beyond which no reader can continue."""
         row = RULES[rule]
         field = None if tensor is None else f"tensor {tensor!r}"
         message = f"{row.text}: {detail}" if detail else row.text
         raise GGUFError(rule, message, path=self.path, offset=offset, field=field, hint=row.hint)
 
     def result(self) -> tuple[Finding, ...]:
-        """All findings; what was too much of one kind is counted in one more line."""
+        """All findings; the surplus of each kind is counted in one more line."""
         more = [
             Finding(rule, RULES[rule].severity, f"{RULES[rule].text}: {count - _LISTED} more", self.path)
             for rule, count in self._count.items()

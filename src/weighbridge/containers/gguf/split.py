@@ -37,7 +37,7 @@ def shard_name(prefix: str, number: int, count: int) -> str:
 
 
 def parse_shard_name(name: str) -> tuple[str, int, int] | None:
-    """Prefix, number (from 0) and count in a shard's name; None where it is no such name."""
+    """Prefix, number (from 0) and count in a shard's name; None for other names."""
     match = _NAME.fullmatch(name)
     if match is None or not 1 <= int(match["number"]) <= int(match["count"]):
         return None
@@ -105,7 +105,7 @@ def _by_bytes(tensors: Sequence[tuple[str, Spec]], limit: int, align: int) -> It
 
 def merge(indexes: Sequence[Index]) -> Index:
     """A set of parsed shards, in any order, as one index: the first shard's keys (without those of the split), all
-    tensors. What is wrong with the set becomes findings; shards that can't belong together are a FormatError."""
+    tensors. Problems of the set become findings; shards that can't belong together are a FormatError."""
     if not indexes:
         raise UsageError("no shards to merge")
     name = indexes[0].files[0].name
@@ -133,7 +133,7 @@ def merge(indexes: Sequence[Index]) -> Index:
 
 
 def _in_order(indexes: Sequence[Index], notes: Collector) -> list[Index]:
-    """By split.no, with findings on what is missing, double or contradictory."""
+    """The shards by split.no, with findings on missing, duplicate or contradictory ones."""
     numbered: dict[int, Index] = {}
     others: list[Index] = []
     counts = {index.metadata.get(COUNT) for index in indexes}

@@ -1,4 +1,4 @@
-"""The typed values of a GGUF: what a key may hold, how it lies in the file, and arrays that are decoded when asked.
+"""The typed values of a GGUF: the possible types, how they are stored, and arrays that are decoded on access.
 
 A value is a `KV(type, value)`; `type` is one of `SCALARS`, `str`, or `arr[...]` of these. The type belongs to the
 value: llama.cpp looks up `block_count` as exactly u32, so a file that is read and written again must keep it.
@@ -49,7 +49,7 @@ class KV(NamedTuple):
 
 
 def text(raw: bytes) -> str:
-    """Bytes of a string as text; what isn't UTF-8 becomes surrogate escapes."""
+    """The bytes of a string as text; invalid UTF-8 becomes surrogate escapes."""
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -62,7 +62,7 @@ def raw_text(value: str) -> bytes:
 
 
 def element_type(kind: str) -> str | None:
-    """`arr[x]` -> `x`; None for a type that is no array."""
+    """`arr[x]` -> `x`; None for a type that isn't an array."""
     return kind[4:-1] if kind.startswith("arr[") and kind.endswith("]") else None
 
 
@@ -77,7 +77,7 @@ def check_type(kind: str) -> str:
 
 
 class LazyArray(Sequence[Any]):
-    """`length` elements of `type` that lie at `offset` of a source, decoded when asked for.
+    """`length` elements of `type` at `offset` of a source, decoded on access.
 
     A vocabulary of 260,000 tokens costs nothing until it is looked at. Small arrays keep their bytes, so that they
     outlive the source; others are read again from the source on first use, and kept from then on.
@@ -92,12 +92,12 @@ class LazyArray(Sequence[Any]):
         self.type, self.length, self.source, self.offset, self.nbytes = kind, count, source, offset, nbytes
         self.order, self.width = order, width  # byte order, bytes of a length
         self._raw = raw
-        self._offsets: Sequence[int] | None = None  # where each string begins in `raw`, and their end
-        self._parts: list[LazyArray] | None = None  # elements that are arrays themselves
+        self._offsets: Sequence[int] | None = None  # offsets of the strings in `raw`, and their end
+        self._parts: list[LazyArray] | None = None  # elements that are arrays
 
     @property
     def raw(self) -> bytes:
-        """The elements as they lie in the file."""
+        """The elements as stored."""
         if self._raw is None:
             self._raw = self.source.read(self.offset, self.nbytes)
         return self._raw
@@ -216,7 +216,7 @@ def nested(source: BytesSource, at: int, order: str, width: int) -> LazyArray:
 
 
 def array_of(inner: Iterable[str]) -> str:
-    """The type of elements that are arrays: `arr[x]` where all hold x, else `arr`."""
+    """The element type of an array of arrays: `arr[x]` if all are arrays of x, else `arr`."""
     kinds = set(inner)
     return f"arr[{kinds.pop()}]" if len(kinds) == 1 else "arr"
 
@@ -239,14 +239,14 @@ class Metadata(Mapping[str, Any]):
         return len(self._kvs)
 
     def kv(self, key: str) -> KV:
-        """The value with its type; KeyError where there is none."""
+        """The value with its type; KeyError if it is absent."""
         return self._kvs[key]
 
     def type(self, key: str) -> str:
         return self._kvs[key].type
 
     def kvs(self) -> dict[str, KV]:
-        """All of them, as a new dict that `layout` takes."""
+        """All values, as a new dict for `layout`."""
         return dict(self._kvs)
 
     def __repr__(self) -> str:
@@ -254,7 +254,7 @@ class Metadata(Mapping[str, Any]):
 
 
 def kvs(metadata: Mapping[str, Any]) -> dict[str, KV]:
-    """Any mapping as typed values: those of a `Metadata`, `KV`s as they are, plain values by `infer`."""
+    """Any mapping as typed values: a `Metadata`'s own, `KV`s unchanged, plain values by `infer`."""
     if isinstance(metadata, Metadata):
         return metadata.kvs()
     return {key: value if isinstance(value, KV) else infer(value) for key, value in metadata.items()}
@@ -287,11 +287,11 @@ def _scalar(value: Any, integers: Sequence[str]) -> str:
         return "f32"
     if isinstance(value, str):
         return "str"
-    raise UsageError(f"GGUF has no type for a value of {type(value).__name__}")
+    raise UsageError(f"GGUF has no type for values of {type(value).__name__}")
 
 
 def _common(values: Sequence[Any]) -> str:
-    """The element type that holds all of `values`."""
+    """The element type that can store all of `values`."""
     if not values:
         raise UsageError("an empty list has no element type", hint="give it one: KV('arr[str]', [])")
     if all(isinstance(v, Sequence) and not isinstance(v, str) for v in values):
@@ -306,4 +306,4 @@ def _common(values: Sequence[Any]) -> str:
             return wide
     elif kinds <= {*RANGES, "f32"}:
         return "f32"
-    raise UsageError(f"no one GGUF type holds all of {str(list(values))[:80]}")
+    raise UsageError(f"no single GGUF type can store all of {str(list(values))[:80]}")

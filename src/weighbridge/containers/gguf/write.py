@@ -45,7 +45,8 @@ def header_bytes(tensors: Tensors, metadata: Mapping[str, Any], *, alignment: in
 
 
 def header_size(tensors: Tensors, metadata: Mapping[str, Any], *, alignment: int | None = None) -> int:
-    """Its length: where it equals that of an existing file with the same tensors, metadata can be changed in place."""
+    """The header's length: if it equals that of an existing file with the same tensors, metadata can be changed in
+    place."""
     header, align = _header(tensors, metadata, alignment)
     return padded(len(header), align)
 
@@ -60,10 +61,10 @@ def _header(tensors: Tensors, metadata: Mapping[str, Any], alignment: int | None
 
 
 def _alignment(pairs: dict[str, KV], wanted: int | None) -> int:
-    """The alignment in force; `pairs` gets the key where it needs one."""
+    """The effective alignment; adds the key to `pairs` if it is needed."""
     stated = pairs[ALIGNMENT_KEY].value if ALIGNMENT_KEY in pairs else None
     align = wanted or stated or DEFAULT_ALIGNMENT
-    # The specification wants a multiple of 8, llama.cpp a power of two of type u32.
+    # The specification requires a multiple of 8, llama.cpp a power of two of type u32.
     if not isinstance(align, int) or not 8 <= align <= _ALIGNMENT_MAX or align & (align - 1):
         hint = f"a power of two from 8 to {_ALIGNMENT_MAX}; 32 is the usual one"
         raise UsageError(f"a GGUF can't be aligned to {align}", hint=hint)
@@ -137,13 +138,13 @@ def _value(kv: KV) -> bytes:
 
 def _bit(value: Any) -> bool:
     if value not in (0, 1):
-        raise ValueError(f"{value!r} is no bool")
+        raise ValueError(f"{value!r} isn't a bool")
     return bool(value)
 
 
 def _array(kind: str, values: Any) -> bytes:
     if isinstance(values, (str, bytes, bytearray)) and kind != "u8":
-        raise TypeError(f"{type(values).__name__} is no list")
+        raise TypeError(f"{type(values).__name__} isn't a list")
     head = struct.pack("<IQ", IDS["arr" if kind.startswith("arr") else kind], len(values))
     if isinstance(values, LazyArray) and values.type == kind and (values.order, values.width) == ("<", 8):
         return head + values.raw

@@ -39,13 +39,12 @@ _CODES: Final = MappingProxyType(
 _NAMES: Final = MappingProxyType({name: code for code, name in _CODES.items()})
 # version -> bytes of the header's length, its encoding
 _VERSIONS: Final = MappingProxyType({(1, 0): (2, "latin-1"), (2, 0): (4, "latin-1"), (3, 0): (4, "utf-8")})
-# Room that numpy leaves in the header for the first dimension to grow.
+# Space that numpy leaves in the header for the first dimension to grow.
 _GROWTH: Final = 21
 
 
 class NpyHeader(NamedTuple):
-    """What a header says; the data is bytes [start, end) of the source it was read from. `order` "<" where it doesn't
-    matter."""
+    """The parsed header; the data is bytes [start, end) of its source. `order` is "<" where it doesn't matter."""
 
     spec: Spec
     order: str
@@ -88,7 +87,7 @@ def _data_regions(header: NpyHeader, size: int) -> list[Region]:
 
 
 def header_regions(header: NpyHeader, base: int) -> list[Region]:
-    """The parts of a header whose first byte is byte `base` of a file."""
+    """The parts of a header that begins at byte `base` of a file."""
     width = _VERSIONS[header.version][0]
     text, start = base + 8 + width, base + header.start
     body = text + len(header.text.rstrip().encode(_VERSIONS[header.version][1]))
@@ -106,7 +105,7 @@ def header_regions(header: NpyHeader, base: int) -> list[Region]:
 
 
 def read_header(source: Source) -> NpyHeader:
-    """The header at the start of `source` (a file, or a member of a zip); the data is known to be there whole."""
+    """The header at the start of `source` (a file, or a member of a zip); the data is complete."""
     version, start, text = _text(source)
     fields = _fields(text, source.name)
     dtype, order = _dtype(fields["descr"], source.name)
@@ -121,8 +120,8 @@ def read_header(source: Source) -> NpyHeader:
 
 
 def objects_at(source: Source) -> int | None:
-    """Where the pickle of an array of objects begins; None for an array of plain numbers, text or records of them. A
-    type that isn't known to be plain counts as objects: numpy takes many spellings."""
+    """The offset of an object array's pickle; None for an array of plain numbers, text or records of them. An
+    unknown type counts as objects: numpy accepts many spellings."""
     _, start, text = _text(source)
     return None if _is_plain(_fields(text, source.name)["descr"]) else start
 
@@ -136,7 +135,7 @@ def _is_plain(descr: object) -> bool:
     if isinstance(descr, str):
         return _PLAIN.fullmatch(descr) is not None
     if isinstance(descr, tuple) and len(descr) == 2:  # (type, shape): a sub-array
-        dims = descr[1] if isinstance(descr[1], tuple) else (descr[1],)  # a list would give fields in place of the type
+        dims = descr[1] if isinstance(descr[1], tuple) else (descr[1],)  # a list would mean fields instead of a type
         return _is_plain(descr[0]) and all(isinstance(n, int) for n in dims)
     fields = descr if isinstance(descr, list) else None
     return fields is not None and all(isinstance(f, tuple) and len(f) in (2, 3) and _is_plain(f[1]) for f in fields)
@@ -194,7 +193,7 @@ class _Literal:
         return text, number, word, mark
 
     def peek(self) -> str | None:
-        """The mark that comes next, if it is one."""
+        """The next character, if it is this one."""
         match = _TOKEN.match(self.text, self.at)
         return match[4] if match else None
 
@@ -277,13 +276,11 @@ def _dtype(descr: object, path: str) -> tuple[DType, str]:
         )
     name = _CODES.get("b1" if kind == "?" else kind + size)
     if name is None:
-        raise UnsupportedError(f"{path}: arrays of type {descr!r} are no numbers that we know", hint=_hint(kind, size))
+        raise UnsupportedError(f"{path}: arrays of type {descr!r} have an unknown number type", hint=_hint(kind, size))
     dtype = BY_NAME[name]
     # "=" means the reader's own order; no writer of files should say so. "|" is for single bytes.
     if (order in ("=", "|", "")) and dtype.word > 1:
-        raise FormatError(
-            "the type tells no byte order", path=path, field="descr", expected="< or >", found=repr(descr)
-        )
+        raise FormatError("the type has no byte order", path=path, field="descr", expected="< or >", found=repr(descr))
     return dtype, ">" if order == ">" and dtype.word > 1 else "<"
 
 
@@ -304,7 +301,7 @@ def _shape(value: object, path: str) -> Shape:
 def _check_order(fortran: object, shape: Shape, path: str) -> None:
     if not isinstance(fortran, bool):
         raise FormatError("fortran_order is not True or False", path=path, field="fortran_order", found=repr(fortran))
-    # Where at most one axis is longer than 1, both orders are the same bytes.
+    # If at most one axis is longer than 1, both orders are the same bytes.
     if fortran and 0 not in shape and sum(n > 1 for n in shape) > 1:
         raise UnsupportedError(
             f"{path}: the array lies in Fortran order (columns first)",
@@ -318,8 +315,8 @@ def _check_order(fortran: object, shape: Shape, path: str) -> None:
 def layout(
     tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any] | None = None, *, raw: bool = False
 ) -> Layout:
-    """A file of one tensor. Types that NumPy can't name are refused, or with `raw` written as bytes of their size
-    (`<V2`), which the reader has to `.view` as what they are. The format has no place for a name or metadata."""
+    """A file of one tensor. Types without a NumPy name are refused, or with `raw` written as bytes of their size
+    (`<V2`), which the reader has to `.view` as the right type. The format stores neither a name nor metadata."""
     if len(tensors) != 1:
         raise UsageError(f"a .npy file holds one array, not {len(tensors)}", hint="write a .npz or .safetensors")
     (name, spec) = tensors[0]
@@ -328,8 +325,8 @@ def layout(
 
 
 def no_metadata(metadata: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The note that says what is lost."""
-    return (f"the format holds no metadata: {len(metadata)} keys are left out",) if metadata else ()
+    """The note about what is lost."""
+    return (f"the format has no metadata:  {len(metadata)} keys are left out",) if metadata else ()
 
 
 def header_bytes(name: str, spec: Spec, *, raw: bool = False) -> bytes:

@@ -34,7 +34,7 @@ _AGAIN: Final = "download or copy it again"
 
 
 def parse(source: Source) -> Index:
-    """The arrays of a file in the order of their bytes. A deflated one has a source of its own in `Index.files`."""
+    """The arrays of a file in the order of their bytes. A deflated array has its own source in `Index.files`."""
     archive = zips.read(source)
     files: list[Source] = [source]
     starts = [0]
@@ -48,7 +48,7 @@ def parse(source: Source) -> Index:
             continue
         inner = zips.open_member(source, member)
         header = npy.read_header(inner)
-        inner.close()  # what unpacked the header holds memory; there may be many
+        inner.close()  # the decompressor of the header uses memory, and there may be many
         name = member.name.removesuffix(npy.SUFFIX)
         file, base = 0, member.start
         if inner.sequential:
@@ -79,7 +79,7 @@ def _finding(
 
 
 def check(source: Source) -> tuple[Finding, ...]:
-    """What is wrong with a file beyond its structure: members whose bytes don't have their checksum. Reads them all."""
+    """Problems beyond a file's structure: members whose bytes don't match their checksum. Reads them all."""
     found = []
     for member in zips.read(source).members:
         try:
@@ -98,7 +98,7 @@ def check(source: Source) -> tuple[Finding, ...]:
 def layout(
     tensors: Sequence[tuple[str, Spec]], metadata: Mapping[str, Any] | None = None, *, raw: bool = False
 ) -> Layout:
-    """A file of stored arrays. `raw`: see `npy.layout`. The format has no place for metadata."""
+    """A file of stored arrays. `raw`: see `npy.layout`. The format has no metadata."""
     npy.check_names(name for name, _ in tensors)
     members: list[zip_write.NewMember] = []
     heads: list[bytes] = []
@@ -147,7 +147,7 @@ def _member_name(name: str) -> str:
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; where the archive can't be read, what is unknown is called so."""
+    """Every byte of the file, named; what can't be read is named unknown."""
     return zips.regions(source, _member_regions)
 
 

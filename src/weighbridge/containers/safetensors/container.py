@@ -1,4 +1,4 @@
-"""Safetensors: [8 bytes: N, little-endian][N bytes: JSON][data], for all that the format's reference says yes to.
+"""Safetensors: [8 bytes: N, little-endian][N bytes: JSON][data], accepting exactly what the format's reference accepts.
 
     {"__metadata__": {text: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 
@@ -42,7 +42,8 @@ _U64: Final = 2**64 - 1
 
 
 class _ParsedHeader(NamedTuple):
-    """The header: bytes of it that exist, tensors by name in header order, metadata, all that is wrong so far."""
+    """The header: its bytes as far as they exist, tensors by name in header order, metadata, and the problems so
+    far."""
 
     length: int
     raw: bytes
@@ -53,7 +54,8 @@ class _ParsedHeader(NamedTuple):
 
 def parse(source: Source, *, strict: bool = False) -> Index:
     """The tensors of a file, in the order of their bytes. FormatError exactly where the reference refuses, and with
-    `strict` also where the file departs from the written format (`Index.findings` has those departures otherwise)."""
+    `strict` also where the file deviates from the written format (otherwise these deviations are in
+    `Index.findings`)."""
     with paused(source.size > MIB):
         head = _read_head(source)
         head.problems.raise_first(source.name, strict)
@@ -63,8 +65,8 @@ def parse(source: Source, *, strict: bool = False) -> Index:
 
 
 def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """All that can be saved of a file, and everything that is wrong with it. Tensors whose bytes aren't all there, or
-    whose entry contradicts itself, are left out of the index."""
+    """The readable part of a file, and all its problems. Tensors with incomplete data, or with a contradictory
+    entry, are left out of the index."""
     head = _read_head(source)
     whole = tuple(e for e in _place(head, source.size) if e.offset + e.nbytes <= source.size)
     index = _index(source, head, whole)
@@ -72,7 +74,7 @@ def examine(source: Source) -> tuple[Index, tuple[Finding, ...]]:
 
 
 def headers(source: Source) -> tuple[Index, tuple[Finding, ...]]:
-    """As `examine`, with the tensors whose bytes aren't all there."""
+    """As `examine`, including tensors with incomplete data."""
     head = _read_head(source)
     index = _index(source, head, _place(head, source.size))
     return index, index.findings
@@ -117,7 +119,7 @@ def _hint(first: bytes) -> str | None:
 
 
 def _header(source: Source, problems: Problems) -> tuple[int, bytes | None]:
-    """N, and the header's bytes as far as the file goes; None where N can't be one."""
+    """N, and the header's bytes as far as the file goes; None if N is impossible."""
     first = source.head(_FIRST)
     if len(first) < LENGTH:
         words = "too short for a header"
@@ -173,8 +175,8 @@ def _fast(raw: bytes) -> tuple[dict[str, HeaderEntry], dict[str, str]] | None:
 
 
 def read_tensors(raw: bytes, *, exactly: bool) -> tuple[dict[str, HeaderEntry], dict[str, str], bool] | None:
-    """Tensors and metadata of a header's bytes, and whether these are all; of an odd header what can be read, nothing
-    if not `exactly`. None where the header isn't a JSON object."""
+    """Tensors and metadata of a header's bytes, and whether they are complete; of a malformed header the readable
+    part, or nothing if not `exactly`. None if the header isn't a JSON object."""
     fast = _fast(raw)
     if fast or not exactly:
         return (*fast, True) if fast else ({}, {}, False)
@@ -293,7 +295,7 @@ def _report_size(name: str, info: HeaderEntry, dtype: DType, place: int, problem
 
 def _report_end(head: _ParsedHeader, wanted: int, size: int) -> None:
     if head.problems.has(("no-header", "header-too-large", "header-cut")):
-        return  # there is no data to speak of
+        return  # there is no data
     if wanted > size:
         ends = [LENGTH + head.length + info.data_offsets[1] for info in head.infos.values()]
         missing = sum(end > size for end in ends)
@@ -305,7 +307,7 @@ def _report_end(head: _ParsedHeader, wanted: int, size: int) -> None:
 
 
 def _report_oddities(head: _ParsedHeader, entries: list[Entry]) -> None:
-    """What the reference accepts silently and the JSON pass doesn't see."""
+    """Deviations that the reference accepts silently and the JSON pass doesn't notice."""
     raw, start, problems = head.raw, LENGTH + head.length, head.problems
     if raw[:1] and raw[:1] in SPACE:
         problems.add("leading-space", "white space stands before the opening brace", LENGTH)
@@ -318,7 +320,7 @@ def _report_oddities(head: _ParsedHeader, entries: list[Entry]) -> None:
     if crooked:
         words = f"{len(crooked)} of {len(entries)} tensors don't start at a multiple of their element's size"
         problems.add("tensor-alignment", words, crooked[0].offset, crooked[0].name)
-    # ASCII without escapes and DEL is printable: JSON strings hold no other control characters.
+    # ASCII without escapes and DEL is printable: JSON strings contain no other control characters.
     plain = raw.isascii() and b"\\" not in raw and b"\x7f" not in raw and "" not in head.infos
     odd = [] if plain else [name for name in head.infos if not name or not name.isprintable()]
     if odd:
@@ -329,7 +331,7 @@ def _report_oddities(head: _ParsedHeader, entries: list[Entry]) -> None:
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; "unknown" for what no entry claims. Works on broken files as far as they go."""
+    """Every byte of the file, named; "unknown" for bytes without an entry. Works on broken files as far as possible."""
     head = _read_head(source)
     out: list[Region] = []
     at = 0
@@ -366,7 +368,7 @@ _PUNCTUATION: Final = re.compile(rb"[ \t\n\r]*[{}:,][{}:, \t\n\r]*(?<=[{}:,])|[ 
 
 
 def _between(head: _ParsedHeader, start: int, end: int) -> Iterator[Region]:
-    """The names of bytes that are neither member nor tensor: punctuation, padding, or nothing we know."""
+    """The names of bytes outside of members and tensors: punctuation, padding, or unknown."""
     stop = max(min(LENGTH + len(head.raw), end), start)
     while start < stop:
         match = _PUNCTUATION.match(head.raw, start - LENGTH, stop - LENGTH)

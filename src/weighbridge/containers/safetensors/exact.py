@@ -19,14 +19,14 @@ from weighbridge.containers.safetensors.layout import METADATA
 from weighbridge.containers.safetensors.rules import Problems
 
 LENGTH: Final = 8  # bytes of N, before the JSON
-SPACE: Final = b" \t\n\r"  # what JSON calls white space
+SPACE: Final = b" \t\n\r"  # JSON's white space
 FIELDS: Final = ("dtype", "shape", "data_offsets")  # also their order where an entry is an array
 # dtype name -> its row and the bits of one element
 TYPES: Final = {name: (t, t.size * 8 // t.block) for name, t in BY_SAFETENSORS.items() if name}
 
 
 class HeaderEntry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What the JSON says of one tensor."""
+    """The JSON entry of one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -97,7 +97,7 @@ def _metadata(pair: Pair, problems: Problems) -> dict[str, str]:
 
 
 def _info(pair: Pair, problems: Problems) -> HeaderEntry | None:
-    """An entry, or None where it is unusable (reported)."""
+    """An entry, or None if it is unusable (which is reported)."""
     fields = _fields(pair, problems)
     if fields is None:
         return None

@@ -1,4 +1,4 @@
-"""A JSON reader that knows where everything is and says yes exactly when `serde_json` does.
+"""A JSON reader that records positions and accepts exactly what `serde_json` accepts.
 
 It is the slow, exact path of the safetensors parser: it keeps duplicate keys, gives every value its byte positions, and
 follows serde_json 1.0 (the JSON reader of the reference implementation) where JSON readers differ:
@@ -30,7 +30,7 @@ _U64: Final = 2**64 - 1
 
 
 class Pair(NamedTuple):
-    """One member of an object: its key and value, and the bytes [key_at, end) they take; the value starts at `at`."""
+    """One member of an object: its key and value, and its bytes [key_at, end); the value starts at `at`."""
 
     key: str
     value: Value
@@ -43,7 +43,7 @@ class JsonObject(list[Pair]):
     """A JSON object as the list of its members in file order, duplicates kept."""
 
     def last(self) -> dict[str, Value]:
-        """As a dict where the last of several equal keys wins."""
+        """As a dict; the last of several equal keys wins."""
         return {p.key: p.value for p in self}
 
 
@@ -51,7 +51,7 @@ Value: TypeAlias = "bool | int | float | str | list[Any] | JsonObject | None"
 
 
 def kind(value: Value) -> str:
-    """The JSON word for what a value is, for messages."""
+    """The JSON name of a value's type, for messages."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "a boolean"
     names = {int: "an integer", float: "a float", str: "a string", JsonObject: "an object", list: "an array"}
@@ -71,7 +71,7 @@ class Scanner:
         return FormatError(reason, path=self.path, offset=where, field=field, expected=expected, found=found)
 
     def peek(self) -> bytes:
-        """Step over white space; the next byte, or nothing at the end."""
+        """Skips white space; returns the next byte, empty at the end."""
         match = _SPACE.match(self.data, self.at)
         assert match is not None  # it matches the empty string
         self.at = match.end()
@@ -83,7 +83,7 @@ class Scanner:
         self.at += 1
 
     def document(self) -> Value:
-        """The one value the data holds."""
+        """The single value in the data."""
         value = self.value()
         if self.peek():
             raise self.fail("something follows the JSON object", expected="white space only")
@@ -160,7 +160,7 @@ class Scanner:
             yield self.value(depth + 1)
 
     def members(self, depth: int = 0) -> Iterator[Pair]:
-        """The members of the object that opens here, one by one (what was read before an error is not lost)."""
+        """The members of the object that opens here, one by one (members before an error aren't lost)."""
         for _ in self._separated(b"}", depth):
             self.peek()
             key_at = self.at

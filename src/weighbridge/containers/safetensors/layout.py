@@ -1,4 +1,4 @@
-"""Writing safetensors: where every tensor goes, and the header's bytes. The same input always gives the same bytes.
+"""Writing safetensors: the offset of every tensor, and the header's bytes. The same input always gives the same bytes.
 
 The format knows no alignment, but white space may fill the header up: `layout` pads it so that the data starts at a
 page, and orders tensors by the largest power of two (up to the page) that divides their size, large ones first. Every
@@ -61,15 +61,15 @@ def header_bytes(
     reserve: int = 0,
     size: int | None = None,
 ) -> bytes:
-    """Length and JSON of tensors that lie one after the other in this order, padded with spaces to a multiple of
-    `align` or to exactly `size` bytes (UsageError where it doesn't fit)."""
+    """Length and JSON of tensors stored one after the other in this order, padded with spaces to a multiple of
+    `align` or to exactly `size` bytes (UsageError if it doesn't fit)."""
     if align < 1 or align & (align - 1) or reserve < 0:
         raise UsageError(f"alignment must be a power of two and reserve not negative, not {align} and {reserve}")
     text = _json(tensors, metadata)
     need = _LENGTH + len(text) + reserve
     total = -(-need // align) * align if size is None else size
     if total < need:
-        raise UsageError(f"the header needs {need} bytes, there is room for {size}", hint="write the file anew")
+        raise UsageError(f"the header needs {need} bytes, but only {size}", hint="rewrite the file")
     if total - _LENGTH > SAFETENSORS_HEADER:
         raise UsageError(
             f"the header would have {total - _LENGTH} bytes; readers refuse more than {SAFETENSORS_HEADER}",
@@ -79,8 +79,7 @@ def header_bytes(
 
 
 def _json(tensors: Iterable[Named], metadata: Mapping[str, str] | None) -> bytes:
-    # Compact, and escaped as serde_json does it, which is also what Python's encoder does without `ensure_ascii`.
-    # Metadata is sorted: the reference writes it in the random order of a hash map.
+    # Compact, and escaped as serde_json does, which is also what Python's encoder does without `ensure_ascii`.
     table: dict[str, object] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
     at = 0
     for name, spec in tensors:
@@ -91,7 +90,7 @@ def _json(tensors: Iterable[Named], metadata: Mapping[str, str] | None) -> bytes
 
 
 def _by_alignment(tensors: Sequence[Named]) -> list[Named]:
-    # The sort is stable: among equals the given order, which is the model's, stays. Empty tensors fit anywhere.
+    # The sort is stable: equals keep the given order, which is the model's. Empty tensors fit anywhere.
     return sorted(tensors, key=lambda t: -_power(t[1].nbytes))
 
 
@@ -122,7 +121,7 @@ def _check(tensors: Sequence[Named], metadata: Mapping[str, str] | None) -> None
         seen.add(name)
         if spec.dtype.safetensors is None:
             raise UnsupportedError(
-                f"tensor {name!r} is {spec.dtype}, which safetensors can't hold",
+                f"tensor {name!r} is {spec.dtype}, which safetensors can't store",
                 hint="decode it first, e.g. --dtype f16",
             )
         if any(n >= 2**64 for n in spec.shape):

@@ -1,4 +1,4 @@
-"""What a safetensors file holds, by the names in its header."""
+"""What a safetensors file contains, by the names in its header."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weighbridge.containers.safetensors.exact import LENGTH, SPACE, HeaderEntry
 from weighbridge.containers.sniff import tensor_names
 from weighbridge.containers.sniff.probe import Hit, Probe
 
-_EXACT: Final = MIB  # a longer header is looked into only if it is of the usual form
+_EXACT: Final = MIB  # a longer header is parsed only if it has the usual form
 
 
 def recognise(probe: Probe) -> Hit | None:

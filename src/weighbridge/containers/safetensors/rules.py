@@ -1,4 +1,4 @@
-"""The rules of safetensors as a table, and what a broken one looks like before it becomes an error or a finding."""
+"""The rules of safetensors as a table, and a broken rule before it becomes an error or a finding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 class Problem(NamedTuple):
-    """One broken rule, with all that an error or a finding says about it."""
+    """One broken rule, with everything that an error or a finding says about it."""
 
     rule: str
     message: str
@@ -66,14 +66,14 @@ class Problem(NamedTuple):
         return FormatError(self.message, **place, expected=self.expected, found=self.found, hint=self.hint)  # type: ignore[arg-type]
 
     def finding(self, path: str) -> Finding:
-        # The place has fields of its own in a finding: compose the words alone.
+        # A finding has its own fields for the place: this composes the message alone.
         words = str(FormatError(self.message, expected=self.expected, found=self.found))
         severity = RULES[self.rule].severity
         return Finding(f"safetensors/{self.rule}", severity, words, path, self.offset, self.tensor, self.hint)
 
 
 class Problems(list[Problem]):
-    """All that is wrong with a file, in the order it was met."""
+    """All problems of a file, in the order of discovery."""
 
     def add(
         self,

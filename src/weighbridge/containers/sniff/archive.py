@@ -108,7 +108,7 @@ _EXECUTABLES: Final = (
 
 
 def executable(probe: Probe) -> Hit | None:
-    """A program; with a zip at its end that holds a stored GGUF it is a llamafile."""
+    """A program, or a llamafile if a zip at its end contains a stored GGUF."""
     words = next((w for magic, w in _EXECUTABLES if probe.head.startswith(magic)), None)
     if words is None:
         return None
@@ -118,7 +118,7 @@ def executable(probe: Probe) -> Hit | None:
         at = payload(probe, member)
         if member.method == 0 and at is not None and probe.at(at, 4) == GGUF_MAGIC:
             detail = {"gguf": {"name": member.name, "offset": at, "size": member.size}, "members": len(models)}
-            holds = f"a zip at its end holds {member.name} at byte {at:,}"
+            holds = f"a zip at its end contains {member.name} at byte {at:,}"
             return Hit("llamafile", "", (words, holds), detail=detail)
     if found and any(m.name == ".args" or m.name.startswith("llama") for m in found.members):
         return Hit("llamafile", "no-weights", (words, "a zip at its end, without a GGUF inside"), "likely")
@@ -158,7 +158,7 @@ TARS: Final = frozenset({"tar", *(row.format for row in _TARS)})
 
 
 def tar(probe: Probe) -> Hit | None:
-    """A header whose checksum is right, whatever its magic."""
+    """A tar, by a header with a valid checksum, whatever its magic."""
     if not probe.head.strip(b"\0") or not probe.head[0] or not tars.begins(probe.source):
         return None
     names = _tar_names(probe)
@@ -182,7 +182,7 @@ def _tar_names(probe: Probe) -> list[str]:
 
 
 def compressed(probe: Probe) -> tuple[str, bytes] | None:
-    """The codec of a stream with a sure sign, and the first bytes inside (empty where they can't be had)."""
+    """The codec of a stream with a magic, and its first decompressed bytes (empty if it is damaged)."""
     name = codec_of(probe.head)
     if name not in WITH_MAGIC or (name == "bz2" and probe.head[4:10] != b"1AY&SY"):
         return None

@@ -15,8 +15,8 @@ from weighbridge.unpickle.recognise import Prefix, prefix
 
 
 def pickled(probe: Probe) -> Hit | None:
-    """A pickle of any protocol. Since protocol 2 the first byte says so; 0 and 1 have no magic, so the opcodes must
-    reach STOP with a value."""
+    """A pickle of any protocol. From protocol 2 on the first byte identifies it; 0 and 1 have no magic, so the
+    opcodes must reach STOP with a value."""
     found = prefix(probe.head, SNIFF_OPCODES)
     if not found.opcodes or (found.broken and not (found.declared and found.names)):
         return None
@@ -53,17 +53,17 @@ class _Field(NamedTuple):
     number: int
     wire: int
     value: int  # the varint (wire 0) or the length (wire 2)
-    at: int  # where the payload of wire 2 starts
+    at: int  # offset of the payload of wire type 2
 
 
 class _Message(NamedTuple):
     fields: list[_Field]
-    end: int  # where the last field seen ends: behind the message where that is cut
+    end: int  # end of the last field seen: beyond the message if that is truncated
 
 
 def _message(probe: Probe, start: int, end: int) -> _Message | None:
-    """Top-level fields of a protobuf message, None where the bytes are none. Long payloads are stepped over; a message
-    with many fields is judged by the first."""
+    """Top-level fields of a protobuf message, None if the bytes aren't one. Long payloads are skipped; of many
+    fields only the first are read."""
     at = start
     out: list[_Field] = []
     while at < end and len(out) < SNIFF_FIELDS:
@@ -77,7 +77,7 @@ def _message(probe: Probe, start: int, end: int) -> _Message | None:
     return _Message(out, at)
 
 
-# Wire types in use, and the bytes behind their key that are not a varint (0) or counted by one (2).
+# Wire types in use, and the payload bytes that aren't a varint (0) or counted by one (2).
 _WIDTHS: Final = {0: 0, 1: 8, 2: 0, 5: 4}
 
 
@@ -91,7 +91,7 @@ def _field(probe: Probe, at: int) -> _Field | None:
 
 
 def _fields(probe: Probe, part: _Field) -> list[_Field]:
-    """The fields of a message inside another; none where it isn't one, or is longer than any that is looked into."""
+    """The fields of a nested message; none if it isn't one, or is too long to read."""
     found = _message(probe, part.at, part.at + part.value) if part.value <= 4096 else None
     return found.fields if found and found.end == part.at + part.value else []
 

@@ -48,7 +48,7 @@ _SUPERBLOCKS: Final = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
 
 
 def _end_of_hdf5(probe: Probe) -> int:
-    """The size that an HDF5 file states; 0 where it is unknown."""
+    """The size that an HDF5 file declares; 0 if unknown."""
     width, end = _SUPERBLOCKS.get(probe.number(8, "B") or 0, (0, 0))
     return (probe.number(end, "<Q") or 0) if probe.number(width, "B") == 8 else 0
 
@@ -96,7 +96,7 @@ def _gguf(probe: Probe) -> Hit | None:
 
 
 def _ggml(probe: Probe) -> Hit | None:
-    if probe.head[2:4] != b"gg":  # of each of its magics
+    if probe.head[2:4] != b"gg":  # common to all its magics
         return None
     from weighbridge.containers.ggml.recognise import recognise
 
@@ -172,7 +172,7 @@ def _zero_tail(probe: Probe) -> tuple[str, ...]:
 
 
 def sniff(source: Source) -> Identity:
-    """What the bytes of `source` are."""
+    """The format of `source`, by its bytes."""
     probe = Probe(source)
     hit = _recognise(probe)
     if hit.format == "unknown":

@@ -1,6 +1,5 @@
-"""What the recognisers of `sniff` share: the answer (`Identity`), what one of them says (`Hit`), and a clipped view of
-the bytes (`Probe`). Nothing here raises on short input: a read past the end gives fewer bytes.
-"""
+"""What recognisers share: the final answer (`Identity`), the answer of a recogniser (`Hit`), and a clipped view of the
+bytes (`Probe`). Nothing here raises on short input: a read past the end gives fewer bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What some bytes are. `readable`: Weighbridge has a reader for the format. `damage`: what is visibly broken."""
+    """The identity of some bytes. `readable`: Weighbridge has a reader for the format. `damage`: visible damage."""
 
     format: str
     variant: str
@@ -44,14 +43,14 @@ class Identity:
 
 
 class Probe:
-    """The bytes of a source, clipped to what there is."""
+    """The bytes of a source, clipped to its size."""
 
     def __init__(self, source: Source, depth: int = 0) -> None:
         self.source, self.size, self.depth = source, source.size, depth
         self.head = source.head(SNIFF_HEAD)
 
     def at(self, offset: int, length: int) -> bytes:
-        """The bytes [offset, offset + length), or as many of them as exist."""
+        """The bytes [offset, offset + length), as far as they exist."""
         if offset < 0 or offset >= self.size or length <= 0:
             return b""
         end = min(offset + length, self.size)
@@ -70,7 +69,7 @@ class Probe:
 
     @cached_property
     def text(self) -> str | None:
-        """The head as text, None where it is binary. A cut inside a UTF-8 sequence at its end is forgiven."""
+        """The head as text, None if it is binary. A UTF-8 sequence cut at the end is ignored."""
         data = self.head.removeprefix(b"\xef\xbb\xbf")
         if not data or any(byte in data for byte in _NOT_TEXT):
             return None

@@ -1,6 +1,5 @@
 """Recognisers of text where weights were expected (LFS pointers, web pages, error messages) and of the JSON files that
-stand beside weights.
-"""
+accompany weights."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def _title(start: str, kind: str) -> tuple[str, ...]:
 
 
 def _pointer(start: str) -> dict[str, Any]:
-    """What the pointer says of the real file (git-lfs docs/spec.md)."""
+    """The real file's data in the pointer (git-lfs docs/spec.md)."""
     oid = re.search(r"^oid (sha256:[0-9a-f]{64})$", start, re.MULTILINE)
     size = re.search(r"^size (\d{1,19})$", start, re.MULTILINE)
     return ({"oid": oid[1]} if oid else {}) | ({"size": int(size[1])} if size else {})
@@ -75,7 +74,7 @@ def _keys(variant: str, keys: str, words: str) -> _Keys:
     return _Keys(variant, frozenset(keys.split()), words)
 
 
-# Top-level keys that tell what a JSON file is for; the first row whose keys are all there wins.
+# Top-level keys that identify a JSON file; the first row whose keys all exist wins.
 _JSON: Final = (
     _keys("sharded-index", "weight_map", "weight_map: the index of a sharded checkpoint"),
     _keys("peft-config", "peft_type", "peft_type: the config of an adapter"),
@@ -97,7 +96,7 @@ _JSON: Final = (
 )
 
 
-# An object begins with a key or its end, so `{{ bos_token }}` of a chat template is no JSON.
+# An object begins with a key or its end, so a chat template's `{{ bos_token }}` isn't JSON.
 _JSON_START: Final = re.compile(r'\{\s*["}]|\[\s*["\[{\]\d-]')
 
 

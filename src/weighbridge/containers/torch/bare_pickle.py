@@ -13,7 +13,7 @@ from weighbridge.base import gc_pause
 from weighbridge.base.errors import FormatError, UnsupportedError
 from weighbridge.base.limits import PICKLE_READING, PICKLES
 from weighbridge.containers.base import Index, Region
-from weighbridge.containers.torch.entries import SourceList, entries_of, nowhere, pickle_regions
+from weighbridge.containers.torch.entries import SourceList, entries_of, no_storage, pickle_regions
 from weighbridge.io.source import Source
 from weighbridge.unpickle import torch
 from weighbridge.unpickle.machine import Machine
@@ -24,8 +24,8 @@ NAME: Final = "pickle"
 
 @gc_pause.paused()
 def parse(source: Source) -> Index:
-    """The tensors in the order in which the pickles name them; of several pickles those of the first, and of others
-    behind their number: `1.weight`."""
+    """The tensors in the order in which the pickles name them; with several pickles, the first one's under their
+    names, others' under a number too: `1.weight`."""
     files = SourceList(source)
     reading = torch.Reading()
     for i, (machine, value) in enumerate(_run(source)):
@@ -34,7 +34,7 @@ def parse(source: Source) -> Index:
             reading.tensors[name if name not in reading.tensors else f"{name}#{i}"] = tensor
         reading.plain |= one.plain
         reading.remarks += one.remarks
-    found = entries_of(reading, nowhere, files, source.name, 0)
+    found = entries_of(reading, no_storage, files, source.name, 0)
     sources = files.all()
     return Index(
         NAME, sources, found.entries, reading.plain, (0,) * len(sources), findings=found.findings, capped=found.capped
@@ -42,11 +42,13 @@ def parse(source: Source) -> Index:
 
 
 def _run(source: Source) -> Iterator[tuple[Machine, Any]]:
-    """The pickles of the file; FormatError where bytes follow that are none."""
+    """The pickles of the file; FormatError if other bytes follow."""
     at = count = 0
     while at < source.size:
         if count == PICKLES:
-            raise UnsupportedError(f"{source.name} has more than {PICKLES} pickles", hint="what wrote it?")
+            raise UnsupportedError(
+                f"{source.name} has more than {PICKLES} pickles", hint="find out which program wrote it"
+            )
         machine = Machine(source, at, PICKLE_READING)
         yield machine, machine.run()
         at, count = machine.end, count + 1
@@ -55,7 +57,7 @@ def _run(source: Source) -> Iterator[tuple[Machine, Any]]:
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:
-    """The pickles of the file as far as they can be read: name, bytes, where each begins."""
+    """The pickles of the file as far as they can be read: name, bytes, offset."""
     out: list[tuple[str, Source, int]] = []
     try:
         for i, (m, _) in enumerate(_run(source)):

@@ -1,4 +1,4 @@
-"""From what a pickle says to entries: each tensor's window of the file, in place. A tensor that can't be had is a
+"""Turns a pickle's tensors into entries: each a window of the file, in place. A tensor that can't be located is a
 finding, never an error: the others can."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST: Final = 1 << 63  # bytes of one tensor
 
 
 class StoragePlace(NamedTuple):
-    """Where a storage lies: `size` bytes from `start` on of file number `file`."""
+    """The place of a storage: `size` bytes from `start` in file number `file`."""
 
     file: int
     start: int
@@ -39,7 +39,7 @@ class TorchEntries:
 
 
 class SourceList:
-    """The sources of an index whose data is in `order`: the file itself, and what isn't bytes of it as they lie
+    """The sources of an index whose data is in `order`: the file itself, and data that isn't stored verbatim
     (deflated members, arrays written as text, negated tensors)."""
 
     def __init__(self, source: Source, order: str = "<") -> None:
@@ -49,7 +49,7 @@ class SourceList:
         self._kept: dict[tuple[int, int, int], StoragePlace] = {}
         self._flipped: dict[tuple[StoragePlace, str, tuple[str, ...]], StoragePlace] = {}
         self._size = 0
-        self._number: int | None = None  # of what is in memory
+        self._number: int | None = None  # of data in memory
 
     def add(self, source: Source) -> int:
         self._sources.append(source)
@@ -61,7 +61,7 @@ class SourceList:
         return tuple(self._sources)
 
     def hold(self, kept: InlineBytes, dtype: DType) -> StoragePlace:
-        """The place of bytes that the pickle holds."""
+        """The place of bytes inside the pickle."""
         start, source = kept.start, kept.data
         turned = kept.turned != (self.order == ">") and dtype.word > 1
         if isinstance(source, Source) and not kept.codec and not turned:
@@ -86,7 +86,7 @@ class SourceList:
                               expected=f"<= {PICKLE_INLINE} bytes")  # fmt: skip
         if turned:
             if len(data) % dtype.size:
-                raise FormatError("its bytes are no whole number of elements", found=len(data))
+                raise FormatError("its bytes aren't a whole number of elements", found=len(data))
             swapped = bytearray(data)
             swap(dtype, swapped)
             data = bytes(swapped)
@@ -124,7 +124,7 @@ def _bytes_of(kept: InlineBytes) -> bytes:
 def entries_of(
     reading: Reading, find: Callable[[Storage], StoragePlace], files: SourceList, path: str, shift: int
 ) -> TorchEntries:
-    """`find` places a storage, FormatError where it can't; `shift`: where the pickle begins in the file."""
+    """`find` locates a storage, or raises FormatError; `shift`: the offset of the pickle in the file."""
     entries: list[Entry] = []
     capped: list[Entry] = []
     remarks = list(reading.remarks)
@@ -157,8 +157,8 @@ def _capped(e: Entry) -> str:
     )
 
 
-def nowhere(storage: Storage) -> StoragePlace:
-    """Where there is nothing but the pickle."""
+def no_storage(storage: Storage) -> StoragePlace:
+    """For files with nothing but the pickle."""
     raise FormatError(f"storage {storage.key[:40]!r} lies outside the pickle")
 
 
@@ -177,8 +177,8 @@ def _entry(name: str, t: SavedTensor, place: StoragePlace) -> Entry:
 
 
 def pickle_regions(source: Source, start: int, shift: int = 0) -> list[Region]:
-    """The bytes of the pickle that begins at `start`, opcode by opcode with what each does; unknown to the end of the
-    source where it is broken. `shift`: where the source begins in the file."""
+    """The bytes of the pickle that begins at `start`, opcode by opcode with its effect; unknown to the end of the
+    source if it is broken. `shift`: the source's offset in the file."""
     out: list[Region] = []
     machine = Machine(source, start, PICKLE_READING)
     try:
@@ -200,7 +200,7 @@ def pickle_regions(source: Source, start: int, shift: int = 0) -> list[Region]:
 
 
 def _logical(t: SavedTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Shape, and strides where the elements don't lie in C order. A torch element of two 4-bit numbers is two here."""
+    """The shape, and strides if the elements aren't in C order. A torch element of two 4-bit numbers counts as two."""
     dense = _dense(t.shape, t.strides)
     if t.dtype.block == 1:
         return t.shape, None if dense else t.strides
@@ -210,7 +210,7 @@ def _logical(t: SavedTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
 
 
 def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements lie in C order without a gap."""
+    """Whether the elements are in C order without gaps."""
     if 0 in shape:
         return True
     step = 1
@@ -222,7 +222,7 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _findings(remarks: list[Remark], path: str, shift: int) -> Iterable[Finding]:
-    """As findings; of many of one kind the first, and their number."""
+    """The problems as findings; of many of one kind the first, and their number."""
     seen: dict[str, int] = {}
     for r in remarks:
         seen[r.rule] = seen.get(r.rule, 0) + 1

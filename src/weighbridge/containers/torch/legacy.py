@@ -32,7 +32,7 @@ def parse(source: Source) -> Index:
             raise FormatError(f"the file has no storage {storage.key[:40]!r}")
         return StoragePlace(0, *stack.spans[storage.key])
 
-    for i in (0, 1, 2, 4):  # what is hidden in these is no tensor, but would be done all the same
+    for i in (0, 1, 2, 4):  # hidden content here isn't a tensor, but would be executed all the same
         reading.remarks += torch.read(stack.machines[i], None).remarks
     files = SourceList(source)
     found = entries_of(reading, find, files, source.name, 0)
@@ -49,7 +49,7 @@ def pickles(source: Source) -> list[tuple[str, Source, int]]:
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; where it can't be read, what is unknown is called so."""
+    """Every byte of the file, named; what can't be read is named unknown."""
     try:
         stack = legacy.read(source, WIDTHS, PICKLE_READING)
     except (FormatError, UnsupportedError):

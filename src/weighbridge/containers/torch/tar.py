@@ -34,7 +34,7 @@ _MOST_MEMBERS: Final = 64
 
 @dataclass
 class _File:
-    """What the members say. Keys are numbers or texts, as the pickles have them."""
+    """The content of the members. Keys are numbers or strings, as in the pickles."""
 
     members: Mapping[str, tars.TarMember]
     storages: dict[int | str, Storage] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def _window(source: Source, m: tars.TarMember) -> Window:
 
 
 def _members(source: Source) -> list[tars.TarMember]:
-    """The tar's files. FormatError where a name comes twice or a header is damaged."""
+    """The tar's files. FormatError for a duplicate name or a damaged header."""
     out: dict[str, tars.TarMember] = {}
     for member in tars.members(source):
         if len(out) == _MOST_MEMBERS:
@@ -138,7 +138,7 @@ class _Cursor:
         raise FormatError(words, path=self.source.name, offset=self.at, found=preview(found))
 
     def row(self, what: str) -> tuple[Any, Any, Any]:
-        """A pickle of a key and two things about it."""
+        """A pickle of a key and two attributes of it."""
         value = self.pickle()
         if not isinstance(value, tuple) or len(value) != 3 or not _is_key(value[0]):
             self.fail(f"no {what}", value)
@@ -198,13 +198,13 @@ def _tensors(c: _Cursor, file: _File) -> None:
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:
-    """The object's pickle: name, bytes, where it begins."""
+    """The object's pickle: name, bytes, offset."""
     main = _read(source).members["pickle"]
     return [(main.name, _window(source, main), main.start)]
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named; where it can't be read, what is unknown is called so."""
+    """Every byte of the file, named; what can't be read is named unknown."""
     try:
         members, parts = _members(source), _read(source).parts
     except (FormatError, UnsupportedError):
@@ -220,7 +220,7 @@ def regions(source: Source) -> list[Region]:
 
 
 def _gap(source: Source, start: int, end: int) -> list[Region]:
-    """Bytes between members: filled up with zeros to whole blocks."""
+    """Bytes between members: zeros up to a whole block."""
     if start == end:
         return []
     zeros = end - start <= 64 * tars.BLOCK and not any(source.read(start, end - start))

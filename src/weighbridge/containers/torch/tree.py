@@ -15,12 +15,12 @@ _BEFORE_OBJECT: Final = 3  # pickles of a legacy file: magic number, protocol, s
 
 
 def read_tree(source: Source, format: str) -> Any:
-    """The value that the file holds; its tensors are `TensorLeaf`s by the names of the file's index."""
+    """The value in the file; its tensors are `TensorLeaf`s with the names of the file's index."""
     if format == "torch-zip":
         return _of_zip(source)
     if format == "torch-legacy":
         return _of_legacy(source)
-    raise UnsupportedError(f"{source.name} is a {format} file, whose tensors lie in no structure")
+    raise UnsupportedError(f"{source.name} is a {format} file, whose tensors have no structure")
 
 
 def _of_zip(source: Source) -> Any:

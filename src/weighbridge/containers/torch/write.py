@@ -35,7 +35,7 @@ _ID_DIGITS: Final = 20
 _WORD: Final = (1 << 64) - 1
 
 
-#: The storage class of a type; types that came later have none and lie in an UntypedStorage, named by themselves.
+#: The storage class of a type; newer types have none and are stored in an UntypedStorage under their own name.
 CLASS_OF: Final[Mapping[DType, str]] = MappingProxyType(
     {
         BY_NAME[name]: f"{kind}Storage"
@@ -63,8 +63,8 @@ def layout(
     *,
     views: Mapping[str, View] | None = None,
 ) -> Layout:
-    """A file of a flat state dict. `tensors` are the storages; `views` the tensors in them by name, where several share
-    one or lie in it otherwise than in C order. A state dict has no place for metadata."""
+    """A file of a flat state dict. `tensors` are the storages; `views` are the tensors in them by name, if several
+    share one or aren't in C order. A state dict has no metadata."""
     specs = dict(tensors)
     if len(specs) != len(tensors):
         raise UsageError("two tensors have one name")
@@ -75,7 +75,7 @@ def layout(
 
 
 def no_metadata(metadata: Mapping[str, Any]) -> list[str]:
-    lost = [key for key in metadata if key != "format"]  # {"format": "pt"} says what this is anyway
+    lost = [key for key in metadata if key != "format"]  # {"format": "pt"} is implied
     return [f"left out: {len(lost):,} values of metadata, as a state dict has tensors only"] if lost else []
 
 
@@ -102,7 +102,7 @@ def state_dict(views: Mapping[str, View], storages: Mapping[str, Spec]) -> Call:
 
 
 def tensor(view: View, key: str, storage: Spec) -> Call:
-    """The call that makes a tensor of a view. Types that have no storage class of their own lie in bytes."""
+    """The call that makes a tensor of a view. Types without their own storage class are stored as bytes."""
     dtype = storage.dtype
     if dtype.torch is None:
         raise UnsupportedError(f"torch has no type {dtype}", hint="decode it first, e.g. --dtype f16")
@@ -144,7 +144,7 @@ class _Member(NamedTuple):
 
     @property
     def wide(self) -> bytes:
-        """The zip64 field: what doesn't fit 32 bits."""
+        """The zip64 field, for values beyond 32 bits."""
         return zip_write.zip64_field(self.size, self.at)
 
 
@@ -177,7 +177,7 @@ def archive(value: Any, storages: Sequence[tuple[str, Spec]]) -> Layout:
 
 
 def _place(name: bytes, size: int, at: int) -> _Member:
-    """The member whose local header stands at `at`; its data aligned by a field of Zs, which is there in any case."""
+    """The member whose local header is at `at`; its data is aligned by a field of Zs, which always exists."""
     wide = zip_write.zip64_field(size, at)
     bare = at + zip_write.LOCAL_SIZE + len(name) + len(wide) + 4
     pad = -bare % ALIGN
@@ -203,7 +203,7 @@ def _frame(members: Sequence[_Member], crcs: Sequence[int], end: int) -> list[tu
 
 
 def _serialization_id(members: Sequence[_Member], crcs: Sequence[int]) -> bytes:
-    """Forty digits by which torch's logs tell files apart: of the names, and of the checksums of what has bytes."""
+    """Forty digits by which torch's logs distinguish files: from the names, and the checksums of members with data."""
     names = sums = 0
     for m, crc in zip(members, crcs, strict=False):
         names, sums = _combined(names, zlib.crc32(m.name)), _combined(sums, crc) if m.size else sums

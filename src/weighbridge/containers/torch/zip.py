@@ -45,7 +45,7 @@ _ORDERS: Final = {b"little": "<", b"big": ">"}
 
 @gc_pause.paused()
 def parse(source: Source) -> Index:
-    """The tensors of a checkpoint in the order in which it names them. A deflated storage has a source of its own."""
+    """The tensors of a checkpoint in the order in which it names them. A deflated storage has its own source."""
     members, root = _members(source)
     files = SourceList(source, _byte_order(source, members.get(f"{root}byteorder")))
     main = members[root + _PICKLE]
@@ -81,7 +81,7 @@ def _read(
     folder: str,
     name: str = "",
 ) -> _PickleEntries:
-    """What one pickle of the archive says; its storages are in `folder`, its names begin with `name`."""
+    """The content of one pickle of the archive; its storages are in `folder`, its names begin with `name`."""
     with zips.open_member(source, main) as inner:
         machine = Machine(inner, budget=PICKLE_READING)
         value = machine.run()
@@ -103,7 +103,7 @@ def _members(source: Source) -> tuple[Mapping[str, zips.ZipMember], str]:
     for m in archive.members:
         other = folded.setdefault(m.name.casefold(), m)
         if other is not m:
-            words = "two members' names differ in case only: readers take different ones"
+            words = "two members' names differ only in case: readers choose differently"
             raise FormatError(words, path=source.name, offset=m.at, field=repr(m.name), found=repr(other.name))
     roots = sorted({name.partition("/")[0] for name in members})
     if len(roots) != 1:
@@ -148,8 +148,8 @@ class _StorageFinder:
         return StoragePlace(self.files.add(zips.open_member(self.source, member)), 0, member.size)
 
     def absent(self, reading: Reading, main: zips.ZipMember) -> list[Remark]:
-        """`torch.serialization.skip_data` leaves holes: zeros whose checksum is 0, which that of zeros is not. (A file
-        written without checksums has none of its pickle either.)"""
+        """`torch.serialization.skip_data` leaves holes: zeros with checksum 0, which isn't that of zeros. (In a file
+        without checksums the pickle has none either.)"""
         if not main.crc:
             return []
         keys = dict.fromkeys(t.storage.key for t in reading.tensors.values() if t.storage.kept is None)
@@ -162,15 +162,15 @@ class _StorageFinder:
 
 
 def pickles(source: Source) -> list[tuple[str, Source, int]]:
-    """Every pickle of the archive: its name, its bytes, where they begin in the file (-1: they are deflated)."""
+    """Every pickle of the archive: its name, bytes, and offset in the file (-1: deflated)."""
     members, root = _members(source)
     found = sorted((m for m in members.values() if m.name.endswith(_PICKLES)), key=lambda m: m.name != root + _PICKLE)
     return [(m.name, zips.open_member(source, m), m.start if m.method == zip_records.STORED else -1) for m in found]
 
 
 def regions(source: Source) -> list[Region]:
-    """Every byte of the file, named: of a storage its tensors, of a pickle its opcodes; where the archive can't be
-    read, what is unknown is called so."""
+    """Every byte of the file, named: of a storage its tensors, of a pickle its opcodes. What can't be read is named
+    unknown."""
     try:
         entries = parse(source).entries
     except (FormatError, UnsupportedError):

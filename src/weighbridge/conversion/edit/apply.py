@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weighbridge.base.errors import FormatError, RefusedError
 from weighbridge.base.limits import MIB
 from weighbridge.conversion.edit.headers import changed_span
-from weighbridge.io.sink import InPlace, OutFile, Sink, alive, write_file
+from weighbridge.io.sink import InPlace, OutFile, Sink, is_alive, write_file
 from weighbridge.io.source import FileSource
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def recover(path: str | os.PathLike[str]) -> bool:
         offset, size, pid = int(head["offset"]), int(head["size"]), int(head["pid"])
     except (ValueError, KeyError, TypeError):
         raise FormatError("this is not a journal of weighbridge", path=str(journal)) from None
-    if pid != os.getpid() and alive(pid):
+    if pid != os.getpid() and is_alive(pid):
         raise RefusedError(f"{os.fspath(path)} is being edited by process {pid}", hint="wait until it finishes")
     if offset < 0 or offset + len(old) > size or Path(path).stat().st_size != size:
         raise FormatError("the journal belongs to another file", path=str(journal), hint="remove it if you are sure")

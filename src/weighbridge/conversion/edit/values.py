@@ -37,7 +37,7 @@ def typed(edit: Edit, old: KV | None, *, text_only: bool = False, force: bool = 
             f"{edit.key} has the type {old.type}, not {kind}; readers look for exactly one type", option="--force"
         )
     if kind is None:
-        fitting = infer(guess(edit.value) if isinstance(edit.value, str) else edit.value)
+        fitting = infer(parse_untyped(edit.value) if isinstance(edit.value, str) else edit.value)
         return KV(fitting.type, coerce(edit.key, fitting.type, fitting.value))
     return KV(check_type(kind), coerce(edit.key, kind, edit.value))
 
@@ -47,7 +47,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _FLOAT: Final = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{1,4})?")
 
 
-def guess(text: str) -> Any:
+def parse_untyped(text: str) -> Any:
     """An untyped value of a new key: true/false, a number, a JSON array of these or of strings, or a string."""
     if text in ("true", "false"):
         return text == "true"
@@ -81,7 +81,7 @@ def coerce(key: str, kind: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise UsageError(f"{key}: {value!r} is not text")
         return value
-    return _number(key, kind, guess(value) if isinstance(value, str) else value)
+    return _number(key, kind, parse_untyped(value) if isinstance(value, str) else value)
 
 
 def _number(key: str, kind: str, value: Any) -> Any:

@@ -2,8 +2,8 @@
 them (convert_llama_ggml_to_gguf.py), tensors copied where their blocks are today's.
 
 That converter refuses quantized files of GGJT 1 and most of GGJT 2. Here their blocks are made into today's: Q5 by
-moving bits, Q4 and Q8 with their scales rounded from F32 to F16, Q4_2 and Q4_3 decoded to F16. Each is told as what it
-is. The number of key-value heads, which the file doesn't say, follows from the shape of wk.
+moving bits, Q4 and Q8 with their scales rounded from F32 to F16, Q4_2 and Q4_3 decoded to F16. Each is reported as what
+it is. The number of key-value heads, which the file doesn't say, follows from the shape of wk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weighbridge.models.checkpoint import Checkpoint
 from weighbridge.tensors.nodes import Node, upgrade_blocks
 from weighbridge.tensors.reference import legacy_blocks
 
-#: The parts of Meta's names and what a GGUF calls them.
+#: The parts of Meta's tensor names -> GGUF names.
 WHOLE: Final = MappingProxyType(
     {
         "tok_embeddings.weight": "token_embd.weight",
@@ -43,11 +43,11 @@ LAYER: Final = MappingProxyType(
         "ffn_norm.weight": "ffn_norm.weight",
     }
 )  # fmt: skip
-# The words of `general.description`, by file type.
+# The text of `general.description`, by file type.
 _FTYPES: Final = MappingProxyType(
     {n: f"{'MOSTLY' if n else 'ALL'}_{row.name}" for n, row in BY_NUMBER.items()} | {4: "MOSTLY_Q4_1_SOME_F16"}
 )
-# File types of then that are gone: Q4_2 and Q4_3, which are decoded.
+# File types that no longer exist: Q4_2 and Q4_3, which are decoded.
 _GONE: Final = MappingProxyType({5: 1, 6: 1})
 _EPS: Final = 5e-6  # between Llama 1's 1e-6 and Llama 2's 1e-5: the reference's own choice
 _CONTEXT: Final = 2048
@@ -58,11 +58,11 @@ _BYTES: Final = range(3, 259)  # ids of the single bytes
 
 
 def tensors(model: Checkpoint, wanted: str | None) -> tuple[dict[str, Node], list[Loss], dict[str, DType]]:
-    """Tensors by their names in a GGUF, in the file's order; what they lose; the type that each shall have."""
+    """Tensors by their GGUF names, in file order; their losses; the target type of each."""
     header = _header(model)
     if header.form.model != "llama":
         raise UnsupportedError(
-            f"{model.place.path} is a {header.form.model} model of ggml's examples, which no GGUF of llama.cpp holds",
+            f"{model.place.path} is a {header.form.model} model of ggml's examples, which llama.cpp can't run",
             hint="convert it to safetensors, names and shapes kept",
         )
     quantized = any(e.dtype.block > 1 for e in model.index)
@@ -86,8 +86,8 @@ def _node(name: str, node: Node, wanted: str | None, losses: list[Loss]) -> tupl
         return node, dtype_policy.gguf_dtype(name, node.spec, dtype_policy.gguf_wanted(wanted, ()))
     if dtype not in legacy_blocks.DECODED:
         return node, dtype
-    if legacy_blocks.today(dtype) is None:
-        losses.append(Loss(f"decoded from {dtype}, which is gone, to {F16}", name))
+    if legacy_blocks.current_type(dtype) is None:
+        losses.append(Loss(f"decoded from {dtype}, which no longer exists, to {F16}", name))
         return node, F16
     made = upgrade_blocks(node)
     if not legacy_blocks.exact(dtype):
@@ -102,7 +102,7 @@ def _name(name: str, layers: int, model: Checkpoint) -> str:
     number, _, part = rest.partition(".")
     if front == "layers" and part in LAYER and number.isdecimal() and int(number) < layers:
         return f"blk.{int(number)}.{LAYER[part]}"
-    raise UnsupportedError(f"{model.place.path}: {name!r} is no tensor of a llama")
+    raise UnsupportedError(f"{model.place.path}: {name!r} isn't a tensor of a llama")
 
 
 def _header(model: Checkpoint) -> ggml.GgmlHeader:
@@ -110,7 +110,7 @@ def _header(model: Checkpoint) -> ggml.GgmlHeader:
 
 
 def keys(model: Checkpoint, named: Mapping[str, Node], options: GgufOptions, notes: list[str]) -> dict[str, KV]:
-    """The key-values, in the reference's order. What the file doesn't say is taken from the options, and told."""
+    """The key-values, in the reference's order. Values that the file lacks come from the options, and are reported."""
     header = _header(model)
     sizes = header.sizes
     if options.rms_eps is None:

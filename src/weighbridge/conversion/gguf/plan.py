@@ -111,7 +111,7 @@ class _MovedTensors(NamedTuple):
 
 def _with_scale(graph: str, name: str, node: QuantizedTensor) -> _MovedTensors | None:
     """A tensor as blocks and one scale of the whole tensor; None where that isn't exact."""
-    split = ggml.apart(graph, name, node)
+    split = ggml.split_global_scale(graph, name, node)
     block, why = probe.block_for(split.blocks, dtype_policy.EXACT_BLOCKS) if split else (None, "")
     if split is None or block is None or why:
         return None

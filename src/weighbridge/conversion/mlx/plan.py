@@ -181,14 +181,14 @@ def _parts(
 
 
 def _kept(name: str, node: LogicalTensor, draft: PlanBuilder) -> _Parts | None:
-    """A quantized tensor whose values MLX can hold exactly; None for others."""
+    """A quantized tensor whose values MLX can store exactly; None for others."""
     if isinstance(node, QuantizedTensor):
         return _kept_packed(name, node, draft)
     if node.spec.dtype in packers.EXACT:
-        maker = packers.BlocksOf(node.spec.dtype)
-        target = f"affine {maker.bits} bits" if maker.mode == "affine" else maker.mode
+        packer = packers.BlocksOf(node.spec.dtype)
+        target = f"affine {packer.bits} bits" if packer.mode == "affine" else packer.mode
         draft.moves.append(Move(name, node.spec.dtype.name, target, "exact"))
-        return MlxQuantization(maker.group, maker.bits, maker.mode), nodes.pack(node, maker)
+        return MlxQuantization(packer.group, packer.bits, packer.mode), nodes.pack(node, packer)
     return None
 
 
@@ -229,7 +229,7 @@ def _plain(name: str, node: LogicalTensor, wanted: DType | None, draft: PlanBuil
     source = nodes.storage_name(node)
     if not isinstance(node, Node) or node.spec.dtype.kind is Kind.BLOCK:
         target = wanted or F16
-        draft.moves.append(Move(name, source, target.name, "decoded", "MLX has no form for it"))
+        draft.moves.append(Move(name, source, target.name, "decoded", "MLX can't store it"))
         return cast_to(name, node, target, draft)
     if wanted is None or node.spec.dtype.kind is not Kind.FLOAT or name.endswith(_UNCAST):
         return node

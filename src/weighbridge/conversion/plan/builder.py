@@ -19,7 +19,7 @@ _NO_SIDE: Final = (".index.json",)
 
 @dataclass
 class PlanBuilder:
-    """What will be in the files of a target, not yet where. Builders fill it in."""
+    """The contents of a target's files, without their places. Builders fill it in."""
 
     tensors: dict[str, Node]
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""What the bytes of a plan depend on, in a form that another process can compare: the same in every run that would
-write the same bytes, another one where a source, an option or this version differs.
+"""Everything that the bytes of a plan depend on, in a form that another process can compare: equal in every run that
+would write the same bytes, another one where a source, an option or this version differs.
 
-A plan's tensors are told node by node: types, fields, constants, the place of what is read and the file it is in, with
-its size and time. What bears on speed and memory only (threads, slabs) is no part of it.
+A plan's tensors are hashed node by node: types, fields, constants, the place of what is read and the file it is in,
+with its size and time. What bears on speed and memory only (threads, slabs) is no part of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def key_of(plan: Plan) -> dict[str, str]:
-    """What the bytes depend on, by names that a message can give: version, each file that is read, the plan's parts."""
+    """Everything that the bytes depend on, under names for messages: version, each file that is read, the plan's
+    parts."""
     key = {"weighbridge": __version__, "files": _Teller().digest([(f.name, f.layout.size) for f in plan.files])}
     key["headers"] = _Teller().digest([[f.layout.pieces, f.layout.slots] for f in plan.files], plan.texts)
     key |= {name: state for name, _, state in (line.rpartition(": ") for line in plan.sources)}
@@ -37,13 +38,13 @@ def key_of(plan: Plan) -> dict[str, str]:
 
 
 def state_of(path: Path) -> str:
-    """A file as it is now, for `Plan.sources`: path, size and time of its last change."""
+    """The present state of a file, for `Plan.sources`: path, size and modification time."""
     found = path.stat()
     return f"{path.resolve()}: {found.st_size} bytes of {found.st_mtime_ns}"
 
 
 class _Teller:
-    """Plain data, arrays and nodes into one digest; a node that was told already by its number."""
+    """Hashes plain data, arrays and nodes into one digest; a repeated node is hashed as its number."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
@@ -64,7 +65,7 @@ class _Teller:
                 include(self, value)
                 return
         if not is_dataclass(value) or isinstance(value, type):
-            raise UsageError(f"a {type(value).__name__} can't be told apart from another, so nothing can be resumed")
+            raise UsageError(f"a {type(value).__name__} can't be fingerprinted, so nothing can be resumed")
         self._put(type(value).__qualname__)
         for field in fields(value):
             self._put(field.name)
@@ -106,15 +107,15 @@ class _Teller:
         self.data(source.data)
 
     def source(self, source: Source) -> None:
-        """Where a tensor lies in a file is told with it; what is unpacked on the way is so by its name."""
+        """A tensor's place in its file is part of the fingerprint; a decompressed source counts by its name."""
         if not isinstance(source, FileSource | Window):
             self.plain(source)
 
     def nothing(self, value: Any) -> None:
-        """What is counted while running."""
+        """A value that changes while running."""
 
 
-# Kinds of values in the order in which they are asked for -> how they are told. Dataclasses are told field by field.
+# Kinds of values, in the order in which they are tested -> how they are hashed. Dataclasses are hashed field by field.
 _WAYS: tuple[tuple[Any, Callable[[_Teller, Any], None]], ...] = (
     (Node, _Teller.node),
     (Spec, _Teller.spec),

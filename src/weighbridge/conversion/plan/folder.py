@@ -59,7 +59,7 @@ def _from_gguf(model: Checkpoint, options: HfOptions | TorchFolderOptions) -> Pl
         if own and name.endswith(BLOCKS) and isinstance(node, Node):
             draft.moves.append(Move(name, node.spec.dtype.name, own, "exact"))
             scales = name.removesuffix(BLOCKS) + SCALES
-            draft.tensors[name], draft.tensors[scales] = packers.in_parts(node)
+            draft.tensors[name], draft.tensors[scales] = packers.gpt_oss_members(node)
             continue
         wanted = dtype_policy.plain_dtype(options.dtype, node.spec)
         if wanted.kind is Kind.BLOCK:

@@ -1,4 +1,4 @@
-"""What a plan loses: quantized tensors that are decoded, or quantized a second time."""
+"""The losses of a plan: quantized tensors that are decoded, or quantized again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from weighbridge.tensors.nodes import (
 
 
 def losses_of(tensors: Mapping[str, Node], allow_requantize: bool = False) -> list[Loss]:
-    """What quantized tensors lose: decoded on the way, or quantized a second time, which RefusedError forbids unless it
-    is allowed."""
+    """The losses of quantized tensors: decoded on the way, or quantized again, which is a RefusedError unless it is
+    allowed."""
     computed = {name: [n for n in walk(root) if isinstance(n, _LOSSY)] for name, root in tensors.items()}
     again = [name for name, nodes in computed.items() if any(map(_requantizes, nodes))]
     if again and not allow_requantize:
@@ -55,14 +55,14 @@ def is_quantized(node: LogicalTensor) -> bool:
 
 
 def _requantizes(node: Node) -> bool:
-    if not (isinstance(node, Encode) or (isinstance(node, PackedMember) and node.maker.quantizes)):
+    if not (isinstance(node, Encode) or (isinstance(node, PackedMember) and node.packer.quantizes)):
         return False
     return any(map(is_quantized, walk(node.source)))
 
 
 def check_lossless(tensors: Mapping[str, Node], moves: Iterable[Move]) -> None:
-    """RefusedError where a tensor's values would change: quantized, or decoded into less than F32. Parts of a tensor
-    whose move is known to be exact are."""
+    """RefusedError if a tensor's values would change: quantized, or decoded to less than F32. Parts of a tensor
+    whose move is known to be exact don't count."""
     exact = {move.tensor.removesuffix(".weight") for move in moves if move.kind == "exact"}
     for name, root in tensors.items():
         if name.rpartition(".")[0] in exact:

@@ -1,4 +1,4 @@
-"""How many rows of a tensor are processed at a time, and the memory that takes: arithmetic before anything runs."""
+"""The rows of a tensor that are processed at a time, and the memory for that: computed before anything runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLES = 32
 
 
 def slab_cost(nodes: Sequence[Node], rows: int) -> int:
-    """Most bytes that reading any slab of `rows` rows of a unit takes, its results included."""
+    """The most bytes that reading any slab of `rows` rows of a unit needs, including its results."""
     total = nodes[0].spec.rows
     count = -(-total // rows) if rows else 0
     picks = range(count) if count <= _SAMPLES else {round(i * (count - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)}
@@ -34,8 +34,7 @@ def slab_cost(nodes: Sequence[Node], rows: int) -> int:
 
 
 def slab_rows(nodes: Sequence[Node], budget: int, name: str = "a tensor") -> int:
-    """Rows of a unit to read at a time: a slab's worth, or as many as the budget holds where every slab costs a whole
-    pass."""
+    """Rows of a unit per read: a slab's worth, or as many as the budget allows if every slab costs a whole pass."""
     total, width = nodes[0].spec.rows, sum(node.spec.row_bytes for node in nodes)
     if total == 0 or width == 0:
         return max(total, 1)

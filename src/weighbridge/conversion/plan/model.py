@@ -52,14 +52,15 @@ class PlannedFile:
         for slot, node in self.slots:
             key = (id(slot), 0, 0)
             if isinstance(node, PackedMember) and self.layout.fixups is None:
-                key = (id(node.source), id(node.maker), node.spec.rows)
+                key = (id(node.source), id(node.packer), node.spec.rows)
             units.setdefault(key, []).append((slot, node))
         return [tuple(unit) for unit in units.values()]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Something the target can't hold or that changes on the way: of one tensor or, without one, of the model."""
+    """Something that the target can't store or that changes on the way: for one tensor or, without one, for the
+    model."""
 
     message: str
     tensor: str | None = None
@@ -67,8 +68,9 @@ class Loss:
 
 @dataclass(frozen=True)
 class Move:
-    """What becomes of a quantized tensor: from a scheme to a type of the target. `kind`: exact (the very same values),
-    near (the same codes, scales rounded by at most `relative`), decoded (its values as floats). `why` not exact."""
+    """The move of a quantized tensor from a scheme to a type of the target. `kind`: exact (exactly the same values),
+    near (the same codes, scales rounded by at most `relative`), decoded (its values as floats). `why`: the reason if
+    not exact."""
 
     tensor: str
     source: str
@@ -80,7 +82,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Plan(Closing):
-    """See the module. `files` hold tensors, `texts` are small files written as they are."""
+    """See the module's docstring. `files` contain tensors, `texts` are small files written verbatim."""
 
     source: str
     target: Path
@@ -94,9 +96,9 @@ class Plan(Closing):
     write: WriteOptions = field(default_factory=WriteOptions)
     #: casts that are counted while running, by tensor
     reports: Mapping[str, CastReport] = field(default_factory=dict)
-    #: what the result depends on besides the plan, as "name: state": the files that are read, as they were then
+    #: everything else that the result depends on, as "name: state": the files that are read, as they were then
     sources: tuple[str, ...] = ()
-    #: what is read; closed with the plan
+    #: open sources, closed with the plan
     model: Closing | None = None
 
     def run(self, progress: Progress | None = None) -> Result:
@@ -122,7 +124,7 @@ class Plan(Closing):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The notes, and which files of an existing folder stand in the way or will be deleted."""
+        """The notes, and the files of an existing folder that block the target or will be deleted."""
         foreign = foreign_files(self.target, self.names) if self.folder else []
         if not foreign:
             return self.notes
@@ -131,12 +133,12 @@ class Plan(Closing):
 
     @property
     def slab_budget(self) -> int:
-        """What one worker may hold at a time."""
+        """The memory budget of one worker."""
         return self.write.memory // self.write.workers
 
     @cached_property
     def slabs(self) -> Mapping[int, SlabCost]:
-        """The slabs of every node, by the node's id. RefusedError where one row needs more than the budget."""
+        """The slabs of every node, by the node's id. RefusedError if one row needs more than the budget."""
         found: dict[int, SlabCost] = {}
         costs = SlabCosts(self.slab_budget)
         for unit in (unit for file in self.files for unit in file.units):
@@ -146,7 +148,7 @@ class Plan(Closing):
 
     @property
     def memory(self) -> int:
-        """Most bytes that slabs hold at one time, over all workers."""
+        """The most bytes in slabs at one time, over all workers."""
         return self.write.workers * max((cost.memory for cost in self.slabs.values()), default=0)
 
     @property
@@ -185,7 +187,7 @@ def _describe_file(file: PlannedFile) -> dict[str, Any]:
 
 
 def how(node: Node) -> str:
-    """What happens to a tensor, in one word: copy, move, cast, encode, decode, transcode."""
+    """The operation on a tensor in one word: copy, move, cast, encode, decode, transcode."""
     for below in walk(node):
         word = _WORDS.get(type(below))
         if word:

@@ -43,14 +43,14 @@ def to_container(model: Checkpoint, options: CastOptions, kind: str) -> PlanBuil
     return draft
 
 
-# Containers that hold the dtypes they have a name for.
+# Containers that store the dtypes they have a name for.
 _NAMES: Final[Mapping[str, Callable[[DType], str | None]]] = MappingProxyType(
     {"safetensors": lambda t: t.safetensors, "torch": lambda t: t.torch}
 )
 
 
 def _holdable(wanted: DType, kind: str) -> DType:
-    """The dtype itself if the container holds it, else F32, which holds every value of the small floats."""
+    """The dtype itself if the container can store it, else F32, which has every value of the small floats."""
     if kind in _NAMES:
         return wanted if _NAMES[kind](wanted) else F32
     small = wanted.kind is Kind.FLOAT and (wanted.numpy is None or wanted is BF16 or wanted.size == 1)

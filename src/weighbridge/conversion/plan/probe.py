@@ -1,4 +1,5 @@
-"""The few looks at data that a plan rests on, each small and declared here: scales, biases and vectors, never matrices.
+"""The few reads of data that a plan depends on, each small and declared here: scales, biases and vectors, never
+matrices.
 
 block_for       are a packed tensor's parameters exact in a block type?
 rounding        how far are they from it?
@@ -18,13 +19,13 @@ from weighbridge.base.dtypes import BF16, F16, F32, DType, Kind
 from weighbridge.base.errors import FormatError
 from weighbridge.tensors.nodes import LogicalTensor, Node, QuantizedTensor, cast, is_stored_as
 
-# A vector of more bytes than this is no norm and no bias, and isn't read to plan.
+# A vector of more bytes than this is neither a norm nor a bias, and isn't read while planning.
 _LONGEST = 1 << 22
 
 
 def block_for(node: QuantizedTensor, candidates: Iterable[DType]) -> tuple[DType | None, str]:
-    """The smallest block type that holds a packed tensor's very values, and ""; or the smallest with room for its codes
-    (None where there is none), and why it isn't exact. Reads its scales and biases."""
+    """The smallest block type that stores a packed tensor's values exactly, and ""; or the smallest that can store
+    its codes (None if there is none), and why it isn't exact. Reads its scales and biases."""
     wanted, why, near = set(candidates), "", None
     for block in node.packing.blocks:
         if block in wanted:
@@ -36,13 +37,12 @@ def block_for(node: QuantizedTensor, candidates: Iterable[DType]) -> tuple[DType
 
 
 def rounding(node: QuantizedTensor) -> float:
-    """How far, relatively, a packed tensor's scales and biases are from f16 numbers, at most. Inf where one of them
-    overflows."""
+    """The largest relative distance of a packed tensor's scales and biases from f16 numbers; Inf if one overflows."""
     return max((relative(node.members[member]) for member in node.packing.parameters), default=0.0)
 
 
 def relative(part: Node) -> float:
-    """The same of one tensor of parameters."""
+    """As `relative`, for one tensor of parameters."""
     values, rounded = (n.read_all().view(np.float32) for n in (cast(part, F32), cast(cast(part, F16), F32)))
     with np.errstate(all="ignore"):
         error = np.abs(rounded - values) / np.maximum(np.abs(values), np.finfo(np.float32).tiny)
@@ -71,7 +71,7 @@ def nothing(node: LogicalTensor) -> bool:
 
 
 def numbers(name: str, node: LogicalTensor) -> list[float]:
-    """A short vector's values, rounded to F32. FormatError for one that is no short vector."""
+    """A short vector's values, rounded to F32. FormatError for a longer one."""
     if node.spec.nbytes > _LONGEST:
         raise FormatError(
             "is too long for a key", field=name, expected=f"at most {_LONGEST} bytes", found=str(node.spec)

@@ -1,5 +1,5 @@
-"""Does what a plan says: slabs stream through a thread pool straight to their known offsets, in any order. The pool's
-queue is bounded, so memory is what the plan says; kernels and file calls drop the GIL, so threads are enough.
+"""Runs a plan: slabs stream through a thread pool straight to their known offsets, in any order. The pool's
+queue is bounded, so memory stays within the plan; kernels and file calls drop the GIL, so threads are enough.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from weighbridge.conversion.plan.memory import SlabCost
     from weighbridge.conversion.plan.model import Plan, PlannedFile
 
-# Copies inside the kernel hold no buffer, so their pieces may be longer than a slab.
+# Copies inside the kernel need no buffer, so their pieces may be longer than a slab.
 _COPY = 64 << 20
 
 
 class Task(NamedTuple):
-    """Work that knows nothing of the others': it writes its pieces, and gives the crc32 of what the file wants one."""
+    """An independent piece of work: writes its pieces, and returns their crc32 if the file needs it."""
 
     pieces: tuple[Piece, ...]
     work: Callable[[], int]
@@ -42,7 +42,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Result:
     the target, and the next run with `resume` goes on from there. RefusedError where what lies there is of another
     plan, or of sources that have changed since."""
     began = time.monotonic()
-    slabs = plan.slabs  # refuses, where it must, before a file is made
+    slabs = plan.slabs  # may refuse, before a file is created
     write = plan.write
     key = key_of(plan) if write.resume else None
     with Sink(
@@ -80,7 +80,7 @@ def _result(plan: Plan, seconds: float, before: int) -> Result:
     under = {name: r.underflow for name, r in plan.reports.items() if r.underflow}
     notes = plan.notes
     if before:
-        notes += (f"{before:,} bytes were there from an interrupted run; what casts lost is counted for the others",)
+        notes += (f"{before:,} bytes were kept from an interrupted run; losses of casts are counted for the rest only",)
     names = (*(f.name for f in plan.files), *plan.texts)
     return Result(str(plan.target), names, plan.size, seconds, over, under, plan.losses, plan.moves, notes)
 
@@ -105,7 +105,7 @@ def _tasks(number: int, file: PlannedFile, out: OutFile, slabs: Mapping[int, Sla
 
 
 def _origin(node: Node) -> tuple[FileSource, int] | None:
-    """The file and offset of a tensor whose bytes are only copied, where the kernel can do that alone."""
+    """The file and offset of a tensor whose bytes are only copied, if the kernel can do the whole copy."""
     if isinstance(node, Stored) and not node.swap:
         return node.source.location(node.offset)
     return None
@@ -144,8 +144,8 @@ def _digested(out: OutFile, slot: Slot, node: Node, rows: int) -> int:
 
 
 def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | None) -> tuple[dict[Piece, int], int]:
-    """Run all tasks that aren't done, a few more in the queue than there are workers; the first error ends it. The
-    digests of the pieces of files that want them, and how many bytes were done before."""
+    """Runs all unfinished tasks, with a few more queued than there are workers; the first error ends it. Returns the
+    digests of pieces for files that need them, and the number of bytes done before."""
     wanted = {number for number, f in enumerate(plan.files) if f.layout.fixups is not None}
     digests = {piece: crc for piece, crc in sink.done.items() if piece.file in wanted}
     known, before, done = frozenset(sink.done), 0, 0
@@ -159,7 +159,7 @@ def _drain(tasks: Iterator[Task], plan: Plan, sink: Sink, progress: Progress | N
             pieces, crc = pending.pop(future), future.result()
             done += sum(piece.size for piece in pieces)
             for piece in pieces:
-                if piece in known:  # noted by an interrupted run that didn't come to note all that go together
+                if piece in known:  # recorded by an interrupted run that didn't record all tasks of a group
                     continue
                 sink.finished(piece, crc)
                 if piece.file in wanted:

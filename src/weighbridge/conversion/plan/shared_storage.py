@@ -18,14 +18,14 @@ from weighbridge.tensors.nodes.base import Slice, Strided
 
 
 class SharedStorage(NamedTuple):
-    """`storages`: what is written, in the order of the tensors that need them first; `views`: each tensor in one."""
+    """`storages`: the storages to write, in the order in which tensors need them; `views`: each tensor as a view."""
 
     storages: dict[str, Node]
     views: dict[str, View]
 
 
 class _Window(NamedTuple):
-    """Bytes [lo, hi) of a source in which a tensor lies, and its strides there."""
+    """The bytes [lo, hi) of a source that a tensor covers, and its strides there."""
 
     name: str
     base: Stored
@@ -47,7 +47,7 @@ def is_same(a: Node, b: Node) -> bool:
 
 
 def place_of(node: Node) -> tuple[Hashable, ...] | None:
-    """Where a tensor's bytes are and how they lie there; None for one that is computed."""
+    """The place and strides of a tensor's bytes; None for a computed tensor."""
     window = _window("", node)
     return None if window is None else (*window.kind, window.lo, node.spec.shape, window.strides)
 
@@ -81,8 +81,8 @@ def share(tensors: Mapping[str, Node]) -> SharedStorage:
     joined = {w.name: (w, group) for group in _overlapping(windows) if len(group) > 1 for w in group}
     storages: dict[str, Node] = {}
     views: dict[str, View] = {}
-    named: dict[int, str] = {}  # a group's storage is called after the tensor that comes first
-    made: dict[int, str] = {}  # what is computed once, and has several names
+    named: dict[int, str] = {}  # a shared storage has the name of its first tensor
+    made: dict[int, str] = {}  # computed once, under several names
     for name, node in tensors.items():
         if name not in joined:
             storage = made.setdefault(id(node), name)
@@ -105,7 +105,7 @@ def _storage(group: list[_Window]) -> Node:
 
 
 def _window(name: str, node: Node) -> _Window | None:
-    """Where a tensor lies in its source, if it does, and nothing is computed."""
+    """The place of a tensor in its source, if it is stored there without any computation."""
     size = node.spec.dtype.size
     if not node.spec.dtype.plain or not node.spec.elements:
         return None
@@ -123,7 +123,7 @@ def _window(name: str, node: Node) -> _Window | None:
 
 
 def _overlapping(windows: Iterator[_Window]) -> Iterator[list[_Window]]:
-    """Runs of windows of one source and type, each of which overlaps the ones before it by whole elements."""
+    """Runs of windows of one source and type in which each overlaps earlier ones by whole elements."""
     order = sorted(windows, key=lambda w: (*map(id, w.kind), w.lo))
     group: list[_Window] = []
     end = 0

@@ -24,7 +24,7 @@ from weighbridge.conversion.options import (
 from weighbridge.conversion.plan import writers
 from weighbridge.models.checkpoint import Checkpoint
 
-#: Containers of model folders, with config.json beside the weights.
+#: Containers of model folders, with a config.json.
 FOLDER_CONTAINERS: Final = frozenset(f.name for f in BUILT_IN.values() if f.hub_name)
 #: Kind of model folder -> the container of its weights.
 WEIGHTS: Final = MappingProxyType({"hf": "safetensors", "mlx": "safetensors", "hf-torch": "torch"})
@@ -33,7 +33,7 @@ _STEMS: Final = MappingProxyType({f.target: Path(f.hub_name).stem for f in writa
 
 
 class Target(NamedTuple):
-    """Where a conversion writes, in which format, with which options. `folder`: as a folder, whatever the format."""
+    """The destination of a conversion, its format and its options. `folder`: as a folder, whatever the format."""
 
     path: Path
     format: str
@@ -66,7 +66,7 @@ def _names_folder(dst: str, kind: str) -> bool:
 
 
 def _format_of(options: TargetOptions, path: Path) -> str | None:
-    """The format that a class of options is for; None for an adapter, whose format follows from the path."""
+    """The format of a class of options; None for an adapter, whose format follows from the path."""
     if isinstance(options, SchemeOptions):
         return "hf"
     names = [name for name, known in FORMATS.items() if type(options) is known]
@@ -81,7 +81,7 @@ def _options_class(model: Checkpoint, kind: str, scheme: bool) -> type[TargetOpt
     if kind == "hf" and scheme:
         return SchemeOptions
     if kind not in FORMATS:
-        writers.writer(kind)  # UnsupportedError where nothing writes it
+        writers.writer(kind)  # UnsupportedError if nothing writes it
     return FORMATS.get(kind, CastOptions)
 
 

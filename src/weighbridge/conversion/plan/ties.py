@@ -30,7 +30,8 @@ def copied(
 
 
 def drop_tied(model: Checkpoint, draft: PlanBuilder) -> None:
-    """Leaves out what a Hugging Face folder's loader makes of another tensor, where both are one in the source."""
+    """Leaves out tensors that a Hugging Face folder's loader derives from another one, if both are one in the
+    source."""
     for name, other in tied_names(model).items() if _shares(model) else ():
         if name in draft.tensors and is_same(model.stored[name], model.stored[other]):
             del draft.tensors[name]

@@ -27,7 +27,7 @@ Tensors = Mapping[str, Node]
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a target, and small ones (an index) beside them. `storages`: the storage of each tensor, in a format
+    """The files of a target, and small extra files (an index). `storages`: the storage of each tensor, in a format
     whose tensors can share one."""
 
     files: tuple[PlannedFile, ...]
@@ -46,7 +46,7 @@ def planned(name: str, layout: Layout, tensors: Tensors) -> PlannedFile:
 
 
 def raw(name: str, source: FileSource) -> PlannedFile:
-    """A file that is copied as it is."""
+    """A file that is copied verbatim."""
     spec = Spec((source.size,), U8)
     return PlannedFile(name, Layout("raw", (), (Slot(name, spec, 0),), source.size), (Stored(spec, source, 0),))
 
@@ -90,7 +90,7 @@ def write_gguf(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options
 
 
 def write_torch(stem: str, tensors: Tensors, metadata: Mapping[str, Any], options: TargetOptions) -> Written:
-    """A state dict, or a numbered set and its index as the Hub has them. What the source stores once is stored once."""
+    """A state dict, or a numbered set with an index as on the Hub. Data that the source stores once is stored once."""
     from weighbridge.containers import sharded
     from weighbridge.containers.torch import write as torch_write
 
@@ -127,12 +127,10 @@ Writer = Callable[[str, Tensors, Mapping[str, Any], TargetOptions], Written]
 _SHARDED: Final[Mapping[str, Writer]] = MappingProxyType(
     {"safetensors": write_safetensors, "gguf": write_gguf, "torch": write_torch}
 )
-#: Targets that may be a folder of shards.
-SHARDABLE: Final = frozenset(_SHARDED)
 
 
 def writer(name: str) -> Writer:
-    """What lays out the files of a target. UnsupportedError where there is no such target."""
+    """The function that lays out the files of a target. UnsupportedError for an unknown target."""
     if name in _SHARDED:
         return _SHARDED[name]
     container = by_target(name)

@@ -31,9 +31,9 @@ class LargeModel(NamedTuple):
     unless: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class FtypeRules:
-    """The content of ftypes.toml."""
+    """The content of ftypes.toml. Compared by identity, so that what follows from it can be remembered."""
 
     ftypes: Mapping[str, FileType]
     kept_names: frozenset[str]

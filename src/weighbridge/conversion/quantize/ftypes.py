@@ -25,6 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +34,7 @@ from weighbridge.base.errors import FormatError, UsageError
 from weighbridge.base.ftypes import FileType
 from weighbridge.base.spec import Spec
 from weighbridge.conversion.quantize import type_hints
-from weighbridge.conversion.quantize.ftype_table import TypeRule, build_table, table
+from weighbridge.conversion.quantize.ftype_table import FtypeRules, TypeRule, build_table, table
 
 __all__ = [
     "COPY",
@@ -57,6 +58,9 @@ __all__ = [
 ]  # fmt: skip
 
 Tensors = Sequence[tuple[str, Spec]]
+
+# Names whose roles are remembered: a model is asked about for one file type after another.
+_NAMES: Final = 1 << 14
 
 
 # -- requested types -------------------------------------------------------------------------------------------------
@@ -256,7 +260,12 @@ def ordered(tensors: Tensors) -> list[tuple[str, Spec]]:
 
 def role(name: str) -> str:
     """The role of a tensor by its name; "" where no rule depends on it."""
-    for found, whole, parts in table().roles:
+    return _role(table(), name)
+
+
+@lru_cache(maxsize=_NAMES)
+def _role(rows: FtypeRules, name: str) -> str:
+    for found, whole, parts in rows.roles:
         if name in whole or any(part in name for part in parts):
             return found
     return ""
@@ -264,13 +273,19 @@ def role(name: str) -> str:
 
 def quantizable(name: str, spec: Spec, architecture: str, options: TypeOptions = TypeOptions()) -> bool:
     """Whether llama-quantize may change a tensor's type."""
-    rows = table()
+    if _dims(spec) < 2 or (options.leave_output and name == "output.weight"):
+        return False
+    return not _kept(table(), name, architecture)
+
+
+@lru_cache(maxsize=_NAMES)
+def _kept(rows: FtypeRules, name: str, architecture: str) -> bool:
+    """Whether llama-quantize keeps the type of a tensor of this name."""
     # The reference's test accepts any name of five bytes: `name.rfind("weight") == name.size() - 6`, and both wrap.
-    if _dims(spec) < 2 or not (name.endswith("weight") or len(name.encode()) == 5):
-        return False
-    if name in rows.kept_names or (options.leave_output and name == "output.weight"):
-        return False
-    return not any(part in name for part in (*rows.kept_parts, *rows.kept_in.get(architecture, ())))
+    if not name.endswith("weight") and len(name.encode()) != 5:
+        return True
+    parts = (*rows.kept_parts, *rows.kept_in.get(architecture, ()))
+    return name in rows.kept_names or any(part in name for part in parts)
 
 
 def _dims(spec: Spec) -> int:

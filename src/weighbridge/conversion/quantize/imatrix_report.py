@@ -1,4 +1,4 @@
-"""What an importance matrix says and whether it is a model's, as plain data: what `wb inspect` shows of one.
+"""The contents of an importance matrix, and whether it belongs to a model, as plain data for `wb inspect`.
 
     inspect_imatrix("imatrix.gguf") -> ImatrixReport                   either form
     inspect_imatrix("imatrix.dat", model="./my-model/") -> ImatrixReport     with `fit`: what doesn't go together
@@ -132,7 +132,8 @@ def _extreme(
 
 
 def fit(matrix: ImportanceMatrix, path: str | os.PathLike[str]) -> ModelFit:
-    """How names and sizes fit the model at `path`, whose tensors are named and shaped as `wb quantize` writes them."""
+    """How names and sizes match the model at `path`, whose tensors are named and shaped as `wb quantize` writes
+    them."""
     with open_model(path) as model:
         made = prepare(model, None, QuantizeOptions())
         tensors, architecture = specs(made.tensors), made.facts.architecture

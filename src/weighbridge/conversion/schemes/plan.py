@@ -38,7 +38,7 @@ Form = IntQuantTensor | MXTensor | Fp8Tensor
 
 class Scheme(NamedTuple):
     """`method`: as a config calls it. `read`: what comes quantized in the form that the scheme stores; `round`: floats
-    in it; `write`: it as stored tensors, told whether all of the model are symmetric. `group`: columns that share a
+    in it; `write`: it as stored tensors, given whether the whole model is symmetric. `group`: columns that share a
     scale, 0 all of a row. `takes`: the options that change it."""
 
     method: str

@@ -1,4 +1,4 @@
-"""The only code that writes. Nothing that existed is harmed, nothing half-written is left behind.
+"""The only code that writes. Existing files are never harmed, and nothing half-written stays behind.
 
 A file goes to a temporary sibling (space checked, preallocated), then fsync, then one rename. A folder is staged beside
 its place and exchanged by one rename; one with files that aren't written again is replaced only with `replace_folder`.
@@ -12,7 +12,7 @@ interrupted, and the next run resumes it.
 from __future__ import annotations
 
 from weighbridge.io.sink.files import InPlace, OutFile
-from weighbridge.io.sink.partials import alive
+from weighbridge.io.sink.partials import is_alive
 from weighbridge.io.sink.spool import spooled
 from weighbridge.io.sink.target import Sink, check_target, foreign_files, listed, partial_of, write_file
 
@@ -20,9 +20,9 @@ __all__ = [
     "InPlace",
     "OutFile",
     "Sink",
-    "alive",
     "check_target",
     "foreign_files",
+    "is_alive",
     "listed",
     "partial_of",
     "spooled",

@@ -1,4 +1,4 @@
-"""Files that are written by position: a new one from any thread, or bytes of an existing one where they lie."""
+"""Files written by position: new ones from any thread, or bytes of existing ones in place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from types import TracebackType
 from weighbridge.base.errors import UsageError
 from weighbridge.io.source import FileSource
 
-# What a system call says where the file system or the kernel has no such service: do it the ordinary way.
+# Errors of system calls that the file system or kernel doesn't support: fall back to plain writes.
 CANNOT = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM})
 _WORTH_BEGINNING = 1 << 20  # bytes: fewer aren't worth a system call
-_COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to cost nothing, short enough for progress
+_COPY_CHUNK = 32 << 20  # one copy_file_range call: long enough to be cheap, short enough for progress
 
 
 class OutFile:
@@ -56,7 +56,7 @@ class OutFile:
             return os.write(self._fd, view)
 
     def copy(self, source: FileSource, start: int, offset: int, size: int) -> bool:
-        """Copy bytes inside the kernel; False where that can't be done (then nothing is assumed written)."""
+        """Copies bytes inside the kernel; False if that isn't possible (then nothing is assumed to be written)."""
         if not hasattr(os, "copy_file_range") or start + size > source.size:
             return False
         done = 0
@@ -69,7 +69,7 @@ class OutFile:
                 if error.errno in CANNOT:
                     return False
                 raise
-            if got == 0:  # the source became shorter: the ordinary read says so in the right words
+            if got == 0:  # the source became shorter: the plain read reports it properly
                 return False
             _begin_to_disk(self._fd, offset + done, got)
             done += got
@@ -89,8 +89,8 @@ class OutFile:
 
 
 def _begin_to_disk(fd: int, offset: int, size: int) -> None:
-    """Start writing back bytes that were just written (sync_file_range(2)); the disk may otherwise idle until the sync
-    at the end. Guarantees nothing: the sync reports what goes wrong."""
+    """Starts writing back bytes that were just written (sync_file_range(2)), since the disk may otherwise idle until
+    the final sync. Guarantees nothing: the sync reports errors."""
     if size >= _WORTH_BEGINNING and (call := _sync_file_range()) is not None:
         call(fd, offset, size, 2)  # SYNC_FILE_RANGE_WRITE
 
@@ -111,7 +111,7 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 def _preallocate(fd: int, size: int) -> None:
-    """Give the file its size, and its blocks where the system can, so that a full disk fails before the work."""
+    """Gives the file its size, and its blocks if the system can, so that a full disk fails before the work starts."""
     if size and hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(fd, 0, size)
@@ -123,8 +123,8 @@ def _preallocate(fd: int, size: int) -> None:
 
 
 class InPlace:
-    """Bytes of an existing file changed where they lie, for edits that fit. The caller has made sure that the file is
-    nobody else's (no hard link, no store's blob)."""
+    """An existing file whose bytes are changed in place, for edits that fit. The caller has made sure that the file
+    isn't shared (no hard link, no blob of a store)."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -133,8 +133,8 @@ class InPlace:
             raise UsageError(f"{os.fspath(path)} is not a regular file")
 
     def lock(self) -> bool:
-        """Keep the file to this process until it is closed; false where another has it. A file system without locks
-        keeps nobody off, nor does a system without `flock`."""
+        """Locks the file for this process until it is closed; False if another process has it. Without `flock`, or
+        on file systems without locks, nothing is locked."""
         try:
             import fcntl
 

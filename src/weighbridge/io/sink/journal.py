@@ -23,7 +23,7 @@ _FORM: Final = "weighbridge/journal/1"
 _HEAD: Final = 16 * MIB  # the key names every source: far more than the largest set of shards needs
 _RECORD: Final = struct.Struct("<QQII")  # offset, size, file, crc32
 _SEAL: Final = 8  # bytes
-# Records wait until the bytes are synced. What may be done again after `kill -9` against how often the disk must flush.
+# Records wait until their bytes are synced: a trade-off between repeated work after `kill -9` and disk flushes.
 _WAIT_BYTES: Final = 256 * MIB
 _WAIT_SECONDS: Final = 5.0
 
@@ -51,7 +51,7 @@ class Journal:
         self.done: dict[Piece, int] = {}
         if not self.path.exists():
             if stage.exists() and not overwrite:
-                raise _refused(stage, "has no journal, so it can't be gone on with")
+                raise _refused(stage, "has no journal, so it can't be resumed")
             write(self.path, self._head)
         self._out = InPlace(self.path)
         try:
@@ -61,7 +61,7 @@ class Journal:
             raise
 
     def _take(self, key: Mapping[str, str], overwrite: bool) -> None:
-        """Lock the journal and read it; empty it where it isn't gone on with."""
+        """Locks the journal and reads it; empties it if the write isn't resumed."""
         if not self._out.lock():
             raise RefusedError(f"{self.stage} is being written by another process", hint="wait for it to end")
         staged = self.stage.exists()
@@ -92,7 +92,7 @@ class Journal:
             yield piece, crc
 
     def forget(self) -> None:
-        """Nothing is finished."""
+        """Marks everything as unfinished."""
         self.done.clear()
         self._end = len(self._head)
         self._out.truncate(self._end)
@@ -104,7 +104,7 @@ class Journal:
         return self._bytes >= _WAIT_BYTES or time.monotonic() - self._since >= _WAIT_SECONDS
 
     def drop(self) -> None:
-        """What was noted and isn't written counts for nothing."""
+        """Discards records that aren't written yet."""
         self._waiting.clear()
 
     @property
@@ -113,7 +113,7 @@ class Journal:
         return frozenset(piece.file for piece, _ in self._waiting)
 
     def write(self) -> None:
-        """Put down what was noted: its bytes are on the disk."""
+        """Writes the pending records: their bytes are on the disk."""
         records = [_RECORD.pack(p.offset, p.size, p.file, crc) for p, crc in self._waiting]
         self._out.write(self._end, b"".join(r + self._seal(r) for r in records))
         self._end += len(records) * (_RECORD.size + _SEAL)
@@ -128,18 +128,18 @@ class Journal:
 
 def _refused(stage: Path, why: str) -> RefusedError:
     return RefusedError(
-        f"{stage} {why}", option="--overwrite", hint=f"start anew with --overwrite, or remove {stage.name} yourself"
+        f"{stage} {why}", option="--overwrite", hint=f"start again with --overwrite, or remove {stage.name} yourself"
     )
 
 
 def _differs(head: bytes, key: Mapping[str, str]) -> str:
-    """In what the journal's key is another than ours."""
+    """How the journal's key differs from ours."""
     try:
         found = json.loads(head)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.pop("form", None) != _FORM:
-        return "has a journal that is none of this version"
+        return "has a journal of another version"
     names = [name for name in {**key, **found} if key.get(name) != found.get(name)]
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return f"is of another run, with other {', '.join(names[:3])}{more}"

@@ -1,4 +1,4 @@
-"""What killed processes leave behind, and which process is alive."""
+"""Leftovers of killed processes, and which processes are alive."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PARTIAL = re.compile(r"\.(\d+)\.partial\Z")
 
 
 def remove_stale(target: Path) -> None:
-    """Staging of killed processes for this very target."""
+    """The staged files that killed processes left for this target."""
     for stale in _partials(target):
         match = _PARTIAL.search(stale.name)
-        if match and not alive(int(match[1])):
+        if match and not is_alive(int(match[1])):
             if stale.is_dir() and not stale.is_symlink():
                 shutil.rmtree(stale, ignore_errors=True)
             else:
@@ -31,9 +31,9 @@ def _partials(target: Path) -> Iterator[Path]:
         yield from [p for p in target.parent.iterdir() if p.name.startswith(prefix) and p.name.endswith(".partial")]
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process of that number runs."""
-    if not 0 < pid < 1 << 31:  # 0 and less mean groups of processes, more is no number of a process
+    if not 0 < pid < 1 << 31:  # 0 and less mean groups of processes; more isn't a valid process number
         return False
     if sys.platform == "win32":
         return _alive_on_windows(pid)
@@ -47,14 +47,14 @@ def alive(pid: int) -> bool:
 
 
 def _alive_on_windows(pid: int) -> bool:
-    """Windows has no signal 0: there `os.kill` would interrupt the process instead of asking for it."""
+    """Windows has no signal 0: `os.kill` would terminate the process there."""
     import ctypes
 
     kernel: Any = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
     kernel.OpenProcess.restype = ctypes.c_void_p
     handle = kernel.OpenProcess(0x1000, False, pid)  # PROCESS_QUERY_LIMITED_INFORMATION
     if not handle:
-        return bool(kernel.GetLastError() == 5)  # ERROR_ACCESS_DENIED: it runs and is somebody else's
+        return bool(kernel.GetLastError() == 5)  # ERROR_ACCESS_DENIED: it runs under another user
     try:
         code = ctypes.c_ulong()
         kernel.GetExitCodeProcess(ctypes.c_void_p(handle), ctypes.byref(code))

@@ -1,4 +1,4 @@
-"""Puts what was staged in its place by one rename, and never over something that nobody asked to replace."""
+"""Publishes staged files by one rename, and never replaces anything without permission."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXCHANGE = {"linux": 2, "darwin": 2}
 
 
 def publish_file(stage: Path, target: Path, *, overwrite: bool) -> None:
-    """The staged file under its name. FileExistsError where something else is there that shall not be replaced."""
+    """Publishes the staged file under its name. FileExistsError if something is there that must not be replaced."""
     if overwrite:
         if target.exists():
             shutil.copymode(target, stage)
@@ -27,7 +27,7 @@ def publish_file(stage: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def _link(stage: Path, target: Path) -> None:
-    """A second name, which fails where the name is taken, then no longer the first one."""
+    """Links the file under its final name, which fails if the name is taken, then removes the first name."""
     try:
         os.link(stage, target)
     except OSError as error:
@@ -35,16 +35,15 @@ def _link(stage: Path, target: Path) -> None:
             raise
         if target.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-        os.rename(stage, target)  # a file system without links: all that it can do
+        os.rename(stage, target)  # a file system without links: the best it can do
     else:
         stage.unlink()
 
 
 def publish_folder(stage: Path, target: Path, *, overwrite: bool) -> None:
-    """The staged folder under its name. FileExistsError where a folder with files is there that shall not be replaced.
-
-    Where the system can, old and new change places in one step; elsewhere the old one steps aside first, under a name
-    that is never cleaned up by itself, and goes after the new one stands."""
+    """Publishes the staged folder under its name. FileExistsError if a folder with files is there that must not be
+    replaced. If the system can, old and new folder are exchanged in one step; otherwise the old one is renamed
+    first, to a name that is never cleaned up automatically, and deleted after the new one is in place."""
     if not overwrite or not target.exists():
         _rename_folder(stage, target)
     elif _rename(stage, target, _EXCHANGE):
@@ -73,7 +72,7 @@ def _rename_folder(stage: Path, target: Path) -> None:
 
 
 def _rename(a: Path, b: Path, flags: dict[str, int]) -> bool:
-    """A rename with a flag, by one system call; False where the system has none. OSError where it fails."""
+    """A rename with a flag, as one system call; False if the system lacks it. OSError if it fails."""
     import ctypes  # only here, and seldom
 
     flag = flags.get(sys.platform)
@@ -86,7 +85,7 @@ def _rename(a: Path, b: Path, flags: dict[str, int]) -> bool:
         else:
             here = -100  # AT_FDCWD
             failed = libc.renameat2(here, os.fsencode(a), here, os.fsencode(b), flag)
-    except (OSError, AttributeError, TypeError):  # no such function here (musl, an old glibc)
+    except (OSError, AttributeError, TypeError):  # the function is missing (musl, an old glibc)
         return False
     if failed and ctypes.get_errno() not in CANNOT:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(b))

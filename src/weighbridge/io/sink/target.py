@@ -46,7 +46,7 @@ class Sink:
         self._spared = None if replace_folder else frozenset(names)
         self._key = key
         self._journal: Journal | None = None
-        self._real = _resolve(self.target)  # a symlink stays one: what it points to is replaced
+        self._real = _resolve(self.target)  # a symlink stays: its target is replaced
         mine = self._real.with_name(f".{self._real.name}.{os.getpid()}.partial")
         self._stage = mine if key is None else partial_of(target)
         self._open: list[OutFile] = []
@@ -66,10 +66,10 @@ class Sink:
             raise OSError(errno.ENOSPC, f"not enough space: {size} bytes needed, {free} free", str(above))
 
     def _check_foreign(self) -> None:
-        """RefusedError where the folder holds files that won't be written again."""
+        """RefusedError if the folder contains files that won't be written again."""
         foreign = [] if self._spared is None else foreign_files(self._real, self._spared)
         if foreign:
-            words = f"{self.target} holds files that would be deleted: {listed(foreign)}"
+            words = f"{self.target} contains files that would be deleted: {listed(foreign)}"
             raise RefusedError(words, option="--replace-folder")
 
     def _exists(self) -> bool:
@@ -106,22 +106,22 @@ class Sink:
                 for number in self._journal.waiting:
                     self._open[number].sync_data()
             except OSError:
-                self._journal.drop()  # a sync that failed once may say nothing the next time, and the bytes are lost
+                self._journal.drop()  # after a failed sync, the next one may succeed although the bytes are lost
                 raise
             self._journal.write()
 
     def create(self, name: str, size: int) -> OutFile:
-        """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself where it is a file."""
+        """A file of `size` bytes: `name` inside the folder (or `sub/name`), or the target itself if it is a file."""
         path = self._inside(name) if self.folder else self._stage
         path.parent.mkdir(exist_ok=True)
         out = OutFile(path, size, again=self._journal is not None and self._again(path, size))
         self._open.append(out)
-        if self._journal is not None:  # records of a file count for nothing without its name
+        if self._journal is not None:  # records of a file are worthless without its name
             sync_folder(path.parent)
         return out
 
     def _again(self, path: Path, size: int) -> bool:
-        """Whether the file is there from before. Where it isn't as it was, nothing that was noted counts."""
+        """Whether the file exists from an earlier run. If it changed, all records of it are discarded."""
         if path.is_file() and not path.is_symlink() and path.stat().st_size == size:
             return True
         if self._journal is not None and self._journal.done:
@@ -160,12 +160,12 @@ class Sink:
                         parent.rmdir()
 
     def _keeps(self, error: BaseException) -> bool:
-        """Whether there is something to go on with: what is done is noted, as far as the disk still takes it."""
+        """Whether the write can be resumed: writes pending records, as far as the disk still allows."""
         with contextlib.suppress(OSError):
             self._note()
         if not self.done or not self._stage.exists():
             return False
-        error.add_note(f"what is done is kept in {self._stage}: the same command, with --resume, goes on from there")
+        error.add_note(f"finished parts are kept in {self._stage}: run the same command with --resume to continue")
         return True
 
     def _publish(self) -> None:
@@ -176,7 +176,7 @@ class Sink:
         if self.folder and self._journal is not None and self._real.exists():
             self._journal.forget()  # the old folder may be in the place of the staged one for a moment
         if self.folder and self.overwrite and self._exists():
-            self._check_foreign()  # files may have come since
+            self._check_foreign()  # files may have been added meanwhile
         publish = publish_folder if self.folder else publish_file
         try:
             publish(self._stage, self._real, overwrite=self.overwrite)
@@ -195,7 +195,7 @@ class Sink:
 def check_target(
     target: str | os.PathLike[str], *, overwrite: bool = False, parents: bool = False, folder: bool | None = None
 ) -> None:
-    """What stands in the way of a write whatever is written, to be known before any work. `folder`: whether it will be
+    """Checks for obstacles to a write that don't depend on the content, before any work. `folder`: whether it will be
     one; None: not known yet. RefusedError where something is there, or folders are missing (`parents`, more than one);
     UsageError for a file whose name ends in a slash; PermissionError."""
     path = Path(target)
@@ -217,13 +217,13 @@ def check_target(
 
 
 def partial_of(target: str | os.PathLike[str]) -> Path:
-    """Where a write with a journal is staged."""
+    """The staging path of a write with a journal."""
     real = _resolve(Path(target))
     return real.with_name(real.name + ".partial")
 
 
 def foreign_files(folder: Path, names: Collection[str]) -> list[str]:
-    """The files in or below a folder that are none of `names`, as paths inside it; none where there is no folder."""
+    """The files in or below a folder that aren't in `names`, as relative paths; none if there is no folder."""
     if not folder.is_dir():
         return []
     there = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
@@ -237,7 +237,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _allocated(stage: Path) -> int:
-    """Bytes of the disk that a file, or a folder's files, take."""
+    """The disk space of a file, or of a folder's files, in bytes."""
     files = stage.rglob("*") if stage.is_dir() else [stage] if stage.is_file() else []
     return sum(getattr(p.stat(), "st_blocks", 0) * 512 for p in files)
 
@@ -247,6 +247,6 @@ def _resolve(path: Path) -> Path:
 
 
 def write_file(target: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
-    """A whole small file at once, as safely as any other. Errors: as `check_target`'s."""
+    """Writes a small file in one go, as safely as any other. Errors: as `check_target`'s."""
     with Sink(target, folder=False, size=len(data), overwrite=overwrite) as sink:
         sink.create("", len(data)).write(0, data)

@@ -159,7 +159,7 @@ def _classifies(config: Config) -> bool:
 
 def adjusted_width(config: Config) -> dict[str, Any]:
     """The width of a feed forward as its tensors have it: older configs say it under another key, and the class
-    adjusts it where it is told to (modeling_lfm2.py `Lfm2MLP`, transformers 5.23)."""
+    adjusts it if configured (modeling_lfm2.py `Lfm2MLP`, transformers 5.23)."""
     key = "intermediate_size" if config.get("block_ff_dim") is None else "block_ff_dim"
     width = integer(config.get(key), key)
     if config.get("block_auto_adjust_ff_dim"):

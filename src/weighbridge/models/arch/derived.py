@@ -116,7 +116,7 @@ def _positive(value: Any, key: str) -> float:
 
 def llama3_parameters(values: Sequence[float], base: float) -> dict[str, Any] | None:
     """The rope parameters that give exactly these factors, or None. What a GGUF says of llama3 scaling is this tensor
-    alone, so the way back to a config is to find parameters and to prove them bit by bit."""
+    alone, so restoring a config means finding parameters and proving them bit by bit."""
     dim, factor = 2 * len(values), max(values, default=0.0)
     if not factor > 1 or factor == math.inf:
         return None
@@ -154,7 +154,7 @@ MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[float, ...] | Non
 )
 
 
-# The way back from `rope_freqs.weight`: the parameters, given the base frequency; None where there are none.
+# The inverse, from `rope_freqs.weight`: the parameters, given the base frequency; None where there are none.
 RESTORED: Final[Mapping[str, Callable[[Sequence[float], float], dict[str, Any] | None]]] = MappingProxyType(
     {"llama3_factors": llama3_parameters, "proportional_factors": proportional_parameters}
 )

@@ -18,7 +18,7 @@ from weighbridge.models.arch.family import Family, Sizes
 from weighbridge.models.arch.mapping_report import MappingReport
 
 _NUMBER: Final = re.compile(r"(?<=\.)\d{1,6}(?=\.)", re.ASCII)
-_MOST: Final = 2  # numbers that are told
+_MOST: Final = 2  # numbers to report
 _DAMAGED: Final = "a file of the model is missing or was changed: wb verify {path}"
 _OTHERS: Final = "{where} may be another model's, or the weights are: wb arch check {path}"
 _STRANGE: Final = (

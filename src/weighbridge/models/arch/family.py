@@ -177,7 +177,7 @@ class Family:
 
     def _known(self, config: Mapping[str, Any]) -> Architecture:
         if (architecture := self.architecture(config)) is None:
-            raise UsageError(f"the config is of no class of the {self.name} family")
+            raise UsageError(f"the config's class isn't one of the {self.name} family")
         return architecture
 
     def sizes_from_hf(self, config: Mapping[str, Any]) -> Sizes:

@@ -63,7 +63,7 @@ def join(place: TensorSlot, parts: Sequence[LogicalTensor]) -> LogicalTensor:
 
 
 def _layouts(place: TensorSlot) -> Sequence[TensorLayout]:
-    """How what is joined lies: dealt out, then one layout after another."""
+    """The layout of the fused tensor: interleaved, then one layout after another."""
     if not place.interleave and not place.plan.layouts:
         return ()
     from weighbridge.tensors.layouts import InterleaveGroups

@@ -76,7 +76,7 @@ def _readings(
                 continue
             for name in reversed(list(family.architectures)):
                 yield family, family.sizes_from_hf({**config, "architectures": [name]})
-        except (FormatError, UnsupportedError, UsageError):  # what it says is of no model of the family
+        except (FormatError, UnsupportedError, UsageError):  # it doesn't describe a model of the family
             continue
 
 

@@ -89,7 +89,7 @@ def _fields(card: Card, config: Mapping[str, Any], directory: str, parameters: i
     }
     declared["license"] = ",".join(scalars(card["license"])) if "license" in card else None
     path = config.get("_name_or_path")
-    if isinstance(path, str) and path.count("/") <= 1:  # a model's id and no path on somebody's disk
+    if isinstance(path, str) and path.count("/") <= 1:  # a model's id, not a path on a user's disk
         _fill(declared, parse_model_id(path, parameters))
     _fill(declared, parse_model_id(directory, parameters))
     if declared["name"] is None:

@@ -104,7 +104,7 @@ def _contradicts(text: str, parameters: int) -> bool:
 
 
 def _drop_word_sizes(parts: list[_Part]) -> None:
-    """`large` says no size where a number does."""
+    """`large` isn't a size if a number is given."""
     sizes = [p for p in parts if "size_label" in p.kinds]
     if any(c.isdecimal() for p in sizes for c in p.text):
         for part in sizes:

@@ -7,9 +7,9 @@ module and by how deep they lie:
     model.layers.0.mlp.experts.lora_A.weight               the last parameter, A [rank * experts, in]
     model.layers.0.mlp.experts.base_layer.lora_A.weight    the one before,     B [out, rank * experts]
 
-A's rows are expert by expert, B's columns rank by rank (tuners/lora/layer.py, `ParamWrapper.get_delta_weight`). Which
-parameter a pair is for is told by the shapes. Before 0.19 [out, in] was taken for [in, out], so that a pair may lie
-the other way round.
+A's rows are expert by expert, B's columns rank by rank (tuners/lora/layer.py, `ParamWrapper.get_delta_weight`). The
+shapes decide which parameter a pair is for. Before 0.19 [out, in] was taken for [in, out], so that a pair may lie the
+other way round.
 """
 
 from __future__ import annotations

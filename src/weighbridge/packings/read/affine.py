@@ -48,7 +48,7 @@ class Affine:
     @property
     def blocks(self) -> tuple[DType, ...]:
         signs = (ggml_blocks.Q1_0,) if self.bits == 1 and not self.group % ggml_blocks.Q1_0.block else ()
-        return signs + ggml_blocks.fitting(0, (1 << self.bits) - 1, True, self.group)
+        return signs + ggml_blocks.types_that_fit(0, (1 << self.bits) - 1, True, self.group)
 
     def inexact(self, members: Mapping[str, Node], dtype: DType) -> str:
         if dtype is ggml_blocks.Q1_0:
@@ -59,10 +59,10 @@ class Affine:
     def transcode(self, spec: Spec, dtype: DType, parts: Mapping[str, Bytes], out: Bytes) -> None:
         """The same codes in ggml's order, scale and bias once a block of 32."""
         if dtype is ggml_blocks.Q1_0:
-            d = ggml_blocks.halves(F32, _half(self.scale_dtype, parts["scales"]).view(np.uint8))
+            d = ggml_blocks.to_f16_bytes(F32, _half(self.scale_dtype, parts["scales"]).view(np.uint8))
             ggml_blocks.of_stream(dtype, d, self.group, parts["weight"], out)
             return
-        d, m = (ggml_blocks.halves(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
+        d, m = (ggml_blocks.to_f16_bytes(self.scale_dtype, parts[p]) for p in ("scales", "biases"))
         kernels.join_blocks(dtype, self.bits, self.group, parts["weight"], d, m, out)
 
 
@@ -80,7 +80,7 @@ def _no_signs(dtype: DType, scales: Node, biases: Node) -> str:
         d = _half(dtype, scales.read(lo, hi))
         if not np.array_equal(-d, kernels.widened(dtype, biases.read(lo, hi))):
             return "its two values are not d and -d"
-        if not np.array_equal(d, kernels.widened(F16, ggml_blocks.halves(F32, d.view(np.uint8)))):
+        if not np.array_equal(d, kernels.widened(F16, ggml_blocks.to_f16_bytes(F32, d.view(np.uint8)))):
             return f"half its {dtype} scales are not f16 numbers"
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,9 +101,7 @@ class PlaneField:
 
     shift: int
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"codes": source}

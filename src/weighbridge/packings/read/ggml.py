@@ -53,7 +53,7 @@ class SplitGlobalScale(NamedTuple):
     scale: Node
 
 
-def apart(architecture: str, name: str, node: QuantizedTensor) -> SplitGlobalScale | None:
+def split_global_scale(architecture: str, name: str, node: QuantizedTensor) -> SplitGlobalScale | None:
     """A tensor under a GGUF name as llama.cpp stores it; None without such scales, or if they aren't applied there."""
     how, module = node.packing, name.removesuffix(".weight")
     if not isinstance(how, Microscaled) or not how.overall or how.scale_dtype is not E4M3:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,9 +52,7 @@ class Unsigned:
     bits: int
     module: str
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"codes": source.with_dtype(U8)}

@@ -355,8 +355,8 @@ def find(
 ) -> dict[str, Match[Any]]:  # fmt: skip
     """The group of each stored tensor that belongs to one. `on_error` is called for each group that can't be read,
     whose tensors then stay ungrouped; without it the first such error is raised."""
-    joined = "\0".join((*tensors, ""))  # one search over all names per schema: most models have no packed weights
-    there = [schema for schema in schemas if f"{schema.suffix}\0" in joined]
+    joined = "\0".join((*tensors, ""))
+    there = _present(schemas, joined)
     searches = [_Search(schema, joined, tensors, config, read, guess) for schema in there]
     endings = tuple({schema.suffix for schema in there})
     out: dict[str, Match[Any]] = {}
@@ -374,6 +374,16 @@ def find(
             for stored in match.tensors:
                 out[stored] = match
     return out
+
+
+def any_present(schemas: Iterable[PackingSchema], names: Iterable[str]) -> bool:
+    """Whether a name has the ending of some schema: not so in most models."""
+    return bool(_present(schemas, "\0".join((*names, ""))))
+
+
+def _present(schemas: Iterable[PackingSchema], joined: str) -> list[PackingSchema]:
+    """The schemas whose ending some name has: one search over all names per schema."""
+    return [schema for schema in schemas if f"{schema.suffix}\0" in joined]
 
 
 class _Search:

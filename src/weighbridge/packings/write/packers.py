@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +56,7 @@ class AffineOf:
     scale_dtype: DType
     name: str = "a tensor"
 
-    @property
-    def quantizes(self) -> bool:
-        return True
+    quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         columns = source.shape[-1]
@@ -109,9 +107,7 @@ class FloatOf:
     dtype: DType
     name: str = "a tensor"
 
-    @property
-    def quantizes(self) -> bool:
-        return True
+    quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         columns, how = source.shape[-1], MODES[self.mode]
@@ -183,9 +179,7 @@ class BlocksOf:
     def group(self) -> int:
         return self.form.group
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         if self.mode != "affine":
@@ -210,7 +204,7 @@ class BlocksOf:
             )
 
 
-def in_parts(node: Node) -> tuple[Node, Node]:
+def gpt_oss_members(node: Node) -> tuple[Node, Node]:
     """MXFP4 blocks as gpt-oss stores them: codes U8 [.., in / 32, 16] and scales U8 [.., in / 32]."""
     parts = nodes.pack(node, BlocksOf(node.spec.dtype))
     *lead, groups = parts["scales"].spec.shape

@@ -1,5 +1,5 @@
-"""Rounding to nearest: codes, scales and zero points of F32 values that are numbers of the weights' own type. Makers
-(see `packings.makers`), rows for rows.
+"""Rounding to nearest: codes, scales and zero points of F32 values that are numbers of the weights' own type. Packers
+(see `tensors.nodes.packed`), row for row.
 
     IntegersOf    integer codes with a scale, and where asymmetric a zero point, for a group of columns
     SmallOf       8-bit floats with a scale for a rectangle
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,9 +121,7 @@ class IntegersOf:
     scale_dtype: DType
     name: str = "a tensor"
 
-    @property
-    def quantizes(self) -> bool:
-        return True
+    quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         groups = (*source.shape[:-1], source.shape[-1] // self.group)
@@ -161,9 +159,7 @@ class SmallOf:
     multiplied: bool = False
     name: str = "a tensor"
 
-    @property
-    def quantizes(self) -> bool:
-        return True
+    quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         height, width = self.block
@@ -229,9 +225,7 @@ class MicroOf:
     overall: bool = False
     name: str = "a tensor"
 
-    @property
-    def quantizes(self) -> bool:
-        return True
+    quantizes: ClassVar[bool] = True
 
     @property
     def group(self) -> int:
@@ -303,9 +297,7 @@ class OverallOf:
 
     dtype: DType
 
-    @property
-    def quantizes(self) -> bool:
-        return True
+    quantizes: ClassVar[bool] = True
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"overall": source}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -49,9 +49,7 @@ class PackWords:
     bits: int
     columns: int
 
-    @property
-    def quantizes(self) -> bool:
-        return False
+    quantizes: ClassVar[bool] = False
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         return {"words": Spec((*source.shape[:-1], -(-self.columns * self.bits // 32)), I32)}

@@ -1,1 +1,1 @@
-"""What differs between two models."""
+"""Differences between two models."""

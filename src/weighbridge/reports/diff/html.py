@@ -16,7 +16,7 @@ _STYLE = (
 
 
 def page(diff: DiffReport) -> str:
-    """The whole page."""
+    """The complete page."""
     counts = ", ".join(f"{n:,} {kind}" for kind, n in diff.counts.items() if n)
     rows = "".join(map(_row, diff.tensors[:_SHOWN]))
     more = f"<p>and {len(diff.tensors) - _SHOWN:,} more</p>" if len(diff.tensors) > _SHOWN else ""

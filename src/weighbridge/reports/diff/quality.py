@@ -1,4 +1,4 @@
-"""How much a quantized model differs from the one it was made of, tensor by tensor: every value of both is read once.
+"""How much a quantized model differs from its source, tensor by tensor. Every value of both is read once.
 
 NMSE: squared error relative to the squared values. Weighted: the same with each column weighted by the importance
 matrix, which is what the error of the tensor's output comes to. Cosine: of the two tensors as vectors. All sums are
@@ -25,7 +25,7 @@ WORST: Final = 5  # tensors named in a summary
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One tensor's. `weighted` is None where no importance matrix says anything of it."""
+    """The error of one tensor. `weighted` is None if the importance matrix has no entry for it."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class QualityReport:
-    """All tensors whose type changed, the whole, and the sizes of all types."""
+    """All tensors whose type changed, their total, and the sizes of all types."""
 
     tensors: tuple[Quality, ...]
     nmse: float
@@ -53,7 +53,7 @@ class QualityReport:
 
     @property
     def worst(self) -> list[Quality]:
-        """The tensors with the largest error, weighted where it can be."""
+        """The tensors with the largest error, weighted if possible."""
         return sorted(self.tensors, key=lambda q: (-_error(q), q.name))[:WORST]
 
     def describe(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _error(q: Quality) -> float:
 
 @dataclass(slots=True)
 class _Sums:
-    """What adds up: squared errors and values, weighted ones, products, and the largest error."""
+    """Running sums: squared errors and values, weighted ones, products, and the largest error."""
 
     error: float = 0.0
     power: float = 0.0

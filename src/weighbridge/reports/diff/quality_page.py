@@ -26,7 +26,7 @@ def render(report: QualityReport, path: PurePath, title: str) -> bytes:
 
 
 def form_of(path: PurePath) -> Callable[[QualityReport, str], str]:
-    """How a file of that suffix is written. UsageError where none is."""
+    """The writer for files with that suffix. UsageError if there is none."""
     form = _FORMS.get(path.suffix.lower())
     if form is None:
         hint = f"one of {', '.join(_FORMS)}" + ("; most programs turn an SVG into one" if path.suffix == ".png" else "")
@@ -53,7 +53,7 @@ def svg(report: QualityReport, title: str) -> str:
 
 
 def _decades(report: QualityReport) -> tuple[int, int]:
-    """Powers of ten that hold every error above 0."""
+    """The powers of ten that span every error above 0."""
     errors = [q.nmse for q in report.tensors if q.nmse > 0] or [1.0]
     low, high = math.floor(math.log10(min(errors))), math.ceil(math.log10(max(errors)))
     return low, max(high, low + 1)
@@ -115,10 +115,6 @@ def cells(q: Quality) -> tuple[str, ...]:
     shape = " x ".join(map(str, q.shape))
     errors = f"{q.nmse:.3g}", weighted, f"{q.max_error:.3g}", f"{q.cosine:.6f}"
     return q.name, shape, q.source, q.type, f"{q.bytes:,}", *errors
-
-
-def _tr(q: Quality, marked: bool) -> str:
-    return f"<tr{' class=worst' * marked}>" + "".join(f"<td>{escape(c)}</td>" for c in cells(q)) + "</tr>"
 
 
 def _html(report: QualityReport, title: str) -> str:

@@ -1,4 +1,4 @@
-"""Two models tensor by tensor, whatever they lie in: names, then bytes, then values after decoding.
+"""Compares two models of any format tensor by tensor: names, then bytes, then values after decoding.
 
     diff("a/", "b.gguf") -> Diff
 
@@ -26,7 +26,7 @@ SCHEMA: Final = "weighbridge/diff/1"
 Progress = Callable[[int, int, str], None]
 Names = Literal["auto", "stored", "logical", "canonical"]
 _SLAB: Final = 1 << 20  # elements compared at a time
-#: What happened to a tensor, in the order of the report: what needs eyes first.
+#: What happened to a tensor, in the order of the report: most important first.
 KINDS: Final = ("only in a", "only in b", "shape", "values", "type", "equal")
 
 
@@ -48,8 +48,8 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiffReport:
-    """`names`: under which both were read. `tensors` holds all but the equal ones, worst first; `counts` is over
-    all."""
+    """`names`: the dialect under which both were read. `tensors` contains all but the equal ones, worst first;
+    `counts` covers all."""
 
     a: str
     b: str
@@ -87,8 +87,8 @@ def diff(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> DiffReport:
-    """What differs between the models at `a` and `b`. Tensors whose largest difference is at most `tolerance` count as
-    equal. UsageError where `names` can't be had of both."""
+    """The differences between the models at `a` and `b`. Tensors whose largest difference is at most `tolerance`
+    count as equal. UsageError if one of them can't be read under `names`."""
     if names not in ("auto", "stored", "logical", "canonical"):
         raise UsageError(f"no names are called {names!r}", hint="auto, stored, logical, canonical")
     with open_checkpoint(os.fspath(a)) as one, open_checkpoint(os.fspath(b)) as other:
@@ -123,12 +123,12 @@ def _views(a: Checkpoint, b: Checkpoint, names: Names) -> tuple[str, _View, _Vie
 
 
 def _canonical(a: Checkpoint, b: Checkpoint) -> tuple[_View, _View, tuple[str, ...]]:
-    """Both models under our names; a folder that is held against a GGUF with the numbers in its weights that are in
-    the GGUF's."""
+    """Both models under canonical names; if one is a folder and the other a GGUF, with the folder's multipliers
+    folded into its weights as in the GGUF."""
     if (a.format == "gguf") == (b.format == "gguf") or not a.family.folded:
         return a.resolved.canonical, b.resolved.canonical, ()
     left, right = (m.resolved.canonical if m.format == "gguf" else m.resolved.with_multipliers for m in (a, b))
-    return left, right, ("the multipliers of config.json are taken into the weights, where a GGUF has them",)
+    return left, right, ("the multipliers of config.json are folded into the weights, as in a GGUF",)
 
 
 def _compared(a: _View, b: _View, tolerance: float, jobs: int | None, progress: Progress | None) -> list[TensorChange]:
@@ -242,7 +242,7 @@ class _Sums:
 
 
 def _metadata(a: Checkpoint, b: Checkpoint) -> tuple[tuple[str, str, str], ...]:
-    """Keys whose values differ, where both are of one format: (key, in a, in b), long values shortened."""
+    """Keys whose values differ, if both have one format: (key, in a, in b), long values shortened."""
     if a.format != b.format:
         return ()
     one, other = dict(a.metadata), dict(b.metadata)

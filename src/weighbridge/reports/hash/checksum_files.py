@@ -1,4 +1,4 @@
-"""Lists of digests that others wrote, read and compared: which files or tensors are as they should be.
+"""Checks files and tensors against lists of digests from other tools.
 
     SHA256SUMS              `<hex>  <file>`, and BSD's `SHA256 (<file>) = <hex>`; other algorithms by their length
     llama-gguf-hash         `<algorithm>  <hex>  <file>[:<tensor>]`
@@ -36,19 +36,19 @@ _OLLAMA: Final = re.compile(r"sha256[-:]([0-9a-f]{64})\Z")
 
 
 class Wanted(NamedTuple):
-    """What a list says: of a file, of a tensor in it, or (`weights`) of all its tensors."""
+    """An entry of a list: for a file, for a tensor in it, or (`weights`) for all its tensors."""
 
     file: str
     algo: str
     digest: str
     tensor: str | None = None
     weights: bool = False
-    gguf: bool = False  # of bytes alone, as llama-gguf-hash counts them
+    gguf: bool = False  # of bytes alone, as llama-gguf-hash computes them
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One digest: `ok`, `mismatch`, or `missing` where there is no such file or tensor."""
+    """One result: `ok`, `mismatch`, or `missing` if there is no such file or tensor."""
 
     name: str
     algo: str
@@ -142,7 +142,7 @@ def _bsd(match: re.Match[str]) -> Wanted:
 
 def _gguf(match: re.Match[str]) -> Wanted:
     file, colon, tensor = match[3].rpartition(":")
-    # A drive of Windows has a colon, too, and a name after it that is no tensor's.
+    # A Windows drive has a colon, too, and what follows isn't a tensor's name.
     whole = not colon or "/" in tensor or "\\" in tensor
     return Wanted(match[3] if whole else file, match[1], match[2], None if whole else tensor, weights=whole, gguf=True)
 
@@ -159,7 +159,7 @@ FORMS: Final[tuple[tuple[str, Callable[[str, Path], Iterator[Wanted]]], ...]] = 
 
 
 def read_manifest(path: Path) -> tuple[str, list[Wanted]]:
-    """The form of a list and what it says. FormatError where it is of none."""
+    """The format of a list and its entries. FormatError if it is unknown."""
     with FileSource(path) as source:
         if source.size > INDEX_JSON:
             raise FormatError("the file is too large", path=source.name, expected=f"at most {INDEX_JSON} bytes")
@@ -182,13 +182,13 @@ def _etag(text: str) -> str | None:
 
 
 def is_named(file: Path) -> bool:
-    """Whether a file is called by its digest, where it really lies."""
+    """Whether a file is named by its digest, at its real path."""
     real = file.resolve().name
     return bool(_OLLAMA.match(real) or _etag(real))
 
 
 def named(paths: Sequence[Path]) -> list[Wanted]:
-    """The digests that a store's own names say. UsageError where there is none."""
+    """The digests in a store's own file names. UsageError if there are none."""
     found = []
     for file in (f for path in paths for f in files_of(path)):
         real = file.resolve().name
@@ -202,13 +202,13 @@ def named(paths: Sequence[Path]) -> list[Wanted]:
 
 
 def check(manifest: Path, paths: Sequence[Path] = ()) -> CheckReport:
-    """Compare with a list. Its names are looked for beside it, or in the folder (as the file) that `paths` names."""
+    """Compares with a list. Its names are resolved next to it, or in the folder (as the file) that `paths` names."""
     form, wanted = read_manifest(manifest)
     return _report(str(manifest), form, wanted, manifest.parent, paths)
 
 
 def check_names(paths: Sequence[Path]) -> CheckReport:
-    """Compare with what a store's names say."""
+    """Compares with the digests in a store's file names."""
     return _report(", ".join(map(str, paths)), "names", named(paths), Path(), ())
 
 
@@ -228,14 +228,15 @@ def _report(manifest: str, form: str, wanted: list[Wanted], base: Path, paths: S
 
 
 def _place(name: str, base: Path, paths: Sequence[Path]) -> Path:
-    """Where a list's name is: beside the list, or from where we are, as those who wrote it meant either."""
+    """The path of a name in a list: next to the list, or from the current folder, since authors of lists mean
+    either."""
     if not paths:
         return base / name if (base / name).exists() else Path(name)
     return paths[0] / PurePosixPath(name).name if paths[0].is_dir() else paths[0]
 
 
 class _Found:
-    """Digests as they are asked for; a model is read once for all its tensors."""
+    """Digests on demand; a model is read once for all its tensors."""
 
     def __init__(self) -> None:
         self.models: dict[tuple[Path, str, bool], dict[str | None, str]] = {}

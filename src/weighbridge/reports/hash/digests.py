@@ -53,13 +53,13 @@ def _package(module: str, name: str) -> Callable[[], Hasher]:
 
 
 def _git(size: int) -> Hasher:
-    """What git calls a blob by, and the Hub a small file: SHA-1 of a header and the bytes."""
+    """The id of a git blob, and of small files on the Hub: SHA-1 of a header and the bytes."""
     made = hashlib.sha1(usedforsecurity=False)
     made.update(b"blob %d\0" % size)
     return made
 
 
-#: Algorithms of anything; those of `hashlib` need nothing, the others the extra `hash`.
+#: Algorithms for files; those of `hashlib` need nothing, the others the extra `hash`.
 ALGORITHMS: Final[Mapping[str, Callable[[], Hasher]]] = MappingProxyType(
     {
         "sha256": hashlib.sha256,

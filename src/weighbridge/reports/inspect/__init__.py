@@ -1,1 +1,1 @@
-"""What is inside a file or a model."""
+"""The contents of a file or model."""

@@ -1,4 +1,4 @@
-"""What a model says of itself: architecture, sizes, tokenizer, chat template, quantization. From a GGUF's keys or from
+"""A model's own description: architecture, sizes, tokenizer, chat template, quantization. From a GGUF's keys or from
 the JSON files of a folder; the same words for both. Reads no tensor and imports no numpy.
 """
 
@@ -40,7 +40,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """None where the files don't say."""
+    """None: the files don't say."""
 
     architecture: str | None = None
     family: str | None = None
@@ -63,7 +63,7 @@ class ModelInfo:
 
 
 def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
-    """What a GGUF's keys say."""
+    """The facts in a GGUF's keys."""
     arch = _text(metadata.get("general.architecture"))
 
     numbers: dict[str, Any] = {size: _largest(metadata.get(f"{arch}.{key.gguf}")) for size, key in SIZE_KEYS.items()}
@@ -84,7 +84,7 @@ def of_gguf(metadata: Mapping[str, Any]) -> ModelInfo:
 
 def _gguf_tokenizer(metadata: Mapping[str, Any], tokens: Any) -> Tokenizer | None:
     kind = _text(metadata.get("tokenizer.ggml.model"))
-    # llama-vocab.cpp: what tokenizer.ggml.model stands for
+    # llama-vocab.cpp: the meaning of tokenizer.ggml.model
     words = {
         "llama": "SentencePiece",
         "gpt2": "BPE",
@@ -128,7 +128,7 @@ def _largest(value: Any) -> int | None:
 
 
 def of_folder(folder: Path, config: dict[str, Any] | None = None) -> ModelInfo:
-    """What config.json, the tokenizer's files and the chat template say."""
+    """The facts in config.json, the tokenizer's files and the chat template."""
     config = (
         sidecars.json(folder / "config.json") or sidecars.json(folder / "params.json") if config is None else config
     )
@@ -164,7 +164,7 @@ class _TokenizerFile(msgspec.Struct):
 
 
 _COUNTED: Final = 16 * MIB
-# Files that are a tokenizer, when there is no tokenizer.json.
+# Files that define a tokenizer without tokenizer.json.
 _TOKENIZERS: Final = (
     ("tokenizer.model", "SentencePiece"), ("spiece.model", "SentencePiece"),
     ("sentencepiece.bpe.model", "SentencePiece"), ("tekken.json", "Tekken"), ("vocab.txt", "WordPiece"),
@@ -212,7 +212,7 @@ def _template(folder: Path) -> int | None:
 
 
 def quantization(config: Mapping[str, Any]) -> Quantization | None:
-    """What a config says of packing. MLX writes `quantization` (and a copy without `quant_method`)."""
+    """A config's quantization settings. MLX writes `quantization` (and a copy without `quant_method`)."""
     mlx = config.get("quantization")
     if isinstance(mlx, Mapping) and "bits" in mlx:
         mode = mlx.get("mode", "affine")

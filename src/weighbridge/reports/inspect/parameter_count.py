@@ -1,4 +1,4 @@
-"""How many parameters a checkpoint has, when several numbers lie in one stored word. The schemas of packed weights
+"""The number of parameters of a checkpoint, including packed ones. The schemas of packed weights
 decide, as they do when a model is unpacked (`packings/schema/`); names, shapes and a few settings are enough.
 
 Companions (scales, zero points, group indexes) are not parameters. A ggml block type counts itself: its shape is
@@ -56,7 +56,7 @@ def count(
 def _found(entries: Sequence[Entry], config: Config, read: Callable[[str, int], bytes]) -> Mapping[str, Match[Any]]:
     by_name = {e.name: e for e in entries}
     found = find(SHIPPED, by_name, config, read, guess=True)
-    if any(_unusual(e) and e.name not in found for e in entries):  # a plug-in may know it
+    if any(_unusual(e) and e.name not in found for e in entries):  # a plug-in may support it
         found = find(schemas(), by_name, config, read, guess=True)
     return found
 

@@ -1,5 +1,5 @@
-"""What is inside a file, a folder, a sharded set: a summary, the tensors, the metadata. Reads headers and small files
-only, and never loads numpy: `wb inspect` answers before a larger import would be done.
+"""The contents of a file, a folder or a sharded set: a summary, the tensors, the metadata. Reads headers and small
+files only, and never loads numpy, so that `wb inspect` starts fast.
 
     inspect(path, filter=["size>1MB"], sort="size:desc", limit=20) -> InspectReport
     inspect("model.gguf::token_embd.weight")                        -> one of that tensor alone
@@ -32,7 +32,7 @@ from weighbridge.reports.select import Selection, named, select
 
 SCHEMA: Final = "weighbridge/inspect/1"
 
-# Arrays of metadata are shown by their first elements: a vocabulary is no summary.
+# Arrays of metadata are abbreviated: a vocabulary isn't a summary.
 _SHOWN: Final = 8
 
 
@@ -101,7 +101,7 @@ class InspectReport:
 
     @property
     def damage(self) -> tuple[Finding, ...]:
-        """The notes that are errors: what is wrong with the model."""
+        """The notes that are errors: the problems of the model."""
         return tuple(note for note in self.notes if note.severity == "error")
 
     def __bool__(self) -> bool:
@@ -125,7 +125,7 @@ def inspect(
     sort: str | None = None,
     limit: int | None = None,
 ) -> InspectReport:
-    """What is inside `path`. FormatError or UnsupportedError where it can't be read; UsageError for a bad selection."""
+    """The contents of `path`. FormatError or UnsupportedError if it can't be read; UsageError for a bad selection."""
     selection = Selection(tuple(filter), tuple(include), tuple(exclude), sort, limit)
     place, name = tensor_path.split(path)
     with gc_pause.paused():
@@ -136,7 +136,7 @@ def inspect(
 
 
 def _opened(path: Path) -> Headers:
-    """The headers at `path`; of a damaged model those that can be read, with what is wrong in the index's findings."""
+    """The headers at `path`; for a damaged model the readable ones, with the problems in the index's findings."""
     try:
         return open_headers(path)
     except (FormatError, UnsupportedError) as error:
@@ -179,7 +179,7 @@ def _report(model: Checkpoint, entries: Sequence[Entry], selection: Selection) -
 
 
 def _config_problems(model: Checkpoint) -> tuple[Finding, ...]:
-    """What is wrong with the config.json that the summary would be made of."""
+    """The problems of the config.json on which the summary would be based."""
     if model.format == "gguf":
         return ()
     try:
@@ -192,7 +192,8 @@ def _config_problems(model: Checkpoint) -> tuple[Finding, ...]:
 
 
 def _packing_config(model: Checkpoint, model_facts: ModelInfo) -> Mapping[str, Any]:
-    """What decides between packings where shapes don't: the config, if it is this file's, and the file's metadata."""
+    """The settings that decide between packings if shapes don't: the config, if it belongs to this file, and the
+    file's metadata."""
     if model.format == "gguf":
         return {}
     config = model.json("config.json") if model_facts.quantization and not _config_problems(model) else None
@@ -202,8 +203,8 @@ def _packing_config(model: Checkpoint, model_facts: ModelInfo) -> Mapping[str, A
 def _chosen(
     entries: Sequence[Entry], counted: parameter_count.Count, paths: Sequence[str], selection: Selection
 ) -> tuple[Sequence[InspectedTensor], int]:
-    """The rows to show, and how many there would be without the limit. A file may have a million tensors: no row is
-    made of one that isn't looked at."""
+    """The rows to show, and their number without the limit. A file may have a million tensors, so rows are made only
+    for those that are shown."""
     if not replace(selection, limit=None):
         return [_row(e, counted, paths) for e in entries[: selection.limit]], len(entries)
     rows = (_row(e, counted, paths) for e in entries if named(e.name, selection))
@@ -212,8 +213,8 @@ def _chosen(
 
 
 def _facts(model: Checkpoint) -> ModelInfo:
-    """What the model says of itself. A single file among others that isn't their model (an adapter, a projector) is
-    not told by the config beside it: that belongs to `model*.safetensors`."""
+    """The model's own description. A single file next to a model that it doesn't belong to (an adapter, a projector)
+    isn't described by the config there: that belongs to `model*.safetensors`."""
     if model.format == "gguf":
         return model_info.of_gguf(model.metadata)
     if model.place.path.is_dir() or model.place.index or model.place.path.name.startswith(("model", "pytorch_model")):
@@ -229,10 +230,10 @@ def _facts(model: Checkpoint) -> ModelInfo:
 
 
 def _observed(index: Index, counted: parameter_count.Count) -> Quantization | None:
-    """Quantization told by the tensors alone, where no config tells it."""
+    """The quantization by the tensors alone, if no config names it."""
     if counted.schemes:
         name = max(counted.schemes, key=lambda scheme: counted.schemes[scheme])
-        return Quantization(name, words=f"{name} (told by the tensors' names)")
+        return Quantization(name, words=f"{name} (by tensor names)")
     blocks = {e.dtype.name: e.nbytes for e in index.entries if e.dtype.kind is Kind.BLOCK}
     if blocks:
         sums: dict[str, int] = {}
@@ -244,7 +245,7 @@ def _observed(index: Index, counted: parameter_count.Count) -> Quantization | No
 
 
 def _paths(model: Checkpoint) -> list[str]:
-    """The files' names as rows give them: relative to the model's folder."""
+    """The file names in rows: relative to the model's folder."""
     return [Path(source.name).name for source in model.index.files]
 
 

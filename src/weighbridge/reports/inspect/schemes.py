@@ -1,4 +1,4 @@
-"""Which weights of a model lie in which scheme: matrices of one scheme together, and their roles and layers. From
+"""The quantization schemes in a model: the matrices of each scheme, with their roles and layers. From
 names, types and shapes alone, without numpy.
 """
 
@@ -20,7 +20,7 @@ from weighbridge.reports.inspect.parameter_count import Count
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Weights of one role (a name with * for its numbers) and their layers, as "0-3, 28-31"; "" where it has none."""
+    """Weights of one role (a name with * for numbers) and their layers, as "0-3, 28-31"; "" without layers."""
 
     role: str
     layers: str
@@ -55,7 +55,7 @@ class _Kind(NamedTuple):
 
 
 def schemes(entries: Sequence[Entry], counted: Count) -> tuple[SchemeSummary, ...]:
-    """One row a scheme, that of most weights first; nothing where no tensor is quantized."""
+    """One row per scheme, most weights first; empty if no tensor is quantized."""
     if not counted.schemes and all(e.dtype.kind is not Kind.BLOCK for e in entries):
         return ()
     rows: dict[_Kind, list[_Weight]] = defaultdict(list)

@@ -54,7 +54,7 @@ _DEPTH = 32  # of dots in a name; what is deeper stays one part, however long
 _Below = list["TreeNode | tuple[str, _Below]"]
 
 
-def grow(rows: Iterable[Leaf]) -> list[TreeNode]:
+def build_tree(rows: Iterable[Leaf]) -> list[TreeNode]:
     """The forest of the rows' names, in order of appearance, folded. Tensors that are alike are one node."""
     tops: _Below = []
     homes: dict[str, _Below] = {"": tops}  # by the name up to the last dot

@@ -1,5 +1,5 @@
 """The checks of `verify` on packed weights: whether their parts fit together and can be read, and whether what a config
-says of them is so. Bits and groups are told by shapes, since configs are often wrong; here it is said where they are.
+says of them is so. Shapes decide bits and groups, since configs are often wrong; here it is said where they are.
 """
 
 from __future__ import annotations

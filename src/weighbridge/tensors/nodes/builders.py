@@ -29,22 +29,22 @@ def codes(node: Node, layout: str, bits: int, columns: int) -> Node:
 
 def upgrade_blocks(node: Node) -> Node:
     """A tensor of an old block type in today's blocks. UnsupportedError where there are none of the kind."""
-    today = legacy_blocks.today(node.spec.dtype)
-    if today is None:
+    current_type = legacy_blocks.current_type(node.spec.dtype)
+    if current_type is None:
         raise UnsupportedError(f"{node.spec.dtype} has no block type of today")
-    return UpgradeBlocks(node.spec.with_dtype(today), node)
+    return UpgradeBlocks(node.spec.with_dtype(current_type), node)
 
 
-def pack(node: Node, maker: Packer, block: int = 1) -> dict[str, PackedMember]:
-    """The stored tensors that `maker` makes of a logical one, by name suffix. `block`: see `PackedMember`."""
-    return {part: PackedMember(spec, node, maker, part, block) for part, spec in maker.specs(node.spec).items()}
+def pack(node: Node, packer: Packer, block: int = 1) -> dict[str, PackedMember]:
+    """The stored tensors that `packer` makes of a logical one, by name suffix. `block`: see `PackedMember`."""
+    return {part: PackedMember(spec, node, packer, part, block) for part, spec in packer.specs(node.spec).items()}
 
 
-def pack_with_global(node: Node, maker: GlobalScalePacker, given: Node) -> dict[str, PackedMemberWithGlobal]:
+def pack_with_global(node: Node, packer: GlobalScalePacker, given: Node) -> dict[str, PackedMemberWithGlobal]:
     """As `pack`, for a packer with a global scale."""
     return {
-        part: PackedMemberWithGlobal(spec, node, maker, part, given=given)
-        for part, spec in maker.specs(node.spec).items()
+        part: PackedMemberWithGlobal(spec, node, packer, part, given=given)
+        for part, spec in packer.specs(node.spec).items()
     }
 
 

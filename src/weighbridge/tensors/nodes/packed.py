@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from weighbridge.base.spec import Spec
 from weighbridge.tensors.nodes.base import Bytes, Node, RowRange, UnaryNode, borrow
@@ -14,9 +14,7 @@ from weighbridge.tensors.scratch import scratch_buffers
 class Packer(Protocol):
     """A writer of logical tensors as several stored ones. See `packings/write`."""
 
-    @property
-    def quantizes(self) -> bool:
-        """Whether values are rounded to codes."""
+    quantizes: ClassVar[bool]  # whether values are rounded to codes
 
     def specs(self, source: Spec) -> Mapping[str, Spec]:
         """Specs of the stored tensors for a logical tensor `source`, keyed by name suffix."""
@@ -27,10 +25,10 @@ class Packer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PackedMember(UnaryNode):
-    """One of the stored tensors that `maker` produces from a logical one, row for row. `block`: rows of the logical
+    """One of the stored tensors that `packer` produces from a logical one, row for row. `block`: rows of the logical
     tensor that share a parameter; a part has one row per row, or one per block."""
 
-    maker: Packer
+    packer: Packer
     part: str
     block: int = 1
 
@@ -39,7 +37,7 @@ class PackedMember(UnaryNode):
 
     def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
         """The parts, from the bytes of the same rows of the source."""
-        self.maker.make(source, outs)
+        self.packer.make(source, outs)
 
     @property
     def tall(self) -> bool:
@@ -85,11 +83,11 @@ class GlobalScalePacker(Packer, Protocol):
 class PackedMemberWithGlobal(PackedMember):
     """As `PackedMember`, for a packer that also needs a whole-tensor value, `given`."""
 
-    maker: GlobalScalePacker
+    packer: GlobalScalePacker
     given: Node = field(kw_only=True)
 
     def fill(self, source: Bytes, outs: Mapping[str, Bytes]) -> None:
-        self.maker.make_with(source, self.given.read_all(), outs)
+        self.packer.make_with(source, self.given.read_all(), outs)
 
     def _scratch(self, lo: int, hi: int) -> int:
         return super()._scratch(lo, hi) + self.given.spec.nbytes + self.given.scratch(0, self.given.spec.rows)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.floats import Bytes, Floats, narrow, quiet, widen
+from weighbridge.tensors.reference.floats import Bytes, Floats, ignore_fp_warnings, narrow, widen
 
 AFFINE_BITS: Final = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUPS: Final = (32, 64, 128)
@@ -24,7 +24,7 @@ def unpack_codes(bits: int, src: Bytes) -> Bytes:
 
 
 def pack_codes(bits: int, codes: Bytes) -> Bytes:
-    """The way back; the number of codes is a multiple of 8."""
+    """The inverse; the number of codes is a multiple of 8."""
     stream = (codes[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
     return np.packbits(stream, bitorder="little")
 
@@ -36,7 +36,7 @@ def affine_decode(
     the scales.)"""
     values = unpack_codes(bits, codes).reshape(-1, group).astype(np.float32)
     scale = widen(dtype, scales)[:, None]
-    with quiet():
+    with ignore_fp_warnings():
         if zeros:
             out: Floats = (values - offsets.astype(np.float32)[:, None]) * scale
         else:
@@ -47,7 +47,7 @@ def affine_decode(
 def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np.int32], rows: int) -> Floats:
     """(code - zero) * scale, column i of group index[i]."""
     out = codes.reshape(rows, -1)[:, : index.size].astype(np.float32)
-    with quiet():
+    with ignore_fp_warnings():
         out -= zeros.reshape(rows, -1)[:, index]
         out *= scales.reshape(rows, -1)[:, index]
     return out.reshape(-1)
@@ -56,7 +56,7 @@ def ordered_decode(codes: Bytes, scales: Floats, zeros: Bytes, index: NDArray[np
 def table_decode(table: Floats, group: int, codes: Bytes, scales: Floats, high_first: bool) -> Floats:
     """table[code] * scale; two codes a byte."""
     nibbles_ = (codes >> 4, codes & 15) if high_first else (codes & 15, codes >> 4)
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = table[np.stack(nibbles_, axis=1).reshape(-1, group)] * scales[:, None]
     return out.reshape(-1)
 
@@ -65,7 +65,7 @@ def affine_encode(bits: int, group: int, dtype: str, x: Floats) -> tuple[Bytes, 
     """(weight, scales, biases) as MLX's CPU kernel 0.32 makes them; GPU kernels round ties differently. Scale and bias
     are stored in `dtype`; the codes come from them before that rounding."""
     rows, top, eps = x.reshape(-1, group), np.float32(2**bits - 1), np.float32(AFFINE_EPS)
-    with quiet():
+    with ignore_fp_warnings():
         high, low = np.fmax.reduce(rows, axis=1, keepdims=True), np.fmin.reduce(rows, axis=1, keepdims=True)
         negative = np.abs(low) > np.abs(high)
         scale = np.maximum((high - low) / top, eps)

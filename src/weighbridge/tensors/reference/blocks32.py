@@ -16,9 +16,9 @@ from weighbridge.tensors.reference.floats import (
     Floats,
     Lost,
     half,
+    ignore_fp_warnings,
     int8,
     inverse,
-    quiet,
     round_away,
     scale_loss,
     to_half,
@@ -76,13 +76,13 @@ def running_max(a: Floats) -> Floats:
 
 
 def _scaled(codes: NDArray[np.integer], d: Floats) -> Floats:
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = codes.astype(np.float32) * d
     return out.reshape(-1)
 
 
 def _with_minimum(codes: NDArray[np.integer], d: Floats, m: Floats) -> Floats:
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = codes.astype(np.float32) * d + m
     return out.reshape(-1)
 
@@ -96,7 +96,7 @@ def decode_q8_0(src: Bytes) -> Floats:
 def encode_q8_0(x: Floats) -> tuple[Bytes, Lost]:
     """d = max |x| / 127, q = roundf(x / d); the division is by the unrounded d, stored is its f16."""
     rows = x.reshape(-1, QK)
-    with quiet():
+    with ignore_fp_warnings():
         d = (running_max(np.abs(rows)) / np.float32(Q8_TOP)).reshape(-1, 1)
         q = round_away(rows * inverse(d))
     return pack("Q8_0", d=to_half(d), qs=q), scale_loss(d)
@@ -111,7 +111,7 @@ def decode_q4_0(src: Bytes) -> Floats:
 def encode_q4_0(x: Floats) -> tuple[Bytes, Lost]:
     """d = extreme / -8, q = min(15, trunc(x / d + 8.5))."""
     rows = x.reshape(-1, QK)
-    with quiet():
+    with ignore_fp_warnings():
         d = extreme(rows) / np.float32(Q4_LOW)
         q = np.minimum(int8(truncate(rows * inverse(d) + np.float32(Q4_ROUND))), Q4_TOP)
     return pack("Q4_0", d=to_half(d), qs=pack_nibbles(q)), scale_loss(d)
@@ -135,7 +135,7 @@ def _range(rows: Floats) -> tuple[Floats, Floats]:
 def encode_q4_1(x: Floats) -> tuple[Bytes, Lost]:
     """m = min, d = (max - min) / 15, q = min(15, trunc((x - m) / d + 0.5))."""
     rows = x.reshape(-1, QK)
-    with quiet():
+    with ignore_fp_warnings():
         low, high = _range(rows)
         d = (high - low) / np.float32(Q4_TOP)
         q = np.minimum(int8(truncate((rows - low) * inverse(d) + np.float32(Q4_1_ROUND))), Q4_TOP)
@@ -152,7 +152,7 @@ def decode_q5_0(src: Bytes) -> Floats:
 def encode_q5_0(x: Floats) -> tuple[Bytes, Lost]:
     """d = extreme / -16, q = min(31, trunc(x / d + 16.5))."""
     rows = x.reshape(-1, QK)
-    with quiet():
+    with ignore_fp_warnings():
         d = extreme(rows) / np.float32(Q5_LOW)
         q = np.minimum(int8(truncate(rows * inverse(d) + np.float32(Q5_ROUND))), Q5_TOP)
     return pack_5bit("Q5_0", q, d=to_half(d)), scale_loss(d)
@@ -167,7 +167,7 @@ def decode_q5_1(src: Bytes) -> Floats:
 def encode_q5_1(x: Floats) -> tuple[Bytes, Lost]:
     """m = min, d = (max - min) / 31, q = the low five bits of trunc((x - m) / d + 0.5): q isn't clamped."""
     rows = x.reshape(-1, QK)
-    with quiet():
+    with ignore_fp_warnings():
         low, high = _range(rows)
         d = (high - low) / np.float32(Q5_TOP)
         q = truncate((rows - low) * inverse(d) + np.float32(Q4_1_ROUND))
@@ -184,7 +184,7 @@ def _row_weights(rows: Floats, columns: Floats) -> Floats:
 
 
 def _weighted_signed(how: Signed, rows: Floats, columns: Floats) -> tuple[Floats, Ints]:
-    with quiet():
+    with ignore_fp_warnings():
         return search_signed(how, parts_of(QK, rows), _row_weights(rows, columns))
 
 
@@ -200,7 +200,7 @@ def weighted_q5_0(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 
 def _weighted_range(how: Ranges, rows: Floats, columns: Floats) -> tuple[NDArray[np.float16], Ints, Lost]:
     """[blocks, 2] of d and m, codes, what the scales lost."""
-    with quiet():
+    with ignore_fp_warnings():
         scale, least, codes = search_ranges(how, parts_of(QK, rows), _row_weights(rows, columns))
     scales = np.concatenate([scale, -least], axis=1)
     return to_half(scales), codes, scale_loss(scales)

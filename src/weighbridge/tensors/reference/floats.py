@@ -27,7 +27,7 @@ WeightedEncoder = Callable[[Floats, Floats], tuple[Bytes, Lost]]
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def ignore_fp_warnings() -> Iterator[None]:
     """Inf and NaN are data here, not accidents."""
     with np.errstate(all="ignore"):
         yield
@@ -67,7 +67,7 @@ def round_to_odd(x: NDArray[np.float64]) -> Floats:
     """f64 -> f32 with round-to-odd: inexact results become the neighbour with an odd last bit. Rounding that to any
     type at least two bits narrower gives the correctly rounded result, unlike rounding to nearest twice (Boldo and
     Melquiond 2005)."""
-    with quiet():
+    with ignore_fp_warnings():
         near = x.astype(np.float32)
         back = near.astype(np.float64)
     bits = near.view(np.uint32)
@@ -79,7 +79,7 @@ def round_to_odd(x: NDArray[np.float64]) -> Floats:
 def widen(name: str, src: Bytes) -> Floats:
     """Stored floats as f32: exact, except for f64, which is rounded once. A signalling f16 NaN becomes quiet."""
     values = aligned(src, SCALAR[name])
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = values.astype(np.float32)
     if name == "F16":
         out.view(np.uint32)[np.isnan(out)] |= np.uint32(0x00400000)
@@ -89,7 +89,7 @@ def widen(name: str, src: Bytes) -> Floats:
 def narrow(name: str, x: Floats) -> Array:
     """f32 as the stored type, nearest even. NaN in f16 and bf16: sign and top of the payload kept, made quiet (IEEE
     754 6.2.3, as the hardware's conversions and ggml do); in the 8-bit ones as ml_dtypes writes it."""
-    with quiet():
+    with ignore_fp_warnings():
         out: Array = x.astype(SCALAR[name])
     nan, bits = np.isnan(x), x.view(np.uint32)
     if name == "F16":
@@ -102,7 +102,7 @@ def narrow(name: str, x: Floats) -> Array:
 
 def narrowing_loss(source: Array, out: Array) -> Lost:
     """What a cast from `source` to `out` lost."""
-    with quiet():
+    with ignore_fp_warnings():
         wide = out if out.dtype == np.float64 else out.astype(np.float32)
         return _lost(source, np.isfinite(wide), wide == 0)
 
@@ -113,7 +113,7 @@ def cast(source: str, target: str, src: Bytes) -> tuple[Bytes, Lost]:
         return src.copy(), (0, 0)
     values = aligned(src, SCALAR[source])
     if target == "F64":
-        with quiet():
+        with ignore_fp_warnings():
             return widen(source, src).astype(np.float64).view(np.uint8), (0, 0)
     middle = round_to_odd(values) if source == "F64" and target != "F32" else widen(source, src)
     out = middle if target == "F32" else narrow(target, middle)
@@ -151,19 +151,19 @@ def scale_loss(scales: Floats) -> Lost:
 
 def truncate(x: Floats) -> NDArray[np.int32]:
     """float -> int32 as on x86: towards zero; NaN and out-of-range values become INT_MIN (undefined in C)."""
-    with quiet():
+    with ignore_fp_warnings():
         return np.where(np.abs(x) < np.float32(2**31), x, np.float32(-(2**31))).astype(np.int32)
 
 
 def round_away(x: Floats) -> NDArray[np.int32]:
     """roundf: halves away from zero. The largest float below 0.5 is added, so that 0.49999997 stays below 1."""
-    with quiet():
+    with ignore_fp_warnings():
         return truncate(x + np.copysign(np.nextafter(np.float32(0.5), np.float32(0)), x))
 
 
 def inverse(d: Floats) -> Floats:
     """1 / d, or 0 for d = 0."""
-    with quiet():
+    with ignore_fp_warnings():
         return np.where(d != 0, np.float32(1) / d, np.float32(0)).astype(np.float32)
 
 

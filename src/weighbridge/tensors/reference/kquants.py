@@ -13,7 +13,7 @@ import numpy as np
 
 from weighbridge.tensors.reference import kquants_encode
 from weighbridge.tensors.reference.codec import Codec, half_scales, view
-from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, quiet
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, ignore_fp_warnings
 from weighbridge.tensors.reference.kquants_encode import unpack_q4_scales
 from weighbridge.tensors.reference.lowbit import two_bit_codes
 
@@ -26,7 +26,7 @@ Q6_ZERO: Final = 32
 def _scaled(codes: Array, scales: Floats, low: Floats | None = None) -> Floats:
     """codes [blocks, 256] times the scales [blocks, parts], less the minima."""
     parts = codes.reshape(*scales.shape, QK_K // scales.shape[1]).astype(np.float32)
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = parts * scales[..., None]
         if low is not None:
             out = out - low[..., None]
@@ -34,7 +34,7 @@ def _scaled(codes: Array, scales: Floats, low: Floats | None = None) -> Floats:
 
 
 def _products(d: Floats, factors: Array) -> Floats:
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = d * factors.astype(np.float32)
     return out
 

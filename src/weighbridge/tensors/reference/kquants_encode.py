@@ -14,7 +14,17 @@ from typing import Final
 import numpy as np
 
 from weighbridge.tensors.reference.codec import pack
-from weighbridge.tensors.reference.floats import Array, Bytes, Floats, Lost, half, int8, quiet, scale_loss, to_half
+from weighbridge.tensors.reference.floats import (
+    Array,
+    Bytes,
+    Floats,
+    Lost,
+    half,
+    ignore_fp_warnings,
+    int8,
+    scale_loss,
+    to_half,
+)
 from weighbridge.tensors.reference.search import (
     NOTHING,
     Ints,
@@ -24,7 +34,7 @@ from weighbridge.tensors.reference.search import (
     in_order,
     nearest,
     range_codes,
-    search_ladder,
+    search_qp,
     search_ranges,
     search_signed,
     search_steps,
@@ -88,7 +98,7 @@ def _search(how: Ranges, parts: Floats, weights: Floats, top: int) -> tuple[_Fou
     scales, minima = scales.reshape(-1, N // how.size), minima.reshape(-1, N // how.size)
     sums = in_order(weights).reshape(scales.shape)
     if how.bounded:
-        (d, scale), (dmin, minimum) = search_ladder(top, scales, sums), search_ladder(top, minima, sums)
+        (d, scale), (dmin, minimum) = search_qp(top, scales, sums), search_qp(top, minima, sums)
         return (np.concatenate([d, dmin], axis=1), scale, minimum), codes
     tops: Floats = np.concatenate([_largest(scales), _largest(minima)], axis=1)
     finer = np.where(tops > 0, (np.float32(top) / tops).astype(np.float32), np.float32(0))
@@ -124,19 +134,19 @@ def _q2_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
 
 def encode_q2_k(x: Floats) -> tuple[Bytes, Lost]:
     """Weights are |x|."""
-    with quiet():
+    with ignore_fp_warnings():
         parts = parts_of(Q2_SEARCH.size, x)
         return _q2_k(Q2_SEARCH, parts, np.abs(parts))
 
 
 def weighted_q2_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
-    with quiet():
+    with ignore_fp_warnings():
         weights = weights_of(rows, columns, N, Q2_MEAN).reshape(-1, Q2_WEIGHTED.size)
         return _q2_k(Q2_WEIGHTED, parts_of(Q2_WEIGHTED.size, rows), weights)
 
 
 def _pack_q4_scales(scale: Ints, minimum: Ints) -> Bytes:
-    """The way back of `unpack_q4_scales`; ORs into whole bytes, as C does it, in range or not."""
+    """The inverse of `unpack_q4_scales`; ORs into whole bytes, as C does, in range or not."""
     first = scale[:, :4] | scale[:, 4:] >> 4 << 6
     second = minimum[:, :4] | minimum[:, 4:] >> 4 << 6
     third = scale[:, 4:] & 15 | (minimum[:, 4:] & 15) << 4
@@ -190,12 +200,12 @@ def _q4_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
 
 
 def encode_q4_k(x: Floats) -> tuple[Bytes, Lost]:
-    with quiet():
+    with ignore_fp_warnings():
         return _q4_k(Q4_SEARCH, *_alone(Q4_SEARCH, x))
 
 
 def weighted_q4_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
-    with quiet():
+    with ignore_fp_warnings():
         return _q4_k(Q4_WEIGHTED, *_with(Q4_WEIGHTED, rows, columns))
 
 
@@ -207,12 +217,12 @@ def _q5_k(how: Ranges, parts: Floats, weights: Floats) -> tuple[Bytes, Lost]:
 
 
 def encode_q5_k(x: Floats) -> tuple[Bytes, Lost]:
-    with quiet():
+    with ignore_fp_warnings():
         return _q5_k(Q5_SEARCH, *_alone(Q5_SEARCH, x))
 
 
 def weighted_q5_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
-    with quiet():
+    with ignore_fp_warnings():
         return _q5_k(Q5_WEIGHTED, *_with(Q5_WEIGHTED, rows, columns))
 
 
@@ -237,7 +247,7 @@ def _q3_k(parts: Floats, codes: Ints, d: Floats, scale: Ints) -> tuple[Bytes, Lo
 
 def encode_q3_k(x: Floats) -> tuple[Bytes, Lost]:
     """The part's scale of largest magnitude becomes -32."""
-    with quiet():
+    with ignore_fp_warnings():
         parts = parts_of(Q3_SEARCH.size, x)
         found, codes = search_steps(Q3_SEARCH, parts)
         scales: Floats = found.reshape(-1, 16)
@@ -249,7 +259,7 @@ def encode_q3_k(x: Floats) -> tuple[Bytes, Lost]:
 
 
 def weighted_q3_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
-    with quiet():
+    with ignore_fp_warnings():
         parts = parts_of(Q3_SEARCH.size, rows)
         weights = weights_of(rows, columns, N, Q345_MEAN).reshape(-1, Q3_SEARCH.size)
         found, codes = search_signed(Q3_SEARCH, parts, weights)
@@ -259,14 +269,14 @@ def weighted_q3_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 
 def encode_q6_k(x: Floats) -> tuple[Bytes, Lost]:
     """Weights are squares."""
-    with quiet():
+    with ignore_fp_warnings():
         parts = parts_of(Q6_SEARCH.size, x)
         return _q6_k(parts, parts * parts)
 
 
 def weighted_q6_k(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     """Weights are the columns' alone."""
-    with quiet():
+    with ignore_fp_warnings():
         weights: Floats = np.broadcast_to(columns, rows.shape).reshape(-1, Q6_SEARCH.size)
         return _q6_k(parts_of(Q6_SEARCH.size, rows), weights)
 

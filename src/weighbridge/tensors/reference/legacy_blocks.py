@@ -28,11 +28,11 @@ from weighbridge.tensors.reference.floats import Array, Bytes
 
 class LegacyForm(NamedTuple):
     """How codes are arranged: `neighbours` in one byte, or halves of the block. `zero`: the code that means zero.
-    `today`: the current type it is upgraded to, if any."""
+    `current_type`: the current type it is upgraded to, if any."""
 
     neighbours: bool
     zero: int
-    today: str | None
+    current_type: str | None
 
 
 FORMS: Final[Mapping[str, LegacyForm]] = MappingProxyType(
@@ -52,9 +52,9 @@ FORMS: Final[Mapping[str, LegacyForm]] = MappingProxyType(
 DECODED: Final = frozenset(OLD.values())
 
 
-def today(dtype: DType) -> DType | None:
+def current_type(dtype: DType) -> DType | None:
     """The current type that an old one can be upgraded to without decoding; None if there is none."""
-    name = FORMS[dtype.name].today if dtype in DECODED else None
+    name = FORMS[dtype.name].current_type if dtype in DECODED else None
     return None if name is None else BY_NAME[name]
 
 
@@ -83,7 +83,7 @@ def repack(dtype: DType, data: Bytes, out: Bytes) -> None:
         fields |= {name: fields[name].astype(np.float16) for name in ("d", "m") if name in fields}
     if blocks["qs"].dtype == np.uint8:
         fields["qs"] = pack_nibbles(_codes(form, blocks["qs"]).astype(np.int32))
-    out[:] = pack(form.today or "", **fields)
+    out[:] = pack(form.current_type or "", **fields)
 
 
 def _has(blocks: Array, field: str) -> bool:

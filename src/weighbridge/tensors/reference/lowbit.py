@@ -18,8 +18,8 @@ from weighbridge.tensors.reference.floats import (
     Floats,
     Lost,
     half,
+    ignore_fp_warnings,
     inverse,
-    quiet,
     round_away,
     scale_loss,
     to_half,
@@ -54,7 +54,7 @@ def two_bit_codes(codes: Bytes) -> NDArray[np.int32]:
 
 
 def _scaled(codes: Array, d: Floats) -> Floats:
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = codes.astype(np.float32) * d
     return out.reshape(-1)
 
@@ -74,7 +74,7 @@ def magnitude(rows: Floats) -> Floats:
 def nearest_fp4(rows: Floats, d: Floats) -> NDArray[np.int32]:
     """The code nearest to each element under the scale d; the first among equals, and 0 for NaN (best_index_mxfp4)."""
     best, least = np.zeros(rows.shape, np.int32), np.full(rows.shape, np.inf, np.float32)
-    with quiet():
+    with ignore_fp_warnings():
         for code, value in enumerate(FP4_VALUES):
             error = np.abs(np.float32(value) * d - rows)
             best, least = np.where(error < least, code, best), np.where(error < least, error, least)
@@ -144,7 +144,7 @@ def _narrow_ue4m3(x: Floats) -> Bytes:
 def encode_nvfp4(x: Floats) -> tuple[Bytes, Lost]:
     """Per 16 elements: scale = max |x| / 6 as E4M3, q the nearest. A scale that becomes zero counts as underflow."""
     parts = x.reshape(-1, 16)
-    with quiet():
+    with ignore_fp_warnings():
         ideal = magnitude(parts) / np.float32(FP4_TOP)
         scale = _narrow_ue4m3(ideal)
     codes = nearest_fp4(parts, _half_ue4m3(scale))
@@ -167,7 +167,7 @@ def decode_q1_0(src: Bytes) -> Floats:
 def encode_q1_0(x: Floats) -> tuple[Bytes, Lost]:
     """d = the mean magnitude, summed in order; bit = x >= 0."""
     rows = x.reshape(-1, Q1_0_N)
-    with quiet():
+    with ignore_fp_warnings():
         sums: Floats = np.add.accumulate(np.abs(rows), axis=1, dtype=np.float32)
         d: Floats = sums[:, -1:] / np.float32(Q1_0_N)
     bits = np.packbits(rows >= 0, axis=1, bitorder="little")
@@ -184,7 +184,7 @@ def encode_q2_0(x: Floats) -> tuple[Bytes, Lost]:
     """d = max |x|, q = roundf(x / d) + 1, at least 0: code 3 is never written. NaN gives 0."""
     rows = x.reshape(-1, Q2_0_N)
     d = magnitude(rows)
-    with quiet():
+    with ignore_fp_warnings():
         q = np.maximum(round_away(rows * inverse(d)) + 1, 0).reshape(-1, Q2_0_N // 4, 4)
     codes = (q << np.array([0, 2, 4, 6])).sum(axis=2)
     return pack("Q2_0", d=to_half(d), qs=codes), scale_loss(d)
@@ -193,7 +193,7 @@ def encode_q2_0(x: Floats) -> tuple[Bytes, Lost]:
 def _trits(rows: Floats) -> tuple[Floats, NDArray[np.int32]]:
     """(d, codes): d = max |x| (C's MAX: a NaN is taken, and dropped at the next element), -1, 0, 1 -> 0, 1, 2. What
     doesn't fit matters in its low bits only, and these are those of ggml's 64-bit lroundf."""
-    with quiet():
+    with ignore_fp_warnings():
         d = running_max(np.abs(rows)).reshape(-1, 1)
         return d, round_away(rows * inverse(d)) + np.int32(1)
 
@@ -201,8 +201,8 @@ def _trits(rows: Floats) -> tuple[Floats, NDArray[np.int32]]:
 def encode_tq2_0(x: Floats) -> tuple[Bytes, Lost]:
     """Two bits of each code."""
     d, q = _trits(x.reshape(-1, TQ_N))
-    crumb = (q.reshape(-1, 2, 4, 32) & 3) << np.array([0, 2, 4, 6])[:, None]
-    return pack("TQ2_0", d=to_half(d), qs=crumb.sum(axis=2)), scale_loss(d)
+    shifted = (q.reshape(-1, 2, 4, 32) & 3) << np.array([0, 2, 4, 6])[:, None]
+    return pack("TQ2_0", d=to_half(d), qs=shifted.sum(axis=2)), scale_loss(d)
 
 
 def decode_tq2_0(src: Bytes) -> Floats:

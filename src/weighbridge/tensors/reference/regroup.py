@@ -17,7 +17,7 @@ from weighbridge.base.dtypes import BY_NAME
 from weighbridge.tensors.reference.affine import pack_codes, unpack_codes
 from weighbridge.tensors.reference.blocks32 import fifth_bits, nibbles, pack_fifth_bits, pack_nibbles
 from weighbridge.tensors.reference.codec import pack, view
-from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, narrow, quiet
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, ignore_fp_warnings, narrow
 from weighbridge.tensors.reference.kquants_encode import unpack_q4_scales
 from weighbridge.tensors.reference.lowbit import trits, two_bit_codes
 
@@ -62,7 +62,7 @@ def _with_offset(zero: int) -> Parameters:
     """d * (code - zero), of which -d * zero is the bias."""
 
     def parameters(blocks: Array) -> tuple[Array, Array]:
-        with quiet():
+        with ignore_fp_warnings():
             return _bits(blocks["d"]), half(blocks["d"]) * np.float32(-zero)
 
     return parameters
@@ -70,7 +70,7 @@ def _with_offset(zero: int) -> Parameters:
 
 def _both_signs(blocks: Array) -> tuple[Array, Array]:
     """d for a set bit, -d for a clear one: 2 * d * bit - d."""
-    with quiet():
+    with ignore_fp_warnings():
         return half(blocks["d"]) * np.float32(2), _negated(blocks["d"])
 
 
@@ -86,7 +86,7 @@ def _with_minimum(blocks: Array) -> tuple[Array, Array]:
 def _of_super_block(blocks: Array) -> tuple[Floats, Floats]:
     """Q4_K, Q5_K: products of an f16 and 6 bits."""
     scales, minima = unpack_q4_scales(blocks["scales"])
-    with quiet():
+    with ignore_fp_warnings():
         d, least = half(blocks["d"]), -half(blocks["dmin"])
         return d * scales.astype(np.float32), least * minima.astype(np.float32)
 

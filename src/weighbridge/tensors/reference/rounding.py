@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weighbridge.tensors.reference.affine import pack_codes
-from weighbridge.tensors.reference.floats import Bytes, Floats, narrow, quiet, widen
+from weighbridge.tensors.reference.floats import Bytes, Floats, ignore_fp_warnings, narrow, widen
 
 #: The magnitudes of E2M1 and E2M3 in the order of their codes (OCP MX 1.0, 5.3.3 and 5.3.2).
 E2M1: Final = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -113,7 +113,7 @@ def round_codes(
     rows, how = x.reshape(-1, columns), RULES[rule]
     step = Step(dtype, np.float32(0) if zeros is None else spread(zeros, columns, width), bits)
     each = spread(scales, columns, width)
-    with quiet():
+    with ignore_fp_warnings():
         values = rows * each if multiplied else step.rounded(rows / each)
         codes = how.codes(np.where(each == 0, np.float32(0), values), step).reshape(-1)
     return codes if how.bits == 8 else pack_codes(how.bits, codes)
@@ -122,7 +122,7 @@ def round_codes(
 def extremes(x: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
     """See `kernels.extremes`."""
     rows, starts, zero = x.reshape(-1, columns), np.arange(0, columns, width), np.float32(0)
-    with quiet():
+    with ignore_fp_warnings():
         low, high = np.minimum.reduceat(rows, starts, axis=1), np.maximum.reduceat(rows, starts, axis=1)
         # No -0: which of two zeros is found depends on the processor.
         return low.reshape(-1) + zero, high.reshape(-1) + zero
@@ -130,6 +130,6 @@ def extremes(x: Floats, columns: int, width: int) -> tuple[Floats, Floats]:
 
 def scaled_decode(dtype: str, src: Bytes, scales: Floats, columns: int, width: int) -> Floats:
     """See `kernels.scaled_decode`."""
-    with quiet():
+    with ignore_fp_warnings():
         found: Floats = widen(dtype, src).reshape(-1, columns) * spread(scales, columns, width)
     return found.reshape(-1)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weighbridge.tensors.reference.floats import Floats, quiet
+from weighbridge.tensors.reference.floats import Floats, ignore_fp_warnings
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -34,7 +34,7 @@ def first(rows: Floats, at: NDArray[np.intp]) -> Floats:
 
 def extreme(rows: Floats) -> Floats:
     """The first element of largest magnitude, with its sign; NaN never wins."""
-    with quiet():
+    with ignore_fp_warnings():
         best = first(rows, np.argmax(np.where(np.isnan(rows), np.float32(-1), np.abs(rows)), axis=1))
     return np.where(np.abs(best) > 0, best, np.float32(0)).astype(np.float32)
 
@@ -172,7 +172,7 @@ def _ratio(sums: _Sums) -> Floats:
     return out
 
 
-def search_ladder(top: int, x: Floats, w: Floats) -> tuple[Floats, Ints]:
+def search_qp(top: int, x: Floats, w: Floats) -> tuple[Floats, Ints]:
     """(scale [parts, 1], codes up to `top` as the bytes they are kept in) of parts that aren't negative."""
     most = np.zeros(len(x), np.float32)
     for column in x.T:

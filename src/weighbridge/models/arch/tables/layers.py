@@ -136,7 +136,7 @@ def _numbers(listed: Any, key: str, count: int) -> Sequence[int]:
     return listed
 
 
-# ---------------------------------------------------------------------- the way back
+# ---------------------------------------------------------------------- the inverse
 
 
 def as_config(sets: Mapping[str, LayerSet], known: Mapping[str, Layers], count: int) -> dict[str, Any]:

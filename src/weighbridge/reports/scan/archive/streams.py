@@ -117,7 +117,7 @@ def _member(
 
 
 def _target(m: tars.TarMember) -> str:
-    """Where a link leads, from the archive's root: a symbolic one is told from its own folder."""
+    """The target of a link, from the archive's root: a symbolic link is relative to its own folder."""
     folder = m.name.rpartition("/")[0] if m.kind == "symbolic link" else ""
     return f"{folder}/{m.link}" if folder and not m.link.startswith("/") else m.link
 

@@ -159,7 +159,7 @@ VALUES: Final[frozenset[Path]] = frozenset(
     | {(m, name) for m in BUILTINS for name in ("int", "float", "str", "bool", "long", "unicode")}
 )
 
-#: Functions that `_rebuild_from_type_v2` may be told to call.
+#: Functions that `_rebuild_from_type_v2` may be given to call.
 REBUILDS: Final[Mapping[Path, Allowed]] = MappingProxyType(
     {path: row for path, row in CALLS.items() if path[0] == "torch._utils"}
 )

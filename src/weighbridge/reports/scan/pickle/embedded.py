@@ -1,5 +1,5 @@
 """Pickles that a pickle carries as data: in byte strings, or in text as base64 or hexadecimal. Loading does not run
-them, so they don't make their carrier dangerous; but they are there for somebody to run, and numbers they are not.
+them, so they don't make their carrier dangerous; but they exist to be run, and aren't numbers.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class PicklePolicy:
         if callee is None:
             words = f"the result of {preview(made.callee)} is called"
             self.add("pickle/computed-call", event, words, args=made.args, use=Use.CALLED,
-                     consequence="what runs can't be told from the file")  # fmt: skip
+                     consequence="the file doesn't show what runs")  # fmt: skip
         elif callee.path in CALLS and callee is made.callee:
             self.allowed(event, made, callee)
         elif callee.path in VALUES and callee is made.callee:

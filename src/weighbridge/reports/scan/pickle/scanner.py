@@ -58,7 +58,7 @@ RULES: Final[Mapping[str, ScanRule]] = MappingProxyType(
         "pickle/legacy": ScanRule(_M, "a file of torch before 1.6 whose parts do not fit together"),
         "pickle/not-one": ScanRule(_M, "by its name a pickle, but what an unpickler would make of it breaks"),
         "pickle/carried": ScanRule(_U, "a value in it is a pickle of its own, which names what is not allowed"),
-        "pickle/unresolved-bytes": ScanRule(_D, "bytes that torch would load as a file can't be told from the pickle"),
+        "pickle/unresolved-bytes": ScanRule(_D, "the pickle doesn't show the bytes that torch would load as a file"),
         "pickle/leftover": ScanRule(_NOTE, "values are made and not used"),
     }
 )  # fmt: skip
@@ -77,7 +77,7 @@ _REASONS: Final = (
     ("no opcode", "pickle/opcode"),
 )
 _DISPUTED: Final = "unpicklers take it differently, or stop here"
-_NAMES: Final = 20  # names found behind a break that are told
+_NAMES: Final = 20  # names found after a break to report
 _HIDDEN: Final = 4 * MIB  # how far behind a break names are looked for
 _GLOBALS: Final = re.compile(rb"[ci]([A-Za-z_][\w.]{0,99})\n([A-Za-z_][\w.]{0,99})\n")
 _SHARED: Final = 20  # tuples that each hold one twice: a million parts
@@ -231,7 +231,7 @@ class _Reading:
         yield from self._carried()
 
     def _plain(self) -> int | None:
-        """Where a small pickle of plain data ends, told by a walk that knows nothing else; None of any other."""
+        """The end of a small pickle of plain data, by a walk that supports nothing else; None for any other."""
         self.head = self.metered.head(SCAN_PLAIN)
         return None if _may_explode(self.head) else plain_pickle_end(self.head) or None
 
@@ -368,7 +368,7 @@ class _Reading:
         if inner is not None:
             yield Nested(inner, self.place.inside(f"bytes at {at}"))
         else:
-            words = f"_load_from_bytes reads {preview(value)}, which can't be told from the file"
+            words = f"_load_from_bytes reads {preview(value)}, which the file doesn't show"
             yield finding(RULES, "pickle/unresolved-bytes", self.source, self.place, words, at=at,
                           consequence="torch loads whatever these bytes are, without restrictions")  # fmt: skip
 

@@ -25,7 +25,7 @@ from weighbridge.tensors.reference.floats import (
     Floats,
     Lost,
     WeightedEncoder,
-    quiet,
+    ignore_fp_warnings,
     scale_loss,
     to_half,
 )
@@ -188,7 +188,7 @@ def _scale_codes(scales: Floats, most: Floats) -> Ints:
 
 def weighted_iq1_s(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
     x = rows.reshape(-1, N)
-    with quiet():
+    with ignore_fp_warnings():
         w = _weights(x, tiled(columns, len(x)))
         found = encoded_parts(x.reshape(-1, 32), w.reshape(-1, 32), IQ1_S_NOTHING)
         scales, points = found.scale.reshape(-1, 8), found.points.reshape(-1, 8, 4)
@@ -203,7 +203,7 @@ def weighted_iq1_s(rows: Floats, columns: Floats) -> tuple[Bytes, Lost]:
 
 def weighted_iq1_m(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
     x = rows.reshape(-1, N)
-    with quiet():
+    with ignore_fp_warnings():
         w = _weights(x, tiled(columns, len(x)))
         found = encoded_parts(x.reshape(-1, 16), w.reshape(-1, 16), IQ1_M_NOTHING)
         scales, points = found.scale.reshape(-1, 16), found.points.reshape(-1, 32)

@@ -25,11 +25,11 @@ from weighbridge.tensors.reference.floats import (
     Floats,
     Lost,
     WeightedEncoder,
-    quiet,
+    ignore_fp_warnings,
     scale_loss,
     to_half,
 )
-from weighbridge.tensors.reference.search import in_order, nearest, search_ladder
+from weighbridge.tensors.reference.search import in_order, nearest, search_qp
 
 N: Final = 256
 SCALE_TOP: Final = 15  # of a part's four bits
@@ -131,7 +131,7 @@ class _Search:
         self.lost = np.zeros_like(self.some)
         self.scale, self.span = most / np.float32(self.how.largest), most
         if self.how.again == "all":
-            self.scale, _ = search_ladder(LADDER_TOP, x, w)
+            self.scale, _ = search_qp(LADDER_TOP, x, w)
             self.span = self.scale * np.float32(3)
             self.some = self.some & ~(self.span <= 0)
         self.best = np.zeros_like(most)
@@ -241,7 +241,7 @@ def _iq3_xxs(found: GridMatch) -> Fields:
     return {"qs": found.points * found.some, "signs": _signs_and_scales(found)}
 
 
-def closed_up(values: Ints, empty: Bools) -> Ints:
+def skip_empty_runs(values: Ints, empty: Bools) -> Ints:
     """quantize_iq3_s skips a run of zeros without advancing in its codes' low bits and signs: those of later runs
     take the empty run's place (upper bits and scales don't), so what was written decodes to other values."""
     order = np.argsort(empty, axis=1, kind="stable")
@@ -250,13 +250,13 @@ def closed_up(values: Ints, empty: Bools) -> Ints:
 
 
 def _iq3_s(found: GridMatch) -> Fields:
-    low, signs = (closed_up(values, found.empty) for values in (found.points & 255, found.signs))
+    low, signs = (skip_empty_runs(values, found.empty) for values in (found.points & 255, found.signs))
     return {"qs": low, "qh": _upper(found.points, 1), "signs": signs, "scales": _nibbles(found.codes)}
 
 
 def weighted(name: str, fields: Callable[[GridMatch], Fields]) -> WeightedEncoder:
     def encode(rows: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
-        with quiet():
+        with ignore_fp_warnings():
             found = _encoded(name, rows, columns)
             return pack(name, d=to_half(found.d), **fields(found)), found.lost
 

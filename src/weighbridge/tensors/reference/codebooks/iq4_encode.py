@@ -23,8 +23,8 @@ from weighbridge.tensors.reference.floats import (
     Floats,
     Lost,
     WeightedEncoder,
+    ignore_fp_warnings,
     inverse,
-    quiet,
     scale_loss,
     to_half,
 )
@@ -73,7 +73,7 @@ def _weights(x: Floats, columns: Floats | None) -> Floats:
 
 def _nl(x: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
     x = x.reshape(-1, RUN)
-    with quiet():
+    with ignore_fp_warnings():
         d = search_iq4(x, _weights(x, columns))
         q = nearest_iq4(inverse(d) * x)
     return pack("IQ4_NL", d=to_half(d), qs=pack_nibbles(q)), scale_loss(d)
@@ -81,7 +81,7 @@ def _nl(x: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
 
 def _xs(x: Floats, columns: Floats | None) -> tuple[Bytes, Lost]:
     x = x.reshape(-1, IQ4_N)
-    with quiet():
+    with ignore_fp_warnings():
         scales = search_iq4(x.reshape(-1, RUN), _weights(x, columns).reshape(-1, RUN)).reshape(-1, IQ4_N // RUN)
         d = -extreme(scales) / np.float32(IQ4_SCALE_ZERO)
         codes = np.clip(nearest(inverse(d) * scales), -IQ4_SCALE_ZERO, IQ4_SCALE_ZERO - 1)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weighbridge.tensors.reference.codebooks.grids import grid
 from weighbridge.tensors.reference.codec import Codec, half_scales, view
-from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, quiet, widen
+from weighbridge.tensors.reference.floats import Array, Bytes, Floats, half, ignore_fp_warnings, widen
 from weighbridge.tensors.reference.lowbit import IQ4_VALUES, look_up
 
 QK_K: Final = 256
@@ -52,7 +52,7 @@ def _halves_scale(d: Floats, packed: Bytes) -> Floats:
 
 
 def _odd_scale(d: Floats, parts: Array, factor: float) -> Floats:
-    with quiet():
+    with ignore_fp_warnings():
         out: Floats = d * (np.float32(SCALE_SHIFT) + parts.astype(np.float32)) * np.float32(factor)
     return out
 
@@ -66,7 +66,7 @@ def _signed(points: NDArray[np.int8], scales: Floats, signs: Bytes) -> Floats:
 
 
 def _by_parts(values: Array, scales: Floats) -> Floats:
-    with quiet():
+    with ignore_fp_warnings():
         parts = values.reshape(*scales.shape, QK_K // scales.shape[1]).astype(np.float32)
         out: Floats = scales[..., None] * parts
     return out.reshape(-1, QK_K)
@@ -116,7 +116,7 @@ def decode_iq3_s(src: Bytes) -> Floats:
     """`qh` has an upper bit of each code: x = d (1 + 2 scale) * point."""
     blocks = view("IQ3_S", src)
     parts = _nibbles(blocks["scales"]).astype(np.int32)
-    with quiet():
+    with ignore_fp_warnings():
         scales = half(blocks["d"]) * (1 + 2 * parts).astype(np.float32)
     return _signed(grid("IQ3_S")[_with_upper(blocks["qs"], blocks["qh"], 1)], scales, blocks["signs"])
 
@@ -124,7 +124,7 @@ def decode_iq3_s(src: Bytes) -> Floats:
 def _ternary(codes: Array, minus: Array, d: Floats, parts: Array) -> Floats:
     """x = d (2 scale + 1) * (point +- delta); `minus` for each point, `parts` for each scale."""
     delta = np.where(minus, -np.float32(IQ1_DELTA), np.float32(IQ1_DELTA))
-    with quiet():
+    with ignore_fp_warnings():
         return _by_parts(grid("IQ1_S")[codes] + delta[..., None], d * (2 * parts + 1).astype(np.float32)).reshape(-1)
 
 
@@ -159,7 +159,7 @@ def decode_iq4_xs(src: Bytes) -> Floats:
     high = blocks["scales_h"].astype(np.uint32)[:, None] >> np.arange(0, 16, 2, dtype=np.uint32) & 3
     runs = blocks["qs"].reshape(-1, RUNS, 16)
     values = look_up(IQ4_VALUES, np.concatenate([runs & 15, runs >> 4], axis=2))
-    with quiet():
+    with ignore_fp_warnings():
         scales = half(blocks["d"]) * ((low | high.astype(np.int32) << 4) - IQ4_SCALE_ZERO).astype(np.float32)
     return _by_parts(values, scales).reshape(-1)
 

@@ -1,0 +1,256 @@
+"""Bytes of files into the memory of a device: reader threads fill a ring of staging buffers, and each buffer is copied
+on while others are read.
+
+A slot is refilled only once the copy that used it has finished, so nothing is overwritten, and the staging memory
+bounds what is in flight. With slots of s bytes, a reader that takes r seconds for one and a copy that takes c,
+throughput is s / max(r, c). `MemoryDevice` copies with a thread and stands for a GPU in tests; `CudaDevice` copies on a
+stream of its own from pinned memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from weighbridge.base.errors import FormatError
+from weighbridge.base.limits import MIB
+from weighbridge.io.page_cache import BLOCK, DirectReader
+from weighbridge.tensors.nodes import LogicalTensor, Stored
+
+if TYPE_CHECKING:
+    import torch
+
+SLOTS: Final = 4
+SLOT_BYTES: Final = 16 * MIB
+
+
+class Pending(Protocol):
+    """A copy that was begun."""
+
+    def wait(self) -> None:
+        """Return once it has finished; raises what went wrong in it."""
+
+
+class CopyDevice(Protocol):
+    """Memory that bytes are copied to from staging buffers."""
+
+    def staging(self, size: int) -> memoryview:
+        """A staging buffer that begins at a multiple of 4096."""
+
+    def copy(self, source: memoryview, target: Any, at: int) -> Pending:
+        """Begin to copy `source` to the bytes of `target` from `at` on."""
+
+    def finish(self) -> None:
+        """Return once everything is copied."""
+
+
+class TensorRead(NamedTuple):
+    """`size` bytes of a file at `offset`, for the beginning of `target`."""
+
+    file: str
+    offset: int
+    size: int
+    target: Any
+
+
+class _Chunk(NamedTuple):
+    file: str
+    offset: int
+    size: int
+    target: Any
+    at: int
+
+
+@dataclass
+class _Slot:
+    memory: memoryview
+    pending: Pending | None = None
+
+
+@dataclass
+class _Ring:
+    """What the reader threads share."""
+
+    device: CopyDevice
+    files: dict[str, DirectReader]
+    chunks: Iterator[_Chunk]
+    free: SimpleQueue[_Slot] = field(default_factory=SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
+
+    def next(self) -> _Chunk | None:
+        with self.lock:
+            return None if self.stopped else next(self.chunks, None)
+
+    def work(self) -> None:
+        """One reader: until there is no chunk left, or another reader failed."""
+        while (chunk := self.next()) is not None:
+            slot = self.free.get()
+            try:
+                self.move(chunk, slot)
+            except BaseException:
+                self.stopped = True
+                raise
+            finally:
+                self.free.put(slot)
+
+    def move(self, chunk: _Chunk, slot: _Slot) -> None:
+        if slot.pending is not None:
+            slot.pending.wait()
+            slot.pending = None
+        try:
+            skip = self.files[chunk.file].read(chunk.offset, chunk.size, slot.memory)
+        except EOFError as error:
+            raise FormatError("the file became shorter while it was read", path=chunk.file, found=error) from None
+        slot.pending = self.device.copy(slot.memory[skip : skip + chunk.size], chunk.target, chunk.at)
+
+
+def stream(
+    reads: Sequence[TensorRead], device: CopyDevice, *, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES,
+    readers: int = SLOTS, direct: bool | None = None,
+) -> None:  # fmt: skip
+    """Copy `reads` to the device, in the order of files and offsets. `slots` staging buffers of `slot_bytes` are all
+    the memory it takes; `direct`: read around the page cache (None: where most of a file isn't in it). Errors:
+    FormatError where a file ends too early, OSError; nothing is running any more when it raises."""
+    files = {name: DirectReader(name, direct) for name in dict.fromkeys(r.file for r in reads)}
+    ring = _Ring(device, files, _chunks(reads, slot_bytes))
+    kept = [_Slot(device.staging(slot_bytes + 2 * BLOCK)) for _ in range(slots)]
+    for slot in kept:
+        ring.free.put(slot)
+    try:
+        with ThreadPoolExecutor(readers) as pool:
+            running = [pool.submit(ring.work) for _ in range(readers)]
+        failed = next((error for r in running if (error := r.exception()) is not None), None)
+        for slot in kept:
+            if slot.pending is not None and failed is None:
+                slot.pending.wait()
+        device.finish()
+        if failed is not None:
+            raise failed
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def _chunks(reads: Sequence[TensorRead], size: int) -> Iterator[_Chunk]:
+    for read in sorted(reads, key=lambda r: (r.file, r.offset)):
+        for at in range(0, read.size, size):
+            yield _Chunk(read.file, read.offset + at, min(size, read.size - at), read.target, at)
+
+
+def read_of(tensor: LogicalTensor, target: Any) -> TensorRead | None:
+    """The read that fills `target` with a tensor; None for one whose bytes don't lie in a file as they are."""
+    if not isinstance(tensor, Stored) or tensor.swap or not tensor.spec.nbytes:
+        return None
+    place = tensor.source.location(tensor.offset)
+    return None if place is None else TensorRead(place[0].name, place[1], tensor.spec.nbytes, target)
+
+
+def to_cuda(tensors: Mapping[str, LogicalTensor], device: str) -> dict[str, torch.Tensor]:
+    """Tensors on a CUDA device: those that lie in files as they are through the ring, others by way of the CPU."""
+    import torch
+
+    from weighbridge.adapters.torch import to_torch, torch_dtype
+
+    out: dict[str, torch.Tensor] = {}
+    reads: list[TensorRead] = []
+    for name, tensor in tensors.items():
+        kind = tensor.spec.dtype if isinstance(tensor, Stored) and tensor.spec.dtype.torch else None
+        target = None if kind is None else torch.empty(tensor.spec.nbytes, dtype=torch.uint8, device=device)
+        read = None if target is None else read_of(tensor, target)
+        if kind is None or target is None or read is None:
+            out[name] = to_torch(tensor, device=device)
+            continue
+        *lead, last = tensor.spec.shape or (1,)
+        shape = (*lead, last // kind.block) if tensor.spec.shape else ()
+        out[name] = target.view(torch_dtype(kind)).reshape(shape)
+        reads.append(read)
+    if reads:
+        stream(reads, CudaDevice(device))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ devices
+
+
+@dataclass
+class _Done:
+    future: Future[None]
+
+    def wait(self) -> None:
+        self.future.result()
+
+
+class MemoryDevice:
+    """Memory of the process, as numpy arrays of U8, copied to by one thread: a GPU's copy engine in small."""
+
+    def __init__(self) -> None:
+        self._engine = ThreadPoolExecutor(1)
+
+    def staging(self, size: int) -> memoryview:
+        whole = np.empty(size + BLOCK, np.uint8)
+        return whole[-whole.ctypes.data % BLOCK :][:size].data
+
+    def copy(self, source: memoryview, target: Any, at: int) -> Pending:
+        return _Done(self._engine.submit(self._copied, source, target, at))
+
+    @staticmethod
+    def _copied(source: memoryview, target: Any, at: int) -> None:
+        target[at : at + len(source)] = np.frombuffer(source, np.uint8)
+
+    def finish(self) -> None:
+        self._engine.shutdown(wait=True)
+
+
+class _Event:
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+
+class CudaDevice:
+    """A CUDA device: targets are torch tensors of bytes on it. Copies run on a stream of their own, from pinned memory
+    that is kept for the process, since pinning is slow."""
+
+    _pinned: dict[int, list[Any]] = {}  # noqa: RUF012 - shared by all, on purpose
+    _lock = threading.Lock()
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch = torch
+        self.stream = torch.cuda.Stream(device)
+        self.stream.wait_stream(torch.cuda.current_stream(device))
+        self._taken: list[tuple[int, Any]] = []
+
+    def staging(self, size: int) -> memoryview:
+        with self._lock:
+            kept = self._pinned.get(size, [])
+            whole = kept.pop() if kept else self.torch.empty(size + BLOCK, dtype=self.torch.uint8, pin_memory=True)
+        self._taken.append((size, whole))
+        start = -whole.data_ptr() % BLOCK
+        found: memoryview = whole.numpy()[start : start + size].data
+        return found
+
+    def copy(self, source: memoryview, target: Any, at: int) -> Pending:
+        staged = self.torch.frombuffer(source, dtype=self.torch.uint8)
+        with self.torch.cuda.stream(self.stream):
+            target[at : at + len(source)].copy_(staged, non_blocking=True)
+            event = self.torch.cuda.Event()
+            event.record(self.stream)
+        return _Event(event)
+
+    def finish(self) -> None:
+        self.stream.synchronize()
+        with self._lock:
+            for size, whole in self._taken:
+                self._pinned.setdefault(size, []).append(whole)
+        self._taken = []

@@ -1,0 +1,83 @@
+"""Which part of a file is in the page cache, and reads that go around it (Linux; elsewhere everything is buffered)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from typing import Final
+
+from weighbridge.io.source import pread_into
+
+#: What direct reads align offset, length and memory to: enough for every file system that has them.
+BLOCK: Final = 4096
+_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+
+
+def resident_share(fd: int, size: int) -> float:
+    """The share of a file's pages that are in memory; 1.0 where the system can't tell."""
+    try:
+        mincore = ctypes.CDLL(None, use_errno=True).mincore
+    except (OSError, AttributeError, TypeError):
+        return 1.0
+    if not size:
+        return 1.0
+    with mmap.mmap(fd, size, access=mmap.ACCESS_COPY) as mapping:  # writable, so that ctypes takes its address
+        pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+        start = ctypes.c_char.from_buffer(mapping)
+        failed = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages)
+        del start  # the mapping can't be closed while its address is exported
+    return 1.0 if failed else sum(byte & 1 for byte in pages.raw) / len(pages)
+
+
+class DirectReader:
+    """Reads of one file into memory at multiples of `BLOCK`: around the page cache where most of the file isn't in it
+    and the file system allows that, else through it."""
+
+    def __init__(self, name: str, direct: bool | None = None) -> None:
+        """`direct`: None decides by what is resident."""
+        self.name = name
+        self._buffered = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.size = os.fstat(self._buffered).st_size
+        wanted = resident_share(self._buffered, self.size) < 0.5 if direct is None else direct
+        self._fd = self._opened_directly() if wanted and _DIRECT else -1
+
+    @property
+    def direct(self) -> bool:
+        return self._fd >= 0
+
+    def _opened_directly(self) -> int:
+        try:
+            return os.open(self.name, os.O_RDONLY | _DIRECT | getattr(os, "O_CLOEXEC", 0))
+        except OSError:
+            return -1
+
+    def read(self, offset: int, size: int, out: memoryview) -> int:
+        """Read `size` bytes at `offset` into `out`, which begins at a multiple of `BLOCK` and has room for two blocks
+        more. Where in `out` they begin. EOFError where the file ends before."""
+        skip = offset % BLOCK if self.direct else 0
+        first, need = offset - skip, skip + size
+        length = -(-need // BLOCK) * BLOCK if self.direct else need
+        done = 0
+        while done < need:
+            got = self._some(out[done:length], first + done)
+            if not got:
+                raise EOFError(f"{self.name} ends at {first + done}")
+            done += got
+        return skip
+
+    def _some(self, out: memoryview, offset: int) -> int:
+        if self.direct and offset % BLOCK == 0:
+            try:
+                return pread_into(self._fd, out, offset)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+        return pread_into(self._buffered, out, offset)
+
+    def close(self) -> None:
+        for fd in {self._fd, self._buffered}:
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._buffered = -1

@@ -1,0 +1,27 @@
+"""The memory of a context equals llama.cpp's own figures, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fit.published import FIGURES, MODELS
+
+from weighbridge.base.dtypes import Q8_0
+from weighbridge.fitting.cache import RunSettings, cache_memory, cache_of
+
+SETTINGS = {
+    "c4096": RunSettings(context=4096),
+    "c32768": RunSettings(context=32768),
+    "c5000": RunSettings(context=5000),
+    "four_unified": RunSettings(context=8192, parallel=4, unified=True),
+    "four": RunSettings(context=8192, parallel=4),
+    "ubatch_1024": RunSettings(context=8192, ubatch=1024),
+    "q8_0": RunSettings(context=8192, type_k=Q8_0, type_v=Q8_0),
+    "swa_full": RunSettings(context=8192, swa_full=True),
+    "no_flash": RunSettings(context=8192, flash_attention=False),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_equals_llama_cpp(name: str) -> None:
+    model = cache_of(MODELS[name])
+    assert {s: cache_memory(model, SETTINGS[s]).total for s in SETTINGS} == FIGURES[name]._asdict()

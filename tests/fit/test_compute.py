@@ -1,0 +1,134 @@
+"""Weights, caches and compute buffers against llama.cpp's own account, for files of published sizes without data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fit.hollow import FAMILIES, NAMES, recorded
+from tests.oracles import llamacpp_memory
+from tests.oracles.llamacpp_memory import Breakdown, Settings
+
+from weighbridge.base.dtypes import BF16
+from weighbridge.base.spec import Spec
+from weighbridge.containers.gguf.container import KV
+from weighbridge.conversion import dtype_policy
+from weighbridge.fitting.cache import RunSettings, cache_memory, cache_of
+from weighbridge.fitting.compute import compute_memory, stages_of
+from weighbridge.fitting.placement import weight_bytes
+from weighbridge.models.arch.registry import family_of_hf
+from weighbridge.models.config.mapping import config_to_gguf
+
+pytestmark = pytest.mark.oracle
+
+Tensors = list[tuple[str, Spec]]
+
+# The encoder-decoders can't be measured: llama.cpp reserves a graph for them that asserts.
+NOT_MEASURED = {name for name in NAMES if re.match("u?m?t5", name) and not name.startswith("t5encoder")}
+SETTINGS = (
+    RunSettings(context=1024),
+    RunSettings(context=2048, parallel=3),
+    RunSettings(context=2048, parallel=3, unified=True),
+    RunSettings(context=1024, flash_attention=False),
+)
+# Architectures of one record each, at the sizes that transformers gives their class by default.
+PUBLISHED = (
+    "arcee", "baichuan", "cohere2", "command-r", "deepseek-v3", "ernie4.5-moe", "exaone", "falcon", "falcon-h1",
+    "gemma2", "gemma3", "gemma3n", "glm4.5", "gpt-oss", "gptneox", "granite-hybrid", "granite-moe", "hunyuan-moe",
+    "internlm2", "jamba", "kimi-k2", "lfm2moe", "ling2", "llama4", "mamba", "minicpm3", "minimax-m2", "mpt", "nemotron",
+    "nomic-bert", "olmoe", "phi2", "qwen3next", "qwen35", "qwen35moe", "seed-oss", "stablelm", "starcoder2",
+)  # fmt: skip
+LARGE = (RunSettings(context=4096), RunSettings(context=16384), RunSettings(context=8192, ubatch=1024))
+
+
+def as_theirs(settings: RunSettings) -> Settings:
+    return Settings(
+        settings.context, settings.parallel, settings.unified, settings.batch, settings.ubatch,
+        swa_full=settings.swa_full, flash_attention=settings.flash_attention,
+    )  # fmt: skip
+
+
+def measured(
+    folder: Path, models: Mapping[str, tuple[dict[str, KV], Tensors]], settings: tuple[RunSettings, ...]
+) -> dict[str, list[Breakdown | str]]:
+    """llama.cpp's figures for all models, from one process. The files go at once: each has the size of the model."""
+    paths = {
+        name: llamacpp_memory.write_hollow(folder / f"{name}.gguf", tensors, keys)
+        for name, (keys, tensors) in models.items()
+    }
+    found = llamacpp_memory.all_breakdowns({path: [as_theirs(s) for s in settings] for path in paths.values()})
+    for path in paths.values():
+        path.unlink()
+    return {name: found[path] for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Breakdown | str]]:
+    models = {name: recorded(name) for name in NAMES if name not in NOT_MEASURED}
+    return measured(tmp_path_factory.mktemp("small"), models, SETTINGS)
+
+
+def plain(keys: Mapping[str, KV]) -> dict[str, Any]:
+    return {key: kv.value for key, kv in keys.items()}
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_context_of_every_family_is_llama_cpps(settings: RunSettings, small: dict[str, list[Breakdown | str]]) -> None:
+    """Of the records that llama.cpp loads; some are of parts of a model."""
+    loaded = {name: rows[SETTINGS.index(settings)] for name, rows in small.items()}
+    theirs = {name: row.context for name, row in loaded.items() if isinstance(row, Breakdown)}
+    assert len(theirs) > 120
+    ours = {name: cache_memory(cache_of(plain(recorded(name)[0])), settings).total for name in theirs}
+    assert ours == theirs
+
+
+def published(name: str) -> tuple[dict[str, KV], Tensors]:
+    """The family of a record at its class's default sizes."""
+    record = json.loads((FAMILIES / f"{name}.json").read_text())
+    kept = {key: record["config"][key] for key in ("architectures", "model_type")}
+    config = {**record["config"], **record["defaults"], **kept}
+    family = family_of_hf(config)
+    roles = {re.sub(r"\d+", "#", tensor) for tensor, *_ in record["gguf"]}
+    places = family.expansion("gguf", family.sizes_from_hf(config)).places
+    tensors = [
+        (tensor, Spec(slot.shape, dtype_policy.gguf_dtype(tensor, Spec(slot.shape, BF16), BF16)))
+        for tensor, slot in places.items()
+        if re.sub(r"\d+", "#", tensor) in roles
+    ]
+    table = next(spec.shape[0] for tensor, spec in tensors if tensor == "token_embd.weight")
+    keys = {
+        "general.architecture": KV("str", family.gguf),
+        **config_to_gguf(config, family, file_type=1),
+        f"{family.gguf}.vocab_size": KV("u32", table),
+        "tokenizer.ggml.model": KV("str", "none"),
+        "tokenizer.ggml.token_type_count": KV("u32", 2),
+    }
+    return keys, tensors
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Breakdown | str]]:
+    return measured(tmp_path_factory.mktemp("large"), {name: published(name) for name in PUBLISHED}, LARGE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_memory_at_published_sizes_is_llama_cpps(name: str, large: dict[str, list[Breakdown | str]]) -> None:
+    """Weights and context to the byte, compute buffers within 3 %."""
+    keys, tensors = published(name)
+    model, shapes = cache_of(plain(keys)), {tensor: spec.shape for tensor, spec in tensors}
+    stages, weights = (
+        stages_of(plain(keys), shapes, model),
+        weight_bytes(dict(tensors), len(model.layers), model.architecture),
+    )
+    assert stages.certain
+    for settings, theirs in zip(LARGE, large[name], strict=True):
+        assert isinstance(theirs, Breakdown), theirs
+        memory = cache_memory(model, settings)
+        assert theirs.context == memory.total
+        assert theirs.compute == pytest.approx(compute_memory(model, stages, memory, settings), rel=0.03)
+        assert theirs.model == pytest.approx(weights.total, rel=0.001)  # without what llama.cpp doesn't use

@@ -1,0 +1,38 @@
+"""The bytes of the weights in every type are those of the plans of `wb quantize`, without reading a tensor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tests.fit.hollow import FAMILIES, NAMES
+
+import weighbridge as wb
+from weighbridge.base.ftypes import FILE_TYPES
+from weighbridge.fitting.weights import gguf_model
+from weighbridge.models.open import open_headers
+
+
+def write_folder(folder: Path, name: str) -> Path:
+    record = json.loads((FAMILIES / f"{name}.json").read_text())
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(record["config"]))
+    tensors = {tensor: np.zeros(shape, np.float32) for tensor, shape in record["hf"].items()}
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes_are_those_of_the_plans(name: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", name)
+    with open_headers(folder).model as opened:
+        model = gguf_model(opened)
+    for ftype in ("F16", "Q4_K_M", "IQ3_M"):
+        plan = wb.plan_quantize(folder, tmp_path / "out.gguf", ftype, tokenizer=False)
+        with plan:
+            planned = {row.name: (row.target, tuple(row.shape)) for row in plan.rows}
+        found = {tensor: (spec.dtype.name, spec.shape) for tensor, spec in model.as_type(FILE_TYPES[ftype]).items()}
+        assert found == planned
