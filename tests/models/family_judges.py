@@ -21,7 +21,7 @@ from tests.oracles.families import CASES, UNSAID
 from weighbridge.base.dtypes import BY_NAME, F32
 from weighbridge.base.errors import FormatError
 from weighbridge.base.spec import Spec
-from weighbridge.models.arch import kv_tensors
+from weighbridge.models.arch import kv_tensors as keyed
 from weighbridge.models.arch.config import LOCAL_THETA
 from weighbridge.models.arch.expand import Sizes, applies
 from weighbridge.models.arch.family import Family
@@ -177,7 +177,7 @@ def judge_alone(family: Family, model: str) -> None:
 def judge_keys(family: Family, model: str) -> None:
     """The architecture's key-values are the reference's: names, types, values, order."""
     ours, named, added = CASES[model].ours, CASES[model].named, CASES[model].added
-    recorded = [key for key in golden()[model]["keys"] if key[0] not in kv_tensors.names(family)]  # see judge_numbers
+    recorded = [key for key in golden()[model]["keys"] if key[0] not in keyed.names(family)]  # see judge_numbers
     want = [
         [named.get(key, key), kind, _coded(kind, ours[key]) if key in ours else value] for key, kind, value in recorded
     ]
@@ -209,7 +209,7 @@ def judge_numbers(family: Family, model: str) -> None:
     source = as_read(dict.fromkeys(recorded["hf"], "model.safetensors"))
     written = family.save("gguf", sizes, roles, source_order=source)
     want = [[name, shape, of] for name, _, shape, of in recorded["gguf"]]
-    inside, own = kv_tensors.names(family), CASES[model].kept
+    inside, own = keyed.names(family), CASES[model].kept
     found = [[name, *_brief(node)] for name, node in written.items() if name not in inside]
     assert [row for row in found if row[0] not in own] == [row for row in want if row[0] not in own], model
     of = {name: _brief(_nodes(model)[theirs]) for name, theirs in own.items()}
@@ -217,7 +217,7 @@ def judge_numbers(family: Family, model: str) -> None:
     lists = {name: _values(node) for name, node in written.items() if name in inside}
     assert [*lists.items()] == [(key, value) for key, _, value in recorded["keys"] if key in inside], model
     assert {*inside} == lists.keys(), model
-    numbers = kv_tensors.tensors(family, sizes, lists)
+    numbers = keyed.tensors(family, sizes, lists)
     assert {name: _values(node) for name, node in numbers.items()} == lists, model
     for name, kind, _, _ in recorded["gguf"]:
         assert (kind == "F32") == (
@@ -241,9 +241,18 @@ def judge_numbers(family: Family, model: str) -> None:
         back = family.load(dialect, sizes, tensors)
         made = {i for i in back if family.rows[i[0]].derived or (family.rows[i[0]].zeros and i not in said)}
         assert back.keys() - made == said.keys(), f"{model}: {dialect}"
-        again = family.save("hf", sizes, {**roles, **back}, prefix=family.prefix_of("hf", recorded["hf"], sizes))
+        again = family.save("hf", sizes, {**roles, **back}, prefix=_own_prefix(family, model))
         for name, node in again.items():
             _same(node, _nodes(model)[name], name, model)
+
+
+def _own_prefix(family: Family, model: str) -> str | None:
+    """The prefix of a model whose class is another name of one with another prefix, or of several parts, which are
+    published with more than one; None: that of its class."""
+    recorded = golden()[model]
+    known = family.architectures.get(recorded["config"]["architectures"][0])
+    several = known is None or known.part_type is not None
+    return family.prefix_of("hf", recorded["hf"], sizes_of(family, model)) if several else None
 
 
 def judge_further(family: Family, model: str) -> None:
@@ -530,11 +539,15 @@ JUDGES: tuple[Callable[[Family, str], None], ...] = (
 )
 
 
+# Dialects of families whose other models are arch_judges.py's.
+_ELSEWHERE = {"bert": ("hf_gamma",), "llama": ("hf5", "mlx"), "qwen2": ("mlx",), "qwen3": ("mlx",)}
+
+
 def judge_recorded(family: Family) -> None:
     for model in models_of(family):
         assert family.architecture(golden()[model]["config"]) is not None, model
     recorded = {dialect for model in models_of(family) for dialect in golden()[model]}
-    elsewhere = {"canonical", "hf_gamma"} if family.name == "bert" else {"canonical"}  # arch_judges.py
+    elsewhere = {"canonical", *_ELSEWHERE.get(family.name, ())}
     assert not recorded or family.dialects.keys() <= recorded | elsewhere
     for judge in JUDGES:
         for model in models_of(family):

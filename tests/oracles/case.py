@@ -14,6 +14,9 @@ ENCODERS = (
     "XLMRobertaConfig",
     "NomicBertConfig",
     "ModernBertConfig",
+    "Lfm2BidirectionalModel",
+    "Lfm2Model",
+    "EuroBertModel",
 )
 
 

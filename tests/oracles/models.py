@@ -319,6 +319,8 @@ def _published(case: Case, folder: Path, dtype: str) -> Path:
     config = {"architectures": [case.config], "vocab_size": size, "torch_dtype": dtype, **case.options, **case.said}
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     vocabularies.WRITERS[case.tokenizer](folder)
+    if case.pools:
+        _write_pooling(folder, config["hidden_size"])
     return folder
 
 

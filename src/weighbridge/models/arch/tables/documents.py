@@ -176,7 +176,7 @@ def _with_wrappers(table: dict[str, Any]) -> dict[str, Any]:
     listed = [wrappers()[name] for name in names]
     if not listed or "dialect" not in table:
         return table
-    classes = {name: _class_of(entry) for name, entry in zip(names, listed, strict=True)}
+    classes = {name: _class_of(entry, table["architecture"]) for name, entry in zip(names, listed, strict=True)}
     names_of_hf = table["dialect"]["hf"]
     prefixes = dict.fromkeys((*names_of_hf["prefixes"], *(p for entry in listed for p in entry.prefixes)))
     apart = dict.fromkeys((*table.get("ignored_prefixes", ()), *(start for entry in listed for start in entry.apart)))
@@ -188,9 +188,12 @@ def _with_wrappers(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _class_of(entry: WrapperEntry) -> dict[str, str]:
+def _class_of(entry: WrapperEntry, classes: Mapping[str, Any]) -> dict[str, Any]:
+    """The class of a wrapper: where its config is silent it means what the part's class does."""
     own = {key: getattr(entry, key) for key in ("model_type", "part", "part_type")}
-    return {**own, "prefix": entry.prefixes[0]}
+    part: Mapping[str, Any] = next((c for c in classes.values() if c["model_type"] == entry.part_type), {})
+    silent = {key: part[key] for key in ("defaults", "null", "full_layers") if key in part}
+    return {**silent, **own, "prefix": entry.prefixes[0]}
 
 
 def _with_biases(roles: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -182,8 +182,17 @@ def _in_condition(node: ast.expr) -> Sequence[ast.expr] | None:
 def evaluate(text: str, values: Mapping[str, Any]) -> int | None:
     """The whole number that an expression gives over a config's or a GGUF's keys (`values`, which has the sets of
     layers under `layer_sets`). None where a key is absent or null, or a set is empty."""
-    found = Evaluator(values.get, _scalar).number(parse(text))
+    found = Evaluator(partial(_stated, values), _scalar).number(parse(text))
     return None if found is None else int(found)
+
+
+def _stated(values: Mapping[str, Any], key: str) -> Any:
+    """The value of a key; of a dotted one that isn't there the value in the object of its first part."""
+    found = values.get(key)
+    first, _, rest = key.partition(".")
+    if found is None and rest and isinstance(inner := values.get(first), Mapping):
+        return _stated(inner, rest)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
